@@ -51,6 +51,8 @@ Quantize, by a plan of the room plan:
     ``quantize_before_relu``   quantizes a layer's result before its Relu or Clip, too
     ``requantize_captured``    quantizes anew what ONNX Runtime cannot move into bodies
     ``leave_out_zero_points``  removes default zero points that ONNX Runtime fails on
+    ``part_biases``            numbers of biases that mask are added after the layer, in float
+    ``leave_out_biases``       removes the bias of a Gemm that multiplies it by 0
     ``leave_out_dilations``    removes dilations of AveragePool that change nothing
     ``write_matmul_nbits``     writes products with integers in blocks as ONNX Runtime's MatMulNBits
 

@@ -1,4 +1,4 @@
-"""Masks in biases. Oracle: the float model on the numbers that mean something; ONNX Runtime runs the result."""
+"""Masks in biases. Oracle: the float model on the numbers that mean something, in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def quantized(source: onnx.ModelProto, scheme: Scheme) -> tuple[Quantized, float
     samples, graph = feeds(source), model_io.load(source)
     done = quantize_graph(graph, scheme, CalibrationData(samples))
     float_model, result = open_model(model_io.load(source)), open_model(graph)
-    wanted, found = (np.array([one.run(feed)["y"] for feed in samples], np.float64) for one in (float_model, result))
+    wanted, found = (
+        np.array([one.run(feed)["y"] for feed in samples], np.float64) for one in (float_model, result)
+    )
     numbers = np.abs(wanted) < 5000
     error = np.square(wanted[numbers] - found[numbers]).sum()
     return done, 10 * np.log10(np.square(wanted)[numbers].sum() / error), wanted[0], found[0]
@@ -95,7 +97,12 @@ def test_what_is_before_the_masks_is_no_output() -> None:
 
 def test_offsets_ordinary_numbers_and_layers_that_stay_float_are_left_alone() -> None:
     """A price is no mask: all of its offsets are large."""
-    for values, parts in ((np.full(12, 180000), True), (bias(9999), True), (bias(-INF), False), (bias(), True)):
+    for values, parts in (
+        (np.full(12, 180000), True),
+        (bias(9999), True),
+        (bias(-INF), False),
+        (bias(), True),
+    ):
         graph = model_io.load(model(GEMM, np.asarray(values)))
         assert part_biases(graph, lambda node, parts=parts: parts) == 0
         assert [node.op for node in graph.nodes] == ["Gemm"]
@@ -115,7 +122,8 @@ def test_a_bias_times_nothing_counts_for_nothing(value: float) -> None:
 
 
 def test_what_was_made_for_a_bias_that_counts_for_nothing_is_removed() -> None:
-    text = "(float[2,3] x, float[3,4] k, float[4] c) => (float[2,4] y) { n = Neg(c) y = Gemm <beta = 0.0> (x, k, n) }"
+    text = """(float[2,3] x, float[3,4] k, float[4] c) => (float[2,4] y) {
+        n = Neg(c) y = Gemm <beta = 0.0> (x, k, n) }"""
     graph = model_io.load(corpus.parse(text))
     assert leave_out_biases(graph) == 1
     assert [node.op for node in graph.nodes] == ["Gemm"]

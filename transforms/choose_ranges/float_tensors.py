@@ -55,12 +55,17 @@ class FloatTensors:
 
     def __str__(self) -> str:
         return (
-            f"Kept in float for the outputs: {listed(self.names)} "
+            f"Kept in float for the outputs: {_listed(self.names)} "
             f"({self.before:.1f} -> {self.after:.1f} dB on {self.where})"
         )
 
 
-def listed(names: Sequence[str]) -> str:
+def kept_for_nan(names: Sequence[str]) -> str:
+    """Return a note on tensors that stay float because they hold NaN that the model looks for."""
+    return f"Kept in float for NaN that the model looks for: {_listed(names)}"
+
+
+def _listed(names: Sequence[str]) -> str:
     """Return the first names in words, and how many more there are."""
     shown = ", ".join(f"'{name}'" for name in names[:3])
     return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")

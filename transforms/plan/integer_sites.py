@@ -246,7 +246,11 @@ class IntegerSites:
         if node.op in _RECTIFIERS:
             makers = _RECTIFIED | {"Concat"} if node.op == "Clip" else _RECTIFIED
             return node.inputs[0] if self._is_unseen(node.inputs[0], makers) else None
-        if node.op != "Add" or id(node) in self._masking or not any(isinstance(tensor, gs.Constant) for tensor in node.inputs):
+        if (
+            node.op != "Add"
+            or id(node) in self._masking
+            or not any(isinstance(tensor, gs.Constant) for tensor in node.inputs)
+        ):
             return None
         return next((t for t in node.inputs if self._is_unseen(self._moved(t), DOT_PRODUCTS)), None)
 

@@ -164,7 +164,7 @@ def _without(bounds: Bounds, side: int) -> Bounds:
 
 
 def _dropped(graph: gs.Graph, found: dict[int, Bounds]) -> set[tuple[int, int]]:
-    """Return the ids of tensors, with the side, of whose numbers nothing of what is read is an ordinary one."""
+    """Return the ids of tensors, and the sides, of which all that reads them drops the numbers."""
     dropped: set[tuple[int, int]] = set()
     outputs = walk.outputs(graph)
     main = {id(node) for node in graph.nodes}
@@ -200,4 +200,6 @@ def _drops(
             return False
     elif node.op not in _MOVES and node.op not in _LARGEST:
         return False
-    return all((id(t), side) in dropped for t in node.outputs if id(t) in found) and id(node.outputs[0]) in found
+    return (
+        all((id(t), side) in dropped for t in node.outputs if id(t) in found) and id(node.outputs[0]) in found
+    )
