@@ -54,6 +54,8 @@ Quantize, by a plan of the room plan:
     ``leave_out_zero_points``  removes default zero points that ONNX Runtime fails on
     ``leave_out_pool_attributes``  removes attributes of AveragePool that change nothing
     ``leave_float``            removes the quantizations around a node
+    ``part_biases``            numbers of biases that mask are added after the layer, in float
+    ``leave_out_biases``       removes the bias of a Gemm that multiplies it by 0
     ``write_matmul_nbits``     writes products with integers in blocks as ONNX Runtime's MatMulNBits
 
 Store, as the last step:

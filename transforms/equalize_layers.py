@@ -7,7 +7,6 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
 from transforms.graph.channel_scaling import LayerPair, PairFinder
-from transforms.graph.masks import masks_in
 from transforms.graph.scaled_layer import Exponents, Ranges
 from transforms.graph.selection import Exclusion, resolve
 
@@ -31,8 +30,8 @@ def equalize_layers(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
 
     Does nothing to channels with zero weights on one side, if within each pair of a graph the ratios differ
     by a factor of four at most, and if :class:`transforms.graph.channel_scaling.PairFinder` finds no pair:
-    across a Clip, whose bounds are the same for all channels, at sums of layers, at tensors with several
-    readers, and with weights that are used elsewhere.
+    across a Clip, whose bounds are the same for all channels, across masks that are added, at sums of layers,
+    at tensors with several readers, and with weights that are used elsewhere.
     """
     finder = PairFinder(graph, resolve(exclude, graph))
     return sum(_equalize(finder.pairs(inner)) for inner in walk.graphs(graph))
@@ -108,6 +107,5 @@ def _least_shift(pair: LayerPair) -> Exponents:
     offsets = np.zeros(len(pair.first.out_shift))
     for companion in pair.companions:
         offsets += companion.magnitudes() if companion.is_offset else 0
-    offsets[masks_in(offsets)] = 0  # no channel is as large as a mask
     now = np.ldexp(offsets, -pair.first.out_shift) / max(offsets.max(), _LEAST)
     return np.ceil(np.log2(np.maximum(now, _LEAST))).astype(np.int64)

@@ -165,6 +165,17 @@ def test_histograms_of_odd_arrays(values: list[float]) -> None:
     assert histogram.original.sum() == np.isfinite(array).sum()
 
 
+@pytest.mark.parametrize("value", (3e38, -3.4e38, 1e30, 1e-42, 0.0, 65504.0))
+def test_the_histogram_of_one_number_has_a_width(value: float) -> None:
+    array = np.full((3, 4), value, np.float32)
+    histogram = GridHistogram(float(array.min()), float(array.max()))
+    histogram.add(array, array)
+    assert histogram.zoom_edges is not None
+    for edges in (histogram.edges, histogram.zoom_edges):
+        assert (np.diff(edges) > 0).all()
+    assert histogram.original.sum() == histogram.zoom_original.sum() == array.size
+
+
 def test_dense_grids_take_bounded_memory() -> None:
     histogram = GridHistogram(0, 1)
     histogram.add(np.zeros(2), np.array([0.2, 0.8]))

@@ -255,3 +255,14 @@ def test_what_is_an_image(shape: tuple[int, ...], reason: str) -> None:
 def test_ssim_refuses_what_is_no_image() -> None:
     with pytest.raises(ValueError, match=r"no SSIM: shape \[10\] is not that of an image"):
         metrics.ssim(np.zeros(10), np.ones(10))
+
+
+def test_sums_of_numbers_leave_out_what_is_none_in_the_baseline() -> None:
+    x = np.float32([[1, np.inf, 3], [np.nan, -5, -np.inf]])
+    y = np.float32([[2, 0, 3], [7, -4, -np.inf]])
+    found = metrics.sums_of_numbers(x, y)
+    assert (found.count, found.error_energy, found.baseline_energy) == (3, 2, 35)
+    y[0, 0] = np.nan
+    assert math.isnan(metrics.sums_of_numbers(x, y).error_energy), "NaN of the other is an error"
+    with pytest.raises(ValueError):
+        metrics.sums_of_numbers(x, y[:1])

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.mix_precision.mixed_model import MixedModel
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.plan.guarded_nan import guarded_nan
+from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.run_model import open_model
 from transforms.scheme import preset
 
@@ -83,6 +85,20 @@ def test_what_no_output_sees_is_quantized(case: str) -> None:
 
 
 def test_the_way_to_a_guard() -> None:
-    graph = model_io.load(model(GUARDED["IsNaN behind a layer"]))
-    assert guarded_nan(graph, ["d", "y", "d", "e"]) == ["d", "e"]
-    assert guarded_nan(model_io.load(model(UNSEEN["rows that are cut off"])), ["d", "e"]) == []
+    for text, found in ((GUARDED["IsNaN behind a layer"], ["d"]), (UNSEEN["rows that are cut off"], [])):
+        graph = model_io.load(model(text))
+        scheme = preset("A8W8").by_rule()
+        plan = QuantizationPlan(graph, scheme)
+        assert guarded_nan(plan, {"d", "k"}) == found
+        assert guarded_nan(plan, set()) == []
+
+
+def test_mixed_precision_keeps_it_in_every_mix() -> None:
+    source, samples = model(GUARDED["IsNaN behind a layer"]), feeds()
+    mixed = MixedModel(model_io.load(source), preset("S16S8_MIXED_S8S8"))
+    mixed.measure(CalibrationData(samples), [{}])
+    assert mixed.scheme.tensors == {"d": "float32"}
+    wanted, found = (open_model(one) for one in (model_io.load(source), mixed.build({}).graph))
+    for feed in samples:
+        y = wanted.run(feed)["y"]
+        np.testing.assert_array_less(np.abs(found.run(feed)["y"] - y), 0.02 * np.abs(y).max())

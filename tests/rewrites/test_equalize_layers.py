@@ -158,6 +158,21 @@ def test_offsets_of_the_largest_kind_only_shrink() -> None:
     assert np.array_equal(np.log2(after["b1"]), [0, 0, 0, -1, -1, -6])
 
 
+@pytest.mark.parametrize("mask", (-np.inf, -1e9, -65504))
+@pytest.mark.parametrize(
+    "added", ([("Gemm", "x w1 b1", "a"), RELU], [("Gemm", "x w1", "c"), ("Add", "c b1", "a"), RELU])
+)
+def test_masks_are_not_scaled(added: Nodes, mask: float) -> None:
+    """They would set how far all other channels may grow, and be no masks any more."""
+    weights = {
+        "w1": spread((3, 6), 1, 3),
+        "b1": np.float32([0, mask, 1, 1, 0, 1]),
+        "w2": spread((6, 4), 0, 4),
+    }
+    count, after = equalize(model([*added, ("Gemm", "b w2", "y")], weights, ROWS))
+    assert count == 0 and all(np.array_equal(after[name], weights[name]) for name in weights)
+
+
 def chain(seed: int) -> onnx.ModelProto:
     """Return a model of up to ten layers, whose features and inputs of each are uneven by a million."""
     random = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Masks in biases. Oracle: the float model on the numbers that mean something; ONNX Runtime runs the result."""
+"""Masks in biases. Oracle: the float model on the numbers that mean something, in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ def test_a_bias_times_nothing_counts_for_nothing(value: float) -> None:
 
 
 def test_what_was_made_for_a_bias_that_counts_for_nothing_is_removed() -> None:
-    text = "(float[2,3] x, float[3,4] k, float[4] c) => (float[2,4] y) { n = Neg(c) y = Gemm <beta = 0.0> (x, k, n) }"
+    text = """(float[2,3] x, float[3,4] k, float[4] c) => (float[2,4] y) {
+        n = Neg(c) y = Gemm <beta = 0.0> (x, k, n) }"""
     graph = model_io.load(corpus.parse(text))
     assert leave_out_biases(graph) == 1
     assert [node.op for node in graph.nodes] == ["Gemm"]

@@ -123,6 +123,15 @@ def test_what_is_no_number_makes_the_worst_value(name: str, bad: float) -> None:
     assert METRICS[name].error(WORST[name]) == (1.0 if name == "cosine" else math.inf)
 
 
+@pytest.mark.parametrize("name", WORST)
+def test_an_infinity_that_both_models_make_is_no_error(name: str) -> None:
+    """A class that may never come has a bias of -inf."""
+    f, q = FLOATS.copy(), OTHERS.copy()
+    f[..., 2] = q[..., 2] = -np.inf
+    without = np.delete(FLOATS, 2, axis=-1), np.delete(OTHERS, 2, axis=-1)
+    assert score(name, f, q) == pytest.approx(score(name, *without), rel=1e-12), "sums in another order"
+
+
 def test_rows_with_nan_are_wrong() -> None:
     f, q = np.eye(4), np.eye(4)
     q[1, 1] = np.nan

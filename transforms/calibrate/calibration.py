@@ -140,6 +140,11 @@ class Calibration:
         except ValueError as error:
             raise ValueError(f"tensor '{name}' has no range: {error}") from error
 
+    @property
+    def holding_nan(self) -> set[str]:
+        """The names of the tensors that held NaN in a sample."""
+        return {name for name, one in self.observed.items() if one.has_nan}
+
     def extremes(self) -> dict[str, tuple[float, float]]:
         """Return the lowest and the highest number of each tensor in which one was seen."""
         return {name: (one.low, one.high) for name, one in self.observed.items() if not one.is_empty}

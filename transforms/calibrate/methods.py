@@ -76,7 +76,7 @@ def choose_range(
     """Return the range of an observed tensor for an integer format.
 
     ``symmetric`` is whether zero will be in the middle of what the format covers: clipping is then decided by
-    magnitudes. ``method``: in place of that of the options. Of a tensor without any finite number it is that of
+    magnitudes. ``method``: in place of that of the options. A tensor without any finite number has that of
     zero. ValueError for a format that has no scale, and a tensor without elements in all samples.
     """
     if not format.is_integer:

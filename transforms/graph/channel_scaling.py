@@ -10,7 +10,9 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.channel_layout import MOVES, Layout, places_after, rows
+from transforms.graph.constants import load
 from transforms.graph.dot_products import bias, is_dot_product
+from transforms.graph.masks import masks_in
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.scaled_layer import Companion, Exponents, ScaledLayer
 
@@ -157,6 +159,8 @@ class PairFinder:
             or way.is_flattened
             or (way.rank and len(tensor.shape) > way.rank)
         ):
+            return False
+        if is_offset and masks_in(load(tensor)).any():
             return False
         companion = Companion(tensor, axis, is_offset)
         if not companion.fits(way.channels):

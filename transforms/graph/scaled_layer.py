@@ -100,9 +100,7 @@ class Companion:
 
     def apply(self, shift: Exponents) -> None:
         """Divide by two to the power of the shift of each channel."""
-        if not shift.any():
-            return
-        with np.errstate(over="ignore"):  # a mask next to the largest number becomes infinite
+        if shift.any():
             self.tensor.values = np.ldexp(self._aligned(), -shift.reshape(-1, *(1,) * (-self.axis - 1)))
 
     def _aligned(self) -> NDArray[np.float32]:

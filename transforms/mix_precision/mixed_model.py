@@ -12,15 +12,18 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate import Calibration, Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.choose_ranges.float_tensors import kept_for_nan
 from transforms.mix_precision.candidates import layers_of
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.quantize_steps import Quantized, finish_nodes, make_plan, prepare_for, write_plan
 from transforms.plan.fake_quant import FakeQuant, fake_quants
+from transforms.plan.guarded_nan import guarded_nan
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import Targets, named
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
+from transforms.scheme.scheme import FLOAT32
 
 Mix = Mapping[str, LayerRule]
 """Formats of single layers by name; those of the scheme apply to all others."""
@@ -70,6 +73,18 @@ class MixedModel:
         self._measured = [(mix, *self._plan(mix)) for mix in mixes]
         plans = [plan for _, plan, _ in self._measured]
         self._ranges = calibrate_plan(plans, data, progress=progress)
+        holding = self._ranges.holding_nan if self._ranges else set[str]()
+        names = list(dict.fromkeys(name for plan in plans for name in guarded_nan(plan, holding)))
+        if names:
+            self._keep_float(names)
+
+    def _keep_float(self, names: list[str]) -> None:
+        """Let tensors stay float in all mixes, for NaN that they hold and that the model looks for."""
+        self.prepared.notes.append(kept_for_nan(names))
+        tensors = {**self.scheme.tensors, **dict.fromkeys(names, FLOAT32)}
+        self.scheme = self.scheme.with_(tensors=tensors)
+        self._targets = self._targets.naming(self.graph, self.scheme)
+        self._measured = [(mix, *self._plan(mix)) for mix, _, _ in self._measured]
 
     def targets(self, graph: gs.Graph | None = None) -> Targets:
         """Return what the scheme names in the float model, or in a copy of it."""

@@ -13,12 +13,12 @@ from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.calibrate.calibration import Calibration, options_of
 from transforms.choose_ranges.choose import Chosen, choose_settings
 from transforms.choose_ranges.float_runs import FloatRuns
+from transforms.choose_ranges.float_tensors import kept_for_nan
 from transforms.choose_ranges.unsuited_tensors import unsuited_tensors
 from transforms.choose_ranges.work import too_large
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.lazy_values import is_weightless
 from transforms.graph.mixed_channels import anew
-from transforms.graph.some_names import some_names
 from transforms.insert_qdq import insert_qdq
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.give_all_codes import give_all_codes, samples_for_codes
@@ -37,7 +37,7 @@ from transforms.pipelines.quantize_steps import (
 from transforms.pipelines.settle_equalized import decides_by_rule, settle_equalized
 from transforms.pipelines.settle_outliers import Quantize, settle_outliers
 from transforms.plan.guarded_nan import guarded_nan
-from transforms.plan.quant_spec import ACTIVATION, BIAS
+from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.tensor_grids import FixedGrids
@@ -228,12 +228,10 @@ def _without_guarded_nan(
 ) -> tuple[Scheme, QuantizationPlan]:
     """Return the scheme and the plan in which tensors stay float that held NaN which the model looks for."""
     scheme, graph = plan.scheme, plan.graph
-    held = {name for name, one in calibration.observed.items() if one.has_nan} if calibration else set()
-    sites = [site.tensor for site in plan.quantizations if held and site.role == ACTIVATION]
-    names = guarded_nan(graph, [t.name for t in sites if any(one.name in held for one in plan.group(t))])
+    names = guarded_nan(plan, calibration.holding_nan) if calibration else []
     if not names:
         return scheme, plan
-    done.notes.append(f"Kept in float for NaN that the model looks for: {some_names(names)}")
+    done.notes.append(kept_for_nan(names))
     scheme = scheme.with_(tensors={**scheme.tensors, **dict.fromkeys(names, FLOAT32)})
     return scheme, make_plan(graph, scheme, targets.naming(graph, scheme).resolve_in(graph), done)
 

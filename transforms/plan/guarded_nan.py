@@ -12,29 +12,30 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
 from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.plan.quant_spec import ACTIVATION
+from transforms.plan.quantization_plan import QuantizationPlan
 
 _GUARDS = frozenset({"IsNaN", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
 """Operators whose answer for NaN is not that for the number in its place."""
 
 
-def guarded_nan(graph: gs.Graph, names: Collection[str]) -> list[str]:
-    """Return those of some tensors of the outermost graph from which a way leads to such an operator.
+def guarded_nan(plan: QuantizationPlan, holding: Collection[str]) -> list[str]:
+    """Return the names of activations of a plan that hold NaN on the way to such an operator.
 
-    ``names``: of tensors that hold NaN.
+    ``holding``: the names of tensors that held NaN on samples.
     """
-    if not names:
-        return []
+    sites = (site.tensor for site in plan.quantizations if holding and site.role == ACTIVATION)
+    found = {t.name: t for t in sites if any(one.name in holding for one in plan.group(t))}
+    leads = _leading(plan.graph) if found else set()
+    return [name for name, tensor in found.items() if id(tensor) in leads]
+
+
+def _leading(graph: gs.Graph) -> set[int]:
+    """Return the ids of the tensors of the outermost graph from which a way leads to a guard."""
     leads: set[int] = set()
     for node in reversed(graph.nodes):
-        reads = {id(tensor) for tensor in walk.reads(node)}
-        is_guard = any(
-            inner.op in _GUARDS and inner.domain in STANDARD_DOMAINS for inner in _with_bodies(node)
-        )
+        inside = (inner for body in walk.bodies(node) for inner in walk.nodes(body))
+        is_guard = any(one.op in _GUARDS and one.domain in STANDARD_DOMAINS for one in (node, *inside))
         if is_guard or any(id(tensor) in leads for tensor in node.outputs):
-            leads |= reads
-    known = walk.tensors(graph)
-    return [name for name in dict.fromkeys(names) if id(known[name]) in leads]
-
-
-def _with_bodies(node: gs.Node) -> list[gs.Node]:
-    return [node, *(inner for body in walk.bodies(node) for inner in walk.nodes(body))]
+            leads.update(map(id, walk.reads(node)))
+    return leads

@@ -164,7 +164,7 @@ def _without(bounds: Bounds, side: int) -> Bounds:
 
 
 def _dropped(graph: gs.Graph, found: dict[int, Bounds]) -> set[tuple[int, int]]:
-    """Return the ids of tensors, with the side, of whose numbers nothing of what is read is an ordinary one."""
+    """Return the ids of tensors, and the sides, of which all that reads them drops the numbers."""
     dropped: set[tuple[int, int]] = set()
     outputs = walk.outputs(graph)
     main = {id(node) for node in graph.nodes}

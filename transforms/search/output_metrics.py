@@ -1,8 +1,9 @@
 """The error of a model's outputs against the float model over a set of samples, in one number.
 
 Outputs of floating types are compared, all of a sample as one vector; an output of another shape than in the
-float model counts as NaN. NaN and infinities give the worst value of the metric, never NaN; those that the
-float model makes are no numbers, of which there is no error. Everything is summed in float64, sample after sample, so that no sample has to be kept.
+float model counts as NaN. NaN and infinities give the worst value of the metric, never NaN; but an infinity
+that both models make is a mask, which is no error. Everything is summed in float64, sample after sample, so
+that no sample has to be kept.
 """
 
 from __future__ import annotations
@@ -162,9 +163,14 @@ def _sums(pairs: Iterable[OutputsPair]) -> Sums:
     totals = Sums()
     for pair in pairs:
         for f, q in _floats(pair):
-            numbers = np.isfinite(f)
-            totals.add(f, q) if numbers.all() else totals.add(f[numbers], q[numbers])
+            alike = _are_masked(f, q)
+            totals.add(f[~alike], q[~alike]) if alike.any() else totals.add(f, q)
     return totals
+
+
+def _are_masked(f: NDArray[Any], q: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where two arrays have the same infinity."""
+    return np.asarray(np.isinf(f) & (f == q))
 
 
 def _mean(values: list[float]) -> float:
@@ -196,8 +202,8 @@ def _divergences(f: NDArray[Any], q: NDArray[Any]) -> NDArray[np.float64]:
     with np.errstate(all="ignore"):
         probable = bool((x >= 0).all() and (abs(x.sum(axis=1) - 1) <= _SUM_SLACK).all())
         log_p, log_q = (_log_shares(z) if probable else _log_softmax(z) for z in (x, y))
-        p = np.exp(log_p)
-        divergence = np.where(p == 0, 0, p * (log_p - log_q)).sum(axis=1)
+        terms = np.exp(log_p) * (log_p - log_q)
+        divergence = np.where(_are_masked(x, y), 0, terms).sum(axis=1)
     return np.maximum(divergence, 0.0)  # below zero by rounding only
 
 
