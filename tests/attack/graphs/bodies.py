@@ -1,4 +1,4 @@
-"""Rules for nodes with bodies, and for calls of local functions."""
+"""Rules for nodes with bodies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from tests.attack.graphs.moves import Rule
-from tests.attack.graphs.scope import LOCAL, Rejected, Scope
+from tests.attack.graphs.scope import Rejected, Scope
 from tests.attack.graphs.single_node import declare
 
 _DEEPEST = 2
@@ -151,48 +151,4 @@ def scan(s: Scope) -> None:
     s.add("Scan", [*states, x], len(after) + len(collected), num_scan_inputs=1, body=body, **attrs)
 
 
-def call(s: Scope) -> None:
-    case = s.case
-    known = [f for f in case.functions if f.name.startswith("F")]
-    if case.ir_version < 8:
-        raise Rejected("no functions here")
-    if not known or case.chance(0.5):
-        known = [_define(s)]
-    function = case.one_of(known)
-    inputs = [s.float(rank=2, dtype=case.main) for _ in function.input]
-    attrs = (
-        {"slope": float(case.rng.uniform(0, 0.5))} if list(function.attribute) and case.chance(0.8) else {}
-    )
-    if list(function.attribute) and not attrs:
-        attrs = {"slope": 0.2}
-    s.add(function.name, inputs, len(function.output), domain=LOCAL, **attrs)
-
-
-def _define(s: Scope) -> onnx.FunctionProto:
-    """Add a function of one or two tensors to the model and return it."""
-    case = s.case
-    inner = Scope(case, sealed=True)
-    names = [case.names.tensor("a") for _ in range(int(case.rng.integers(1, 3)))]
-    for name in names:
-        inner.values[name] = case.numbers([2, 3], case.main)
-    case.grow(inner, _steps(s))
-    if inner.initializers or inner.inputs:
-        raise Rejected("a function has no initializers")
-    own = {output for node in inner.nodes for output in node.output}
-    made = [n for n in inner.values if n in own and isinstance(inner.values[n], np.ndarray)]
-    last = made[-1] if made else own_result(inner, names[0])
-    attributes = []
-    if inner.of(last).dtype.kind == "f" and case.chance(0.4):
-        bent = case.names.tensor()
-        node = helper.make_node("LeakyRelu", [last], [bent])
-        reference = onnx.AttributeProto(name="alpha", type=onnx.AttributeProto.FLOAT, ref_attr_name="slope")
-        node.attribute.append(reference)
-        inner.nodes.append(node)
-        last, attributes = bent, ["slope"]
-    taken = sum(f.name.startswith("F") for f in case.functions)
-    function = helper.make_function(LOCAL, f"F{taken}", names, [last], inner.nodes, case.opsets, attributes)
-    case.functions.append(function)
-    return function
-
-
-RULES: dict[Rule, float] = {branch: 1.5, loop: 1.5, scan: 1.0, call: 0.8}
+RULES: dict[Rule, float] = {branch: 1.5, loop: 1.5, scan: 1.0}

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import onnx
 
+from tests.attack.graphs.distances import difference, distance
 from tests.attack.graphs.hooks import Noise
 from tests.attack.graphs.interpret import Interpreter, graphs
 from tests.attack.graphs.rules_of_targets import breaks
-from tests.attack.graphs.run import Trial, distance
+from tests.attack.graphs.run import Trial
 from tests.attack.graphs.strip import strip
-from tests.attack.graphs.tool_runs import Fallen, difference, run, say
+from tests.attack.graphs.tool_runs import Fallen, run, say
 from tools.cli.job_options import TARGETS
 
 _BLOCKS = ("BFP16", "MX4", "MX6", "MX9", "MXINT8", "MXFP8E4M3", "MXFP8E5M2", "MXFP6E3M2", "MXFP6E2M3",

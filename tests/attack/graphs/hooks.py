@@ -9,8 +9,11 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
+from onnx.numpy_helper import to_array
 
+from tests.attack.graphs.distances import largest
 from tests.attack.graphs.interpret import Hook, must_stay_float32
+from tests.attack.graphs.scope import HUGE
 from transforms.graph import walk
 from transforms.lift_constants import lift_constants
 from transforms.model_io import load
@@ -19,10 +22,15 @@ from transforms.plan.exact_arithmetic import exact_arithmetic
 _ROUGH = frozenset({
     "Floor", "Ceil", "Round", "Sign", "ArgMax", "ArgMin", "TopK", "Less", "Greater", "Equal", "LessOrEqual",
     "GreaterOrEqual", "NonZero", "Hardmax", "Unique", "Mod", "NonMaxSuppression", "Shrink", "ThresholdedRelu",
-    "MaxUnpool", "Compress", "Not", "And", "Or", "Xor", "IsNaN", "IsInf", "MaxRoiPool",
+    "MaxUnpool", "Compress", "Not", "And", "Or", "Xor", "MaxRoiPool",
     "MeanVarianceNormalization",
 })  # fmt: skip
 """Operators whose result may jump where its input hardly moves; the last divides by what may be 0."""
+_COUNTING = frozenset({
+    "Cast", "ReduceSum", "Less", "Greater", "Equal", "LessOrEqual", "GreaterOrEqual", "Not", "And", "Or",
+    "Xor", "NonZero", "Identity", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Expand", "Shape", "Size",
+})  # fmt: skip
+"""Operators that make of counts, flags and places others, which rounding does not move across zero."""
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 
 
@@ -99,7 +107,8 @@ def _bfloat16(value: Any) -> Any:
 class Noise(Hook):
     """Every float value that is made is disturbed by a part of the largest number in its tensor.
 
-    By ``least`` at least: the step of numbers near 0 in a format of few exponents.
+    By ``least`` at least: the step of numbers near 0 in a format of few exponents. Zeros stay, for all
+    formats have one, and so do infinities and numbers that stand for one.
     """
 
     def __init__(self, part: float, seed: int, least: float = 0.0) -> None:
@@ -118,18 +127,26 @@ class Noise(Hook):
             return [self.made(item) for item in value]
         if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not value.size:
             return value
-        size = max(self._part * np.abs(value).max(), self._least)
-        return np.asarray(value + size * self._rng.standard_normal(value.shape), value.dtype)
+        size = max(self._part * largest(value), self._least)
+        moved = np.asarray(value + size * self._rng.standard_normal(value.shape), value.dtype)
+        return np.where((np.abs(value) <= HUGE) & (value != 0), moved, value)
 
 
-def rough(graph: onnx.GraphProto, outer: set[str] | None = None) -> set[str]:
-    """Return the names of tensors that may jump where an input of the graph hardly moves."""
-    found = set(outer or ())
+def rough(graph: onnx.GraphProto, outer: Collection[str] = (), counted: Collection[str] = ()) -> set[str]:
+    """Return the names of tensors that may jump where an input of the graph hardly moves.
+
+    ``counted``: tensors around the graph that are counts, flags and places, which do not move.
+    """
+    found, counted = set(outer), {*counted, *_fixed(graph)}
     for node in graph.node:
         bodies = [a.g for a in node.attribute if a.HasField("g")]
-        inner = {name for body in bodies for name in rough(body, found)} - found
+        inner = {name for body in bodies for name in rough(body, found, counted)} - found
+        deciding = {name for name in node.input[node.op_type == "Compress" :] if name}
+        if node.op_type in _COUNTING and deciding and deciding <= counted:
+            counted.update(node.output)
         to = next((a.i for a in node.attribute if a.name == "to"), onnx.TensorProto.FLOAT)
-        jumps = node.op_type in _ROUGH or to not in _FLOATS or bool(inner)
+        jumps = (node.op_type in _ROUGH or to not in _FLOATS) and not deciding <= counted
+        jumps |= bool(inner)
         reads = {*node.input, *(n for body in bodies for one in body.node for n in one.input)}
         jumps |= any(v.name in found for body in bodies for v in body.output)
         if (
@@ -139,6 +156,13 @@ def rough(graph: onnx.GraphProto, outer: set[str] | None = None) -> set[str]:
         ):
             found.update(node.output)
     return found
+
+
+def _fixed(graph: onnx.GraphProto) -> set[str]:
+    """Return what a graph is given of integers, of flags, and of zeros, which every format has."""
+    tensors = [t for t in graph.initializer if t.data_type not in _FLOATS or not to_array(t).any()]
+    kinds = {value.name: value.type.tensor_type.elem_type for value in graph.input}
+    return {t.name for t in tensors} | {name for name, kind in kinds.items() if kind not in (0, *_FLOATS)}
 
 
 def _indexed(node: onnx.NodeProto) -> bool:

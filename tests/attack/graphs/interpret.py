@@ -43,7 +43,7 @@ class Interpreter:
     """Evaluates one model on several feeds or with several hooks."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self.model = widened(onnx.inliner.inline_local_functions(model) if model.functions else model)
+        self.model = widened(inlined(model) if model.functions else model)
         ends = (*model.graph.input, *model.graph.output)
         self._half = {v.name for v in ends if v.type.tensor_type.elem_type == TensorProto.FLOAT16}
         self._runner = Runner(self.model.opset_import)
@@ -196,8 +196,20 @@ def dense(tensor: onnx.SparseTensorProto) -> np.ndarray:
     return array
 
 
-def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and all bodies in it."""
+def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model without functions; onnx's inliner knows no defaults, so that calls name them all."""
+    copy = onnx.ModelProto.FromString(model.SerializeToString())
+    defaults = {(f.domain, f.name, f.overload): f.attribute_proto for f in copy.functions}
+    for one in (copy.graph, *copy.functions):
+        for node in (node for graph in graphs(one) for node in graph.node):
+            given = {attribute.name for attribute in node.attribute}
+            known = defaults.get((node.domain, node.op_type, node.overload), ())
+            node.attribute.extend(default for default in known if default.name not in given)
+    return onnx.inliner.inline_local_functions(copy)
+
+
+def graphs(graph: Any) -> Iterator[Any]:
+    """Yield a graph, or a function, and all bodies in it."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:

@@ -169,28 +169,6 @@ def other_norm(s: Scope) -> None:
         s.add("GroupNormalization", [x, *weights], num_groups=groups)
 
 
-def pool(s: Scope) -> None:
-    x = image(s)
-    sizes = s.of(x).shape[2:]
-    op = s.case.one_of(("MaxPool", "AveragePool", "LpPool", "Global"))
-    if op == "Global":
-        kind = s.case.one_of(("AveragePool", "MaxPool", "LpPool"))
-        s.add(f"Global{kind}", [x], p=s.case.one_of((None, 1, 3)) if kind == "LpPool" else None)
-        return
-    since = {"MaxPool": 10, "AveragePool": 19, "LpPool": 18}[op]
-    attrs = window(s, sizes, dilate=s.case.opset >= since)
-    if s.case.opset >= (18 if op == "LpPool" else 10):
-        attrs["ceil_mode"] = s.case.one_of((None, 0, 1))
-    if op == "AveragePool":
-        attrs["count_include_pad"] = s.case.one_of((None, 0, 1))
-    if op == "LpPool":
-        attrs["p"] = s.case.one_of((None, 1, 3))
-    several = op == "MaxPool" and s.case.opset >= 8 and s.case.chance(0.3)
-    if several:
-        attrs["storage_order"] = s.case.one_of((None, 0, 1))
-    s.add(op, [x], 2 if several else 1, **attrs)
-
-
 def recurrent(s: Scope) -> None:
     op, gates = s.case.one_of((("LSTM", 4), ("GRU", 3), ("RNN", 1)))
     x = s.float(rank=3)
@@ -270,6 +248,6 @@ def _add_resize(s: Scope, x: str, array: np.ndarray, scales: np.ndarray, attrs: 
 
 
 RULES: dict[Rule, float] = {
-    matmul: 7, gemm: 4, conv: 6, conv_transpose: 2, batch_norm: 1.5, other_norm: 1.5, pool: 3, recurrent: 1.2,
+    matmul: 7, gemm: 4, conv: 6, conv_transpose: 2, batch_norm: 1.5, other_norm: 1.5, recurrent: 1.2,
     resize: 2,
 }  # fmt: skip

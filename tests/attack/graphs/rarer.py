@@ -1,4 +1,4 @@
-"""Rules for rarer operators, sequences, optional values, and patterns that tools put together."""
+"""Rules for rarer operators, optional values, and patterns that tools put together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from onnx import helper
 
 from tests.attack.graphs.elementwise import partner
 from tests.attack.graphs.layers import image
-from tests.attack.graphs.moves import Rule, axis_of
+from tests.attack.graphs.moves import Rule
 from tests.attack.graphs.scope import Rejected, Scope
 
 
@@ -85,35 +85,6 @@ def attention(s: Scope) -> None:
     heads, t, d = (int(i) for i in s.case.rng.integers(1, 4, 3))
     q, k, v = (s.float([1, heads, t, d], dtype=s.case.main) for _ in range(3))
     s.add("Attention", [q, k, v], is_causal=s.case.one_of((None, 1)), scale=s.case.one_of((None, 0.3)))
-
-
-def sequence(s: Scope) -> None:
-    kept = s.pick(lambda v: isinstance(v, list) and bool(v))
-    if kept is None or s.case.chance(0.5):
-        x = s.float(least=1)
-        array = s.of(x)
-        if s.case.chance(0.4):
-            sizes = [s.integers(1)] if s.case.chance(0.5) else []
-            kept = s.add("SplitToSequence", [x, *sizes], axis=axis_of(s, array.ndim))
-        else:
-            others = [s.float(array.shape, dtype=array.dtype) for _ in range(int(s.case.rng.integers(0, 3)))]
-            kept = s.add("SequenceConstruct", [x, *others])
-    items = s.visible()[kept]
-    op = s.case.one_of(("At", "At", "Insert", "Erase", "Length", "Concat"))
-    at = s.integers(int(s.case.rng.integers(-len(items), len(items))))
-    if op == "Insert":
-        s.add(
-            "SequenceInsert",
-            [kept, s.float(items[0].shape, dtype=items[0].dtype), *([at] if s.case.chance(0.5) else [])],
-        )
-    elif op == "Concat":
-        rank = items[0].ndim
-        new = s.case.chance(0.4) and len({a.shape for a in items}) == 1
-        s.add("ConcatFromSequence", [kept], axis=axis_of(s, rank + new), new_axis=1 if new else None)
-    elif op == "Length":
-        s.add("SequenceLength", [kept])
-    else:
-        s.add(f"Sequence{op}", [kept, at])
 
 
 def optional(s: Scope) -> None:
@@ -198,6 +169,6 @@ def residual(s: Scope) -> None:
 
 
 RULES: dict[Rule, float] = {
-    einsum: 1, grid_sample: 0.6, regions: 0.5, unpool: 0.3, assorted: 0.8, attention: 0.6, sequence: 1.5,
+    einsum: 1, grid_sample: 0.6, regions: 0.5, unpool: 0.3, assorted: 0.8, attention: 0.6,
     optional: 0.5, twins: 1.2, composed_norm: 1.5, composed_activation: 1.2, residual: 1,
 }  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,10 @@ import numpy as np
 import onnx
 
 from tests.attack.graphs.build import Built, build, with_outputs
-from tests.attack.graphs.hooks import Noise, Rounded, rough
-from tests.attack.graphs.interpret import Hook, Interpreter, Unsupported
+from tests.attack.graphs.distances import difference
 from tests.attack.graphs.strip import strip
-from tests.attack.graphs.tool_runs import Fallen, Outcome, call, difference, run, run_widened
+from tests.attack.graphs.tool_runs import Fallen, run, run_widened
+from tests.attack.graphs.trial import FINE, INTEGER_STEP, Trial
 
 PRESETS = ("A8W8", "XINT8", "U8S8", "A16W8", "BF16", "BFP16", "MX6", "MX9", "MXINT8", "MXFP8E4M3")
 """Quantized for every graph; one of the others on top."""
@@ -23,149 +22,17 @@ _OTHERS = ("MX4", "MXFP8E5M2", "MXFP6E3M2", "MXFP6E2M3", "MXFP4E2M1", "U16S8", "
            "BF16_MXINT8", "INT32", "UINT32")  # fmt: skip
 _STEP = {
     **{"BF16": 2**-8, "FP16": 2**-10, "BF16_BFP16": 2**-6, "BF16_MXINT8": 2**-6},
-    **{"BFP16": 2**-6, "MX9": 2**-6, "MXINT8": 2**-5},
+    **{"BFP16": 2**-6, "MX9": 2**-6, "MXINT8": 2**-5, "INT32": INTEGER_STEP, "UINT32": INTEGER_STEP},
+    **dict.fromkeys(("A8W8", "U8S8", "A16W8", "U16S8"), INTEGER_STEP),
+    "XINT8": 2 * INTEGER_STEP,
 }
 """Formats whose error is small enough to say something: relative to the largest number of a tensor."""
-_LEAST = {_STEP["FP16"]: 2.0**-24}
-"""Formats that have a least number worth mentioning, by their step: what is smaller becomes 0."""
-_RUNTIME_FAULTS = ("gemm_input_reshape", "gemm_output_reshape", "Shape mismatch attempting to re-use buffer")
-"""Words of errors at run time that no model can help.
-
-Its fusion of MatMul and Add reshapes a tensor without elements wrongly; its plan of memory follows onnx's
-inference, which counts one element more than its MaxPool with ceil_mode if the last window is outside.
-"""
-_FINE = 1e-4
-"""The disturbance that stands for float32 sums in another order, and for biases in steps of int32."""
-_DRAWS, _MARGIN = 6, 12.0
-
-
-@dataclass
-class Trial:
-    """A graph with what its conversions are held against."""
-
-    built: Built
-    source: Path
-    folder: Path
-    notes: list[str] = field(default_factory=list)
-    fallen: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.rough = rough(self.built.model.graph)
-        self.interpreter = Interpreter(self.built.model)
-        self.expected: dict[str, Any] | None = None
-        try:
-            self.expected = self.interpreter.run(self.built.feeds, Hook())
-        except Unsupported as reason:
-            self.notes.append(f"no oracle: {reason}")
-        self.deviations: dict[float, dict[str, float]] = {}
-
-    def rounded(self) -> dict[str, Any]:
-        """Return the outputs of the float model with every value rounded between nodes."""
-        ends = *self.built.model.graph.input, *self.built.model.graph.output
-        halves = {end.name for end in ends if end.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16}
-        return self.interpreter.run(self.built.feeds, Rounded(self.interpreter.model, halves))
-
-    @property
-    def feedable(self) -> bool:
-        """Whether a sample on disk can hold the feed."""
-        return all("/" not in name for name in self.built.feeds)
-
-    def deviation(self, part: float) -> dict[str, float]:
-        """Return how far each output moves if every tensor is disturbed by a part of its largest number."""
-        assert self.expected is not None
-        if part not in self.deviations:
-            found: dict[str, float] = {}
-            for draw in range(_DRAWS):
-                moved = self.interpreter.run(self.built.feeds, Noise(part, draw, _LEAST.get(part, 0.0)))
-                for name, value in self.expected.items():
-                    found[name] = max(found.get(name, 0.0), distance(moved[name], value))
-            self.deviations[part] = found
-        return self.deviations[part]
-
-    def attempt(self, what: str, step: Any, *arguments: Any) -> Any:
-        """Return what a step returns; None, with a note, if a claim fell."""
-        try:
-            return step(*arguments)
-        except Fallen as error:
-            if "does not run" in str(error) and any(known in str(error) for known in _RUNTIME_FAULTS):
-                self.notes.append(
-                    f"a fault of ONNX Runtime: {next(k for k in _RUNTIME_FAULTS if k in str(error))}"
-                )
-            elif "does not run" in str(error) and not self._runs_optimized():
-                self.notes.append("ONNX Runtime optimizes the float model to one that does not run, too")
-            elif "does not run" in str(error) and self._rounds_do_not_run():
-                self.notes.append("sizes that rounding changes: does not run either way")
-            else:
-                self.fallen.append(f"{what}: {error}")
-        return None
-
-    def _runs_optimized(self) -> bool:
-        """Return whether the float model loads and runs in a session with its own optimization."""
-        try:
-            run(self.built.model, self.built.feeds, optimized=True)
-        except Fallen:
-            return False
-        return True
-
-    def _rounds_do_not_run(self) -> bool:
-        """Return whether rounded numbers fail the evaluation, too: the size of a Unique is one of them."""
-        if self.expected is None:
-            return False
-        try:
-            self.rounded()
-        except Exception:
-            return True
-        return False
-
-    def convert(self, tool: str, *options: str) -> Outcome:
-        """Return what a tool makes of the model; a refusal is noted without its names."""
-        outcome = call(tool, self.source, self.folder / "out.onnx", *options)
-        if outcome.refusal is not None:
-            if "'" not in outcome.refusal:
-                raise Fallen(f"a refusal that names nothing: {outcome.refusal}")
-            self.notes.append("refused: " + re.sub(r"'.*?'", "'...'", outcome.refusal)[:110])
-        return outcome
-
-    def near(self, found: dict[str, Any], part: float, *, jumps: bool) -> None:
-        """Raise Fallen if an output is farther from the float model than disturbed values carry it."""
-        if self.expected is None:
-            return
-        try:
-            moves = self.deviation(part)
-        except Exception as error:  # disturbed sizes or indices may not run at all
-            self.notes.append(f"not disturbed: {type(error).__name__}")
-            return
-        for name, value in self.expected.items():
-            if name in self.rough and not jumps:
-                continue
-            bound = _MARGIN * moves[name] + 1e-5 * largest(value)
-            gap = distance(found[name], value)
-            if gap > bound:
-                raise Fallen(
-                    f"'{name}' is {gap:.3g} off, at most {bound:.3g} by rounding ({largest(value):.3g})"
-                )
-
-    def same_interface(self, found: dict[str, Any]) -> None:
-        """Raise Fallen if outputs have other names, types or, if no number decides them, other shapes."""
-        expected = self.built.outputs
-        if list(found) != list(expected):
-            raise Fallen(f"outputs {list(found)} instead of {list(expected)}")
-        for name in expected:
-            if name not in self.rough and not isinstance(expected[name], list):
-                _check_kind(name, found[name], expected[name])
-
-
-def _check_kind(name: str, found: np.ndarray, expected: np.ndarray) -> None:
-    kinds = [f"{array.dtype}{list(array.shape)}" for array in (found, expected)]
-    if kinds[0] != kinds[1]:
-        raise Fallen(f"'{name}' is {kinds[0]} instead of {kinds[1]}")
-    if expected.dtype.kind not in "fO" and not np.array_equal(found, expected):
-        numbers = [str(array.reshape(-1)[:4]) for array in (found, expected)]
-        raise Fallen(f"'{name}' is {numbers[0]} instead of {numbers[1]}")
+_COARSE = 2**-2
+"""A step that no other format's is above."""
 
 
 def attack(seed: int, folder: Path) -> str | None:
-    """Build the graph of a seed and convert it in every way; return None, or what fell in one line."""
+    """Build and convert the graph of a seed in every way; return None, or what fell in one line."""
     return try_all(build(seed), seed, folder)
 
 
@@ -286,9 +153,7 @@ def _exact(trial: Trial, model: onnx.ModelProto) -> None:
 
 
 def _runs(trial: Trial, model: onnx.ModelProto, part: float | None) -> dict[str, Any]:
-    found = run(model, trial.built.feeds)
-    trial.same_interface(found)
-    run(model, trial.built.feeds, optimized=True)
+    found = trial.opened(model, part or _COARSE)
     if part is not None:
         trial.near(found, part, jumps=False)
     return found
@@ -329,7 +194,7 @@ def _near_bf16(trial: Trial, model: onnx.ModelProto) -> None:
 def _stripped(trial: Trial, model: onnx.ModelProto) -> None:
     """Without its roundings the result is the float model again."""
     bare, _ = strip(model)
-    trial.near(run(bare, trial.built.feeds), _FINE, jumps=True)
+    trial.near(run(bare, trial.built.feeds), FINE, jumps=True)
 
 
 def _quantized(trial: Trial, preset: str, samples: Path, more: list[str]) -> None:
@@ -351,23 +216,5 @@ def _quantized(trial: Trial, preset: str, samples: Path, more: list[str]) -> Non
     if _is_exact(preset):
         _equal(trial, nodes.model, found)
     else:
-        _alike(trial, nodes.model, found, _STEP.get(preset, 2**-2))
+        _alike(trial, nodes.model, found, _STEP.get(preset, _COARSE))
     _stripped(trial, nodes.model)
-
-
-def distance(a: Any, b: Any) -> float:
-    """Return how far apart two values are, infinity if they have not one shape."""
-    if isinstance(b, list):
-        return max(map(distance, a, b), default=0.0) if len(a) == len(b) else np.inf
-    if a.shape != b.shape:
-        return np.inf
-    if b.dtype.kind not in "fiu" or not b.size:
-        return 0.0 if np.array_equal(a, b) else np.inf
-    gap = np.abs(a.astype(np.float64) - b.astype(np.float64))
-    return np.inf if np.isnan(gap).any() else float(gap.max())
-
-
-def largest(value: Any) -> float:
-    if isinstance(value, list):
-        return max(map(largest, value), default=0.0)
-    return float(np.abs(value.astype(np.float64)).max()) if value.size and value.dtype.kind in "fiu" else 0.0

@@ -17,6 +17,8 @@ from tests.attack.graphs.single_node import Runner
 LOCAL = "local.functions"
 LIMIT = 1e3
 """Largest absolute value of a float tensor: no rounding carries one to infinity."""
+HUGE = 1e4
+"""What is beyond stands for nothing, or for infinity: no rounding carries an ordinary number so far."""
 _LARGEST = 3000
 """Most elements of a tensor."""
 _UNDEFINED = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention"})
@@ -79,11 +81,16 @@ class Case:
 
 
 class Scope:
-    """One graph: the main one, a body, or a function; ``values`` are those of this run."""
+    """One graph: the main one, a body, or a function; ``values`` are those of this run.
+
+    ``wild`` are tensors with infinities, NaN or huge numbers in them: nothing reads them but the rule that
+    made them.
+    """
 
     def __init__(self, case: Case, outer: Scope | None = None, *, sealed: bool = False) -> None:
         self.case, self.outer, self.sealed = case, outer, sealed
         self.values: dict[str, Any] = {}
+        self.wild: dict[str, Any] = {}
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, NDArray[Any]] = {}
         self.sparse: dict[str, onnx.SparseTensorProto] = {}
@@ -94,7 +101,15 @@ class Scope:
 
     def visible(self) -> dict[str, Any]:
         """Return all values that a node may read, own ones last."""
-        return {**(self.outer.visible() if self.outer and not self.sealed else {}), **self.values}
+        return {
+            **(self.outer.visible() if self.outer and not self.sealed else {}),
+            **self.wild,
+            **self.values,
+        }
+
+    def ordinary(self) -> dict[str, Any]:
+        """Return the values that any rule may read, own ones last."""
+        return {**(self.outer.ordinary() if self.outer and not self.sealed else {}), **self.values}
 
     def fixed(self) -> dict[str, NDArray[Any]]:
         """Return the initializers that a node may read."""
@@ -102,14 +117,26 @@ class Scope:
 
     def pick(self, wanted: Callable[[Any], bool]) -> str | None:
         """Return a value that is as wanted, newer ones more often; None if there is none."""
-        found = [name for name, value in self.visible().items() if wanted(value)]
+        found = [name for name, value in self.ordinary().items() if wanted(value)]
         if not found:
             return None
         place = int(len(found) * self.case.rng.random() ** 0.5)
         return found[min(place, len(found) - 1)]
 
-    def add(self, op: str, inputs: Sequence[str], outputs: int = 1, *, domain: str = "", **attrs: Any) -> Any:
-        """Add a node and return the name of its output, or of its outputs; Rejected if it does not run."""
+    def add(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        outputs: int = 1,
+        *,
+        domain: str = "",
+        wild: bool = False,
+        **attrs: Any,
+    ) -> Any:
+        """Add a node and return the name of its output, or of its outputs; Rejected if it does not run.
+
+        A result with infinities, NaN or huge numbers is Rejected, too, unless it may be ``wild``.
+        """
         self.case.tried += 1
         if not domain and _is_missing(op, self.case.opset):
             raise Rejected(f"{op} is not in opset {self.case.opset}")
@@ -123,18 +150,19 @@ class Scope:
         except Exception as error:  # whatever the runtime says of it
             self.case.rejected += 1
             raise Rejected(f"{op}: {error}") from None
-        self._refuse(op, [self.visible()[one] for one in inputs if one], list(results.values()))
+        self._refuse(op, [self.visible()[one] for one in inputs if one], list(results.values()), wild)
         self.nodes.append(node)
-        self.values.update(results)
+        for result, value in results.items():
+            (self.values if is_ordinary(value) else self.wild)[result] = value
         return made[0] if outputs == 1 else made
 
-    def _refuse(self, op: str, inputs: list[Any], results: list[Any]) -> None:
+    def _refuse(self, op: str, inputs: list[Any], results: list[Any], wild: bool) -> None:
         """Raise Rejected for results that later nodes could not use."""
         flat = [a for result in results for a in (result if isinstance(result, list) else [result])]
         for array in flat:
             if not isinstance(array, np.ndarray) or array.size > _LARGEST or array.ndim > 6:
                 raise Rejected(f"{op}: no tensor of use")
-            if array.dtype.kind == "f" and not (np.abs(array) <= LIMIT).all():
+            if not wild and not is_ordinary(array):
                 raise Rejected(f"{op}: numbers out of range")
             if array.dtype.kind in "iu" and array.size and not (np.abs(array.astype(float)) < 2**24).all():
                 raise Rejected(f"{op}: integers out of range")
@@ -155,7 +183,7 @@ class Scope:
         while home.outer and not home.outer.sealed and (case.ir_version < 4 or case.chance(0.3)):
             home = home.outer
         name = case.names.tensor("w")
-        home.values[name] = array
+        home._hold(name, array)
         if home.outer is None and not plain and self._may_be_sparse(array) and case.chance(0.01):
             home.sparse[name] = sparse(array, name)
             return name
@@ -165,7 +193,13 @@ class Scope:
         return name
 
     def _may_be_sparse(self, array: NDArray[Any]) -> bool:
-        return array.dtype == np.float32 and array.ndim in (1, 2) and array.size > 1 and self.case.opset >= 11
+        return (
+            is_ordinary(array)
+            and array.dtype == np.float32
+            and array.ndim in (1, 2)
+            and array.size > 1
+            and self.case.opset >= 11
+        )
 
     def _constant_node(self, array: NDArray[Any]) -> str:
         case = self.case
@@ -179,14 +213,17 @@ class Scope:
             self.nodes.append(helper.make_node("Constant", [], [name], sparse_value=sparse(array, "")))
             self.values[name] = array  # run alone, its output would be of a type that no operator takes
             return name
-        return str(self.add("Constant", [], **attrs))
+        return str(self.add("Constant", [], wild=True, **attrs))
+
+    def _hold(self, name: str, array: NDArray[Any]) -> None:
+        (self.values if is_ordinary(array) else self.wild)[name] = array
 
     def input(self, array: NDArray[Any]) -> str:
         """Return a new input of the main graph with this value; a constant within a body."""
         if self.outer is not None or self.sealed:
             return self.constant(array)
         name = self.case.names.tensor("x")
-        self.values[name] = array
+        self._hold(name, array)
         self.inputs.append(name)
         return name
 
@@ -222,9 +259,8 @@ class Scope:
         if self.case.chance(0.1):
             return self.float(shape, dtype=dtype)
         if self.case.chance(0.15):
-            shared = [
-                n for n, a in self.fixed().items() if a.shape == tuple(shape) and a.dtype == np.dtype(dtype)
-            ]
+            fits = (tuple(shape), np.dtype(dtype))
+            shared = [n for n, a in self.fixed().items() if (a.shape, a.dtype) == fits and is_ordinary(a)]
             if shared:
                 return str(self.case.one_of(shared))
         array = np.asarray(self.case.rng.standard_normal(shape) * scale, dtype)
@@ -248,6 +284,13 @@ class Scope:
         if not isinstance(value, np.ndarray):
             raise Rejected("no tensor")
         return value
+
+
+def is_ordinary(value: Any) -> bool:
+    """Return whether any rule may read a value: no infinity, no NaN, no huge number."""
+    if isinstance(value, list):
+        return all(map(is_ordinary, value))
+    return value.dtype.kind != "f" or bool((np.abs(value) <= LIMIT).all())
 
 
 def _is_missing(op: str, opset: int) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnxruntime
 
@@ -32,6 +32,14 @@ _RAW = re.compile(rf": error: (?!ONNX)\w*({_TYPE}): |\(\w*({_TYPE})\)")
 """A message that begins with the type of an exception nobody expected, or has it after the words."""
 
 
+_FOREIGN = re.compile(
+    r".*(Traceback \(most|RuntimeWarning|::\w+\(|onnxruntime_src|Status Message|could not (be )?broadcast"
+    r"|could not convert|operands|cannot reshape array|shapes? mismatch|not aligned|setting an array element"
+    r"|zero-size array|object has no attribute|invalid value encountered|divide by zero).*"
+)
+"""Words of C++ code, of NumPy and of Python, none of which says anything to a user."""
+
+
 class Fallen(Exception):
     """A claim that did not hold, in one line."""
 
@@ -49,11 +57,7 @@ def call(tool: str, source: Path, target: Path, *options: str) -> Outcome:
     target.unlink(missing_ok=True)
     out, err = io.StringIO(), io.StringIO()
     arguments = ["--input", str(source), "--output", str(target), *options]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = _TOOLS[tool].main(arguments)
-    except BaseException as error:
-        raise Fallen(f"left with {type(error).__name__}: {_line(str(error))}") from error
+    code = _main(tool, arguments, out, err)
     lines = err.getvalue().splitlines()
     if code == 1:
         if len(lines) != 1 or _RAW.search(lines[0]) or target.exists():
@@ -70,6 +74,28 @@ def call(tool: str, source: Path, target: Path, *options: str) -> Outcome:
     return Outcome(onnx.load(target), None)
 
 
+def _main(tool: str, arguments: list[str], out: io.StringIO, err: io.StringIO) -> int:
+    """Return the exit code of a tool; Fallen if it raises, or lets words of others through to the user."""
+    try:
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            warnings.catch_warnings(record=True) as warned,
+        ):
+            warnings.simplefilter("always")
+            code: int = _TOOLS[tool].main(arguments)
+    except BaseException as error:
+        raise Fallen(f"{tool} left with {type(error).__name__}: {_line(str(error))}") from error
+    for one in warned:
+        if issubclass(one.category, RuntimeWarning):
+            place = f"{Path(one.filename).name}:{one.lineno}"
+            raise Fallen(f"{tool} let a warning through: {one.message} ({place})")
+    foreign = _FOREIGN.search(err.getvalue() + out.getvalue())
+    if foreign:
+        raise Fallen(f"{tool}, exit code {code}, in words of others: {_line(foreign.group())}")
+    return code
+
+
 def _miss() -> str:
     raise Fallen("exit code 0 without a model or a word")
 
@@ -81,11 +107,7 @@ def _line(text: str) -> str:
 def say(tool: str, *arguments: str) -> tuple[int, str]:
     """Run a tool that writes no model; return its exit code and all that it says."""
     out, err = io.StringIO(), io.StringIO()
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = _TOOLS[tool].main(list(arguments))
-    except BaseException as error:
-        raise Fallen(f"{tool} left with {type(error).__name__}: {_line(str(error))}") from error
+    code = _main(tool, list(arguments), out, err)
     if err.getvalue() and (code != 1 or len(err.getvalue().splitlines()) != 1 or _RAW.search(err.getvalue())):
         raise Fallen(f"{tool}, exit code {code}, without a clean line: {_line(err.getvalue())}")
     return code, out.getvalue() + err.getvalue()
@@ -117,29 +139,3 @@ def run_widened(model: onnx.ModelProto, feeds: dict[str, Any]) -> dict[str, Any]
     graph = model_io.load(model)
     widen_bf16(graph)
     return run(graph_proto.export_model(graph), feeds)
-
-
-def difference(found: dict[str, Any], expected: dict[str, Any]) -> str | None:
-    """Return the first output that is not the same bit for bit (NaN equals NaN), None if all are."""
-    if list(found) != list(expected):
-        return f"outputs {list(found)} instead of {list(expected)}"
-    for name, value in expected.items():
-        pairs = [(found[name], value)]
-        if isinstance(value, list):
-            if len(found[name]) != len(value):
-                return f"'{name}' has {len(found[name])} tensors instead of {len(value)}"
-            pairs = list(zip(found[name], value, strict=True))
-        for a, b in pairs:
-            if a.dtype != b.dtype or a.shape != b.shape:
-                return f"'{name}' is {a.dtype}{list(a.shape)} instead of {b.dtype}{list(b.shape)}"
-            if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
-                return f"'{name}' differs: {_example(a, b)}"
-    return None
-
-
-def _example(a: np.ndarray, b: np.ndarray) -> str:
-    at = np.flatnonzero((a != b).reshape(-1))
-    first = int(at[0]) if len(at) else 0
-    return (
-        f"{len(at)} of {a.size} numbers, the first {a.reshape(-1)[first]} instead of {b.reshape(-1)[first]}"
-    )
