@@ -24,7 +24,8 @@ def _graph(body: str, outputs: str = "float[N,M] y", *, inputs: str = "float[A,4
 
 DEPENDING = {
     "NonZero": "h = MatMul(x, w) n = NonZero(h) y = Cast <to=1>(n)",
-    "Compress": "h = MatMul(x, w) g0 = Greater(h, half) g = Gather <axis=1>(g0, zero) y = Compress <axis=0>(h, g)",
+    "Compress": "h = MatMul(x, w) g0 = Greater(h, half) g = Gather <axis=1>(g0, zero) "
+    "y = Compress <axis=0>(h, g)",
     "Unique": "h = MatMul(x, w) u = Unique(h) y = Reshape(u, flat)",
     "TopK": "h = MatMul(x, w) m = ReduceMax <keepdims=1, axes=[0,1]>(h) r = Reshape(m, o1)"
     " k = Cast <to=7>(r) y, i = TopK <axis=1>(h, k)",

@@ -85,8 +85,7 @@ def finetune_model(
     written when the work is interrupted. ``sharing``: as of
     :func:`transforms.finetune.finetune_weights.finetune_weights`.
 
-    Raises ValueError if no layer can be tuned, and as
-    :func:`transforms.finetune.finetune_weights.finetune_weights`.
+    Raises ValueError if no layer can be tuned, and as ``finetune_weights``.
     """
     _refuse(float_graph, quantized_graph)
     judged = JudgedSamples(float_graph, quantized_graph, feeds, options or FinetuneOptions())
@@ -251,8 +250,8 @@ class _Best:
         self._fold = fold = self._judged.best(left)
         self._kept = best = fitted[fold]
         before, after = self._judged.of_held_out(best.errors, fold)
-        notes, self._gain = self.model.notes, gain
-        self.model = TunedModel(best.graph, before, after, attempt, best.walked, notes=notes)
+        self.model = TunedModel(best.graph, before, after, attempt, best.walked, notes=self.model.notes)
+        self._gain = gain
         return True
 
     def _put_back(self, fitted: Sequence[_Fitted], attempt: str, options: FinetuneOptions) -> None:
@@ -297,6 +296,5 @@ def _attempts(options: FinetuneOptions) -> Iterator[tuple[str, FinetuneOptions]]
 def _refuse(float_graph: gs.Graph, quantized_graph: gs.Graph) -> None:
     for what in ("inputs", "outputs"):
         one, two = ({t.name for t in getattr(g, what)} for g in (float_graph, quantized_graph))
-        if one != two:
-            name = min(one ^ two)
-            raise ValueError(f"the models have different {what}: '{name}' is in one of them only")
+        if odd := one ^ two:
+            raise ValueError(f"the models have different {what}: '{min(odd)}' is in one of them only")

@@ -22,7 +22,7 @@ from transforms.graph import walk
 from transforms.graph.constants import load
 from transforms.graph.value_limits import LEVEL
 from transforms.model.copy_graph import copy_graph
-from transforms.plan.integer_sites import MOVES
+from transforms.plan.moves import MOVES
 
 _WIDER, _NARROWER = (1.15, 1.3), (0.87,)
 """Factors that are tried one after the other, as long as each is better."""

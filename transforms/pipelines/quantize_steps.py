@@ -174,9 +174,7 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
             graph, exclude=targets.excluded, names=names
         )
         done.notes += [f"Saturated at +-3.38953139e38: {some_names(names)}"] if names else []
-    done.changes["biases with masks, which an Add after the layer adds"] = _part_biases(
-        graph, scheme, targets
-    )
+    done.changes["biases with masks, added after the layer"] = _part_biases(graph, scheme, targets)
     if scheme.equalize_layers is True:
         done.changes[EQUALIZED] = equalize_layers(graph, exclude=targets.excluded)
     if scheme.balance_channels:

@@ -43,6 +43,7 @@ from transforms.graph.left_operands import is_of_outliers
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.plan.float_only_nodes import float_zone, given_masks
 from transforms.plan.integer_kernels import needing_floats
+from transforms.plan.moves import MOVES, is_move, is_operand_moved, keeps_grid
 from transforms.plan.stand_ins import stand_ins
 from transforms.scheme.targets import Target
 
@@ -51,13 +52,6 @@ ARITHMETIC = frozenset(
     | {"HardSigmoid", "HardSwish", "Tanh", "PRelu", "Sub", "Div", "Resize"}
 )
 """Operators beside dot products that read and make integers."""
-
-MOVES = frozenset(
-    {"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "MaxPool", "GlobalMaxPool", "Gather"}
-    | {"GatherElements", "GatherND", "DepthToSpace", "SpaceToDepth", "Expand", "Tile", "Identity", "Pad"}
-    | {"Slice", "Split"}
-)
-"""Operators that make no number that was not there: the first input is what they move."""
 
 SLICES = frozenset({"Slice", "Split"})
 
@@ -102,7 +96,7 @@ class IntegerSites:
         self._masking = given_masks(graph)
         self.zone = float_zone(graph, self._masking)
         self._counted = stand_ins(graph).counted
-        self.floats = needing_floats(graph, _is_move)
+        self.floats = needing_floats(graph, is_move)
         self._data = {id(node): self._operands(node) for node in graph.nodes}
         self.layers: set[int] = set()
         self._find_layers()
@@ -126,12 +120,12 @@ class IntegerSites:
         """Return whether the parts that a node cuts out have scales of their own."""
         if node.op not in SLICES or self._share_slices is True:
             return False
-        return not self._share_slices or any(map(_is_operand_moved, node.outputs))
+        return not self._share_slices or any(map(is_operand_moved, node.outputs))
 
     def maker(self, tensor: gs.Tensor) -> gs.Node | None:
         """Return the integer layer that makes a tensor, moved or not; None where something else does."""
         node = walk.producer(tensor)
-        while node is not None and _is_move(node):
+        while node is not None and is_move(node):
             node = walk.producer(node.inputs[0])
         return node if node is not None and id(node) in self.layers else None
 
@@ -147,7 +141,7 @@ class IntegerSites:
     def origin(self, tensor: gs.Tensor) -> gs.Tensor:
         """Return the result of a layer, or the input, that moves, rectifiers and an added bias go on with."""
         while (node := walk.producer(tensor)) is not None:
-            before = node.inputs[0] if _is_move(node) else self._continued(node)
+            before = node.inputs[0] if is_move(node) else self._continued(node)
             if before is None:
                 break
             tensor = before
@@ -187,7 +181,7 @@ class IntegerSites:
         found: set[int] = set()
         for node in reversed(self._graph.nodes):
             readers = [user for tensor in node.outputs for user in tensor.outputs]
-            if (node.op == "Concat" or _is_move(node)) and all(id(user) in found for user in readers):
+            if (node.op == "Concat" or is_move(node)) and all(id(user) in found for user in readers):
                 found.add(id(node))
         return found
 
@@ -196,7 +190,7 @@ class IntegerSites:
         layers without a kernel to lose whose result nothing reads as integers.
         """
         for node in reversed(self._graph.nodes):  # so that all is known of what reads the results of one
-            if _is_move(node) and _keeps(node) and self._takes(node):
+            if is_move(node) and keeps_grid(node) and self._takes(node):
                 numbers = [tensor for tensor in node.outputs if dtypes.is_type(tensor, dtypes.FLOAT)]
                 if self._are_integers(numbers):
                     self._moves.add(id(node))
@@ -212,7 +206,7 @@ class IntegerSites:
         if self._is_integer_output(tensor):
             return True
         for node, index in walk.uses(tensor):
-            goes_on = (_is_move(node) and index == 0) or self._continued(node) is tensor
+            goes_on = (is_move(node) and index == 0) or self._continued(node) is tensor
             if self._reads(node, index) or (goes_on and any(map(self._is_rounded, node.outputs))):
                 return True
         return False
@@ -280,23 +274,10 @@ def _is_whole_product(node: gs.Node) -> bool:
     return is_dot_product(node) and not is_of_outliers(node)
 
 
-def _is_operand_moved(tensor: gs.Tensor) -> bool:
-    """Return whether a dot product reads a tensor, moved or not."""
-    uses = walk.uses(tensor)
-    if any(is_dot_product(node) and is_operand(node, index) for node, index in uses):
-        return True
-    moved = (out for node, index in uses if _is_move(node) and index == 0 for out in node.outputs)
-    return any(map(_is_operand_moved, moved))
-
-
 def _is_norm(tensor: gs.Tensor, divisor: gs.Tensor) -> bool:
     """Return whether a divisor is made of what is divided, without layers between them."""
     makers = walk.makers([divisor], lambda node: not is_dot_product(node) and node.op not in _SHAPES)
     return any(read is tensor for maker in makers.values() for read in maker.inputs)
-
-
-def _is_move(node: gs.Node) -> bool:
-    return node.op in MOVES and node.domain in STANDARD_DOMAINS
 
 
 def _data(node: gs.Node) -> list[int]:
@@ -305,11 +286,3 @@ def _data(node: gs.Node) -> list[int]:
         return [0]
     dot_product = is_dot_product(node)
     return [i for i in range(len(node.inputs)) if not dot_product or is_operand(node, i)]
-
-
-def _keeps(node: gs.Node) -> bool:
-    """Return whether a Pad pads with zero, which every scale has; true of all other moves."""
-    if node.op != "Pad" or node.attrs.get("mode", "constant") != "constant":
-        return True
-    value = node.inputs[2] if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
-    return value is None or (isinstance(value, gs.Constant) and not value.values.any())
