@@ -18,6 +18,7 @@ from ops.array_types import Float64Array
 from transforms.choose_ranges.bench import Bench
 from transforms.choose_ranges.measure_outputs import Score, drags, falls, gain
 from transforms.choose_ranges.setting import Setting
+from transforms.plan.listed_names import listed
 from transforms.search.largest_shares import Removed, largest_shares
 
 log = logging.getLogger(__name__)
@@ -55,20 +56,9 @@ class FloatTensors:
 
     def __str__(self) -> str:
         return (
-            f"Kept in float for the outputs: {_listed(self.names)} "
+            f"Kept in float for the outputs: {listed(self.names)} "
             f"({self.before:.1f} -> {self.after:.1f} dB on {self.where})"
         )
-
-
-def kept_for_nan(names: Sequence[str]) -> str:
-    """Return a note on tensors that stay float because they hold NaN that the model looks for."""
-    return f"Kept in float for NaN that the model looks for: {_listed(names)}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Return the first names in words, and how many more there are."""
-    shown = ", ".join(f"'{name}'" for name in names[:3])
-    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def runs_to_search(decibels: float, spare: int) -> int:

@@ -16,9 +16,6 @@ Clip that alone reads a Concat. Outputs of the model are quantized where such a 
 Concat, or Concats of Concats: their inputs are, so that boxes and scores in one output each keep their own
 scale.
 
-What computes with numbers that stand for nothing, beside ordinary ones, stays float
-(:mod:`transforms.plan.stand_ins`).
-
 A computed divisor is an integer only for targets with a kernel for that: next to zero, steps of one size are
 as large as the numbers, and a norm is a number for each sample, of which few show no range. What is divided
 by a norm of its own stays float with it: cut off at the end of its range, it would have another norm.
@@ -39,7 +36,8 @@ from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product, is_opera
 from transforms.graph.left_operands import is_of_outliers
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.plan.float_only_nodes import float_zone, given_masks
-from transforms.plan.stand_ins import stand_ins
+from transforms.plan.norms import is_norm
+from transforms.plan.stand_ins import counting
 from transforms.scheme.targets import Target
 
 ARITHMETIC = frozenset(
@@ -96,8 +94,7 @@ class IntegerSites:
         self._graph, self._takes, self._share_slices, self._kernels = graph, takes, share_slices, kernels
         self._ends = _OPEN_ENDS if kernels is None else kernels.open_ends
         self._masking = given_masks(graph)
-        self.zone = float_zone(graph, self._masking)
-        self._counted = stand_ins(graph).counted
+        self.zone = float_zone(graph, self._masking) | counting(graph)
         self._data = {id(node): self._operands(node) for node in graph.nodes}
         self.layers: set[int] = set()
         self._find_layers()
@@ -168,9 +165,7 @@ class IntegerSites:
             return False
         if node.op == "AveragePool" and not is_dense(node):
             return False
-        if any(id(tensor) in self._counted for tensor in node.inputs):
-            return False
-        if self._divides(node) and _is_norm(*node.inputs):
+        if self._divides(node) and is_norm(*node.inputs):
             return False
         if node.op == "Clip" and any(isinstance(t, gs.Variable) for t in node.inputs[1:] if not t.is_empty()):
             return False
@@ -239,10 +234,7 @@ class IntegerSites:
         return maker is not None and maker.op != "Concat" and walk.is_output(tensor, self._graph)
 
     def _continued(self, node: gs.Node) -> gs.Tensor | None:
-        """Return the result of a layer with which the node goes on, before anything else sees it.
-
-        A mask is not what a layer goes on with: with it the range would be that of the mask.
-        """
+        """Return the result of a layer with which the node goes on, unseen; a mask sets no range of it."""
         if node.op in _RECTIFIERS:
             makers = _RECTIFIED | {"Concat"} if node.op == "Clip" else _RECTIFIED
             return node.inputs[0] if self._is_unseen(node.inputs[0], makers) else None
@@ -280,12 +272,6 @@ def _is_operand_moved(tensor: gs.Tensor) -> bool:
         return True
     moved = (out for node, index in uses if _is_move(node) and index == 0 for out in node.outputs)
     return any(map(_is_operand_moved, moved))
-
-
-def _is_norm(tensor: gs.Tensor, divisor: gs.Tensor) -> bool:
-    """Return whether a divisor is made of what is divided, without layers between them."""
-    makers = walk.makers([divisor], lambda node: not is_dot_product(node) and node.op not in _SHAPES)
-    return any(read is tensor for maker in makers.values() for read in maker.inputs)
 
 
 def _is_move(node: gs.Node) -> bool:
