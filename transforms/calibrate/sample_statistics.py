@@ -5,19 +5,20 @@ No tensor leaves the model, and none lives longer than in a run without statisti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from transforms.calibrate.first_nan import first_nan
 from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.range_statistics import Moments, RangeStats, add_to_all
-from transforms.graph import dtypes, walk
+from transforms.graph import walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.plan.stand_ins import stand_ins
 from transforms.run.failing_samples import failing
@@ -30,11 +31,6 @@ Progress = Callable[[int, int | None], None]
 
 Into = Callable[[str, str], Sequence[RangeStats]]
 """Called with the name of a sample and that of a tensor: the statistics that its numbers are added to."""
-
-_OPSET = 10
-"""First opset with IsInf."""
-
-_NONE = np.zeros(())
 
 _SMALL_TENSORS = 200_000_000
 """Bytes of all tensors of a small sample up to which these may live longer, for the speed of convolutions on
@@ -233,64 +229,3 @@ def add_array(
 def _refuse_nan(array: np.ndarray, place: str) -> None:
     if np.isnan(array.min(initial=0)):
         raise Refused(f"{place}: it holds NaN", is_nan=True)
-
-
-@dataclass(frozen=True)
-class FirstNaN:
-    """The first tensor that holds NaN, and the tensor, if any, whose infinity caused it.
-
-    ``kind`` of the latter: input, constant or tensor.
-    """
-
-    name: str
-    infinite: str | None
-    kind: str
-
-
-def first_nan(
-    graph: gs.Graph, feed: Mapping[str, np.ndarray], run: RunOptions | None, output: str
-) -> FirstNaN | None:
-    """Return the first tensor on the way to an output that holds NaN for a feed; None if no float32 one does.
-
-    Nothing but one number a tensor leaves the model. None below opset 10, too.
-    """
-    if graph.opset < _OPSET:
-        return None
-    end = next(tensor for tensor in graph.outputs if tensor.name == output)
-    on_the_way = _ancestors(end) | {id(end)}
-    floats = [t for t in _in_order(graph) if id(t) in on_the_way and dtypes.is_type(t, dtypes.FLOAT)]
-    names = [tensor.name for tensor in floats if isinstance(tensor, gs.Variable)]
-    probes = [(name, probe) for name in names for probe in ("nan", "inf")]
-    found = InstrumentedModel(graph, probes, run).run(feed)
-    first = next((tensor for tensor in floats if found.get((tensor.name, "nan"), _NONE) > 0), None)
-    if first is None:
-        return None
-    ancestors = _ancestors(first)
-    for tensor in floats:
-        constant = isinstance(tensor, gs.Constant)
-        infinite = np.isinf(tensor.values).any() if constant else found[tensor.name, "inf"] > 0
-        if id(tensor) in ancestors and infinite:
-            is_input = any(tensor is one for one in graph.inputs)
-            kind = "constant" if constant else "input" if is_input else "tensor"
-            return FirstNaN(first.name, tensor.name, kind)
-    return FirstNaN(first.name, None, "tensor")
-
-
-def _in_order(graph: gs.Graph) -> Iterator[gs.Tensor]:
-    """Yield inputs, then for each node its constants and its outputs."""
-    yield from graph.inputs
-    for node in graph.nodes:
-        yield from (tensor for tensor in walk.reads(node) if isinstance(tensor, gs.Constant))
-        yield from (tensor for tensor in node.outputs if tensor.name)
-
-
-def _ancestors(tensor: gs.Tensor) -> set[int]:
-    """Return the ids of all tensors that a tensor depends on."""
-    seen: set[int] = set()
-    waiting = [tensor]
-    while waiting:
-        for node in waiting.pop().inputs:
-            new = [one for one in walk.reads(node) if id(one) not in seen]
-            seen.update(id(one) for one in new)
-            waiting += new
-    return seen

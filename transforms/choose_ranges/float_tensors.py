@@ -61,11 +61,6 @@ class FloatTensors:
         )
 
 
-def kept_for_nan(names: Sequence[str]) -> str:
-    """Return a note on tensors that stay float because they hold NaN that the model looks for."""
-    return f"Kept in float for NaN that the model looks for: {some_names(names)}"
-
-
 def runs_to_search(decibels: float, spare: int) -> int:
     """Return how many runs a search may take for outputs of so many dB, 0 if it is not worth them."""
     runs = max(spare, LAST_RUNS) if decibels < USELESS else spare

@@ -12,12 +12,11 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate import Calibration, Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
-from transforms.choose_ranges.float_tensors import kept_for_nan
 from transforms.mix_precision.candidates import layers_of
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.quantize_steps import Quantized, finish_nodes, make_plan, prepare_for, write_plan
 from transforms.plan.fake_quant import FakeQuant, fake_quants
-from transforms.plan.guarded_nan import guarded_nan
+from transforms.plan.guarded_nan import guarded_nan, kept_for_nan
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import Targets, named
 from transforms.plan.weight_cache import WeightMemory

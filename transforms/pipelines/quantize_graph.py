@@ -13,7 +13,6 @@ from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.calibrate.calibration import Calibration, options_of
 from transforms.choose_ranges.choose import Chosen, choose_settings
 from transforms.choose_ranges.float_runs import FloatRuns
-from transforms.choose_ranges.float_tensors import kept_for_nan
 from transforms.choose_ranges.unsuited_tensors import unsuited_tensors
 from transforms.choose_ranges.work import too_large
 from transforms.graph.dot_products import is_dot_product
@@ -36,7 +35,7 @@ from transforms.pipelines.quantize_steps import (
 )
 from transforms.pipelines.settle_equalized import decides_by_rule, settle_equalized
 from transforms.pipelines.settle_outliers import Quantize, settle_outliers
-from transforms.plan.guarded_nan import guarded_nan
+from transforms.plan.guarded_nan import guarded_nan, kept_for_nan
 from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets

@@ -24,7 +24,7 @@ are not numbers of bfloat16. A difference of numbers that are far from 0 has the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Set
 from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
@@ -36,6 +36,7 @@ from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.plan.cancelled_sums import cancelled_sums
 from transforms.plan.differences_of_products import differences_of_products
 from transforms.plan.integer_casts import integer_casts
+from transforms.plan.node_groups import follow
 from transforms.plan.standardised_inputs import standardised_inputs
 from transforms.plan.summed_phases import summed_phases
 
@@ -94,19 +95,6 @@ def shape_arithmetic(graph: gs.Graph) -> set[int]:
         return bool(data) and all(id(t) in made for t in data) and not any(walk.bodies(node))
 
     return follow(walk.nodes(graph), _joins)
-
-
-def follow(nodes: Iterable[gs.Node], joins: Callable[[gs.Node, list[gs.Tensor], Set[int]], bool]) -> set[int]:
-    """Return the ids of the nodes that join a group, in the order of the graph.
-
-    ``joins`` is given a node, its inputs that are not constants, and the ids of what the group makes so far.
-    """
-    found, made = set[int](), set[int]()
-    for node in nodes:
-        if joins(node, walk.computed_inputs(node), made):
-            found.add(id(node))
-            made.update(id(t) for t in node.outputs)
-    return found
 
 
 def positions(graph: gs.Graph, sizes: Set[int]) -> set[int]:

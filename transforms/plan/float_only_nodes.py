@@ -15,9 +15,9 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import magnitude
-from transforms.graph.dot_products import is_dot_product
 from transforms.graph.masks import MASK
-from transforms.plan.exact_arithmetic import exact_arithmetic, follow
+from transforms.plan.exact_arithmetic import exact_arithmetic
+from transforms.plan.node_groups import without_float_input
 
 _SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Exp"})
 _SCALINGS = frozenset(
@@ -66,17 +66,6 @@ def float_zone(graph: gs.Graph, masking: Set[int] | None = None) -> set[int]:
 def given_masks(graph: gs.Graph) -> set[int]:
     """Return the ids of the nodes of the outermost graph that read a mask, other than as a bound."""
     return {id(node) for node in graph.nodes if node.op != "Clip" and any(map(_is_mask, node.inputs))}
-
-
-def without_float_input(graph: gs.Graph) -> set[int]:
-    """Return the nodes that make numbers of integers, booleans and constants alone."""
-
-    def _joins(node: gs.Node, data: list[gs.Tensor], made: Set[int]) -> bool:
-        if is_dot_product(node) or node.op == "Gather" or not data:
-            return False
-        return all(id(t) in made or not dtypes.is_type(t, dtypes.FLOAT) for t in data)
-
-    return follow(graph.nodes, _joins)
 
 
 def _is_mask(tensor: gs.Tensor) -> bool:

@@ -6,12 +6,13 @@ means nothing takes its place.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
 from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.some_names import some_names
 from transforms.plan.quant_spec import ACTIVATION
 from transforms.plan.quantization_plan import QuantizationPlan
 
@@ -28,6 +29,11 @@ def guarded_nan(plan: QuantizationPlan, holding: Collection[str]) -> list[str]:
     found = {t.name: t for t in sites if any(one.name in holding for one in plan.group(t))}
     leads = _leading(plan.graph) if found else set()
     return [name for name, tensor in found.items() if id(tensor) in leads]
+
+
+def kept_for_nan(names: Sequence[str]) -> str:
+    """Return a note on tensors that stay float because they hold NaN that the model looks for."""
+    return f"Kept in float for NaN that the model looks for: {some_names(names)}"
 
 
 def _leading(graph: gs.Graph) -> set[int]:

@@ -44,7 +44,8 @@ from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.plan.float_only_nodes import float_zone, given_masks
 from transforms.plan.integer_kernels import needing_floats
 from transforms.plan.moves import MOVES, is_move, is_operand_moved, keeps_grid
-from transforms.plan.stand_ins import stand_ins
+from transforms.plan.norms import is_norm
+from transforms.plan.stand_ins import counting
 from transforms.scheme.targets import Target
 
 ARITHMETIC = frozenset(
@@ -94,8 +95,7 @@ class IntegerSites:
         self._graph, self._takes, self._share_slices, self._kernels = graph, takes, share_slices, kernels
         self._ends = _OPEN_ENDS if kernels is None else kernels.open_ends
         self._masking = given_masks(graph)
-        self.zone = float_zone(graph, self._masking)
-        self._counted = stand_ins(graph).counted
+        self.zone = float_zone(graph, self._masking) | counting(graph)
         self.floats = needing_floats(graph, is_move)
         self._data = {id(node): self._operands(node) for node in graph.nodes}
         self.layers: set[int] = set()
@@ -167,9 +167,7 @@ class IntegerSites:
             return False
         if id(node) in self.zone or id(node) in self.floats:
             return False
-        if any(id(tensor) in self._counted for tensor in node.inputs):
-            return False
-        if self._divides(node) and _is_norm(*node.inputs):
+        if self._divides(node) and is_norm(*node.inputs):
             return False
         if node.op == "Clip" and any(isinstance(t, gs.Variable) for t in node.inputs[1:] if not t.is_empty()):
             return False
@@ -240,10 +238,7 @@ class IntegerSites:
         return maker is not None and maker.op != "Concat" and walk.is_output(tensor, self._graph)
 
     def _continued(self, node: gs.Node) -> gs.Tensor | None:
-        """Return the result of a layer with which the node goes on, before anything else sees it.
-
-        A mask is not what a layer goes on with: with it the range would be that of the mask.
-        """
+        """Return the result of a layer with which the node goes on, unseen; a mask sets no range of it."""
         if node.op in _RECTIFIERS:
             makers = _RECTIFIED | {"Concat"} if node.op == "Clip" else _RECTIFIED
             return node.inputs[0] if self._is_unseen(node.inputs[0], makers) else None
@@ -272,12 +267,6 @@ class IntegerSites:
 def _is_whole_product(node: gs.Node) -> bool:
     """Return whether a node is a dot product, but not of outliers that were taken out of another one."""
     return is_dot_product(node) and not is_of_outliers(node)
-
-
-def _is_norm(tensor: gs.Tensor, divisor: gs.Tensor) -> bool:
-    """Return whether a divisor is made of what is divided, without layers between them."""
-    makers = walk.makers([divisor], lambda node: not is_dot_product(node) and node.op not in _SHAPES)
-    return any(read is tensor for maker in makers.values() for read in maker.inputs)
 
 
 def _data(node: gs.Node) -> list[int]:

@@ -18,9 +18,10 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
+from transforms.graph.dot_products import is_dot_product
 from transforms.graph.masks import MASK, masks_in
 from transforms.graph.rewire import STANDARD_DOMAINS
-from transforms.plan.float_only_nodes import without_float_input
+from transforms.plan.node_groups import without_float_input
 
 Bounds = tuple[float, float]
 """Numbers up to the first and from the second on stand for nothing; NaN where none does on that side."""
@@ -77,6 +78,13 @@ def stand_ins(graph: gs.Graph) -> StandIns:
         else:
             result.counted.add(key)
     return result
+
+
+def counting(graph: gs.Graph) -> set[int]:
+    """Return the ids of the nodes, dot products aside, to which such numbers count beside ordinary ones."""
+    counted = stand_ins(graph).counted
+    readers = (node for node in graph.nodes if counted and not is_dot_product(node))
+    return {id(node) for node in readers if not counted.isdisjoint(map(id, node.inputs))}
 
 
 def _found(graph: gs.Graph) -> dict[int, Bounds]:
