@@ -14,7 +14,6 @@ _INITS = (
     "float[4,4] w = {1,0,0,0,0,1,0,0,0,0,1,0,0,0,0,1}, float half = {0.5}, int64 zero = {0}, int64 one = {1},"
     " int64[1] z1 = {0}, int64[1] o1 = {1}, int64[2] flat = {-1, 2}, bool yes = {1}, int64[1] five = {5}"
 )
-_COUNT = "g = Greater(h, half) gi = Cast <to=7>(g) k = ReduceSum <keepdims=0>(gi) k1 = ReduceSum(gi, z1, z1)"
 
 
 def _graph(body: str, outputs: str = "float[N,M] y", *, inputs: str = "float[A,4] x") -> Graph:
@@ -24,7 +23,8 @@ def _graph(body: str, outputs: str = "float[N,M] y", *, inputs: str = "float[A,4
 
 DEPENDING = {
     "NonZero": "h = MatMul(x, w) n = NonZero(h) y = Cast <to=1>(n)",
-    "Compress": "h = MatMul(x, w) g0 = Greater(h, half) g = Gather <axis=1>(g0, zero) y = Compress <axis=0>(h, g)",
+    "Compress": "h = MatMul(x, w) g0 = Greater(h, half) g = Gather <axis=1>(g0, zero)"
+    " y = Compress <axis=0>(h, g)",
     "Unique": "h = MatMul(x, w) u = Unique(h) y = Reshape(u, flat)",
     "TopK": "h = MatMul(x, w) m = ReduceMax <keepdims=1, axes=[0,1]>(h) r = Reshape(m, o1)"
     " k = Cast <to=7>(r) y, i = TopK <axis=1>(h, k)",

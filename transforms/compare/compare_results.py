@@ -169,8 +169,8 @@ def compare_arrays(
 
 def without_metrics(name: str, output: str, shape: tuple[int, ...], mismatch: str) -> Comparison:
     """Return a comparison of results that have no element for each other."""
-    none = [math.nan] * 3
-    return Comparison(name, output, shape, *none, None, math.nan, mismatch, 0, 0, mismatch=mismatch)
+    none = math.nan
+    return Comparison(name, output, shape, none, none, none, None, none, mismatch, 0, 0, mismatch=mismatch)
 
 
 def summarize(comparisons: Sequence[Comparison]) -> Summary:

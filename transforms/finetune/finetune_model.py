@@ -89,9 +89,9 @@ def finetune_model(
     :func:`transforms.finetune.finetune_weights.finetune_weights`.
     """
     _refuse(float_graph, quantized_graph)
-    judged = JudgedSamples(float_graph, quantized_graph, feeds, options or FinetuneOptions())
-    options = judged.options
     given = float_graph, quantized_graph
+    judged = JudgedSamples(*given, feeds, options or FinetuneOptions())
+    options = judged.options
     float_graph, spread = shift_alike(*given, formats), 0
     if options.algorithm == "auto" and options.rescale and options.all_codes != OFF:
         more = feeds if options.all_codes == PADDED else None
@@ -137,8 +137,8 @@ def finetune_model(
     if not spread:
         return best.model
     if best.model.attempt is None:
-        options = dataclasses.replace(options, all_codes=OFF)
-        again = partial(finetune_model, *given, feeds, options, formats=formats, checkpoint=checkpoint)
+        without = dataclasses.replace(options, all_codes=OFF)
+        again = partial(finetune_model, *given, feeds, without, formats=formats, checkpoint=checkpoint)
         return again(sharing=sharing, progress=progress)
     added = count_added(quantized_graph) - count_added(given[1])
     return dataclasses.replace(best.model, spread=spread, added=added)
@@ -173,8 +173,8 @@ class _Best:
         judged: JudgedSamples,
         formats: Sequence[Format],
     ) -> None:
-        before = judged.before
-        self.model = TunedModel(given, before, before, None, TunedLayers(), notes=judged.notes)
+        error = judged.before
+        self.model = TunedModel(given, error, error, None, TunedLayers(), notes=judged.notes)
         self._models, self._judged, self._formats = models, judged, formats
         self._gain, self._tried, self._fold = 0.0, 0, 0
         self._kept: _Fitted | None = None
@@ -251,8 +251,8 @@ class _Best:
         self._fold = fold = self._judged.best(left)
         self._kept = best = fitted[fold]
         before, after = self._judged.of_held_out(best.errors, fold)
-        notes, self._gain = self.model.notes, gain
-        self.model = TunedModel(best.graph, before, after, attempt, best.walked, notes=notes)
+        made = best.graph, before, after, attempt, best.walked
+        self.model, self._gain = TunedModel(*made, notes=self.model.notes), gain
         return True
 
     def _put_back(self, fitted: Sequence[_Fitted], attempt: str, options: FinetuneOptions) -> None:
@@ -280,8 +280,7 @@ class _Best:
             return  # the one or the other model is known
         pairs = zip(graphs, fitted, strict=True)
         found = [_Fitted.of(graph, one.walked, self._judged) for graph, one in pairs]
-        passes = self._pass(found)
-        self._tried += 1
+        self._tried, passes = self._tried + 1, self._pass(found)
         if passes and self._keep(found, attempt):
             self.model.put_back, self.model.blocked = frozenset(changed) - kept, blocked
 
@@ -298,5 +297,4 @@ def _refuse(float_graph: gs.Graph, quantized_graph: gs.Graph) -> None:
     for what in ("inputs", "outputs"):
         one, two = ({t.name for t in getattr(g, what)} for g in (float_graph, quantized_graph))
         if one != two:
-            name = min(one ^ two)
-            raise ValueError(f"the models have different {what}: '{name}' is in one of them only")
+            raise ValueError(f"the models have different {what}: '{min(one ^ two)}' is in one of them only")
