@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
-from transforms.finetune.acceptance import OPEN, clear_of, harmed, is_significantly_better, is_sure, loses
+from transforms.finetune.acceptance import (
+    OPEN,
+    clear_of,
+    gain,
+    gains_of_outputs,
+    harmed,
+    is_significantly_better,
+    is_sure,
+    loses,
+)
 from transforms.finetune.output_error import Errors
 
 HELD = [i % 5 == 4 for i in range(60)]
@@ -169,3 +180,15 @@ def test_a_loss_that_one_sample_makes_is_a_matter_of_chance() -> None:
     assert not loses(errors(size), errors(size * changes), every)
     assert loses(errors(1.0), errors(10 ** (0.1 + 0.01 * random.standard_normal(len(HELD)))), every)
     assert not loses(errors(1.0), errors(1.0), every)
+
+
+def test_infinite_errors_are_gains_and_losses_without_a_warning() -> None:
+    """As of outputs that have another shape: no number of them is told by NumPy."""
+    finite, infinite = (Errors(np.full((4, 1), value), np.ones((4, 1))) for value in (1.0, np.inf))
+    held = np.array([True, True, False, False])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(harmed(finite, infinite, held)) == [0]
+        assert gains_of_outputs(infinite, finite)[0] == np.inf and gain(finite, infinite, held) == -np.inf
+        assert gain(infinite, infinite, held) == 0 and not is_significantly_better(infinite, infinite, held)
+        assert loses(finite, infinite, held) and not loses(infinite, finite, held)

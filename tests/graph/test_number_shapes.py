@@ -14,7 +14,6 @@ _INITS = (
     "float[4,4] w = {1,0,0,0,0,1,0,0,0,0,1,0,0,0,0,1}, float half = {0.5}, int64 zero = {0}, int64 one = {1},"
     " int64[1] z1 = {0}, int64[1] o1 = {1}, int64[2] flat = {-1, 2}, bool yes = {1}, int64[1] five = {5}"
 )
-_COUNT = "g = Greater(h, half) gi = Cast <to=7>(g) k = ReduceSum <keepdims=0>(gi) k1 = ReduceSum(gi, z1, z1)"
 
 
 def _graph(body: str, outputs: str = "float[N,M] y", *, inputs: str = "float[A,4] x") -> Graph:

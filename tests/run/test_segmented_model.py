@@ -142,3 +142,38 @@ def test_one_of_two_who_want_a_tensor_leaves_it_to_the_other() -> None:
         stepped = SegmentedRun(graph_proto.import_model(CONV), DATA, ["c2", "c2"], store)
         first, second = ([one["c2"] for one in stepped.advance(["c2"], last=True)] for _ in range(2))
         assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+SEQUENCE = """<ir_version: 8, opset_import: ["" : 17]> g (float[3,4] x) => (float[P,Q] y)
+    <int64 size={2}, int64 zero={0}, int64 one={1}, float[2,2] w={1,2,3,4}> {
+    s = SplitToSequence <axis=1>(x, size) e = SequenceEmpty() u = SequenceAt(s, zero) b = MatMul(u, w)
+    t = SequenceInsert(s, b) c = MatMul(b, w) v = SequenceAt(t, one) d = Add(c, v) f = SequenceInsert(e, d)
+    h = MatMul(d, w) j = SequenceInsert(f, h) y = ConcatFromSequence <axis=1>(j) }"""
+
+
+@pytest.mark.parametrize("limit", [None, 0])
+def test_sequences_live_from_step_to_step(limit: int | None) -> None:
+    """An empty one is among them; what is not needed any more is let go, in files too."""
+    model = onnx.parser.parse_model(SEQUENCE)
+    graph = graph_proto.import_model(model)
+    random = np.random.default_rng(0)
+    feeds = [{"x": random.standard_normal((3, 4)).astype(np.float32)} for _ in range(3)]
+    with ActivationStore(limit) as store:
+        stepped = SegmentedRun(graph, feeds, ["u", "b", "c", "h", "y"], store)
+        for name in ("u", "b", "c", "h", "y"):
+            for feed, one in zip(feeds, stepped.advance([name], last=True), strict=True):
+                assert np.allclose(one[name], _whole(model, feed, [name])[name], atol=1e-6)
+        assert not store._arrays and store._bytes == 0
+
+
+def test_layers_before_what_a_sequence_gets_are_not_run_early() -> None:
+    """What is put in behind a layer waits for its weight."""
+    graph = graph_proto.import_model(onnx.parser.parse_model(SEQUENCE))
+    feeds = [{"x": np.ones((3, 4), np.float32)}]
+    node = next(node for node in graph.nodes if node.outputs[0].name == "b")
+    with ActivationStore() as store:
+        stepped = SegmentedRun(graph, feeds, ["u", "y"], store)
+        assert len(list(stepped.advance(["u"]))) == 1
+        node.inputs[1] = gs.Constant("others", np.zeros((2, 2), np.float32))
+        (last,) = stepped.advance(["y"])
+        assert np.array_equal(last["y"][:, :2], np.ones((3, 2), np.float32))

@@ -85,12 +85,13 @@ def finetune_model(
     written when the work is interrupted. ``sharing``: as of
     :func:`transforms.finetune.finetune_weights.finetune_weights`.
 
-    Raises ValueError if no layer can be tuned, and as ``finetune_weights``.
+    Raises ValueError if no layer can be tuned, and as
+    :func:`transforms.finetune.finetune_weights.finetune_weights`.
     """
     _refuse(float_graph, quantized_graph)
-    judged = JudgedSamples(float_graph, quantized_graph, feeds, options or FinetuneOptions())
+    given = float_graph, quantized_graph
+    judged = JudgedSamples(*given, feeds, options or FinetuneOptions())
     options = judged.options
-    selective, given = options.selective, (float_graph, quantized_graph)
     float_graph, spread = shift_alike(*given, formats), 0
     if options.algorithm == "auto" and options.rescale and options.all_codes != OFF:
         more = feeds if options.all_codes == PADDED else None
@@ -108,7 +109,7 @@ def finetune_model(
             judged.fitted,
             chosen,
             formats=formats,
-            model_error=partial(judged.error, graph, chosen.fold) if selective else None,
+            model_error=partial(judged.error, graph, chosen.fold) if options.selective else None,
             memory=Memory(checkpoint, name) if checkpoint else None,
             sharing=shared,
             progress=progress,
@@ -136,8 +137,8 @@ def finetune_model(
     if not spread:
         return best.model
     if best.model.attempt is None:
-        options = dataclasses.replace(options, all_codes=OFF)
-        again = partial(finetune_model, *given, feeds, options, formats=formats, checkpoint=checkpoint)
+        without = dataclasses.replace(options, all_codes=OFF)
+        again = partial(finetune_model, *given, feeds, without, formats=formats, checkpoint=checkpoint)
         return again(sharing=sharing, progress=progress)
     added = count_added(quantized_graph) - count_added(given[1])
     return dataclasses.replace(best.model, spread=spread, added=added)
@@ -172,8 +173,8 @@ class _Best:
         judged: JudgedSamples,
         formats: Sequence[Format],
     ) -> None:
-        before = judged.before
-        self.model = TunedModel(given, before, before, None, TunedLayers(), notes=judged.notes)
+        error = judged.before
+        self.model = TunedModel(given, error, error, None, TunedLayers(), notes=judged.notes)
         self._models, self._judged, self._formats = models, judged, formats
         self._gain, self._tried, self._fold = 0.0, 0, 0
         self._kept: _Fitted | None = None
@@ -250,8 +251,8 @@ class _Best:
         self._fold = fold = self._judged.best(left)
         self._kept = best = fitted[fold]
         before, after = self._judged.of_held_out(best.errors, fold)
-        self.model = TunedModel(best.graph, before, after, attempt, best.walked, notes=self.model.notes)
-        self._gain = gain
+        made = best.graph, before, after, attempt, best.walked
+        self.model, self._gain = TunedModel(*made, notes=self.model.notes), gain
         return True
 
     def _put_back(self, fitted: Sequence[_Fitted], attempt: str, options: FinetuneOptions) -> None:
@@ -279,8 +280,7 @@ class _Best:
             return  # the one or the other model is known
         pairs = zip(graphs, fitted, strict=True)
         found = [_Fitted.of(graph, one.walked, self._judged) for graph, one in pairs]
-        passes = self._pass(found)
-        self._tried += 1
+        self._tried, passes = self._tried + 1, self._pass(found)
         if passes and self._keep(found, attempt):
             self.model.put_back, self.model.blocked = frozenset(changed) - kept, blocked
 
@@ -296,5 +296,5 @@ def _attempts(options: FinetuneOptions) -> Iterator[tuple[str, FinetuneOptions]]
 def _refuse(float_graph: gs.Graph, quantized_graph: gs.Graph) -> None:
     for what in ("inputs", "outputs"):
         one, two = ({t.name for t in getattr(g, what)} for g in (float_graph, quantized_graph))
-        if odd := one ^ two:
-            raise ValueError(f"the models have different {what}: '{min(odd)}' is in one of them only")
+        if one != two:
+            raise ValueError(f"the models have different {what}: '{min(one ^ two)}' is in one of them only")

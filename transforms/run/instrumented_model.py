@@ -6,7 +6,7 @@ without them. Whoever watches a tensor sees all of it while the model runs, wher
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
@@ -63,12 +63,13 @@ def show_tensors(
     shown: Iterable[Key],
     inputs: Mapping[str, np.dtype] | None = None,
     watched: Iterable[str] = (),
+    sequences: Container[str] = (),
 ) -> ShownModel[Key]:
     """Return a copy of the graph that shows tensors, as :class:`InstrumentedModel` describes it."""
     light, weights = graph_proto.export_light(graph)
     known, names = walk.tensors(graph), walk.Names(graph)
     for name, dtype in (inputs or {}).items():
-        light.graph.input.append(_fed_value(name, dtype, known[name]))
+        light.graph.input.append(_fed_value(name, dtype, is_sequence=name in sequences))
     constants: dict[Key, np.ndarray] = {}
     places: dict[Key, str] = {}
     fed = {value.name for value in light.graph.input}
@@ -97,11 +98,11 @@ def show_tensors(
     return ShownModel(light, weights, places, constants, watch)
 
 
-def _fed_value(name: str, dtype: np.dtype, tensor: gs.Tensor) -> onnx.ValueInfoProto:
+def _fed_value(name: str, dtype: np.dtype, *, is_sequence: bool) -> onnx.ValueInfoProto:
     kind = helper.np_dtype_to_tensor_dtype(dtype)
-    if dtypes.sequence_element(tensor) is None:
-        return helper.make_tensor_value_info(name, kind, None)
-    return helper.make_tensor_sequence_value_info(name, kind, None)
+    if is_sequence:
+        return helper.make_tensor_sequence_value_info(name, kind, None)
+    return helper.make_tensor_value_info(name, kind, None)
 
 
 class InstrumentedModel(Generic[Key]):
@@ -115,18 +116,20 @@ class InstrumentedModel(Generic[Key]):
         *,
         inputs: Mapping[str, np.dtype] | None = None,
         watched: Iterable[str] = (),
+        sequences: Container[str] = (),
     ) -> None:
         """Open a copy of the graph whose outputs are what is shown, and nothing else.
 
         bfloat16 tensors are shown as float32, for NumPy has no such type. ``inputs``: the types of tensors,
-        of any shape, that are fed because no node of the graph makes them. ``watched``: tensors of float32,
-        no constants, that are seen while the model runs. Raises KeyError for a name that
-        is not in the main graph, and what :func:`transforms.runtime.session.open_session` does.
+        of any shape, that are fed because no node of the graph makes them; of ``sequences`` among them, those
+        of their arrays. ``watched``: tensors of float32, no constants, that are seen while the model runs.
+        Raises KeyError for a name that is not in the main graph, and what
+        :func:`transforms.runtime.session.open_session` does.
         """
-        made = show_tensors(graph, shown, inputs, watched)
+        made = show_tensors(graph, shown, inputs, watched, sequences)
         self._constants, self._places, self._watch = made.constants, made.places, made.watch
-        in_order, sequences = bool(self._watch.outputs), inputs is not None
-        self._model = open_light(made.light, made.weights, options, in_order=in_order, sequences=sequences)
+        fed = {"in_order": bool(self._watch.outputs), "sequences": inputs is not None}
+        self._model = open_light(made.light, made.weights, options, **fed)
 
     def types(self) -> dict[Key, str]:
         """Return the runtime's name for the type of all that is shown, constants aside."""

@@ -140,7 +140,7 @@ class SegmentedRun:
 
     def show(self, step: Step) -> ShownModel[str]:
         """Return the nodes of a step as a model that makes its tensors."""
-        return show_tensors(self._part(step), sorted(step.made), step.inputs)
+        return show_tensors(self._part(step), sorted(step.made), step.inputs, sequences=self._sequences)
 
     def _part(self, step: Step) -> Graph:
         return Graph(
@@ -156,7 +156,8 @@ class SegmentedRun:
         if not step.nodes:
             return lambda feed: {}
         options, part = with_fixed_threads(self.options), self._part(step)
-        return InstrumentedModel(part, sorted(step.made), options, inputs=step.inputs).run
+        shown, sequences = sorted(step.made), self._sequences
+        return InstrumentedModel(part, shown, options, inputs=step.inputs, sequences=sequences).run
 
     def forget(self, name: str) -> None:
         """Take a tensor as no longer wanted, if it was."""
