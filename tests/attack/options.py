@@ -8,7 +8,8 @@ import numpy as np
 
 from tests.attack.graphs.build import Built, build
 from tests.attack.graphs.conversions import CONVERSIONS
-from tests.attack.graphs.run import Trial, keep, kept, try_with
+from tests.attack.graphs.run import keep, kept, try_with
+from tests.attack.graphs.trial import Trial
 
 __all__ = ["attack", "keep", "replay"]
 

@@ -78,7 +78,7 @@ def _example(a: np.ndarray, b: np.ndarray) -> str:
 
 
 def made_nan(found: Any, expected: Any) -> bool:
-    """Return whether there is NaN where a value has numbers; where shapes differ, whether it is the only one."""
+    """Return whether there is NaN where a value has numbers; of two shapes, where it has numbers alone."""
     if isinstance(found, list):
         if len(found) != len(expected):
             return False

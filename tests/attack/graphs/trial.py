@@ -1,4 +1,4 @@
-"""One model with what its conversions are held against: noise of the size of their steps, and other sessions."""
+"""A model with what its conversions are held against: noise of the size of their steps, and two sessions."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ FINE = 1e-4
 """The disturbance that stands for float32 sums in another order, and for biases in steps of int32."""
 INTEGER_STEP = 2**-8
 """Half a step of 8 bits beside the largest number of a tensor, of both signs."""
+COARSE = 2**-2
+"""A step that no format's is above."""
 _DRAWS, _MARGIN, _CROSSED = 6, 12.0, 4.0
 _LEAST = {2**-10: 2.0**-24}
 """Formats that have a least number worth mentioning (FP16), by their step: what is smaller becomes 0."""
@@ -142,10 +144,10 @@ class Trial:
                 )
 
     def opened(self, model: onnx.ModelProto, part: float) -> dict[str, Any]:
-        """Return the outputs of a result without optimization, and hold a session as users open it against them.
+        """Return the outputs of a result without optimization; those of a default session are held to them.
 
-        What such a session may change is a rounding here and there: sums in another order, and kernels for
-        integers, carry a number across the border between two steps, of ``part`` of a tensor's largest number.
+        What such a session may change is a rounding here and there: sums in another order and kernels for
+        integers carry a number across the border between two steps, ``part`` of a tensor's largest number.
         """
         found = run(model, self.built.feeds)
         self._plausible(found, "")
