@@ -54,8 +54,9 @@ scales.
 quantized values: integers reach dot products (Conv, ConvTranspose, Gemm, MatMul) and the sums, products,
 activations, pools and Concats around them, but not the inside of normalizations and Softmax, masks, or
 arithmetic on shapes; block formats reach the operands of dot products; bfloat16 and float16 reach every
-value. --set quantize_all_op_types=true lets every format reach every value. No format reaches positions:
-angles, indices and comparisons that are computed of integers by arithmetic alone.
+value (float16 saturates at +-65504; tensors whose infinities the model looks for, as a guard of a masked
+Softmax does, stay float32). --set quantize_all_op_types=true lets every format reach every value. No
+format reaches positions: angles, indices and comparisons that are computed of integers by arithmetic alone.
 
 {SAMPLES_HELP}
 

@@ -32,7 +32,7 @@ To bfloat16:
     ``convert_bodies``         the same for inputs and outputs of the bodies of If, Loop and Scan
     ``simulate_bf16``          rounds weights and inputs, computes in float32
     ``fold_weights``           stores weights in rounded form
-    ``saturate``               brings infinite and huge weights into the range of BF16
+    ``saturate``               brings huge weights, and infinities that mean nothing, into the range of BF16
     ``saturate_activations``   brings activations there before they are rounded
 
 To float32:

@@ -104,7 +104,9 @@ formats:
 
 Before that the graph is optimized (constants and BatchNorm folded, MatMuls on one input merged, decomposed
 LayerNorm and GELU fused so that they keep float32 inside), and weights beyond the range of BF16 saturate at
-+-3.38953139e38. Arithmetic on shapes, and inputs that a schema ties to float32, stay as they are.
++-3.38953139e38; infinities stay where the model tells them from large numbers: before IsNaN, IsInf,
+comparisons, a Where, or a Softmax of which they may fill a row. Arithmetic on shapes,
+and inputs that a schema ties to float32, stay as they are.
 
 --data and --min-sqnr keep nodes in float, as few as possible, until the SQNR of the written model on these
 samples, 10 log10(sum f^2 / sum (f - q)^2) over all its float outputs, is at least DB. Their names are printed

@@ -169,11 +169,11 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
     done.notes += prepared.notes
     done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
     if any(fmt.name == "bfloat16" for fmt in (*scheme.named_formats, scheme.other_format) if fmt):
-        names: list[str] = []
+        saturated: list[str] = []
         done.changes["weights saturated at +-3.38953139e38"] = saturate(
-            graph, exclude=targets.excluded, names=names
+            graph, exclude=targets.excluded, names=saturated
         )
-        done.notes += [f"Saturated at +-3.38953139e38: {some_names(names)}"] if names else []
+        done.notes += [f"Saturated at +-3.38953139e38: {some_names(saturated)}"] if saturated else []
     done.changes["biases with masks, added after the layer"] = _part_biases(graph, scheme, targets)
     if scheme.equalize_layers is True:
         done.changes[EQUALIZED] = equalize_layers(graph, exclude=targets.excluded)

@@ -28,7 +28,8 @@ _PLACED = frozenset(
     | {"SequenceConstruct", "SequenceInsert", "SequenceAt", "ConcatFromSequence", "SplitToSequence"}
 )
 _CARRIERS = MOVES | _SUMS | _CHOICES | _FUNCTIONS | _REDUCTIONS | _PLACED
-_ADDED = 2  # the input of a Gemm that is added to the product
+ADDED = 2
+"""The input of a Gemm that is added to the product."""
 
 
 def infinite_tensors(graph: gs.Graph) -> set[int]:
@@ -45,7 +46,7 @@ def carries(node: gs.Node, index: int) -> bool:
     """Return whether what a node makes may be infinite if what it reads as an input is."""
     if node.domain not in STANDARD_DOMAINS or dtypes.is_discrete(node.inputs[index]):
         return False
-    return node.op in _CARRIERS or (node.op == "Gemm" and index == _ADDED)
+    return node.op in _CARRIERS or (node.op == "Gemm" and index == ADDED)
 
 
 def filled_with_infinity(graph: gs.Graph) -> Iterator[gs.Tensor]:

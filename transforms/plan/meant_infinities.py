@@ -26,7 +26,7 @@ from transforms.graph.constants import magnitude
 from transforms.graph.moved_axis import MOVES
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.spread import Spread
-from transforms.plan.infinite_tensors import carries, filled_with_infinity, is_infinite
+from transforms.plan.infinite_tensors import ADDED, carries, filled_with_infinity, is_infinite
 
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 _BY_SIZE = frozenset({"Max", "Min", "ReduceMax", "ReduceMin", "ArgMax", "ArgMin", "TopK", "Hardmax"})
@@ -153,13 +153,17 @@ def may_fill_a_row(softmax: gs.Node, infinite: dict[int, gs.Tensor]) -> bool:
 
 
 def _summands(tensor: gs.Tensor) -> Iterator[gs.Tensor]:
-    """Yield the tensors that Adds make a tensor of, itself if none does."""
+    """Yield the tensors that Adds make a tensor of, or that a Gemm adds; itself if nothing is added."""
     waiting = [tensor]
     while waiting:
         one = waiting.pop()
         node = walk.producer(one)
-        if node is not None and node.op == "Add" and node.domain in STANDARD_DOMAINS:
+        if node is None or node.domain not in STANDARD_DOMAINS:
+            yield one
+        elif node.op == "Add":
             waiting += node.inputs
+        elif node.op == "Gemm" and len(node.inputs) > ADDED and node.attrs.get("beta", 1.0) > 0:
+            waiting.append(node.inputs[ADDED])
         else:
             yield one
 
