@@ -158,6 +158,10 @@ def _found(
     return _Tensor(tensor, rectifier, maker, users.rounding, readers, scale)
 
 
+_Accepts = Callable[[gs.Node], "tuple[gs.Tensor, _Accepts] | bool"]
+"""Returns whether a node may read a tensor, or what it makes and who may read that."""
+
+
 class _Collector:
     """Follows a tensor through roundings of one scale, and what moves its elements, to layers."""
 
@@ -168,33 +172,42 @@ class _Collector:
 
     def follow(self, tensor: gs.Tensor) -> bool:
         """Return whether all readers of a float tensor quantize it, and layers alone read it in the end."""
-        return self._each(tensor, self._quantizer)
+        pending: list[tuple[gs.Node, int, _Accepts]] = []
+        goes_on: tuple[gs.Tensor, _Accepts] | bool = (tensor, self._quantizer)
+        while goes_on:
+            if not isinstance(goes_on, bool):
+                made, accepts = goes_on
+                uses = walk.uses(made)
+                if not uses or id(made) in self._outputs:
+                    return False
+                pending += [(node, index, accepts) for node, index in reversed(uses)]
+            if not pending:
+                return True
+            node, index, accepts = pending.pop()
+            goes_on = index == 0 and accepts(node)
+        return False
 
-    def _quantizer(self, node: gs.Node, index: int) -> bool:
-        if index or int8_scale(node) != self._scale:
+    def _quantizer(self, node: gs.Node) -> tuple[gs.Tensor, _Accepts] | bool:
+        if int8_scale(node) != self._scale:
             return False
         self.rounding.append(node)
-        return self._each(node.outputs[0], self._back)
+        return node.outputs[0], self._back
 
-    def _back(self, node: gs.Node, index: int) -> bool:
-        if index or node.op != "DequantizeLinear" or not is_at_zero(node):
+    def _back(self, node: gs.Node) -> tuple[gs.Tensor, _Accepts] | bool:
+        if node.op != "DequantizeLinear" or not is_at_zero(node):
             return False
         if one_number(node.inputs[1]) != self._scale:
             return False
         self.rounding.append(node)
-        return self._each(node.outputs[0], self._reader)
+        return node.outputs[0], self._reader
 
-    def _reader(self, node: gs.Node, index: int) -> bool:
-        if index or node.domain not in STANDARD_DOMAINS:
+    def _reader(self, node: gs.Node) -> tuple[gs.Tensor, _Accepts] | bool:
+        if node.domain not in STANDARD_DOMAINS:
             return False
         if node.op in MOVING:
-            return len(node.outputs) == 1 and self.follow(node.outputs[0])
+            return len(node.outputs) == 1 and (node.outputs[0], self._quantizer)
         self.layers.append(node)
         return node.op in ("Conv", "Gemm")
-
-    def _each(self, tensor: gs.Tensor, accepts: Callable[[gs.Node, int], bool]) -> bool:
-        uses = walk.uses(tensor)
-        return bool(uses) and id(tensor) not in self._outputs and all(accepts(*use) for use in uses)
 
 
 def _shift(tensor: _Tensor, names: walk.Names, room: float, tops: Mapping[str, float]) -> float | None:

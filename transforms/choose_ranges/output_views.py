@@ -65,15 +65,16 @@ def _summed(node: gs.Node) -> int:
 
 def _before_few(tensor: gs.Tensor, seen: set[int]) -> Iterator[gs.Tensor]:
     """Yield the nearest tensors of many numbers that a tensor of few is made of."""
-    node = walk.producer(tensor)
-    if node is None or id(node) in seen:
-        return
-    seen.add(id(node))
-    for source in filter(_is_view, node.inputs):
-        if max(_numbers(source), _summed(node)) < FEW:
-            yield from _before_few(source, seen)
-        else:
-            yield source
+    pending = [(tensor, True)]
+    while pending:
+        one, is_few = pending.pop()
+        node = walk.producer(one)
+        if not is_few:
+            yield one
+        elif node is not None and id(node) not in seen:
+            seen.add(id(node))
+            sources = reversed(list(filter(_is_view, node.inputs)))
+            pending += [(source, max(_numbers(source), _summed(node)) < FEW) for source in sources]
 
 
 def show(graph: gs.Graph, names: Collection[str]) -> list[str]:
@@ -89,17 +90,18 @@ def show(graph: gs.Graph, names: Collection[str]) -> list[str]:
 
 
 def _sources(tensor: gs.Tensor, seen: set[int]) -> Iterator[gs.Tensor]:
-    node = walk.producer(tensor)
-    if node is None or id(node) in seen:
-        return
-    seen.add(id(node))
-    if node.op in _SATURATING:
-        yield node.inputs[0]
-    elif (exponents := _of_softmax(node)) is not None:
-        yield exponents
-    elif node.op in _MOVES:
-        for source in node.inputs[: None if node.op == "Concat" else 1]:
-            yield from _sources(source, seen)
+    pending = [tensor]
+    while pending:
+        node = walk.producer(pending.pop())
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if node.op in _SATURATING:
+            yield node.inputs[0]
+        elif (exponents := _of_softmax(node)) is not None:
+            yield exponents
+        elif node.op in _MOVES:
+            pending += reversed(node.inputs[: None if node.op == "Concat" else 1])
 
 
 def _of_softmax(node: gs.Node) -> gs.Tensor | None:

@@ -120,19 +120,23 @@ def _is_narrow(tensor: gs.Tensor) -> bool:
 
 def _is_narrowed(graph: gs.Graph, node: gs.Node) -> bool:
     """Return whether all that reads a result quantizes it, rectified or moved or not."""
-    for tensor in node.outputs:
-        if walk.is_output(tensor, graph):
+    pending, seen = [node], set[int]()
+    while pending:
+        made = pending.pop().outputs
+        readers = [reader for tensor in made for reader in tensor.outputs]
+        if not readers or any(walk.is_output(tensor, graph) for tensor in made):
             return False
-        for reader in tensor.outputs:
-            if (
-                EXTENDED.get(reader.op, reader.op) == QUANTIZE
-                or dtypes.element_type(reader.outputs[0]) in _LOW
-            ):
-                continue
-            goes_on = reader.op in _RECTIFIERS or reader.op in MOVED
-            if not (goes_on and _is_narrowed(graph, reader)):
-                return False
-    return any(tensor.outputs for tensor in node.outputs)
+        left = [reader for reader in readers if not _narrows(reader)]
+        if any(reader.op not in _RECTIFIERS and reader.op not in MOVED for reader in left):
+            return False
+        pending += [reader for reader in left if id(reader) not in seen]
+        seen |= set(map(id, left))
+    return True
+
+
+def _narrows(node: gs.Node) -> bool:
+    is_quantize = EXTENDED.get(node.op, node.op) == QUANTIZE
+    return is_quantize or dtypes.element_type(node.outputs[0]) in _LOW
 
 
 def _is_fused(graph: gs.Graph, node: gs.Node, row: Target) -> bool:

@@ -128,26 +128,25 @@ class HeadFinder:
 
     def _along(self, way: _Way) -> Iterator[tuple[_Way, gs.Node]]:
         """Yield each layer that reads channels, each of other ones, and how they came there."""
-        uses = walk.uses(way.tensor)
-        if id(way.tensor) in self._fixed or not all(self._may_pass(node) for node, _ in uses):
-            return
-        if len(uses) == 1:
-            node, index = uses[0]
-            if self._is_layer(node, way.tensor):
+        pending = [way]
+        while pending:
+            way = pending.pop()
+            uses = walk.uses(way.tensor)
+            if id(way.tensor) in self._fixed or not all(self._may_pass(node) for node, _ in uses):
+                continue
+            node, index = uses[0] if len(uses) == 1 else (None, 0)
+            if node is not None and self._is_layer(node, way.tensor):
                 yield way, node
-                return
-            if node.op == "Identity":
-                yield from self._along(replace(way, tensor=node.outputs[0]))
-                return
-            if node.op == "Add" and not way.is_moved:
+            elif node is not None and node.op == "Identity":
+                pending.append(replace(way, tensor=node.outputs[0]))
+            elif node is not None and node.op == "Add" and not way.is_moved:
                 added = node.inputs[1 - index]
                 if self._is_offset(added, len(way.layout)):
-                    found = replace(way, tensor=node.outputs[0], offsets=(*way.offsets, added))
-                    yield from self._along(found)
-                return
-        for made, layout in places_after(way.tensor, way.layout):
-            labels = _apart(made.inputs[0], way, layout)
-            yield from self._along(_Way(made, layout, labels, way.offsets, is_moved=True))
+                    pending.append(replace(way, tensor=node.outputs[0], offsets=(*way.offsets, added)))
+            else:
+                for made, layout in reversed(list(places_after(way.tensor, way.layout))):
+                    labels = _apart(made.inputs[0], way, layout)
+                    pending.append(_Way(made, layout, labels, way.offsets, is_moved=True))
 
     def _may_pass(self, node: gs.Node) -> bool:
         return id(node) in self._members and node not in self._exclude and node.domain in STANDARD_DOMAINS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,9 +98,19 @@ class StreamNodes:
 
     def _readers(self, tensor: gs.Tensor) -> list[gs.Node]:
         """Return the layers on what a norm makes, moved or not; nothing else may read it."""
+        found, pending = [], [tensor]
+        while pending:
+            one = pending.pop()
+            if isinstance(one, gs.Node):
+                found.append(one)
+            else:
+                pending += reversed(list(self._read(one)))
+        return found
+
+    def _read(self, tensor: gs.Tensor) -> Iterator[gs.Node | gs.Tensor]:
+        """Yield each layer on a tensor, and what nodes that move it make."""
         if self.is_fixed(tensor):
             raise RefusedError
-        found = []
         for node, index in walk.uses(tensor):
             if node.op in SHAPES:
                 continue
@@ -109,15 +119,13 @@ class StreamNodes:
             if multiplies(node, tensor) and walk.is_read_once(node.inputs[1]):
                 if self.is_fixed(node.inputs[1]):
                     raise RefusedError
-                found.append(node)
+                yield node
             elif node.op in MOVES - {"Concat"}:
-                for made in node.outputs:
-                    if made.name and moved_axis(node, tensor, -1, made) != -1:
-                        raise RefusedError
-                    found += self._readers(made)
+                if any(made.name and moved_axis(node, tensor, -1, made) != -1 for made in node.outputs):
+                    raise RefusedError
+                yield from node.outputs
             else:
                 raise RefusedError
-        return found
 
 
 def is_vector(tensor: gs.Tensor, channels: int) -> bool:

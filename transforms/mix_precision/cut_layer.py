@@ -98,24 +98,36 @@ class _Copy:
 
     def tensor(self, tensor: gs.Tensor) -> gs.Tensor:
         """Return the copy of a tensor, after the nodes that make it."""
-        if id(tensor) not in self._made:
-            self._made[id(tensor)] = self._copied(tensor)
+        pending = [tensor]
+        while pending:
+            one = pending.pop()
+            if id(one) in self._made:
+                continue
+            if (given := self._given(one)) is not None:
+                self._made[id(one)] = given
+                continue
+            (node,) = one.inputs
+            missing = [t for t in node.inputs if id(t) not in self._made]
+            if missing:
+                pending += [one, *reversed(missing)]
+            else:
+                self._copy_node(node)
         return self._made[id(tensor)]
 
-    def _copied(self, tensor: gs.Tensor) -> gs.Tensor:
+    def _given(self, tensor: gs.Tensor) -> gs.Tensor | None:
+        """Return the copy of a tensor that no copied node makes, None if one does."""
         name = self._known.get(id(tensor))
         if name is not None and name not in self._inner:
             return self.inputs.setdefault(name, gs.Variable(name, tensor.dtype, tensor.shape))
         if isinstance(tensor, gs.Constant):
             return tensor.copy()
-        if tensor.is_empty():
-            return gs.Variable.empty()
-        (node,) = tensor.inputs
-        inputs = [self.tensor(one) for one in node.inputs]
+        return gs.Variable.empty() if tensor.is_empty() else None
+
+    def _copy_node(self, node: gs.Node) -> None:
+        inputs = [self._made[id(one)] for one in node.inputs]
         outputs = [gs.Variable(self._free(one.name), one.dtype, one.shape) for one in node.outputs]
         self._made |= {id(old): new for old, new in zip(node.outputs, outputs, strict=True)}
         self.nodes.append(copied(node, node.name, inputs, outputs))
-        return self._made[id(tensor)]
 
     def _free(self, name: str) -> str:
         return name if self._names.is_free(name) else self._names.derive(name, "cut")

@@ -201,12 +201,15 @@ class IntegerSites:
 
     def _is_rounded(self, tensor: gs.Tensor) -> bool:
         """Return whether something reads a tensor as integers, rectified or moved or as it is."""
-        if self._is_integer_output(tensor):
-            return True
-        for node, index in walk.uses(tensor):
-            goes_on = (is_move(node) and index == 0) or self._continued(node) is tensor
-            if self._reads(node, index) or (goes_on and any(map(self._is_rounded, node.outputs))):
+        pending = [tensor]
+        while pending:
+            one = pending.pop()
+            uses = walk.uses(one)
+            if self._is_integer_output(one) or any(self._reads(*use) for use in uses):
                 return True
+            for node, index in uses:
+                if (is_move(node) and index == 0) or self._continued(node) is one:
+                    pending += node.outputs
         return False
 
     def _are_integers(self, tensors: list[gs.Tensor]) -> bool:
