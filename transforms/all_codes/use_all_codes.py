@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -158,6 +159,17 @@ def _found(
     return _Tensor(tensor, rectifier, maker, users.rounding, readers, scale)
 
 
+class _Use(NamedTuple):
+    """A node that reads a tensor, and what tells whether it may: by what reads its result, None if not."""
+
+    accept: _Accept
+    node: gs.Node
+    index: int
+
+
+_Accept = Callable[[gs.Node, int], list[_Use] | None]
+
+
 class _Collector:
     """Follows a tensor through roundings of one scale, and what moves its elements, to layers."""
 
@@ -168,33 +180,42 @@ class _Collector:
 
     def follow(self, tensor: gs.Tensor) -> bool:
         """Return whether all readers of a float tensor quantize it, and layers alone read it in the end."""
-        return self._each(tensor, self._quantizer)
+        found = self._uses(tensor, self._quantizer)
+        waiting = found or []
+        while found is not None and waiting:
+            use = waiting.pop()
+            found = use.accept(use.node, use.index)
+            waiting += found or []
+        return found is not None
 
-    def _quantizer(self, node: gs.Node, index: int) -> bool:
+    def _quantizer(self, node: gs.Node, index: int) -> list[_Use] | None:
         if index or int8_scale(node) != self._scale:
-            return False
+            return None
         self.rounding.append(node)
-        return self._each(node.outputs[0], self._back)
+        return self._uses(node.outputs[0], self._back)
 
-    def _back(self, node: gs.Node, index: int) -> bool:
+    def _back(self, node: gs.Node, index: int) -> list[_Use] | None:
         if index or node.op != "DequantizeLinear" or not is_at_zero(node):
-            return False
+            return None
         if one_number(node.inputs[1]) != self._scale:
-            return False
+            return None
         self.rounding.append(node)
-        return self._each(node.outputs[0], self._reader)
+        return self._uses(node.outputs[0], self._reader)
 
-    def _reader(self, node: gs.Node, index: int) -> bool:
+    def _reader(self, node: gs.Node, index: int) -> list[_Use] | None:
         if index or node.domain not in STANDARD_DOMAINS:
-            return False
+            return None
         if node.op in MOVING:
-            return len(node.outputs) == 1 and self.follow(node.outputs[0])
+            return self._uses(node.outputs[0], self._quantizer) if len(node.outputs) == 1 else None
         self.layers.append(node)
-        return node.op in ("Conv", "Gemm")
+        return [] if node.op in ("Conv", "Gemm") else None
 
-    def _each(self, tensor: gs.Tensor, accepts: Callable[[gs.Node, int], bool]) -> bool:
+    def _uses(self, tensor: gs.Tensor, accept: _Accept) -> list[_Use] | None:
+        """Return what reads a tensor, the last first; None for an output, and if nothing does."""
         uses = walk.uses(tensor)
-        return bool(uses) and id(tensor) not in self._outputs and all(accepts(*use) for use in uses)
+        if not uses or id(tensor) in self._outputs:
+            return None
+        return [_Use(accept, node, index) for node, index in reversed(uses)]
 
 
 def _shift(tensor: _Tensor, names: walk.Names, room: float, tops: Mapping[str, float]) -> float | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
+from itertools import islice
 
 import onnx_graphsurgeon as gs
 
@@ -32,11 +33,11 @@ def views_of(graph: gs.Graph) -> dict[str, str]:
     before an output that has fewer, with its name: for all that shapes tell, it may have more. An input of
     the model is none of them: nothing in the model changes it.
     """
-    found = [tensor for output in graph.outputs for tensor in _sources(output, set()) if _is_view(tensor)]
+    found = [tensor for output in graph.outputs for tensor in _sources(output) if _is_view(tensor)]
     views = {str(tensor.name): "" for tensor in found}
     for output in graph.outputs:
         if dtypes.is_type(output, dtypes.FLOAT) and _numbers(output, unknown=1) < FEW:
-            for tensor in [*_before_few(output, set())][:_MOST_VIEWS]:
+            for tensor in islice(_before_few(output), _MOST_VIEWS):
                 views.setdefault(str(tensor.name), str(output.name))
     return views
 
@@ -63,17 +64,19 @@ def _summed(node: gs.Node) -> int:
     return int(shape[dot_products.sum_axis(node, 1, len(shape))]) if len(shape) > 1 else 1
 
 
-def _before_few(tensor: gs.Tensor, seen: set[int]) -> Iterator[gs.Tensor]:
+def _before_few(tensor: gs.Tensor) -> Iterator[gs.Tensor]:
     """Yield the nearest tensors of many numbers that a tensor of few is made of."""
-    node = walk.producer(tensor)
-    if node is None or id(node) in seen:
-        return
-    seen.add(id(node))
-    for source in filter(_is_view, node.inputs):
-        if max(_numbers(source), _summed(node)) < FEW:
-            yield from _before_few(source, seen)
-        else:
-            yield source
+    waiting, seen = [(tensor, True)], set[int]()
+    while waiting:
+        tensor, is_few = waiting.pop()
+        if not is_few:
+            yield tensor
+            continue
+        node = walk.producer(tensor)
+        if node is not None and id(node) not in seen:
+            seen.add(id(node))
+            sources = [source for source in node.inputs if _is_view(source)]
+            waiting += [(one, max(_numbers(one), _summed(node)) < FEW) for one in reversed(sources)]
 
 
 def show(graph: gs.Graph, names: Collection[str]) -> list[str]:
@@ -88,18 +91,20 @@ def show(graph: gs.Graph, names: Collection[str]) -> list[str]:
     return shown
 
 
-def _sources(tensor: gs.Tensor, seen: set[int]) -> Iterator[gs.Tensor]:
-    node = walk.producer(tensor)
-    if node is None or id(node) in seen:
-        return
-    seen.add(id(node))
-    if node.op in _SATURATING:
-        yield node.inputs[0]
-    elif (exponents := _of_softmax(node)) is not None:
-        yield exponents
-    elif node.op in _MOVES:
-        for source in node.inputs[: None if node.op == "Concat" else 1]:
-            yield from _sources(source, seen)
+def _sources(tensor: gs.Tensor) -> Iterator[gs.Tensor]:
+    """Yield what the nodes saturate that make a tensor, moved or not."""
+    waiting, seen = [tensor], set[int]()
+    while waiting:
+        node = walk.producer(waiting.pop())
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if node.op in _SATURATING:
+            yield node.inputs[0]
+        elif (exponents := _of_softmax(node)) is not None:
+            yield exponents
+        elif node.op in _MOVES:
+            waiting += reversed(node.inputs[: None if node.op == "Concat" else 1])
 
 
 def _of_softmax(node: gs.Node) -> gs.Tensor | None:

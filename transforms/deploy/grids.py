@@ -99,7 +99,9 @@ def _role(node: gs.Node, constants: Constants) -> str:
 
 def _readers(tensor: gs.Tensor) -> Iterator[tuple[gs.Node, int]]:
     """Yield what reads a tensor, beyond nodes that dequantize or move it."""
-    for reader, index in walk.uses(tensor):
+    waiting = walk.uses(tensor)[::-1]
+    while waiting:
+        reader, index = waiting.pop()
         yield reader, index
         if not index and (EXTENDED.get(reader.op, reader.op) == DEQUANTIZE or reader.op in MOVED):
-            yield from _readers(reader.outputs[0])
+            waiting += reversed(walk.uses(reader.outputs[0]))

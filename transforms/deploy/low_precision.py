@@ -120,19 +120,21 @@ def _is_narrow(tensor: gs.Tensor) -> bool:
 
 def _is_narrowed(graph: gs.Graph, node: gs.Node) -> bool:
     """Return whether all that reads a result quantizes it, rectified or moved or not."""
-    for tensor in node.outputs:
-        if walk.is_output(tensor, graph):
+    waiting, seen = [node], {id(node)}
+    while waiting:
+        made = waiting.pop().outputs
+        readers = [reader for tensor in made for reader in tensor.outputs]
+        if not readers or any(walk.is_output(tensor, graph) for tensor in made):
             return False
-        for reader in tensor.outputs:
-            if (
-                EXTENDED.get(reader.op, reader.op) == QUANTIZE
-                or dtypes.element_type(reader.outputs[0]) in _LOW
-            ):
+        for reader in readers:
+            narrows = EXTENDED.get(reader.op, reader.op) == QUANTIZE
+            if narrows or dtypes.element_type(reader.outputs[0]) in _LOW or id(reader) in seen:
                 continue
-            goes_on = reader.op in _RECTIFIERS or reader.op in MOVED
-            if not (goes_on and _is_narrowed(graph, reader)):
+            if reader.op not in _RECTIFIERS and reader.op not in MOVED:
                 return False
-    return any(tensor.outputs for tensor in node.outputs)
+            seen.add(id(reader))
+            waiting.append(reader)
+    return True
 
 
 def _is_fused(graph: gs.Graph, node: gs.Node, row: Target) -> bool:

@@ -91,23 +91,24 @@ class PairFinder:
     def _along(
         self, way: _Way, tensor: gs.Tensor, members: set[int], *, moves: bool
     ) -> Iterator[tuple[_Way, gs.Node]]:
-        while True:
+        waiting = [(way, tensor)]
+        while waiting:
+            way, tensor = waiting.pop()
             uses = walk.uses(tensor)
             if id(tensor) in self._fixed or any(id(node) not in members for node, _ in uses):
-                return
+                continue
             if len(uses) == 1:
                 node, index = uses[0]
                 if index == 0 and self._ends(way, node):
                     yield way, node
-                    return
+                    continue
                 if self._passes(way, node, index):
-                    tensor = node.outputs[0]
+                    waiting.append((way, node.outputs[0]))
                     continue
             if moves and way.rank is None and not way.is_flattened and self._may_move(uses):
                 layout = np.arange(way.channels) if way.layout is None else way.layout
-                for made, moved in places_after(tensor, layout):
-                    yield from self._along(replace(way, layout=moved), made, members, moves=moves)
-            return
+                after = [(replace(way, layout=moved), made) for made, moved in places_after(tensor, layout)]
+                waiting += reversed(after)
 
     def _may_move(self, uses: list[tuple[gs.Node, int]]) -> bool:
         return all(node not in self._exclude and node.domain in STANDARD_DOMAINS for node, _ in uses)

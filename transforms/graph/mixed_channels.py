@@ -128,26 +128,32 @@ class HeadFinder:
 
     def _along(self, way: _Way) -> Iterator[tuple[_Way, gs.Node]]:
         """Yield each layer that reads channels, each of other ones, and how they came there."""
-        uses = walk.uses(way.tensor)
-        if id(way.tensor) in self._fixed or not all(self._may_pass(node) for node, _ in uses):
-            return
+        waiting = [way]
+        while waiting:
+            way = waiting.pop()
+            uses = walk.uses(way.tensor)
+            if id(way.tensor) in self._fixed or not all(self._may_pass(node) for node, _ in uses):
+                continue
+            if len(uses) == 1 and self._is_layer(uses[0][0], way.tensor):
+                yield way, uses[0][0]
+            else:
+                waiting += reversed([*self._after(way, uses)])
+
+    def _after(self, way: _Way, uses: list[tuple[gs.Node, int]]) -> Iterator[_Way]:
+        """Yield where the channels are after the nodes that read them, none of which is a layer."""
         if len(uses) == 1:
             node, index = uses[0]
-            if self._is_layer(node, way.tensor):
-                yield way, node
-                return
             if node.op == "Identity":
-                yield from self._along(replace(way, tensor=node.outputs[0]))
+                yield replace(way, tensor=node.outputs[0])
                 return
             if node.op == "Add" and not way.is_moved:
                 added = node.inputs[1 - index]
                 if self._is_offset(added, len(way.layout)):
-                    found = replace(way, tensor=node.outputs[0], offsets=(*way.offsets, added))
-                    yield from self._along(found)
+                    yield replace(way, tensor=node.outputs[0], offsets=(*way.offsets, added))
                 return
         for made, layout in places_after(way.tensor, way.layout):
             labels = _apart(made.inputs[0], way, layout)
-            yield from self._along(_Way(made, layout, labels, way.offsets, is_moved=True))
+            yield _Way(made, layout, labels, way.offsets, is_moved=True)
 
     def _may_pass(self, node: gs.Node) -> bool:
         return id(node) in self._members and node not in self._exclude and node.domain in STANDARD_DOMAINS

@@ -98,10 +98,9 @@ class StreamNodes:
 
     def _readers(self, tensor: gs.Tensor) -> list[gs.Node]:
         """Return the layers on what a norm makes, moved or not; nothing else may read it."""
-        if self.is_fixed(tensor):
-            raise RefusedError
-        found = []
-        for node, index in walk.uses(tensor):
+        found, waiting = [], self._uses(tensor)
+        while waiting:
+            node, index, tensor = waiting.pop()
             if node.op in SHAPES:
                 continue
             if not self.may_change(node) or index:
@@ -111,13 +110,18 @@ class StreamNodes:
                     raise RefusedError
                 found.append(node)
             elif node.op in MOVES - {"Concat"}:
-                for made in node.outputs:
-                    if made.name and moved_axis(node, tensor, -1, made) != -1:
-                        raise RefusedError
-                    found += self._readers(made)
+                if any(made.name and moved_axis(node, tensor, -1, made) != -1 for made in node.outputs):
+                    raise RefusedError
+                waiting += [use for made in reversed(node.outputs) for use in self._uses(made)]
             else:
                 raise RefusedError
         return found
+
+    def _uses(self, tensor: gs.Tensor) -> list[tuple[gs.Node, int, gs.Tensor]]:
+        """Return the uses of a tensor, the last first; RefusedError if it is fixed."""
+        if self.is_fixed(tensor):
+            raise RefusedError
+        return [(node, index, tensor) for node, index in reversed(walk.uses(tensor))]
 
 
 def is_vector(tensor: gs.Tensor, channels: int) -> bool:

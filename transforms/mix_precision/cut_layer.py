@@ -98,24 +98,45 @@ class _Copy:
 
     def tensor(self, tensor: gs.Tensor) -> gs.Tensor:
         """Return the copy of a tensor, after the nodes that make it."""
-        if id(tensor) not in self._made:
-            self._made[id(tensor)] = self._copied(tensor)
+        waiting = [tensor]
+        while waiting:
+            one = waiting[-1]
+            missing = [] if id(one) in self._made or self._is_end(one) else self._missing(one)
+            if missing:
+                waiting += reversed(missing)
+            else:
+                self._copy(waiting.pop())
         return self._made[id(tensor)]
 
-    def _copied(self, tensor: gs.Tensor) -> gs.Tensor:
+    def _is_end(self, tensor: gs.Tensor) -> bool:
+        return self._is_input(tensor) or isinstance(tensor, gs.Constant) or tensor.is_empty()
+
+    def _is_input(self, tensor: gs.Tensor) -> bool:
         name = self._known.get(id(tensor))
-        if name is not None and name not in self._inner:
-            return self.inputs.setdefault(name, gs.Variable(name, tensor.dtype, tensor.shape))
-        if isinstance(tensor, gs.Constant):
-            return tensor.copy()
-        if tensor.is_empty():
-            return gs.Variable.empty()
+        return name is not None and name not in self._inner
+
+    def _missing(self, tensor: gs.Tensor) -> list[gs.Tensor]:
         (node,) = tensor.inputs
-        inputs = [self.tensor(one) for one in node.inputs]
-        outputs = [gs.Variable(self._free(one.name), one.dtype, one.shape) for one in node.outputs]
-        self._made |= {id(old): new for old, new in zip(node.outputs, outputs, strict=True)}
-        self.nodes.append(copied(node, node.name, inputs, outputs))
-        return self._made[id(tensor)]
+        return [one for one in node.inputs if id(one) not in self._made]
+
+    def _copy(self, tensor: gs.Tensor) -> None:
+        """Copy a tensor, and the node that makes it, whose inputs are copied, if it has no copy yet."""
+        if id(tensor) in self._made:
+            return
+        if self._is_input(tensor):
+            name = self._known[id(tensor)]
+            plain = gs.Variable(name, tensor.dtype, tensor.shape)
+            self._made[id(tensor)] = self.inputs.setdefault(name, plain)
+        elif isinstance(tensor, gs.Constant):
+            self._made[id(tensor)] = tensor.copy()
+        elif tensor.is_empty():
+            self._made[id(tensor)] = gs.Variable.empty()
+        else:
+            (node,) = tensor.inputs
+            inputs = [self._made[id(one)] for one in node.inputs]
+            outputs = [gs.Variable(self._free(one.name), one.dtype, one.shape) for one in node.outputs]
+            self._made |= {id(old): new for old, new in zip(node.outputs, outputs, strict=True)}
+            self.nodes.append(copied(node, node.name, inputs, outputs))
 
     def _free(self, name: str) -> str:
         return name if self._names.is_free(name) else self._names.derive(name, "cut")

@@ -196,12 +196,18 @@ class IntegerSites:
 
     def _is_rounded(self, tensor: gs.Tensor) -> bool:
         """Return whether something reads a tensor as integers, rectified or moved or as it is."""
-        if self._is_integer_output(tensor):
-            return True
-        for node, index in walk.uses(tensor):
-            goes_on = (_is_move(node) and index == 0) or self._continued(node) is tensor
-            if self._reads(node, index) or (goes_on and any(map(self._is_rounded, node.outputs))):
+        waiting, seen = [tensor], set[int]()
+        while waiting:
+            tensor = waiting.pop()
+            if self._is_integer_output(tensor):
                 return True
+            for node, index in walk.uses(tensor):
+                if self._reads(node, index):
+                    return True
+                goes_on = (_is_move(node) and index == 0) or self._continued(node) is tensor
+                if goes_on and id(node) not in seen:
+                    seen.add(id(node))
+                    waiting += node.outputs
         return False
 
     def _are_integers(self, tensors: list[gs.Tensor]) -> bool:
@@ -260,11 +266,15 @@ def _is_whole_product(node: gs.Node) -> bool:
 
 def _is_operand_moved(tensor: gs.Tensor) -> bool:
     """Return whether a dot product reads a tensor, moved or not."""
-    uses = walk.uses(tensor)
-    if any(is_dot_product(node) and is_operand(node, index) for node, index in uses):
-        return True
-    moved = (out for node, index in uses if _is_move(node) and index == 0 for out in node.outputs)
-    return any(map(_is_operand_moved, moved))
+    waiting, seen = [tensor], set[int]()
+    while waiting:
+        for node, index in walk.uses(waiting.pop()):
+            if is_dot_product(node) and is_operand(node, index):
+                return True
+            if _is_move(node) and index == 0 and id(node) not in seen:
+                seen.add(id(node))
+                waiting += node.outputs
+    return False
 
 
 def _is_norm(tensor: gs.Tensor, divisor: gs.Tensor) -> bool:
