@@ -3,7 +3,7 @@ memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -62,17 +62,15 @@ def open_shown(graph: gs.Graph, names: Sequence[str], options: RunOptions | None
 def _makers(tensor: gs.Tensor) -> list[gs.Node] | None:
     """Return the nodes that make a tensor of constants, in order; None if others than roundings do."""
     nodes: dict[int, gs.Node] = {}
-    return list(nodes.values())[::-1] if all(_collect(tensor, nodes)) else None
-
-
-def _collect(tensor: gs.Tensor, nodes: dict[int, gs.Node]) -> Iterator[bool]:
-    """Take the nodes that make a tensor, the last first; yield whether each is a rounding."""
-    if isinstance(tensor, gs.Constant) or tensor.is_empty():
-        return
-    node = walk.producer(tensor)
-    yield node is not None and node.op in _ROUNDINGS
-    if node is not None:
-        nodes.pop(id(node), None)
+    waiting = [tensor]
+    while waiting:
+        tensor = waiting.pop()
+        if isinstance(tensor, gs.Constant) or tensor.is_empty():
+            continue
+        node = walk.producer(tensor)
+        if node is None or node.op not in _ROUNDINGS:
+            return None
+        nodes.pop(id(node), None)  # it comes before all that read it
         nodes[id(node)] = node
-        for read in node.inputs:
-            yield from _collect(read, nodes)
+        waiting += reversed(node.inputs)
+    return list(nodes.values())[::-1]

@@ -59,7 +59,7 @@ class Facts:
     def value(self, name: str, opset: int) -> np.ndarray | None:
         """Return what a tensor always holds, as ONNX Runtime computes it; None where inputs decide."""
         nodes: list[NodeProto] = []
-        if not self._collect(name, nodes, set()):
+        if not self._collect(name, nodes):
             return None
         if name in self.constants:
             return self.constants[name]
@@ -74,26 +74,46 @@ class Facts:
         except Exception:  # the runtime's exceptions share no narrower class; it has no value then
             return None
 
-    def _collect(self, name: str, nodes: list[NodeProto], seen: set[str]) -> bool:
-        """Gather the nodes that make a tensor, in order; return whether inputs play no part."""
-        if not name or name in seen:
-            return True
-        seen.add(name)
-        if name in self.constants:
-            nodes.append(constant(name, self.constants[name]))
-            return True
-        node = self.producers.get(name)
-        if node is None or len(nodes) > _MOST_NODES or node.domain or node.op_type not in _SMALL:
-            return False
-        shape = self.shapes.get(node.input[0]) if node.input else None
-        if node.op_type == "Shape" and not node.attribute and shape is not None and None not in shape:
-            nodes.append(constant(name, np.array(shape, np.int64)))
-            return True
-        if not all(self._collect(source, nodes, seen) for source in node.input):
-            return False
-        nodes.append(node)
-        seen.update(node.output)
+    def _collect(self, name: str, nodes: list[NodeProto]) -> bool:
+        """Gather the nodes that make a tensor, in order; return whether inputs play no part.
+
+        A node waits a second time, as one that is ready, until what makes its inputs is there.
+        """
+        waiting: list[tuple[str, NodeProto | None]] = [(name, None)]
+        seen, met = set[str](), 0
+        while waiting:
+            name, ready = waiting.pop()
+            if ready is not None:
+                nodes.append(ready)
+                seen.update(ready.output)
+                continue
+            if not name or name in seen:
+                continue
+            seen.add(name)
+            known = self._known(name)
+            if known is not None:
+                nodes.append(constant(name, known))
+                continue
+            node, met = self.producers.get(name), met + 1
+            if (
+                node is None
+                or max(met, len(nodes)) > _MOST_NODES
+                or node.domain
+                or node.op_type not in _SMALL
+            ):
+                return False
+            waiting += [(name, node), *((source, None) for source in reversed(node.input))]
         return True
+
+    def _known(self, name: str) -> np.ndarray | None:
+        """Return what a tensor holds that is a constant, or a shape without free sizes."""
+        if name in self.constants:
+            return self.constants[name]
+        node = self.producers.get(name)
+        if node is None or node.domain or node.op_type != "Shape" or node.attribute or not node.input:
+            return None
+        shape = self.shapes.get(node.input[0])
+        return None if shape is None or None in shape else np.array(shape, np.int64)
 
 
 def is_made_of_shapes(facts: Facts, name: str) -> bool:
