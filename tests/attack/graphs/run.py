@@ -211,7 +211,7 @@ def _quantized(trial: Trial, preset: str, samples: Path, more: list[str]) -> Non
         found = run(plain.model, trial.built.feeds)
     nodes = trial.convert("quantize", *options, "--keep-weight-nodes")
     if nodes.model is None:
-        raise Fallen("converted, but not with --keep-weight-nodes")
+        raise Fallen(f"converted, but not with --keep-weight-nodes: {nodes.refusal}")
     if _is_exact(preset):
         _equal(trial, nodes.model, found)
     else:
