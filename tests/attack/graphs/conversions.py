@@ -188,7 +188,7 @@ def weights_alone(trial: Trial, samples: Path, rng: Random) -> None:
     trial.opened(done.model, INTEGER_STEP)
     nodes = trial.convert("quantize", *options, "--keep-weight-nodes")
     if nodes.model is None:
-        raise Fallen("converted, but not with --keep-weight-nodes")
+        raise Fallen(f"converted, but not with --keep-weight-nodes: {nodes.refusal}")
     _as_near_as_sums(trial, done.model, nodes.model)
     bare, _ = strip(nodes.model)
     trial.near(run(bare, trial.built.feeds), 1e-4, jumps=True)

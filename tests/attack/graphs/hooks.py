@@ -104,6 +104,26 @@ def _bfloat16(value: Any) -> Any:
     return value.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
+class Huge(Hook):
+    """Values stay as they are; it is seen whether one holds NaN, infinities or numbers that stand for them."""
+
+    seen = False
+
+    def made(self, value: Any) -> Any:
+        self.seen |= not _holds_ordinary(value)
+        return value
+
+    def read(self, node: onnx.NodeProto, index: int, value: Any, constant: bool) -> Any:
+        return self.made(value)
+
+
+def _holds_ordinary(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_holds_ordinary, value))
+    floats = isinstance(value, np.ndarray) and value.dtype.kind == "f"
+    return not floats or bool((np.abs(value) <= HUGE).all())
+
+
 class Noise(Hook):
     """Every float value that is made is disturbed by a part of the largest number in its tensor.
 
