@@ -1,4 +1,4 @@
-"""Chains of more nodes than Python's stack is deep. Oracle: the limit itself, lowered; ONNX Runtime runs the result."""
+"""Chains longer than Python's stack. Oracle: the limit itself, lowered; ONNX Runtime runs the result."""
 
 from __future__ import annotations
 
