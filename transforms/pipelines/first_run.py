@@ -79,7 +79,7 @@ def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
     found = FirstRun(exported, why_not_on_cpu(*exported), too_large(*exported))
     if found.why_not is not None or found.not_run:
         return found
-    run = RunOptions(threads=options.threads)
+    run = RunOptions(threads=options.threads, spin=False)  # a thread that looks for work finds none here
     try:
         inputs = open_as_user(*exported, replace(run, optimize=False)).inputs
         found.sample, feed, wanted = _reference(options, run, inputs)

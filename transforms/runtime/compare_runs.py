@@ -137,7 +137,7 @@ def _random_operators(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def _open(model: onnx.ModelProto) -> OpenModel:
-    return open_light(model, {}, RunOptions(optimize=False, prepack=False))
+    return open_light(model, {}, RunOptions(optimize=False, prepack=False, spin=False))
 
 
 def feed_and_run(
