@@ -14,6 +14,7 @@ from ops.array_types import Feed
 from transforms import model_io
 from transforms.deploy.rounded_inputs import rounded_inputs
 from transforms.files.runtime_message import said_by_runtime
+from transforms.graph.number_shapes import judged_tensors
 from transforms.leave_float import leave_float
 from transforms.model.read_model import ModelError
 from transforms.model_io import Exported
@@ -89,16 +90,20 @@ def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
         return _run(graph, found, feed, wanted, run, options)
     except TimeoutError as error:
         return replace(found, not_run=str(error))
+    except ModelError as error:
+        if found.trial is None and any(judged != [name] for name, judged in judged_tensors(graph).items()):
+            return replace(found, not_run=f"it fails on {found.sample}: {error}")
+        raise
 
 
 def _run(
     graph: gs.Graph, found: FirstRun, feed: Feed, wanted: Outputs, run: RunOptions, options: FirstRunOptions
 ) -> FirstRun:
     """Run the model, and again after each node that is left in float."""
+    wanted = _comparable(graph, found.exported[0], wanted)
     while True:
-        light, weights = found.exported
-        found.trial = try_model(light, weights, feed, {} if not_repeatable(light.graph) else wanted, run)
-        if not _is_broken(found.trial, light):
+        found.trial = try_model(*found.exported, feed, wanted, run)
+        if not _is_broken(found.trial):
             return found
         if rounded_inputs(graph) and not run.full_inputs:
             run, found.rounded = replace(run, full_inputs=True), found.trial
@@ -112,17 +117,27 @@ def _run(
         found.exported = _export(graph, options)
 
 
-def _is_broken(trial: Trial, light: onnx.ModelProto) -> bool:
-    """Return whether ONNX Runtime is at fault, and not the processor, nor a model that draws numbers."""
-    can_tell = has_vnni() is not False and not not_repeatable(light.graph)
-    return bool(trial.failure or (trial.wrong and can_tell))
+def _comparable(graph: gs.Graph, light: onnx.ModelProto, wanted: Outputs) -> Outputs:
+    """Return the outputs whose numbers have those of another run for each of them.
+
+    Not so if the model draws numbers, or where numbers decide how many rows there are.
+    """
+    if not_repeatable(light.graph):
+        return {}
+    alike = (name for name, judged in judged_tensors(graph).items() if judged == [name])
+    return {name: wanted[name] for name in alike if name in wanted}
+
+
+def _is_broken(trial: Trial) -> bool:
+    """Return whether ONNX Runtime is at fault, and not the processor."""
+    return bool(trial.failure or (trial.wrong and has_vnni() is not False))
 
 
 def _fault(found: FirstRun, feed: Feed, run: RunOptions) -> tuple[str, str]:
     """Return what is wrong in words, and the name of the tensor that the node makes, empty if unknown."""
     trial, (light, weights) = found.trial, found.exported
     assert trial is not None, "it showed the fault"
-    change = None if trial.failure else max(trial.between[name] for name in trial.wrong)
+    change = None if trial.failure else max(one.between for one in trial.wrong.values())
     node = find_fault(light, weights, feed, run, change)
     where = f"{node.op_type} '{node.name or node.output[0]}'" if node else "the model"
     what = f"fails: {trial.failure}" if trial.failure else f"computes it wrongly: {_figures(trial)}"
@@ -131,11 +146,8 @@ def _fault(found: FirstRun, feed: Feed, run: RunOptions) -> tuple[str, str]:
 
 
 def _figures(trial: Trial) -> str:
-    name = trial.wrong[0]
-    if name not in trial.errors:
-        return f"output '{name}' is {decibels(trial.between[name])} dB from what it is without"
-    with_it, without = decibels(trial.errors[name]), decibels(trial.plain[name])
-    return f"output '{name}' at {with_it} dB, {without} dB without"
+    name, errors = next(iter(trial.wrong.items()))
+    return f"output '{name}' at {decibels(errors.made)} dB, {decibels(errors.plain)} dB without"
 
 
 def decibels(error: float) -> str:

@@ -7,6 +7,7 @@ computes node by node what the file says, and shows what those kernels make of i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -34,40 +35,58 @@ takes the other one, which adds a share of the error that rounding makes anyway;
 most, if it hit every number: independent errors of equal power.
 """
 
+CHANCE = 6.2
+"""What an output of n numbers may show more by chance: the factor exp(6.2 / sqrt(n)).
+
+The logarithm of a sum of n squares has a variance of about 2 / n, that of the ratio of two of 4 / n. Beyond
+3.1 standard deviations there is one in a thousand.
+"""
+
 NOTICED = 1e-6
 """Error of a session with optimization by the power of an output, up to which orders of sums explain it:
 (1e-3)^2, as where two float models are compared (:mod:`transforms.runtime.compare_runs`)."""
 
 
 @dataclass(frozen=True)
-class Trial:
-    """What a feed shows of a model, by the names of its outputs of float numbers.
+class OutputErrors:
+    """Squared errors of an output of ``count`` numbers, by its power.
 
-    ``errors``: squared error by power in a session as users open it, against the float model; ``plain``: the
-    same without optimization; ``between``: of the one against the other. Without a float model the last
-    alone. ``failure``: why the session with optimization does not open or run, else empty.
+    ``made``: in a session as users open it, against the float model; ``plain``: the same without
+    optimization; ``between``: of the one against the other.
     """
 
-    errors: Mapping[str, float]
-    plain: Mapping[str, float]
-    between: Mapping[str, float]
+    count: int
+    made: float
+    plain: float
+    between: float
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether optimization changes the output by more than rounding explains."""
+        chance = math.exp(CHANCE / math.sqrt(max(self.count, 1)))
+        explained = EXPLAINED * chance * self.plain + NOTICED
+        return self.made > explained and self.between > NOTICED
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a feed shows of a model: the errors of its outputs of float numbers, by their names.
+
+    ``failure``: why the session with optimization does not open or run, else empty.
+    """
+
+    errors: Mapping[str, OutputErrors]
     failure: str = ""
 
     @property
-    def wrong(self) -> tuple[str, ...]:
+    def wrong(self) -> dict[str, OutputErrors]:
         """The outputs that optimization changes by more than rounding explains."""
-        return tuple(name for name, change in self.between.items() if self._is_wrong(name, change))
+        return {name: one for name, one in self.errors.items() if one.is_wrong}
 
     @property
     def error(self) -> float | None:
-        """The mean of ``errors``, None without any."""
-        return float(np.mean(list(self.errors.values()))) if self.errors else None
-
-    def _is_wrong(self, name: str, change: float) -> bool:
-        if name not in self.errors:
-            return change > NOTICED
-        explained = EXPLAINED * self.plain[name] + NOTICED
-        return self.errors[name] > explained and change > NOTICED
+        """The mean error of the outputs in a session as users open it, None without any."""
+        return float(np.mean([one.made for one in self.errors.values()])) if self.errors else None
 
 
 def try_model(
@@ -77,7 +96,7 @@ def try_model(
     wanted: Outputs,
     options: RunOptions,
 ) -> Trial:
-    """Return what a feed shows of a light model; ``wanted``: outputs of the float model, none if unknown.
+    """Return what a feed shows of a light model; ``wanted``: outputs of the float model to compare with.
 
     Raises ModelError if the model does not open or run without optimization either, TimeoutError if that
     takes long.
@@ -86,14 +105,15 @@ def try_model(
     try:
         made = run_as_user(light, weights, feed, options)
     except ModelError as error:
-        return Trial({}, {}, {}, str(error))
-    floats = [name for name, array in plain.items() if is_float(array)]
-    known = [name for name in floats if is_float(wanted.get(name))]
-    return Trial(
-        {name: relative_error(wanted[name], made[name]) for name in known},
-        {name: relative_error(wanted[name], plain[name]) for name in known},
-        {name: relative_error(plain[name], made[name]) for name in floats},
-    )
+        return Trial({}, str(error))
+    known = [name for name, array in plain.items() if is_float(array) and is_float(wanted.get(name))]
+    return Trial({name: _errors(wanted[name], made[name], plain[name]) for name in known})
+
+
+def _errors(wanted: object, made: object, plain: object) -> OutputErrors:
+    assert isinstance(wanted, np.ndarray)
+    pairs = (wanted, made), (wanted, plain), (plain, made)
+    return OutputErrors(wanted.size, *(relative_error(*pair) for pair in pairs))
 
 
 def open_as_user(light: onnx.ModelProto, weights: Mapping[str, Weight], options: RunOptions) -> OpenModel:
