@@ -105,7 +105,7 @@ def _bfloat16(value: Any) -> Any:
 
 
 class Huge(Hook):
-    """Values stay as they are; it is seen whether one holds NaN, infinities or numbers that stand for them."""
+    """Values stay as they are; it is seen whether one holds NaN or what stands for infinity."""
 
     seen = False
 

@@ -34,7 +34,8 @@ _RAW = re.compile(rf": error: (?!ONNX)\w*({_TYPE}): |\(\w*({_TYPE})\)")
 
 _FOREIGN = re.compile(
     r".*(Traceback \(most|RuntimeWarning|::\w+\(|onnxruntime_src|Status Message|could not (be )?broadcast"
-    r"|could not convert|operands could not|cannot reshape array|shapes? mismatch|not aligned|setting an array element"
+    r"|could not convert|operands could not|cannot reshape array|shapes? mismatch|not aligned"
+    r"|setting an array element"
     r"|zero-size array|object has no attribute|invalid value encountered|divide by zero).*"
 )
 """Words of C++ code, of NumPy and of Python, none of which says anything to a user."""
