@@ -15,7 +15,7 @@ from __future__ import annotations
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms.deploy.grids import DEQUANTIZE
+from transforms.deploy.grids import DEQUANTIZE, QUANTIZE
 from transforms.graph import dtypes, walk
 from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS
 
@@ -48,16 +48,20 @@ def _has_float_input(node: gs.Node, graph: gs.Graph) -> bool:
         return False
     if len(walk.uses(weight)) != 1 or walk.is_output(weight, graph):
         return False
-    stored = made.inputs[0]
-    if not isinstance(stored, gs.Constant) or len(stored.shape) != 2:
-        return False
-    if dtypes.element_type(stored) not in _STORED:
+    if not _is_stored(made.inputs[0]) or dtypes.element_type(made.inputs[0]) not in _STORED:
         return False
     if not dtypes.is_type(data, dtypes.FLOAT):
         return False
     if before is None or not _is_dequantized(before):
         return True
     return dtypes.element_type(before.inputs[0]) not in _BYTES
+
+
+def _is_stored(integers: gs.Tensor) -> bool:
+    """Return whether a matrix is stored in integers, or quantized by a node that the runtime computes once."""
+    quantize = walk.producer(integers)
+    source = quantize.inputs[0] if quantize is not None and quantize.op == QUANTIZE else integers
+    return isinstance(source, gs.Constant) and len(source.shape) == 2
 
 
 def _is_dequantized(made: gs.Node) -> bool:
