@@ -26,7 +26,7 @@ def test_a_size_that_a_run_contradicts_is_cleared_and_noted() -> None:
     graph = _graph("[1,1,2]")
     assert mend_shapes(graph, FEEDS) == 1
     assert list(graph.outputs[0].shape) == [1, None, 2]
-    assert info_of(graph).mended == ["The declared shape of 'h' was wrong: [1, 1, 2], a run makes [1, 3, 2]"]
+    assert info_of(graph).notes == ["The declared shape of 'h' was wrong: [1, 1, 2], a run makes [1, 3, 2]"]
     sizes = graph_proto.export_model(graph).graph.output[0].type.tensor_type.shape.dim
     assert [size.dim_value for size in sizes] == [1, 0, 2]
 
@@ -34,7 +34,7 @@ def test_a_size_that_a_run_contradicts_is_cleared_and_noted() -> None:
 def test_a_second_time_nothing_is_left_to_mend() -> None:
     graph = _graph("[1,1,2]")
     mend_shapes(graph, FEEDS)
-    assert mend_shapes(graph, FEEDS) == 0 and len(info_of(graph).mended) == 1
+    assert mend_shapes(graph, FEEDS) == 0 and len(info_of(graph).notes) == 1
 
 
 def test_another_rank_is_cleared() -> None:

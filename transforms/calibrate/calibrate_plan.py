@@ -93,9 +93,9 @@ def calibrate_plan(
     if not names and not channels:
         return None if known is None else known.only(needed)
     if data is None:
-        found = [*dict.fromkeys((*names, *(name for name, _ in channels)))]
+        asked = [*dict.fromkeys((*names, *(name for name, _ in channels)))]
         raise MissingDataError(
-            f"{len(found)} tensors need ranges, '{found[0]}' the first, and there are no calibration data"
+            f"{len(asked)} tensors need ranges, '{asked[0]}' the first, and there are no calibration data"
         )
     options = replace(options_of(scheme), memory_limit=data.memory_limit)
     if options.needs_histogram:
@@ -104,11 +104,20 @@ def calibrate_plan(
         options = replace(options, method="MSE", moving_average=False, tensors={})
     what = graph or plan.graph, names, data.feeds(plan.graph), options
     how: dict[str, Any] = {"run": data.run, "sharing": data.sharing, "progress": progress, "halved": halved}
-    if known is not None:
-        return calibrate(*what, channels=channels, most=most, **how).joined(known.only(needed))
-    if data.cache is None:
-        return calibrate(*what, channels=channels, most=most, **how)
-    return calibrate_cached(data.cache, *what, channels=channels, **how)[0]
+    if data.cache is None or known is not None:
+        found = calibrate(*what, channels=channels, most=most, **how)
+    else:
+        found = calibrate_cached(data.cache, *what, channels=channels, **how)[0]
+    _refuse_infinite(found, plan.graph)
+    return found if known is None else found.joined(known.only(needed))
+
+
+def _refuse_infinite(found: Calibration, graph: gs.Graph) -> None:
+    """Raise ValueError for an output of a model without a finite number in any sample."""
+    for tensor in graph.outputs:
+        one = found.observed.get(tensor.name)
+        if one is not None and one.is_empty and one.count:
+            raise ValueError(f"tensor '{tensor.name}' has no range: no sample has a finite number in it")
 
 
 def _channels(plan: QuantizationPlan, means: bool) -> list[TensorAxis]:

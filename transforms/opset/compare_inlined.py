@@ -8,11 +8,15 @@ from collections.abc import Mapping
 import onnx
 import onnx.inliner
 
+from ops.registration import AMD_DOMAIN, DOMAIN
 from transforms.graph.lazy_values import Weight
 from transforms.model.attribute_defaults import write_defaults
 from transforms.model.local_functions import key_of, shown
 from transforms.model.read_model import ModelError
 from transforms.runtime.compare_runs import why_not_compared
+from transforms.twins.own_functions import TWINS
+
+_UNCHECKED = "Inlining of local functions not checked by a run"
 
 
 def compare_inlined(
@@ -24,11 +28,15 @@ def compare_inlined(
     peculiar as :func:`transforms.runtime.compare_runs.why_not_compared` says. Raises ModelError naming the
     output that differs by more than rounding, and the function.
     """
+    for function in before.functions:
+        if function.domain in (DOMAIN, AMD_DOMAIN) and function.name in TWINS:
+            reason = f"'{shown(key_of(function))}' has the name of an operator that a run would take instead"
+            return [f"{_UNCHECKED}: {reason}"]
     try:
         reason = why_not_compared(before, after, weights, change="inlined")
     except ModelError as error:
         raise ModelError(f"inlining function '{_culprit(before, weights)}': {error}") from error
-    return [f"Inlining of local functions not checked by a run: {reason}"] if reason else []
+    return [f"{_UNCHECKED}: {reason}"] if reason else []
 
 
 def _culprit(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> str:
