@@ -58,7 +58,7 @@ def _has_float_input(node: gs.Node, graph: gs.Graph) -> bool:
 
 
 def _is_stored(integers: gs.Tensor) -> bool:
-    """Return whether a matrix is stored in integers, or quantized by a node that the runtime computes once."""
+    """Return whether a matrix is stored in integers, or quantized by a node that is computed once."""
     quantize = walk.producer(integers)
     source = quantize.inputs[0] if quantize is not None and quantize.op == QUANTIZE else integers
     return isinstance(source, gs.Constant) and len(source.shape) == 2

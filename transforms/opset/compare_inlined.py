@@ -30,8 +30,8 @@ def compare_inlined(
     """
     for function in before.functions:
         if function.domain in (DOMAIN, AMD_DOMAIN) and function.name in TWINS:
-            reason = f"'{shown(key_of(function))}' has the name of an operator that a run would take instead"
-            return [f"{_UNCHECKED}: {reason}"]
+            why = f"'{shown(key_of(function))}' has the name of an operator that a run would take instead"
+            return [f"{_UNCHECKED}: {why}"]
     try:
         reason = why_not_compared(before, after, weights, change="inlined")
     except ModelError as error:
