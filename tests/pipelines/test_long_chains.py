@@ -19,7 +19,7 @@ import pytest
 from tests.helpers import build
 from tools import auto_mixed_precision, convert_fp32_to_bf16, quantize
 
-LENGTH, ROOM = 240, 160
+LENGTH, ROOM = 180, 160
 """Nodes of a chain, and frames that tools and libraries need, whatever the graph is."""
 
 STEPS = {
@@ -32,23 +32,27 @@ STEPS = {
     "halves": "g{2} = Slice ({1}, zero, eight, one) h{2} = Slice ({1}, eight, most, one)"
     " {0} = Concat <axis = 1> (h{2}, g{2})",
 }
-TOOLS = {
-    "A8W8": (quantize, "--config", "A8W8", "--no-optimize"),
-    "optimized A8W8": (quantize, "--config", "A8W8", "--fast"),
-    "all codes": (quantize, "--config", "A8W8", "--no-optimize", "--all-codes", "padded"),
-    "W4A8": (quantize, "--config", "W4A8", "--no-optimize"),
-    "bf16": (convert_fp32_to_bf16,),
-    "bf16 as it is": (convert_fp32_to_bf16, "--no-optimize"),
-    "mixed": (auto_mixed_precision, "--config", "A16W8", "--target", "A8W8", "--l2-target", "0.1"),
+SIZES = {"zero": 0, "one": 1, "eight": 8, "most": 16}
+AS_IT_IS = (quantize, "--config", "A8W8", "--no-optimize", "--fast")
+MIXED = (auto_mixed_precision, "--config", "A16W8", "--target", "int8", "--l2-target", "0.1")
+RUNS = {
+    **{f"{step}, as it is": (step, *AS_IT_IS) for step in STEPS},
+    "reshape, A8W8": ("reshape", quantize, "--config", "A8W8"),
+    "identity, all codes": ("identity", quantize, "--config", "A8W8", "--no-optimize"),
+    "identity, W4A8": ("identity", quantize, "--config", "W4A8", "--no-optimize"),
+    "add, BF16": ("add", convert_fp32_to_bf16),
+    "halves, BF16": ("halves", convert_fp32_to_bf16, "--no-optimize"),
+    "relu, mixed": ("relu", *MIXED),
 }
 
 
 def model(step: str) -> onnx.ModelProto:
     """Return two products with a chain in between, of numbers [16, 16]."""
     nodes = "".join(STEPS[step].format(f"a{i + 1}", f"a{i}", i) + "\n" for i in range(LENGTH))
+    sizes = ", ".join(f"int64[1] {name} = {{{size}}}" for name, size in SIZES.items())
     found = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]> main (float[16, 16] x) => (float[16, 8] y) <int64[1] zero = {0},'
-        " int64[1] one = {1}, int64[1] eight = {8}, int64[1] most = {16}, float c = {0}> "
+        '<ir_version: 8, opset_import: ["": 17]> '
+        f"main (float[N, 16] x) => (float[N, 8] y) <{sizes}> "
         f"{{ a0 = MatMul (x, w) {nodes} y = MatMul (a{LENGTH}, v) }}"
     )
     random = np.random.default_rng(0)
@@ -70,22 +74,13 @@ def shallow() -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
-@pytest.fixture(params=STEPS)
-def files(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
-    path, data = build.save(model(request.param), tmp_path / "m.onnx"), tmp_path / "data"
+@pytest.mark.parametrize("name", RUNS)
+def test_no_tool_recurs_along_a_chain(name: str, tmp_path: Path, shallow: None) -> None:
+    step, tool, *options = RUNS[name]
+    path, data = build.save(model(str(step)), tmp_path / "m.onnx"), tmp_path / "data"
     data.mkdir()
     for i in range(2):
         np.save(data / f"{i}.npy", np.random.default_rng(i).standard_normal((16, 16), np.float32))
-    return path, data
-
-
-@pytest.mark.parametrize("name", TOOLS)
-def test_no_tool_recurs_along_a_chain(files: tuple[Path, Path], name: str, shallow: None) -> None:
-    tool, *options = TOOLS[name]
-    path, data = files
     samples = () if tool is convert_fp32_to_bf16 else ("--data", data)
-    assert _run(tool, "--input", path, "--output", path.with_name("q.onnx"), *samples, *options) == 0
-
-
-def _run(tool: ModuleType, *options: object) -> int:
-    return int(tool.main(list(map(str, options))))
+    files = ("--input", path, "--output", tmp_path / "q.onnx", *samples)
+    assert isinstance(tool, ModuleType) and tool.main(list(map(str, (*files, *options)))) == 0

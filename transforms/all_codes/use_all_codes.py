@@ -164,7 +164,7 @@ class _Use(NamedTuple):
 
     accept: _Accept
     node: gs.Node
-    index: int
+    place: int
 
 
 _Accept = Callable[[gs.Node, int], list[_Use] | None]
@@ -184,7 +184,7 @@ class _Collector:
         waiting = found or []
         while found is not None and waiting:
             use = waiting.pop()
-            found = use.accept(use.node, use.index)
+            found = use.accept(use.node, use.place)
             waiting += found or []
         return found is not None
 

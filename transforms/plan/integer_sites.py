@@ -196,19 +196,16 @@ class IntegerSites:
 
     def _is_rounded(self, tensor: gs.Tensor) -> bool:
         """Return whether something reads a tensor as integers, rectified or moved or as it is."""
-        waiting, seen = [tensor], set[int]()
-        while waiting:
-            tensor = waiting.pop()
-            if self._is_integer_output(tensor):
+        if self._is_integer_output(tensor):
+            return True
+        for node, index in walk.uses_beyond(tensor, self._goes_on):
+            made = node.outputs if self._goes_on(node, index) else ()
+            if self._reads(node, index) or any(map(self._is_integer_output, made)):
                 return True
-            for node, index in walk.uses(tensor):
-                if self._reads(node, index):
-                    return True
-                goes_on = (_is_move(node) and index == 0) or self._continued(node) is tensor
-                if goes_on and id(node) not in seen:
-                    seen.add(id(node))
-                    waiting += node.outputs
         return False
+
+    def _goes_on(self, node: gs.Node, index: int) -> bool:
+        return (_is_move(node) and index == 0) or self._continued(node) is node.inputs[index]
 
     def _are_integers(self, tensors: list[gs.Tensor]) -> bool:
         """Return whether everything that reads the numbers of some tensors reads integers."""
@@ -266,15 +263,8 @@ def _is_whole_product(node: gs.Node) -> bool:
 
 def _is_operand_moved(tensor: gs.Tensor) -> bool:
     """Return whether a dot product reads a tensor, moved or not."""
-    waiting, seen = [tensor], set[int]()
-    while waiting:
-        for node, index in walk.uses(waiting.pop()):
-            if is_dot_product(node) and is_operand(node, index):
-                return True
-            if _is_move(node) and index == 0 and id(node) not in seen:
-                seen.add(id(node))
-                waiting += node.outputs
-    return False
+    readers = walk.uses_beyond(tensor, lambda node, index: _is_move(node) and index == 0)
+    return any(is_dot_product(node) and is_operand(node, index) for node, index in readers)
 
 
 def _is_norm(tensor: gs.Tensor, divisor: gs.Tensor) -> bool:
