@@ -29,7 +29,7 @@ from transforms.calibrate.sample_statistics import (
 )
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import TensorAxis
-from transforms.graph.value_limits import limits_of
+from transforms.graph.value_limits import Limits, limits_of
 from transforms.runtime.session import RunOptions
 
 __all__ = ["Calibration", "CalibrationOptions", "Progress", "calibrate"]
@@ -96,9 +96,9 @@ def calibrate(
 
 def limit(graph: gs.Graph, *parts: Statistics) -> None:
     """Say of statistics of the same tensors of a graph what no number of these is beyond."""
-    known = walk.tensors(graph)
+    known, before = walk.tensors(graph), dict[int, Limits]()
     for name in parts[0]:
-        limits = limits_of(known[name])
+        limits = limits_of(known[name], before)
         for part in parts:
             part[name].limits = limits
 

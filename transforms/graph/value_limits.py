@@ -43,25 +43,33 @@ _KEPT = frozenset(
 """Operators whose numbers are some of those of their first input, or means of them."""
 
 
-def limits_of(tensor: gs.Tensor) -> Limits:
-    """Return the least and the greatest number that a tensor can hold; infinite where nothing is known."""
+def limits_of(tensor: gs.Tensor, known: dict[int, Limits] | None = None) -> Limits:
+    """Return the least and the greatest number that a tensor can hold; infinite where nothing is known.
+
+    ``known``: those of tensors by their ids, to which this one is added; whoever asks for many tensors in the
+    order of their nodes need not go back through all of them each time.
+    """
+    known = {} if known is None else known
     waiting, seen = [tensor], set[int]()
     found: list[Limits] = []
-    while waiting:
+    while waiting and (not found or found[-1] != NONE):
         one = waiting.pop()
         if id(one) in seen:
             continue
         seen.add(id(one))
         node = walk.producer(one)
-        if node is None or node.domain not in STANDARD_DOMAINS:
-            return NONE
-        if node.op in _KEPT:
+        if id(one) in known:
+            found.append(known[id(one)])
+        elif node is None or node.domain not in STANDARD_DOMAINS:
+            found.append(NONE)
+        elif node.op in _KEPT:
             waiting.append(node.inputs[0])
         elif node.op == "Concat":
             waiting += node.inputs
         else:
             found.append(_made_by(node, one))
-    return min(low for low, _ in found), max(high for _, high in found)
+    known[id(tensor)] = min(low for low, _ in found), max(high for _, high in found)
+    return known[id(tensor)]
 
 
 def _made_by(node: gs.Node, tensor: gs.Tensor) -> Limits:

@@ -158,6 +158,17 @@ def uses(tensor: gs.Tensor) -> list[tuple[gs.Node, int]]:
     return [(node, index) for node in users for index, other in enumerate(node.inputs) if other is tensor]
 
 
+def uses_beyond(tensor: gs.Tensor, goes_on: Callable[[gs.Node, int], bool]) -> Iterator[tuple[gs.Node, int]]:
+    """Yield the uses of a tensor, and those of what nodes make of it with which it goes on."""
+    waiting, seen = [tensor], set[int]()
+    while waiting:
+        for node, index in uses(waiting.pop()):
+            yield node, index
+            if id(node) not in seen and goes_on(node, index):
+                seen.add(id(node))
+                waiting += node.outputs
+
+
 def is_read_once(tensor: gs.Tensor) -> bool:
     """Return whether one input of one node alone reads the tensor; its users are not listed."""
     return len(tensor.outputs) == 1

@@ -31,10 +31,5 @@ def keeps_grid(node: gs.Node) -> bool:
 
 def is_operand_moved(tensor: gs.Tensor) -> bool:
     """Return whether a dot product reads a tensor, moved or not."""
-    pending = [tensor]
-    while pending:
-        uses = walk.uses(pending.pop())
-        if any(is_dot_product(node) and is_operand(node, index) for node, index in uses):
-            return True
-        pending += [out for node, index in uses if is_move(node) and index == 0 for out in node.outputs]
-    return False
+    uses = walk.uses_beyond(tensor, lambda node, index: is_move(node) and index == 0)
+    return any(is_dot_product(node) and is_operand(node, index) for node, index in uses)

@@ -88,6 +88,7 @@ class QParamsTable:
         self._mean_squares = {} if ranges is None else ranges.mean_squares(weighed_inputs(plan))
         self._weighed = weighed_uses(plan)
         self._given: set[GridKey] = set()
+        self._hulls: dict[tuple[int, QuantSpec], tuple[float, float]] = {}
         self._zeros: dict[GridKey, tuple[NDArray[np.bool_], int]] = {}
         wanted: dict[GridKey, GridOf] = {}
         for quantization in plan.quantizations:
@@ -139,9 +140,13 @@ class QParamsTable:
     def _measure(self, quantization: QuantSite, step: QuantSpec) -> tuple[float, float]:
         """Return the range of an activation, or of a constant other than a weight."""
         tensor = quantization.tensor
-        low, high = shared_range(self._plan.group(tensor), self._ranges, step)
+        group = self._plan.group(tensor)
+        key = id(group), step
+        if key not in self._hulls:
+            self._hulls[key] = shared_range(group, self._ranges, step)
+        low, high = self._hulls[key]
         if low == high == 0:
-            self._zeros[id(tensor), step] = np.ones((), np.bool_), id(self._plan.group(tensor))
+            self._zeros[id(tensor), step] = np.ones((), np.bool_), id(group)
         return low, high
 
     def _cover(self, ranges: Mapping[GridKey, tuple[float, float]]) -> dict[GridKey, QParams]:

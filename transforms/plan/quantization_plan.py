@@ -6,15 +6,16 @@ writes the nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
-from transforms.plan.alike_ranges import Extremes, Group, are_alike, group_of
+from transforms.plan.alike_ranges import Extremes
 from transforms.plan.choose_specs import SpecChooser
 from transforms.plan.node_formats import check_targets
 from transforms.plan.quant_spec import ACTIVATION, BIAS, WEIGHT, QuantSite, QuantSpec
+from transforms.plan.range_joiner import RangeJoiner
 from transforms.plan.scheme_targets import SchemeTargets, Targets
 from transforms.plan.tensor_grids import TensorGrid
 from transforms.scheme import Scheme
@@ -57,12 +58,11 @@ class QuantizationPlan:
 
     def share(self, tensors: list[gs.Tensor]) -> bool:
         """Give tensors one range, the hull of theirs; return False if they share one already."""
-        groups = [self.group(tensor) for tensor in tensors]
-        if all(group is groups[0] for group in groups):
-            return False
-        merged = list({id(t): t for group in groups for t in group}.values())
-        self._shared.update((id(tensor), merged) for tensor in merged)
-        return True
+        first, *others = {id(group): group for group in map(self.group, tensors)}.values()
+        for group in others:
+            self._shared.update((id(tensor), first) for tensor in group)
+            first += group
+        return bool(others)
 
     def share_if_alike(self, joining: gs.Node) -> None:
         """Let all that a node reads and makes share a range if :meth:`settle` finds that little is lost."""
@@ -74,36 +74,13 @@ class QuantizationPlan:
         ``extremes``: the lowest and the highest number of each tensor in all samples.
         """
         joining, self._joining = self._joining, []
-        sites: dict[int, list[QuantSite]] = {}
-        for site in self.quantizations if joining else ():
-            sites.setdefault(id(self.specs.integers.source(site.tensor)), []).append(site)
-        for node in joining:
-            if self._is_alike(node, sites, extremes):
-                self._alike += self.share([*node.inputs, *node.outputs])
+        if joining:
+            joiner = RangeJoiner(self.quantizations, self.specs.integers.source, self.group, extremes)
+            for node in joining:
+                if joiner.is_alike(node):
+                    joiner.merge(node)
+                    self._alike += self.share([*node.inputs, *node.outputs])
         return self._alike
-
-    def _is_alike(
-        self, joining: gs.Node, sites: Mapping[int, Sequence[QuantSite]], extremes: Extremes
-    ) -> bool:
-        """Return whether the tensors that a node joins lose next to nothing; ``sites``: by their source."""
-        tensors = *joining.inputs, *joining.outputs
-        found: list[Group | None] = []
-        symmetric = False
-        for group in {id(group): group for group in map(self.group, tensors)}.values():
-            own = [site for tensor in group for site in sites.get(id(tensor), ())]
-            is_read = any(self._is_read_by_others(site, joining) for site in own)
-            symmetric |= any(step.symmetric for site in own for step in site.steps)
-            found.append(group_of(group, extremes, is_read=is_read))
-        known = [group for group in found if group is not None]
-        return len(known) == len(found) and are_alike(known, symmetric=symmetric)
-
-    def _is_read_by_others(self, site: QuantSite, joining: gs.Node) -> bool:
-        """Return whether a joining node makes a tensor, or more than it and what moves it there read it."""
-        if site.is_output or walk.producer(site.tensor) is joining:
-            return True
-        group = self.group(site.tensor)
-        others = (node for node, _ in site.uses if node is not joining)
-        return any(self.group(tensor) is not group for node in others for tensor in node.outputs)
 
     def group(self, tensor: gs.Tensor) -> list[gs.Tensor]:
         """Return the tensors that have one range with a tensor: the source of its scale is among them."""
@@ -112,14 +89,14 @@ class QuantizationPlan:
 
     def measured(self) -> list[gs.Tensor]:
         """Return the tensors of which the plan needs ranges, each once, in the order of first use."""
-        wanted = (
-            member
+        groups = (
+            self.group(quantization.tensor)
             for quantization in self.quantizations
             if quantization.role != BIAS
             and any(step.needs_range and not self.grid(quantization, step) for step in quantization.steps)
-            for member in self.group(quantization.tensor)
-            if not isinstance(member, gs.Constant)
         )
+        distinct = {id(group): group for group in groups}.values()
+        wanted = (member for group in distinct for member in group if not isinstance(member, gs.Constant))
         return list({id(tensor): tensor for tensor in wanted}.values())
 
     def grid(self, quantization: QuantSite, step: QuantSpec) -> TensorGrid | None:
