@@ -93,6 +93,10 @@ def _draft(rng: np.random.Generator) -> tuple[onnx.ModelProto, dict[str, Any], d
     return _assemble(s)
 
 
+COUNTING = frozenset({"Compress", "NonZero", "NonMaxSuppression", "TopK", "Unique", "If", "Loop"})
+"""Operators that make as many rows as numbers say."""
+
+
 def _assemble(s: Scope) -> tuple[onnx.ModelProto, dict[str, Any], dict[str, Any]]:
     case = s.case
     ends = _choose_outputs(s)
@@ -112,10 +116,12 @@ def _assemble(s: Scope) -> tuple[onnx.ModelProto, dict[str, Any], dict[str, Any]
         graph.sparse_initializer.append(tensor)
         if case.ir_version < 4:
             raise ValueError("sparse initializers are newer")
+    counted = _counted(nodes)
     for name in ends:
-        graph.output.append(_declare(s, name, case.one_of((style, "unknown", "dynamic"))))
+        chosen = case.one_of((style, "unknown", "dynamic"))
+        graph.output.append(_declare(s, name, "unknown" if name in counted else chosen))
     if case.chance(0.3) and style == "static":
-        made = [n for node in nodes for n in node.output if n in s.values and n not in ends]
+        made = [n for node in nodes for n in node.output if n in s.values and n not in counted.union(ends)]
         graph.value_info.extend(
             _declare(s, n, "static") for n in made[::2] if isinstance(s.values[n], np.ndarray)
         )
@@ -126,6 +132,15 @@ def _assemble(s: Scope) -> tuple[onnx.ModelProto, dict[str, Any], dict[str, Any]
         raise ValueError("functions are newer")
     values = s.visible()
     return model, {name: values[name] for name in s.inputs}, {name: values[name] for name in ends}
+
+
+def _counted(nodes: list[onnx.NodeProto]) -> set[str]:
+    """Return the tensors whose sizes may follow from numbers, so that no declaration can tell them."""
+    found: set[str] = set()
+    for node in nodes:
+        if node.op_type in COUNTING or found & {*node.input, *captured(node)}:
+            found |= set(node.output)
+    return found
 
 
 def _choose_outputs(s: Scope) -> list[str]:
