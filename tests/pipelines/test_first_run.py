@@ -101,6 +101,13 @@ def test_a_large_model_is_not_run_and_that_is_said(
     assert "CPU: opens; not run: 0 bytes of weights, more than -1." in capsys.readouterr().out
 
 
+def test_inputs_that_no_array_fits_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, _ = _files(tmp_path, _FLOAT)
+    options = ["--input", str(source), "--output", str(tmp_path / "b.onnx"), "--no-keep-io-types"]
+    assert convert_fp32_to_bf16.main(options) == 0
+    assert "not run: input 'x' of type tensor(bfloat16) cannot be fed" in capsys.readouterr().out
+
+
 def test_a_model_that_is_refused_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

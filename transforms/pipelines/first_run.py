@@ -83,6 +83,9 @@ def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
     run = RunOptions(threads=options.threads, spin=False)  # a thread that looks for work finds none here
     try:
         inputs = open_as_user(*exported, replace(run, optimize=False)).inputs
+    except ValueError as error:  # bfloat16, for example, or a sequence
+        return replace(found, not_run=str(error))
+    try:
         found.sample, feed, wanted = _reference(options, run, inputs)
     except Exception as error:  # of the runtime, which shares no narrower class, and on the float model
         return replace(found, not_run=f"the float model does not run: {said_by_runtime(error)}")
