@@ -68,7 +68,7 @@ def test_a_stream_without_outliers_stays(norm: str) -> None:
 def test_large_models_rotate_what_is_rounded(norm: str, tried: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A norm that is one node leaves the stream before it in float; so does one in parts, left out here."""
     monkeypatch.setattr(outlying_streams, "_LARGE", 1)
-    monkeypatch.setattr(integer_sites, "_is_norm", lambda *_: False)
+    monkeypatch.setattr(integer_sites, "is_norm", lambda *_: False)
     _, done, _ = quantized(norm, 8, "U8S8")
     assert done.scheme is not None
     assert ("sum" in done.scheme.outliers) is tried
@@ -85,7 +85,7 @@ def test_models_are_as_many_as_there_is_time_for(
         searches.append(settle_outliers.settle_outliers(*arguments, **named))
         return searches[-1]
 
-    monkeypatch.setattr(integer_sites, "_is_norm", lambda *_: False)  # so that the stream is rounded
+    monkeypatch.setattr(integer_sites, "is_norm", lambda *_: False)  # so that the stream is rounded
     monkeypatch.setattr(settle_outliers, "models_to_search", lambda *_: most)
     monkeypatch.setattr(quantize_graph_module, "settle_outliers", _settle)
     _, done, _ = quantized("parts", 40, "U8S8")

@@ -15,10 +15,18 @@ from transforms import model_io
 from transforms.deploy.rounded_inputs import rounded_inputs
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph.number_shapes import judged_tensors
+from transforms.graph.typed import source_files
 from transforms.leave_float import leave_float
 from transforms.model.read_model import ModelError
 from transforms.model_io import Exported
-from transforms.runtime.compare_runs import feed_and_run, not_repeatable, run_in_time, too_large
+from transforms.run.tensor_sizes import TensorSizes
+from transforms.runtime.compare_runs import (
+    MOST_WEIGHTS,
+    feed_and_run,
+    not_repeatable,
+    run_in_time,
+    too_large,
+)
 from transforms.runtime.find_fault import find_fault
 from transforms.runtime.inputs import ModelInput
 from transforms.runtime.processor import has_vnni
@@ -77,10 +85,10 @@ def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
     or that is computed wrongly all the same; nothing is saved then.
     """
     exported = _export(graph, options)
-    found = FirstRun(exported, why_not_on_cpu(*exported), too_large(*exported))
+    found = FirstRun(exported, why_not_on_cpu(*exported), _too_large(graph, exported, options.source))
     if found.why_not is not None or found.not_run:
         return found
-    run = RunOptions(threads=options.threads, spin=False)  # a thread that looks for work finds none here
+    run = RunOptions(threads=options.threads, spin=False, arena=False)  # for one run neither pays
     try:
         inputs = open_as_user(*exported, replace(run, optimize=False)).inputs
     except ValueError as error:  # bfloat16, for example, or a sequence
@@ -89,6 +97,8 @@ def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
         found.sample, feed, wanted = _reference(options, run, inputs)
     except Exception as error:  # of the runtime, which shares no narrower class, and on the float model
         return replace(found, not_run=f"the float model does not run: {said_by_runtime(error)}")
+    if (taken := _bytes_of(graph, feed)) > MOST_WEIGHTS:
+        return replace(found, not_run=f"its tensors take {taken:,} bytes, more than {MOST_WEIGHTS:,}")
     try:
         return _run(graph, found, feed, wanted, run, options)
     except TimeoutError as error:
@@ -97,6 +107,21 @@ def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
         if found.trial is None and any(judged != [name] for name, judged in judged_tensors(graph).items()):
             return replace(found, not_run=f"it fails on {found.sample}: {error}")
         raise
+
+
+def _too_large(graph: gs.Graph, exported: Exported, source: Path) -> str:
+    """Return why running a model beside its float model would take too much, empty if it does not."""
+    files = source_files(graph)
+    stored = sum(path.stat().st_size for path in (files if source in files else [source]))
+    if stored > MOST_WEIGHTS:
+        return f"the float model has {stored:,} bytes, more than {MOST_WEIGHTS:,}"
+    return too_large(*exported)
+
+
+def _bytes_of(graph: gs.Graph, feed: Feed) -> int:
+    """Return what all tensors that nodes make of a feed take, those aside whose sizes numbers decide."""
+    names = [tensor.name for node in graph.nodes for tensor in node.outputs]
+    return TensorSizes(graph, names, lambda *_: {}).of(feed).total
 
 
 def _run(

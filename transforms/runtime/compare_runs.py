@@ -15,6 +15,7 @@ import onnxruntime as ort
 
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph.lazy_values import Weight, load_values
+from transforms.model.bounds import bytes_in_runs
 from transforms.model.proto_facts import bodies
 from transforms.model.quiet_settings import SILENT
 from transforms.model.read_model import ModelError
@@ -104,7 +105,7 @@ def why_not_compared(
 
 def too_large(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> str:
     """Return why running a model with its large weights would take too much, empty if it does not."""
-    held = sum(array.nbytes for array in weights.values())
+    held = sum(bytes_in_runs(one.dtype, one.nbytes // one.dtype.itemsize) for one in weights.values())
     if held > MOST_WEIGHTS:
         return f"{held:,} bytes of weights, more than {MOST_WEIGHTS:,}"
     if len(model.graph.node) > MOST_NODES:
