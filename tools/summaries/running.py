@@ -54,11 +54,12 @@ def rounded_line(found: FirstRun, graph: gs.Graph) -> Iterator[str]:
 def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iterator[str]:
     """Yield what is wrong with a model that is written all the same.
 
-    ``judged``: its outputs were compared on more samples before.
+    ``judged``: its outputs were compared on more samples before. Random numbers show that it runs, and little
+    of how good it is.
     """
     yield from (f"Warning: {reason}" for reason in found.wrong)
     error = found.trial.error if found.trial else None
-    if error is not None and not judged:
+    if error is not None and not judged and found.has_sample:
         yield from poor(error, found.sample, config)
 
 

@@ -37,6 +37,12 @@ from transforms.twins.attach_functions import attach_functions
 _MOST_KEPT = 16
 """Nodes left in float before a model is refused: each takes twenty sessions to find."""
 
+_MOST_AT_ONCE = 1 << 26
+"""Bytes of tensors at once above which a model is not run. Copies and outputs of three sessions take about
+three times that, and tools 200 MB beyond a plain run (tests/whole_models/test_bounded_memory.py)."""
+
+RANDOM = "random numbers"
+
 Samples = Callable[[Sequence[ModelInput]], Iterable[tuple[str, Feed]]]
 """Returns named feeds for the inputs of a model."""
 
@@ -76,6 +82,11 @@ class FirstRun:
     kept: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
+    @property
+    def has_sample(self) -> bool:
+        """Whether the model was run on a sample, and not on random numbers."""
+        return self.sample not in ("", RANDOM)
+
 
 def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
     """Export a graph, and run it once before it is saved.
@@ -97,8 +108,10 @@ def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
         found.sample, feed, wanted = _reference(options, run, inputs)
     except Exception as error:  # of the runtime, which shares no narrower class, and on the float model
         return replace(found, not_run=f"the float model does not run: {said_by_runtime(error)}")
-    if (taken := _bytes_of(graph, feed)) > MOST_WEIGHTS:
-        return replace(found, not_run=f"its tensors take {taken:,} bytes, more than {MOST_WEIGHTS:,}")
+    if (taken := _bytes_of(graph, feed)) > _MOST_AT_ONCE:
+        return replace(
+            found, not_run=f"its tensors take {taken:,} bytes at once, more than {_MOST_AT_ONCE:,}"
+        )
     try:
         return _run(graph, found, feed, wanted, run, options)
     except TimeoutError as error:
@@ -119,9 +132,8 @@ def _too_large(graph: gs.Graph, exported: Exported, source: Path) -> str:
 
 
 def _bytes_of(graph: gs.Graph, feed: Feed) -> int:
-    """Return what all tensors that nodes make of a feed take, those aside whose sizes numbers decide."""
-    names = [tensor.name for node in graph.nodes for tensor in node.outputs]
-    return TensorSizes(graph, names, lambda *_: {}).of(feed).total
+    """Return what tensors take at once for a feed, those aside whose sizes numbers decide."""
+    return TensorSizes(graph, (), lambda *_: {}).of(feed).at_once
 
 
 def _run(
@@ -204,7 +216,7 @@ def _reference(
     types, kinds = {one.name: one.dtype for one in inputs}, {one.name: one.dtype for one in model.inputs}
     if options.samples is None:
         sizes = [replace(one, dtype=kinds[one.name]) for one in inputs]
-        name, (feed, wanted) = "random numbers", feed_and_run(model, {}, sizes)
+        name, (feed, wanted) = RANDOM, feed_and_run(model, {}, sizes)
     else:
         sample, feed = next(iter(options.samples(model.inputs)))
         name, wanted = f"sample '{sample}'", run_in_time(model, feed)
