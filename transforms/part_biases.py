@@ -59,8 +59,6 @@ def _as_added(node: gs.Node, masks: NDArray[np.float32]) -> NDArray[np.float32] 
     """Return masks as they are added to what a layer makes; None if its rank is not known."""
     if node.op not in _CONVOLUTIONS:
         beta = np.float32(node.attrs.get("beta", 1.0))
-        if beta == 0:  # what a layer multiplies by 0 counts for nothing
-            return np.zeros_like(masks)
         with np.errstate(over="ignore"):  # as the layer overflows
             return masks * beta
     rank = next((len(t.shape) for t in (node.outputs[0], *node.inputs[:2]) if t.shape is not None), None)

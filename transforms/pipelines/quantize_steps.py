@@ -174,6 +174,7 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
             graph, exclude=targets.excluded, names=saturated
         )
         done.notes += [f"Saturated at +-3.38953139e38: {some_names(saturated)}"] if saturated else []
+    leave_out_biases(graph)  # of what was put together or taken apart meanwhile, too
     done.changes["biases with masks, added after the layer"] = _part_biases(graph, scheme, targets)
     if scheme.equalize_layers is True:
         done.changes[EQUALIZED] = equalize_layers(graph, exclude=targets.excluded)
