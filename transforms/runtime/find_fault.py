@@ -13,7 +13,8 @@ from transforms.graph.lazy_values import Weight
 from transforms.graph.proto_graphs import bodies_in, read_names
 from transforms.model.read_model import ModelError
 from transforms.runtime.session import RunOptions
-from transforms.runtime.trial import NOTICED, is_float, relative_error, run_as_user
+from transforms.runtime.trial import NOTICED, relative_error, run_as_user
+from transforms.search.output_metrics import is_float_array
 
 _SHARE = 0.25
 """Share of the error at the outputs that has to be there behind the node that makes it: later nodes may add
@@ -87,7 +88,7 @@ def _pairs(plain: Mapping[str, object], made: Mapping[str, object]) -> Iterator[
     """Yield both forms of what can be compared: float numbers, and levels of integers around their mean."""
     for name, array in plain.items():
         other = made[name]
-        if is_float(array):
+        if is_float_array(array):
             yield array, other
         elif isinstance(array, np.ndarray) and array.dtype.kind in "iu" and array.dtype.itemsize <= 2:
             assert isinstance(other, np.ndarray)

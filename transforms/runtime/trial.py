@@ -16,6 +16,7 @@ import onnx
 import onnxruntime as ort
 
 from ops.array_types import Feed
+from ops.metrics import sums_of_numbers
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph.lazy_values import Weight
 from transforms.model.detached_weights import fill
@@ -23,6 +24,7 @@ from transforms.model.read_model import ModelError
 from transforms.runtime.compare_runs import run_in_time
 from transforms.runtime.session import OpenModel, RunOptions, open_light
 from transforms.runtime.survival import how_it_ends, is_risky
+from transforms.search.output_metrics import is_float_array
 
 Outputs = Mapping[str, object]
 """What a run makes, by the names of the outputs: arrays, lists of arrays, or None."""
@@ -106,7 +108,9 @@ def try_model(
         made = run_as_user(light, weights, feed, options)
     except ModelError as error:
         return Trial({}, str(error))
-    known = [name for name, array in plain.items() if is_float(array) and is_float(wanted.get(name))]
+    known = [
+        name for name, array in plain.items() if is_float_array(array) and is_float_array(wanted.get(name))
+    ]
     return Trial({name: _errors(wanted[name], made[name], plain[name]) for name in known})
 
 
@@ -151,11 +155,6 @@ def _how_it_ends(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> str:
     return how_it_ends(whole, int(ort.GraphOptimizationLevel.ORT_ENABLE_ALL))
 
 
-def is_float(value: object) -> bool:
-    """Return whether a value is an array of float numbers."""
-    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
-
-
 def relative_error(wanted: object, found: object) -> float:
     """Return squared error by power of an array; infinite where the other has another shape or NaN.
 
@@ -164,9 +163,8 @@ def relative_error(wanted: object, found: object) -> float:
     assert isinstance(wanted, np.ndarray) and isinstance(found, np.ndarray)
     if wanted.shape != found.shape:
         return np.inf
-    counted = np.isfinite(wanted)
-    x, y = wanted[counted].astype(np.float64), found[counted].astype(np.float64)
-    if not np.isfinite(y).all():
+    sums = sums_of_numbers(wanted, found)
+    if sums.other_non_finite:
         return np.inf
-    error, power = float(np.square(x - y).sum()), float(np.square(x).sum())
+    error, power = sums.error_energy, sums.baseline_energy
     return 0.0 if error == 0 else error / power if power else np.inf

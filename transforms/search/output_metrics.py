@@ -154,7 +154,7 @@ def _floats(pair: OutputsPair) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         yield f, q if q.shape == f.shape else np.full(f.shape, np.nan)
 
 
-def is_float_array(array: NDArray[Any]) -> bool:
+def is_float_array(array: object) -> bool:
     """Return whether an output is an array of a floating type, bfloat16 included: a sequence is none."""
     return isinstance(array, np.ndarray) and (array.dtype.kind == "f" or array.dtype.name == "bfloat16")
 
