@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 import onnxruntime as ort
 
 from transforms.files.array_header import ArrayHeader
+from transforms.model.read_model import ModelError
 
 _NUMPY_TYPES = {
     "tensor(float)": np.float32,
@@ -33,7 +34,7 @@ class ModelInput:
 def model_inputs(graph: gs.Graph) -> tuple[ModelInput, ...]:
     """Return the inputs of a graph, as a session on it would describe them.
 
-    Raises ValueError for an input without type and shape, of a type that NumPy does not have, or that is no
+    Raises ModelError for an input without type and shape, of a type that NumPy does not have, or that is no
     tensor.
     """
     return tuple(_of_tensor(tensor) for tensor in graph.inputs)
@@ -79,12 +80,12 @@ def random_array(one: ModelInput, random: np.random.Generator) -> np.ndarray:
 def _of_tensor(tensor: gs.Tensor) -> ModelInput:
     if isinstance(tensor, gs.Variable) and tensor.type != "tensor_type":
         kind = str(tensor.type).removesuffix("_type").replace("_", " ")
-        raise ValueError(f"input '{tensor.name}' is of type {kind}, samples hold only tensors")
+        raise ModelError(f"input '{tensor.name}' is of type {kind}, samples hold only tensors")
     if tensor.dtype is None or tensor.shape is None:
-        raise ValueError(f"input '{tensor.name}' has no declared type and shape")
+        raise ModelError(f"input '{tensor.name}' has no declared type and shape")
     if isinstance(tensor.dtype, int):  # how graph-surgeon writes the types that NumPy does not have
         kind = onnx.TensorProto.DataType.Name(tensor.dtype)
-        raise ValueError(f"input '{tensor.name}' of type {kind} cannot be fed from arrays")
+        raise ModelError(f"input '{tensor.name}' of type {kind} cannot be fed from arrays")
     dtype = np.dtype(tensor.dtype)
     shape = tuple(size if isinstance(size, int) and size >= 0 else None for size in tensor.shape)
     return ModelInput(tensor.name, np.dtype(np.str_) if dtype.kind == "O" else dtype, shape)
