@@ -154,8 +154,8 @@ class _Search:
         def _hold(given_up: Sequence[int]) -> bool:
             return self._holds(every - set(given_up))
 
-        order: list[int] = [len(self._everything), *others]
-        return every - set(add_in_groups(order, _hold, together=True))
+        given_up = add_in_groups([len(self._everything), *others], _hold, together=True)
+        return every - set(given_up)
 
     def _holds(self, kept: Kept) -> bool:
         return self._target.holds(self._written(one for part in kept for one in self._patterns(part)))
