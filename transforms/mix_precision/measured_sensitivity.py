@@ -20,7 +20,7 @@ from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import METRICS
 from transforms.search.user_metric import absolute_place
 
-RUNS = 256
+RUNS = 128
 """Runs in all, or one of each layer and format: as many samples are taken as come to that.
 
 A single sample ranks the 48 layers of MiniLM from A16W8 to A8W8 as all 64 do, with Spearman's correlation of
