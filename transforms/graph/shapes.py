@@ -103,7 +103,7 @@ def _broadcast(sizes: list[int | None]) -> int | None:
 def restores(
     node: gs.Node, reduced: bool, axes: tuple[int, ...], shape: Shape | None, constants: Constants
 ) -> bool:
-    """Return whether an Unsqueeze, Reshape or Expand gives a statistic of x the shape of x, or 1 along the axes.
+    """Return whether an Unsqueeze, Reshape or Expand gives a statistic of x its shape, or 1 along the axes.
 
     The statistic is without these axes if ``reduced``, and x has the given ``shape``.
     """

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
+from transforms.graph import walk
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -26,7 +28,7 @@ def slots(node: gs.Node) -> list[Slot]:
 
 def passed_on(node: gs.Node) -> Iterator[tuple[gs.Tensor, gs.Tensor]]:
     """Yield each tensor that is handed to a body, to the next round or out, with what it is called there."""
-    for slot in slots(node):
+    for slot in slots(node) or _map_slots(node):
         given = None if slot.node_input is None else node.inputs[slot.node_input]
         made = None if slot.node_output is None else node.outputs[slot.node_output]
         if given is not None and made is not None:
@@ -61,6 +63,13 @@ def _scan_slots(node: gs.Node) -> Iterator[Slot]:
         yield Slot((body,), index, index, None, None)
     for index in range(states, len(node.outputs)):
         yield Slot((body,), None, None, index, index)
+
+
+def _map_slots(node: gs.Node) -> Iterator[Slot]:
+    """Yield the slots of a SequenceMap, whose body is given elements of sequences; none of a node without."""
+    for body in walk.bodies(node):
+        yield from (Slot((body,), index, index, None, None) for index in range(len(body.inputs)))
+        yield from (Slot((body,), None, None, index, index) for index in range(len(body.outputs)))
 
 
 _SLOTS: dict[str, Callable[[gs.Node], Iterator[Slot]]] = {
