@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes
 from transforms.graph.constants import Constants
-from transforms.graph.definitions import changes, definition
+from transforms.graph.schemas import changes, definition
 
 LEAST = 13
 """The oldest opset to which a model can be lowered."""
