@@ -9,11 +9,19 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, schemas, walk
+from transforms.graph.dot_products import is_dot_product
 from transforms.graph.selection import Exclusion, resolve
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
 from transforms.plan.exact_arithmetic import exact_steps, positions, shape_arithmetic
-from transforms.plan.rounding_plan import LEARNED, RoundingPlan, is_downcast, is_saturation, is_upcast
+from transforms.plan.rounding_plan import (
+    DEQUANTIZE,
+    LEARNED,
+    QUANTIZE,
+    is_downcast,
+    is_saturation,
+    is_upcast,
+)
 
 _NAMES = {dtypes.FLOAT: "float32", dtypes.FLOAT16: "float16", dtypes.BFLOAT16: "bfloat16"}
 _TOOLS = {"float32": "tools.convert_fp32_to_bf16", "float16": "tools.convert_fp16_to_bf16"}
@@ -50,7 +58,7 @@ def describe(graph: gs.Graph) -> State:
     recorded = provenance.option(graph.info.metadata, "format")
     if recorded is not None:
         return State(element, f"format {recorded}")
-    return State(element, "every tensor is rounded" if _is_rounded_throughout(graph) else None)
+    return State(element, "what its layers read is rounded" if _is_rounded(graph) else None)
 
 
 def require(state: State, source: str, name: str) -> None:
@@ -114,8 +122,19 @@ def _count(tensors: Iterable[gs.Tensor]) -> Counter[int]:
     return Counter(element for element in map(dtypes.element_type, tensors) if element in _NAMES)
 
 
-def _is_rounded_throughout(graph: gs.Graph) -> bool:
-    elements = {dtypes.element_type(t) for node in walk.nodes(graph) for t in (*node.inputs, *node.outputs)}
-    if dtypes.BFLOAT16 not in elements or dtypes.FLOAT16 in _arithmetic(graph):
-        return False
-    return not RoundingPlan(graph, dtypes.BFLOAT16).roundings
+def _is_rounded(graph: gs.Graph) -> bool:
+    """Return whether most dot products, or nodes where there are none, read nothing but rounded numbers.
+
+    A plan of roundings would tell whether any is left, at the cost of all rules of exactness.
+    """
+    nodes = [node for node in walk.nodes(graph) if node.op not in ("Cast", QUANTIZE, DEQUANTIZE)]
+    operands = [node.inputs[:2] for node in nodes if is_dot_product(node)] or [node.inputs for node in nodes]
+    read = [[tensor for tensor in tensors if dtypes.element_type(tensor) in _NAMES] for tensors in operands]
+    rounded = sum(bool(tensors) and all(map(_is_bfloat16, tensors)) for tensors in read)
+    return 2 * rounded > sum(map(bool, read))
+
+
+def _is_bfloat16(tensor: gs.Tensor) -> bool:
+    if dtypes.is_type(tensor, dtypes.FLOAT):
+        return any(is_upcast(node, dtypes.BFLOAT16) for node in tensor.inputs)
+    return dtypes.is_type(tensor, dtypes.BFLOAT16)
