@@ -138,7 +138,7 @@ def _scan(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> None:
 
 
 def _clip(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> list[NodeProto] | None:
-    """Clip before opset 11 has bounds as attributes; the converter makes them float32 whatever the data are."""
+    """Clip before opset 11 has bounds as attributes, which the converter makes float32 whatever the data."""
     if facts.types.get(node.input[0], TensorProto.UNDEFINED) == TensorProto.FLOAT:
         return None
     bounds = {"min": -_LARGEST, "max": _LARGEST} | attributes_of(node)
@@ -146,7 +146,7 @@ def _clip(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> list[
 
 
 def _pad(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> list[NodeProto]:
-    """Pad before opset 11 has attributes, too; the converter leaves the filling of other modes where it was."""
+    """Pad before opset 11 has attributes, too; the converter gives every filling the type float32."""
     attributes = attributes_of(node)
     mode, value = attributes.get("mode", b"constant").decode(), attributes.get("value", 0.0)
     inputs = {"pads": np.array(attributes["pads"], np.int64)}
