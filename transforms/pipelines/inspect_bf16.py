@@ -14,14 +14,7 @@ from transforms.graph.selection import Exclusion, resolve
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
 from transforms.plan.exact_arithmetic import exact_steps, positions, shape_arithmetic
-from transforms.plan.rounding_plan import (
-    DEQUANTIZE,
-    LEARNED,
-    QUANTIZE,
-    is_downcast,
-    is_saturation,
-    is_upcast,
-)
+from transforms.plan.rounding_plan import LEARNED, RoundingPlan, is_downcast, is_saturation, is_upcast
 
 _NAMES = {dtypes.FLOAT: "float32", dtypes.FLOAT16: "float16", dtypes.BFLOAT16: "bfloat16"}
 _TOOLS = {"float32": "tools.convert_fp32_to_bf16", "float16": "tools.convert_fp16_to_bf16"}
@@ -123,15 +116,17 @@ def _count(tensors: Iterable[gs.Tensor]) -> Counter[int]:
 
 
 def _is_rounded(graph: gs.Graph) -> bool:
-    """Return whether most dot products, or nodes where there are none, read nothing but rounded numbers.
+    """Return whether most dot products read nothing but rounded numbers.
 
-    A plan of roundings would tell whether any is left, at the cost of all rules of exactness.
+    A model without any has no rounding left to plan, at the cost of all rules of exactness.
     """
-    nodes = [node for node in walk.nodes(graph) if node.op not in ("Cast", QUANTIZE, DEQUANTIZE)]
-    operands = [node.inputs[:2] for node in nodes if is_dot_product(node)] or [node.inputs for node in nodes]
-    read = [[tensor for tensor in tensors if dtypes.element_type(tensor) in _NAMES] for tensors in operands]
-    rounded = sum(bool(tensors) and all(map(_is_bfloat16, tensors)) for tensors in read)
-    return 2 * rounded > sum(map(bool, read))
+    if dtypes.FLOAT16 in _arithmetic(graph):
+        return False
+    layers = [node for node in walk.nodes(graph) if is_dot_product(node)]
+    if layers:
+        return 2 * sum(all(map(_is_bfloat16, node.inputs[:2])) for node in layers) > len(layers)
+    has_bfloat16 = any(map(_has_bfloat16, walk.nodes(graph)))
+    return has_bfloat16 and not RoundingPlan(graph, dtypes.BFLOAT16).roundings
 
 
 def _is_bfloat16(tensor: gs.Tensor) -> bool:
