@@ -7,7 +7,7 @@ number of tensors, not on the number of samples.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from itertools import chain
 
 import numpy as np
@@ -15,12 +15,11 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibration import Calibration
+from transforms.calibrate.each_sample import NamedFeeds, add_each, merge_each
 from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.range_statistics import RangeStats
 from transforms.calibrate.sample_statistics import (
-    EachSample,
-    Into,
     Progress,
     SampleStatistics,
     Statistics,
@@ -30,11 +29,10 @@ from transforms.calibrate.sample_statistics import (
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.graph.value_limits import Limits, limits_of
+from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
 
 __all__ = ["Calibration", "CalibrationOptions", "Progress", "calibrate"]
-
-NamedFeeds = Iterable[tuple[str, Mapping[str, np.ndarray]]]
 
 
 def calibrate(
@@ -45,7 +43,7 @@ def calibrate(
     *,
     channels: Collection[TensorAxis] = (),
     run: RunOptions | None = None,
-    sharing: EachSample | None = None,
+    workers: Workers | None = None,
     progress: Progress | None = None,
     halved: bool = False,
     most: int | None = None,
@@ -55,10 +53,10 @@ def calibrate(
     Tensors are constants, inputs and whatever the nodes of the main graph make. Of those in ``channels`` the
     moments along the axis are found, too; a tensor may be there with several axes. ``progress`` is called
     with the number of samples done and, if the feeds tell, the number of all. Where all tensors are
-    constants, no feed is taken. The graph is not changed. ``sharing``: what runs the samples in place of
-    this process, :class:`transforms.calibrate.shared_samples.Sharing`; without it each run has the threads
-    that ``run`` says. ``halved``: statistics of every second sample are kept, too. ``most``: numbers of all
-    samples together, as the first tells, up to which histograms are made.
+    constants, no feed is taken. The graph is not changed. ``workers`` run the samples, each on one
+    thread unless ``run`` says how many; without them each run has the threads that ``run`` says. ``halved``:
+    statistics of every second sample are kept, too. ``most``: numbers of all samples together, as the first
+    tells, up to which histograms are made.
 
     NaN and infinities are left out. Raises ValueError, naming tensor and sample, for a name that is not
     there, is inside a body or no float32 tensor, for NaN in an output, with the infinity that it comes of,
@@ -86,8 +84,12 @@ def calibrate(
         number = numbers.setdefault(sample, len(numbers))
         return [whole[name] for whole in (observed, *halves[number % 2 :][:1])]
 
-    each = sharing or _each_sample
-    if not each(graph, halves[0] if halved else observed, feeds, options, run, progress, _into):
+    wanted = halves[0] if halved else observed
+    if workers:
+        done = merge_each(graph, wanted, feeds, options, run, workers, _into, progress)
+    else:
+        done = add_each(SampleStatistics(graph, wanted, options, run), feeds, _into, progress)
+    if not done:
         raise ValueError("the calibration data hold no sample")
     for name in (observed.keys() - constants.keys()) if halved else ():
         observed[name].histogram = _sum(half[name].histogram for half in halves)
@@ -121,25 +123,6 @@ def _sum(histograms: Iterable[Histogram | None]) -> Histogram | None:
             total = total or Histogram()
             total.merge(one)
     return total
-
-
-def _each_sample(
-    graph: gs.Graph,
-    wanted: Statistics,
-    feeds: NamedFeeds,
-    options: CalibrationOptions,
-    run: RunOptions | None,
-    progress: Progress | None,
-    into: Into,
-) -> int:
-    """Add the numbers of one sample after another."""
-    model = SampleStatistics(graph, wanted, options, run)
-    total, done = operator.length_hint(feeds, 0) or None, 0
-    for done, (sample, feed) in enumerate(feeds, 1):
-        model.of(sample, feed, into)
-        if progress:
-            progress(done, total)
-    return done
 
 
 def _constants(graph: gs.Graph, names: Collection[str]) -> dict[str, np.ndarray]:
