@@ -16,10 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.helpers.serial_executor import deadly_workers
 from tools.cli.executors import workers as workers_of
-from transforms.calibrate import each_sample
+from transforms.calibrate import calibrate as calibrate_module
 from transforms.calibrate.cache import calibrate_cached
-from transforms.calibrate.calibrate import Calibration, CalibrationOptions, calibrate
-from transforms.calibrate.each_sample import SampleTask
+from transforms.calibrate.calibrate import Calibration, CalibrationOptions, SampleTask, calibrate
 from transforms.calibrate.range_statistics import encode
 from transforms.model import graph_proto
 from transforms.run.feeds import Feeds, open_feeds
@@ -109,12 +108,12 @@ def test_runs_have_the_same_number_of_threads_everywhere(monkeypatch: pytest.Mon
     """Sums that are spread over threads differ in the last bits with their number."""
     seen: list[RunOptions | None] = []
 
-    class _Seen(each_sample.SampleStatistics):
+    class _Seen(calibrate_module.SampleStatistics):
         def __init__(self, *given: Any) -> None:
             seen.append(given[3])
             super().__init__(*given)
 
-    monkeypatch.setattr(each_sample, "SampleStatistics", _Seen)
+    monkeypatch.setattr(calibrate_module, "SampleStatistics", _Seen)
     graph = model()
     for run in (None, RunOptions(), RunOptions(threads=3)):
         calibrate(graph, NAMES, feeds(graph, 1), OPTIONS, run=run, workers=Workers())
