@@ -19,11 +19,10 @@ import onnx_graphsurgeon as gs
 
 from transforms.files import model_files
 from transforms.files.atomic_write import destination, naming
-from transforms.files.data_files import data_name
-from transforms.files.model_files import clear_leftovers, put_in_place
+from transforms.files.cleanup import temporary
+from transforms.files.model_files import clear_leftovers, data_name, put_in_place
 from transforms.files.named_file import named
 from transforms.files.runtime_message import said_by_runtime
-from transforms.files.temporary_files import temporary
 from transforms.graph.lazy_values import PACKED, Weight, stored, stored_bytes
 from transforms.graph.typed import Graph, source_files
 from transforms.model import detached_weights, graph_proto

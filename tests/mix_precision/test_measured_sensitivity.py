@@ -21,7 +21,7 @@ from transforms.mix_precision.evaluation import EvaluationSet
 from transforms.mix_precision.measured_sensitivity import measure_sensitivity
 from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.mix_precision.sensitivity import Sensitivity
-from transforms.model.provenance import model_hash
+from transforms.model.graph_proto import model_hash
 from transforms.run.task_log import TaskLog
 from transforms.run.workers import Workers
 from transforms.scheme import preset

@@ -18,8 +18,7 @@ from transforms.graph import walk
 from transforms.graph.lazy_values import LARGE, Computed, is_weightless
 from transforms.model import read_model
 from transforms.model.read_model import ModelError
-from transforms.model.wire_format import pieces
-from transforms.model.wire_scan import without_raw_data
+from transforms.model.wire_format import pieces, without_raw_data
 from transforms.runtime import session
 from transforms.saturate import saturate
 

@@ -28,8 +28,8 @@ from transforms.pipelines.quantize_steps import Quantized
 from transforms.run.feeds import open_feeds, random_feeds
 from transforms.run.run_model import open_model
 from transforms.run.workers import Workers
+from transforms.runtime.devices import has_vnni
 from transforms.runtime.inputs import model_inputs
-from transforms.runtime.processor import has_vnni
 from transforms.runtime.session import RunOptions
 from transforms.runtime.trial import open_as_user
 from transforms.scheme import Scheme

@@ -17,12 +17,12 @@ import onnx_graphsurgeon as gs
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate, limit
 from transforms.calibrate.range_statistics import RangeStats, decode, encode
 from transforms.files.atomic_write import destination, replacing
-from transforms.files.folder_lock import locked
+from transforms.files.cleanup import locked
 from transforms.files.model_files import clear_leftovers
 from transforms.files.named_file import in_words, read_text
 from transforms.graph.dot_products import TensorAxis
 from transforms.model import provenance
-from transforms.model.provenance import model_hash
+from transforms.model.graph_proto import model_hash
 from transforms.model_io import check_output
 from transforms.run.feeds import Feeds
 from transforms.run.workers import Workers

@@ -19,7 +19,7 @@ from transforms.graph import walk
 from transforms.graph.number_shapes import in_words, judged_tensors
 from transforms.mix_precision.mixed_model import MixedModel
 from transforms.model import provenance
-from transforms.model.provenance import model_hash
+from transforms.model.graph_proto import model_hash
 from transforms.run.feeds import Feeds, open_feeds
 from transforms.run.instrumented_model import open_showing
 from transforms.run.task_log import TaskLog

@@ -11,7 +11,7 @@ import onnx.external_data_helper as external
 from numpy.typing import NDArray
 
 from transforms.graph.lazy_values import LARGE, Computed, Weight
-from transforms.model.wire_scan import without_raw_data
+from transforms.model.wire_format import without_raw_data
 
 _ARRAY_TYPE_NAMES = (
     *("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "BOOL"),

@@ -21,9 +21,7 @@ from transforms.deploy import rounded_inputs
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph.lazy_values import Weight
 from transforms.model import detached_weights, graph_proto
-from transforms.model.bounds import PROTOBUF_LIMIT, bytes_in_runs, refuse_bomb
-from transforms.model.distinct_nodes import distinct_nodes
-from transforms.model.empty_tensors import unsafe_optimizers
+from transforms.model.bounds import PROTOBUF_LIMIT, bytes_in_runs, refuse_bomb, unsafe_optimizers
 from transforms.model.quiet_settings import quiet_settings
 from transforms.model.read_model import ModelError
 from transforms.runtime.devices import DEVICES
@@ -31,9 +29,7 @@ from transforms.runtime.devices import provider as device_provider
 from transforms.runtime.inputs import session_input
 from transforms.runtime.on_provider import MissingKernelError, ProviderError, start_on
 from transforms.runtime.run_options import RunOptions
-from transforms.runtime.share_mapped import share_mapped
-from transforms.runtime.shared_arrays import is_shareable, value_of
-from transforms.runtime.weight_arrays import weight_arrays
+from transforms.runtime.weight_arrays import share_weights, weight_arrays
 
 _BLOCKS = "NchwcTransformer"
 _NO_PREPACKING = "session.disable_prepacking"
@@ -44,9 +40,7 @@ _MOST_COPIED = 1 << 31
 of another type, might not fit into memory."""
 
 _NO_INTEGER_KERNELS = "session.disable_quant_qdq"
-_MANY_NODES = 4000  # a session on as many is open in 0.2 s
 _MANY = 256  # inputs: below, binding each takes longer than looking for it
-_NOWHERE = "memory"  # a location that is never read: the arrays take its place
 _BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # domains that need no library
 
 
@@ -145,8 +139,7 @@ def why_not_on_cpu(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) ->
     """Return why the installed ONNX Runtime's CPU provider cannot load a light model, or None if it can.
 
     Our operators are registered. Large weights are declared as inputs, which changes nothing about which
-    kernels a node needs. Of a model with many nodes only those are loaded that differ: the time that the
-    runtime takes grows faster than their number.
+    kernels a node needs.
     """
     return why_not_on("CPUExecutionProvider", detached_weights.as_inputs(light, dict(weights)))
 
@@ -157,12 +150,8 @@ def why_not_on(provider: str, model: onnx.ModelProto) -> str | None:
 
     The model's large weights are inputs.
     """
-    if len(model.graph.node) > _MANY_NODES:
-        model = distinct_nodes(model) or model
-    content = model.SerializeToString()
     try:
-        settings = session_settings(RunOptions(optimize=False))
-        start_on(provider, content, settings)
+        start_on(provider, model.SerializeToString(), session_settings(RunOptions(optimize=False)))
     except Exception as error:  # the runtime's exceptions share no narrower class
         return said_by_runtime(error)
     return None
@@ -209,7 +198,8 @@ def _start_light(
     settings = session_settings(options, with_operators=not known)
     if in_order:
         settings.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-    disabled = _without_copies(settings, _share(light, weights, settings), options)
+    share_weights(light, weights, settings)
+    disabled = _without_copies(settings, _bytes_in_runs(weights), options)
     size = light.ByteSize()
     if size > PROTOBUF_LIMIT:
         raise ValueError(
@@ -234,25 +224,6 @@ def _start(
         raise MissingKernelError(f"{provider} cannot run the model: {said_by_runtime(error)}") from error
     except Exception as error:  # the runtime's exceptions share no narrower class
         raise ModelError(f"ONNX Runtime refuses the model: {said_by_runtime(error)}") from error
-
-
-def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: ort.SessionOptions) -> int:
-    """Let the runtime find the arrays where they are; those that it cannot read go into the model.
-
-    Returns the bytes of all of them when the model is open.
-    """
-    mapped = share_mapped(light, weights, settings)
-    stored = _bytes_in_runs(weights)
-    weights = {name: array for name, array in weights.items() if name not in mapped}
-    shared = {name: array for name, array in weights.items() if is_shareable(array)}
-    detached_weights.fill(light, {name: array for name, array in weights.items() if name not in shared})
-    for tensor in light.graph.initializer:
-        if tensor.name in shared:
-            tensor.data_location = onnx.TensorProto.EXTERNAL
-            tensor.external_data.add(key="location", value=_NOWHERE)
-    values = [value_of(array) for array in shared.values()]
-    settings.add_external_initializers(list(shared), values)
-    return stored
 
 
 def _bytes_in_runs(weights: Mapping[str, Weight]) -> int:
