@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 
 from transforms.graph.proto_graphs import bodies_in
+from transforms.model.model_error import ModelError
 from transforms.model.quiet_settings import compute
-from transforms.model.read_model import ModelError
 
 LARGEST = 1 << 29
 """Bytes of one constant: a mask of 8192 x 16384 in float32 still passes."""

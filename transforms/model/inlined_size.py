@@ -14,7 +14,7 @@ import onnx
 
 from transforms.graph.proto_graphs import bodies_in
 from transforms.model.local_functions import Key, called, key_of, nodes_in, shown
-from transforms.model.read_model import ModelError
+from transforms.model.model_error import ModelError
 
 MOST_NODES = 1 << 15
 """Nodes that inlining may add: more than the largest models have, and half a minute of work."""

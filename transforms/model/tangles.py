@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 import onnx
 
 from transforms.graph.proto_graphs import bodies_in
-from transforms.model.read_model import ModelError
+from transforms.model.model_error import ModelError
 
 
 def refuse_tangles(graph: onnx.GraphProto) -> None:

@@ -11,8 +11,8 @@ from types import MappingProxyType
 
 import onnxruntime as ort
 
+from transforms.model.model_error import ModelError
 from transforms.model.quiet_settings import SILENT
-from transforms.model.read_model import ModelError
 
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType({_CUDA: {"use_tf32": "0"}})

@@ -22,8 +22,8 @@ from transforms.files.runtime_message import said_by_runtime
 from transforms.graph.lazy_values import Weight
 from transforms.model import detached_weights, graph_proto
 from transforms.model.bounds import PROTOBUF_LIMIT, bytes_in_runs, refuse_bomb, unsafe_optimizers
+from transforms.model.model_error import ModelError
 from transforms.model.quiet_settings import quiet_settings
-from transforms.model.read_model import ModelError
 from transforms.runtime.devices import DEVICES
 from transforms.runtime.devices import provider as device_provider
 from transforms.runtime.inputs import session_input
