@@ -36,6 +36,7 @@ ROOMS = [
     *(
         "run",
         "calibrate",
+        "judge",
         "outliers",
         "choose_ranges",
         "layers",

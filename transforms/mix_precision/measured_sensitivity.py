@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from transforms.choose_ranges.output_views import show
+from transforms.judge.output_views import show
 from transforms.mix_precision.candidates import Candidate
 from transforms.mix_precision.evaluation import EvaluationSet
 from transforms.mix_precision.mixed_model import MixedModel
