@@ -27,8 +27,8 @@ from transforms.graph.lazy_values import PACKED, Weight, stored, stored_bytes
 from transforms.graph.typed import Graph, source_files
 from transforms.model import detached_weights, graph_proto
 from transforms.model.bounds import PROTOBUF_LIMIT
+from transforms.model.mapped_weights import Piece, pieces
 from transforms.model.read_model import ModelError, check_opsets, read
-from transforms.model.wire_format import Piece, pieces
 from transforms.opset.compare_inlined import compare_inlined
 from transforms.twins.attach_functions import attach_functions
 

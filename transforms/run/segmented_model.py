@@ -22,7 +22,7 @@ from transforms.files import cleanup
 from transforms.graph import dtypes, walk
 from transforms.graph.lazy_values import load_values
 from transforms.graph.typed import Graph, info_of
-from transforms.run.activation_store import Store, Value, bytes_of
+from transforms.run.activation_store import ActivationStore, Value, bytes_of
 from transforms.run.instrumented_model import InstrumentedModel, show_tensors
 from transforms.run.run_each import run_each, with_fixed_threads
 from transforms.run.workers import Workers
@@ -35,31 +35,12 @@ _STEP = "step.pickle"
 
 
 @dataclass(frozen=True)
-class Step:
-    """Nodes that run together for tensors of some ``names``.
+class _Step:
+    """Nodes that run together: the types of their ``inputs``, and what is taken of what they make."""
 
-    ``inputs``: the types of what is kept and they read; ``made``: what is taken of what they make;
-    ``needed``: what is to be kept after them; ``stale``: what was kept and is not needed any more.
-    """
-
-    names: tuple[str, ...]
     nodes: list[gs.Node]
     inputs: Mapping[str, np.dtype]
-    made: frozenset[str]
-    needed: frozenset[str]
-    stale: tuple[str, ...]
-
-    def feed(self, sample: int, store: Store) -> dict[str, Any]:
-        """Return the inputs of the nodes for a sample."""
-        return {name: store.get(sample, name) for name in self.inputs}
-
-    def keep(self, sample: int, found: Mapping[str, Any], store: Store) -> tuple[dict[str, Any], int]:
-        """Store what was made of a sample and is needed; return tensors by ``names``, and bytes in memory."""
-        held = [*found.values(), *(store.get(sample, name) for name in self.inputs if name not in found)]
-        asked = {name: found[name] if name in found else store.get(sample, name) for name in self.names}
-        for name in self.needed & found.keys():
-            store.put(sample, name, found[name])
-        return asked, sum(map(bytes_of, held))
+    made: list[str]
 
 
 class SegmentedRun:
@@ -70,7 +51,7 @@ class SegmentedRun:
         graph: gs.Graph,
         feeds: Sequence[Feed],
         wanted: Collection[str],
-        store: Store,
+        store: ActivationStore,
         options: RunOptions | None = None,
         workers: Workers | None = None,
     ) -> None:
@@ -105,19 +86,6 @@ class SegmentedRun:
         The iterator has to be taken to its end. Names that were ``wanted`` are dropped by :meth:`forget`,
         or at once where this is the ``last`` time that they are asked for.
         """
-        step = self._begin(names, last=last)
-        feeds = (step.feed(i, self._store) for i in range(self._count))
-        for i, found in enumerate(self._run(step, feeds)):
-            asked, size = step.keep(i, found, self._store)
-            self.largest_step = max(self.largest_step, size)
-            self._types |= {name: self._type_of(name, found[name]) for name in step.needed & found.keys()}
-            for name in step.stale:
-                self._store.drop(i, name)
-            yield asked
-        self._kept = (self._kept | step.made) & step.needed
-
-    def _begin(self, names: Sequence[str], *, last: bool = False) -> Step:
-        """Return what has to run for tensors of these names; its nodes count as done from now on."""
         if last:
             for name in names:
                 if name in self._wanted:
@@ -129,7 +97,19 @@ class SegmentedRun:
         inputs = {name: self._types[name] for name in sorted(read & self._kept)}
         stale = [name for name in {*inputs, *names} & self._kept if name not in needed]
         made = {tensor.name for node in ahead for tensor in node.outputs} & (needed | set(names))
-        return Step(tuple(names), ahead, inputs, frozenset(made), frozenset(needed), tuple(stale))
+        get = self._store.get
+        feeds = ({name: get(i, name) for name in inputs} for i in range(self._count))
+        for i, found in enumerate(self._run(_Step(ahead, inputs, sorted(made)), feeds)):
+            held = [*found.values(), *(get(i, name) for name in inputs if name not in found)]
+            self.largest_step = max(self.largest_step, sum(map(bytes_of, held)))
+            asked = {name: found[name] if name in found else get(i, name) for name in names}
+            for name in needed & found.keys():
+                self._store.put(i, name, found[name])
+                self._types[name] = self._type_of(name, found[name])
+            for name in stale:
+                self._store.drop(i, name)
+            yield asked
+        self._kept = (self._kept | made) & needed
 
     def _type_of(self, name: str, value: Value) -> np.dtype:
         """Return the type of an array, or of those of a sequence, which may be without one."""
@@ -139,7 +119,7 @@ class SegmentedRun:
         assert element is not None, f"a sequence of unknown type, '{name}', is not kept"
         return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element))
 
-    def _part(self, step: Step) -> Graph:
+    def _part(self, step: _Step) -> Graph:
         return Graph(
             nodes=step.nodes,
             opset=self._graph.opset,
@@ -148,13 +128,13 @@ class SegmentedRun:
             info=info_of(self._graph),
         )
 
-    def _run(self, step: Step, feeds: Iterator[Feed]) -> Iterator[dict[str, Any]]:
+    def _run(self, step: _Step, feeds: Iterator[Feed]) -> Iterator[dict[str, Any]]:
         """Yield what the nodes of a step make of the feeds, one after another."""
         if not step.nodes:
             yield from ({} for _ in feeds)
             return
         options, part = with_fixed_threads(self._options), self._part(step)
-        made, sequences = sorted(step.made), self._sequences
+        made, sequences = step.made, self._sequences
         if self._workers is None:
             model = InstrumentedModel(part, made, options, inputs=step.inputs, sequences=sequences)
             yield from run_each(model.run, feeds, self._options)
