@@ -49,10 +49,11 @@ def calibrate_cached(
 ) -> tuple[Calibration, int]:
     """Calibrate what the file at ``path`` lacks.
 
-    Arguments are those of :func:`transforms.calibrate.calibrate.calibrate`. Returns the calibration and how many tensors of it came from the file, to which the others are added; the
-    file is made if it is not there. The data are read once to know them, and once more if anything is
-    missing. Raises ValueError when the file is not a calibration cache, or the feeds can be taken only once;
-    OSError when the file cannot be read or written. It is written whole or not at all.
+    Arguments are those of :func:`transforms.calibrate.calibrate.calibrate`. Returns the calibration and how
+    many tensors of it came from the file, to which the others are added; the file is made if it is not there.
+    The data are read once to know them, and once more if anything is missing. Raises ValueError when the file
+    is not a calibration cache, or the feeds can be taken only once; OSError when the file cannot be read or
+    written. It is written whole or not at all.
     """
     path, options = check_output(path, force=True), options or CalibrationOptions()
     entries = _read(path)
