@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 
 import onnx
 
-from transforms.graph.definitions import changes, definition
 from transforms.graph.proto_graphs import bodies_in
 from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.schemas import changes, definition
 
 Key = tuple[str, str, str]
 """Domain, name and overload."""
