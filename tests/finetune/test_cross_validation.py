@@ -21,8 +21,7 @@ from transforms.finetune.options import LayerwiseOptions
 from transforms.finetune.output_error import OutputError
 from transforms.layers.match_layers import match_layers
 from transforms.model.copy_graph import copy_graph
-from transforms.run.shared_steps import StepSharing
-from transforms.run.tasks import SerialExecutor
+from transforms.run.workers import Workers
 
 CONV, MATMUL = tunable.conv_net(), tunable.matmul_net()
 HELD = [False, False, True, False, False, True, False]
@@ -32,14 +31,14 @@ def _arrays(sums: SharedGramStats) -> list[np.ndarray]:
     return [getattr(part, name) for part in sums.parts for name in ("x", "y", "xx", "yx", "yy")]
 
 
-@pytest.mark.parametrize("sharing", [None, StepSharing(SerialExecutor)], ids=["alone", "shared"])
-def test_parts_are_the_rows_of_all_fitting_samples(sharing: StepSharing | None) -> None:
+@pytest.mark.parametrize("workers", [None, Workers()], ids=["alone", "workers"])
+def test_parts_are_the_rows_of_all_fitting_samples(workers: Workers | None) -> None:
     data = tunable.samples(CONV, 8)
     float_graph, quantized = tunable.pair(CONV, "A8W8", data)
     layers, _ = match_layers(float_graph, quantized)
     read = []
     for parts in (1, 3):
-        with open_sums(float_graph, quantized, data, layers, LayerwiseOptions(), sharing) as sums:
+        with open_sums(float_graph, quantized, data, layers, LayerwiseOptions(), workers) as sums:
             read.append(sums.read_parts(0, parts))
     (whole,), held = read[0]
     parts, same = read[1]

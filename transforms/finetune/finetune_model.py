@@ -13,8 +13,7 @@ from ops.array_types import Feed
 from ops.formats import Format
 from transforms.all_codes.share_shifts import on_all_codes, shift_alike
 from transforms.all_codes.use_all_codes import count_added
-from transforms.finetune.checkpoint import Checkpoint
-from transforms.finetune.finetune_weights import Memory, Progress, finetune_weights
+from transforms.finetune.finetune_weights import Progress, finetune_weights
 from transforms.finetune.judged_samples import JudgedSamples
 from transforms.finetune.layer_choice import MOST_TRIALS
 from transforms.finetune.options import FinetuneOptions
@@ -23,7 +22,7 @@ from transforms.finetune.put_back import SomeLayers, keep_harmless, unlearn
 from transforms.finetune.tune_scales import tune_scales
 from transforms.finetune.tuned_layers import TunedLayers
 from transforms.model.copy_graph import copy_graph
-from transforms.run.shared_steps import StepSharing, kept_open
+from transforms.run.workers import Workers
 from transforms.runtime.product_threads import products_on_one_thread
 from transforms.scheme.scheme_values import OFF, PADDED
 
@@ -65,8 +64,7 @@ def finetune_model(
     options: FinetuneOptions | None = None,
     *,
     formats: Sequence[Format] = (),
-    checkpoint: Checkpoint | None = None,
-    sharing: StepSharing | None = None,
+    workers: Workers | None = None,
     progress: Progress | None = None,
 ) -> TunedModel:
     """Return a quantized model with tuned weights and biases, or the same one unless that is better.
@@ -81,8 +79,7 @@ def finetune_model(
     few samples until each is held out once; ``auto`` does without learned roundings if outputs are better so.
     ``float_graph`` is the float model in the form that was quantized
     (:func:`transforms.finetune.float_reference.float_reference`), ``formats`` are those that it was quantized
-    to, beyond those that the metadata of a file name. Neither graph is changed. A ``checkpoint`` is also
-    written when the work is interrupted. ``sharing``: as of
+    to, beyond those that the metadata of a file name. Neither graph is changed. ``workers``: as of
     :func:`transforms.finetune.finetune_weights.finetune_weights`.
 
     Raises ValueError if no layer can be tuned, and as
@@ -99,10 +96,8 @@ def finetune_model(
         float_graph, quantized_graph, spread = on_all_codes(*pair, formats, padded_for=more)
     best = _Best(given[1], (float_graph, quantized_graph), judged, formats)
 
-    def _fit(attempt: str, chosen: FinetuneOptions, shared: StepSharing | None) -> _Fitted:
+    def _fit(chosen: FinetuneOptions) -> _Fitted:
         graph = copy_graph(quantized_graph)
-        name = f"{attempt}, fold {chosen.fold}" if chosen.fold else attempt
-        name += ", all codes" if spread else ""
         walked = finetune_weights(
             float_graph,
             graph,
@@ -110,36 +105,29 @@ def finetune_model(
             chosen,
             formats=formats,
             model_error=partial(judged.error, graph, chosen.fold) if options.selective else None,
-            memory=Memory(checkpoint, name) if checkpoint else None,
-            sharing=shared,
+            workers=workers,
             progress=progress,
         )
         return _Fitted.of(graph, walked, judged)
 
-    try:
-        with kept_open(sharing) as shared:
-            fitted: list[_Fitted] = []
-            for attempt, chosen in _attempts(options):
-                if len(fitted) > 1 and (chosen.weights or not judged.can_choose):
-                    continue  # what several models did not show, another one shows by chance
-                if fitted and fitted[0].walked.are_those_of(chosen):
-                    continue  # it is that model
-                fitted = [_fit(attempt, chosen, shared)]
-                while best.is_undecided(fitted):
-                    fitted += [_fit(attempt, dataclasses.replace(chosen, fold=len(fitted)), shared)]
-                if best.passes(fitted, attempt, chosen) and best.is_clear:
-                    break
-        if options.algorithm == "auto" and options.rescale:
-            best.tune_scales()
-    finally:
-        if checkpoint:
-            checkpoint.write()
+    fitted: list[_Fitted] = []
+    for attempt, chosen in _attempts(options):
+        if len(fitted) > 1 and (chosen.weights or not judged.can_choose):
+            continue  # what several models did not show, another one shows by chance
+        if fitted and fitted[0].walked.are_those_of(chosen):
+            continue  # it is that model
+        fitted = [_fit(chosen)]
+        while best.is_undecided(fitted):
+            fitted += [_fit(dataclasses.replace(chosen, fold=len(fitted)))]
+        if best.passes(fitted, attempt, chosen) and best.is_clear:
+            break
+    if options.algorithm == "auto" and options.rescale:
+        best.tune_scales()
     if not spread:
         return best.model
     if best.model.attempt is None:
         without = dataclasses.replace(options, all_codes=OFF)
-        again = partial(finetune_model, *given, feeds, without, formats=formats, checkpoint=checkpoint)
-        return again(sharing=sharing, progress=progress)
+        return finetune_model(*given, feeds, without, formats=formats, workers=workers, progress=progress)
     added = count_added(quantized_graph) - count_added(given[1])
     return dataclasses.replace(best.model, spread=spread, added=added)
 

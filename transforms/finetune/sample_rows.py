@@ -18,7 +18,8 @@ from ops.array_types import Float64Array
 from transforms.finetune.layer_targets import weigh
 from transforms.layers.linear_layer import LinearLayer, Rows
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.run.segmented_model import SegmentedRun, Store
+from transforms.run.activation_store import ActivationStore
+from transforms.run.segmented_model import SegmentedRun
 
 AHEAD = 1 << 28  # bytes of rows of layers that are read together
 
@@ -101,7 +102,7 @@ class SampledRowReader:
         layers: Sequence[MatchedLayer],
         streams: Sequence[str | None],
         choice: RowSampler,
-        store: Store,
+        store: ActivationStore,
         ahead: int = AHEAD,
     ) -> None:
         """Start before the first layer.

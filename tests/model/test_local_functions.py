@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers import conversion
 from transforms.model import graph_proto
-from transforms.model.attribute_defaults import write_defaults
+from transforms.model.local_functions import write_defaults
 from transforms.model.read_model import ModelError
 
 LEAKY = "D <k: float = 0.5> (x) => (y) { y = LeakyRelu <alpha: float = @k> (x) }"

@@ -1,4 +1,4 @@
-"""Types and shapes after operators that are only functions of others, of which onnx infers nothing."""
+"""Types and shapes that follow from the nodes, and declared shapes that contradict them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from functools import lru_cache
 
 import onnx
 
+from transforms.graph.proto_graphs import each_graph
 from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.model.metadata import contradicts, tensor_types
 
 
 def infer_types(model: onnx.ModelProto, *, data_prop: bool = False, strict: bool = False) -> onnx.ModelProto:
@@ -79,3 +81,74 @@ def _is_bare_function(op: str, opset: int) -> bool:
     is_function = found.has_function or found.has_context_dependent_function  # type: ignore[attr-defined]
     follows = [p.type_str for p in found.outputs] == [found.inputs[0].type_str] if found.inputs else False
     return is_function and follows and not found.has_type_and_shape_inference_function
+
+
+_UNKNOWN = "unk__"  # the names that onnx's inference makes for lengths
+
+
+def infer_mended(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
+    """Return a model with inferred types and shapes, and a note for each declared shape that was wrong.
+
+    Runtimes go by the nodes and only warn of such a shape, the full checker refuses the model. The shapes of
+    outputs and inner tensors that contradict inference are cleared in ``model`` itself; all others stay.
+    """
+    try:
+        return infer_types(model, strict=True), []
+    except onnx.shape_inference.InferenceError:
+        notes = _clear_wrong(model)
+    return infer_types(model), notes
+
+
+def clear_negative(model: onnx.ModelProto) -> None:
+    """Make each declared size below zero unknown, as ONNX Runtime does.
+
+    Some exporters write -1 for a length that a model leaves open. onnx's inference computes with it, and the
+    sizes that it makes of a convolution of -1 rows are those of no input.
+    """
+    for graph in each_graph(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            for kind in tensor_types(value.type):
+                for size in kind.shape.dim:
+                    if size.dim_value < 0:
+                        size.ClearField("dim_value")
+
+
+def _clear_wrong(model: onnx.ModelProto) -> list[str]:
+    """Clear each declared shape that differs from the inferred one; return a note for each."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    for graph in each_graph(bare.graph):
+        for value in _declared(graph):
+            value.type.tensor_type.ClearField("shape")
+    found = infer_types(bare)
+    notes = []
+    for graph, inferred in zip(each_graph(model.graph), each_graph(found.graph), strict=True):
+        shapes = {value.name: value.type for value in (*inferred.value_info, *inferred.output)}
+        for value in _declared(graph):
+            right = shapes.get(value.name)
+            if right is not None and contradicts(value.type.tensor_type, right.tensor_type):
+                notes.append(
+                    f"The declared shape of '{value.name}' was wrong: {_text(value.type.tensor_type)}, its "
+                    f"node makes {_text(right.tensor_type)}"
+                )
+                value.type.tensor_type.ClearField("shape")
+    return notes
+
+
+def _declared(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+    """Yield each declared tensor with a shape that a node of ONNX makes: of others nothing is inferred."""
+    made = {name for node in graph.node if node.domain in STANDARD_DOMAINS for name in node.output}
+    for value in (*graph.output, *graph.value_info):
+        kind = value.type
+        if value.name in made and kind.HasField("tensor_type") and kind.tensor_type.HasField("shape"):
+            yield value
+
+
+def _text(kind: onnx.TypeProto.Tensor) -> str:
+    return f"[{', '.join(map(_length, kind.shape.dim))}]"
+
+
+def _length(dim: onnx.TensorShapeProto.Dimension) -> str:
+    if dim.HasField("dim_value"):
+        return str(dim.dim_value)
+    return "?" if not dim.dim_param or dim.dim_param.startswith(_UNKNOWN) else dim.dim_param
