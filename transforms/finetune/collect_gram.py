@@ -15,13 +15,12 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
-from transforms.finetune.cross_validation import places_of
-from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.layer_targets import limits_after, stream_of
 from transforms.finetune.options import LayerwiseOptions, is_held_out
 from transforms.finetune.row_sums import PartReader, RowsOfPart, RowSums, RowUser, part_name
 from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader, SampledRows
 from transforms.finetune.shared_rows import SharedRowReader
+from transforms.finetune.shared_stats import SharedGramStats
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.run.activation_store import ActivationStore
 from transforms.run.folder_store import FolderStore, parts_of
@@ -76,7 +75,6 @@ class GramReader:
         """
         self._layers, self._count = layers, len(feeds)
         self.held_out = [is_held_out(i, len(feeds), options) for i in range(len(feeds))]
-        self._in_blocks = options.in_blocks
         users = [user for layer in layers for user in layer.users]
         ends = accumulate(len(layer.users) for layer in layers)
         self._numbers = [range(end - len(layer.users), end) for layer, end in zip(layers, ends, strict=True)]
@@ -116,20 +114,15 @@ class GramReader:
         If several layers read its weight they can be read again, until they are forgotten. Rows of other
         layers are dropped at once.
         """
-        (fit,), held = self.read_parts(number, 1)
-        return fit, held
-
-    def read_parts(self, number: int, parts: int) -> tuple[list[SharedGramStats], SharedGramStats]:
-        """Return the sums as :meth:`read` does, those of the fitting samples for each of so many parts."""
-        kinds = [{one: RowSums(self._users[one]) for one in self._numbers[number]} for _ in range(parts + 1)]
-        places = places_of(self.held_out, parts, in_blocks=self._in_blocks)
+        kinds = [{one: RowSums(self._users[one]) for one in self._numbers[number]} for _ in range(2)]
+        places = [int(is_held) for is_held in self.held_out]
         if self._shared is None:
             self._add_rows(number, kinds, places)
         else:
             self._merge_parts(number, kinds, places)
         users = self._layers[number].users
         has_bias = tuple(user.bias is not None and not user.bias.is_extra for user in users)
-        *fit, held = (
+        fit, held = (
             SharedGramStats(tuple(sums.total() for sums in kind.values()), has_bias) for kind in kinds
         )
         return fit, held

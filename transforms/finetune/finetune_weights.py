@@ -17,12 +17,11 @@ from ops.array_types import Feed
 from ops.formats import Format
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.collect_gram import GramReader, open_sums
-from transforms.finetune.cross_validation import crossed, joined, part_count
-from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.layer_targets import reads_activation_product
-from transforms.finetune.options import FEW, LayerwiseOptions, is_held_out
+from transforms.finetune.options import LayerwiseOptions
+from transforms.finetune.shared_stats import SharedGramStats
 from transforms.finetune.tune_layer import LayerSolution, Tuned, tune_layer
-from transforms.finetune.tuned_layers import LayerReport, TunedLayers, Unlearned
+from transforms.finetune.tuned_layers import LayerReport, TunedLayers
 from transforms.finetune.write_layer import current, remove_bias, write_layer
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
@@ -76,9 +75,7 @@ def finetune_weights(
     layers, skipped = of_operators(layers, options.op_types)
     done = TunedLayers(left_alone=left + skipped, matched=layers)
     with open_sums(float_graph, quantized_graph, feeds, layers, options, sharing) as sums:
-        held_out = sum(is_held_out(i, len(feeds), options) for i in range(len(feeds)))
-        walked = _LayerwiseTuner(quantized_graph, layers, sums, options, model_error, learn=held_out >= FEW)
-        done.unlearned = walked.unlearned
+        walked = _LayerwiseTuner(quantized_graph, layers, sums, options, model_error)
         for number in range(len(layers)):
             report = walked.visit(number, memory)
             done.layers.append(report)
@@ -87,9 +84,6 @@ def finetune_weights(
         done.largest_step = sums.largest_step
     return done
 
-
-_UNLEARNED = ", none learned"
-"""End of the name of an attempt, for the layers with learned roundings without them."""
 
 _ADD = 0.95
 """Share of the held-out error that an Add after a MatMul may leave: it is one more node to run."""
@@ -105,11 +99,7 @@ class _LayerwiseTuner:
         sums: GramReader,
         options: LayerwiseOptions,
         model_error: Callable[[], float] | None,
-        *,
-        learn: bool,
     ) -> None:
-        self._learn = learn
-        self.unlearned: Unlearned = {}
         self._graph, self._layers, self._sums, self._options = quantized_graph, layers, sums, options
         self._names = walk.Names(quantized_graph)
         self._model_error = model_error
@@ -123,9 +113,6 @@ class _LayerwiseTuner:
             found, fields = known
             if found is not None:
                 self._put(self._layers[number], found)
-            other, reported = memory.checkpoint.get(f"{memory.attempt}{_UNLEARNED}", number) or (None, {})
-            if other is not None:
-                self.unlearned[number] = other, LayerReport(**reported)
             self._unread.append((number, found is not None))
             return LayerReport(**fields)
         self._catch_up()
@@ -156,40 +143,25 @@ class _LayerwiseTuner:
         start = time.perf_counter()
         layer = self._layers[number]
         found = self._best(layer, number)
-        best, unlearned = found.best.what, found.unlearned
         if found.after < found.before:
             found = self._write(layer, number, found)
         seconds = time.perf_counter() - start
         numbers = found.before, found.after, found.power
         of_inputs = found.of_inputs
-        report = LayerReport(
-            _title(layer), layer.node.op, *numbers, found.best.what, seconds, of_inputs, best
-        )
-        if unlearned and report.is_kept:
-            what = unlearned.best.what
-            other = dataclasses.replace(report, after=unlearned.after, what=what, best=what)
-            self.unlearned[number] = unlearned.best, other
-            if memory:
-                name = f"{memory.attempt}{_UNLEARNED}"
-                memory.checkpoint.put(name, number, unlearned.best, asdict(other))
+        report = LayerReport(_title(layer), layer.node.op, *numbers, found.best.what, seconds, of_inputs)
         if memory:
             kept = found.best if report.is_kept else None
             memory.checkpoint.put(memory.attempt, number, kept, asdict(report))
         return report
 
     def _best(self, layer: MatchedLayer, number: int) -> Tuned:
-        count = part_count(layer, self._sums.held_out, self._options)
-        parts, held = self._sums.read_parts(number, count)
-        found = self._tuned(layer, parts, held)
+        fit, held = self._sums.read(number)
+        fit, before = of_products(layer, fit), current(layer)
+        found = tune_layer(layer, before, fit, held, self._options)
         if all(held.has_bias) or not all(user.bias for user in layer.users):
             return found
-        with_add = self._tuned(layer, [part.freed() for part in parts], held.freed())
+        with_add = tune_layer(layer, before, fit.freed(), held.freed(), self._options)
         return with_add if with_add.after < _ADD * found.after else found
-
-    def _tuned(self, layer: MatchedLayer, parts: Sequence[SharedGramStats], held: SharedGramStats) -> Tuned:
-        fit = of_products(layer, joined(parts))
-        splits = [(of_products(layer, others), part) for others, part in crossed(parts)]
-        return tune_layer(layer, current(layer), fit, held, self._options, crossed=splits, learn=self._learn)
 
     def _write(self, layer: MatchedLayer, number: int, found: Tuned) -> Tuned:
         before, after = current(layer), found.after
@@ -225,8 +197,9 @@ def _title(layer: MatchedLayer) -> str:
 
 def of_products(layer: MatchedLayer, fit: SharedGramStats) -> SharedGramStats:
     """Fit users that read a product of computed tensors to correct only their own rounding."""
+    shape = (*layer.float_weight.shape[:2], -1)
     parts = (
-        part.of_layer(layer.float_weight.reshape(part.yx.shape), user.float_bias)
+        part.of_layer(layer.float_weight.reshape(shape), user.float_bias)
         if reads_activation_product(user.source)
         else part
         for part, user in zip(fit.parts, layer.users, strict=True)

@@ -9,16 +9,6 @@ from transforms.runtime.devices import CPU
 from transforms.runtime.session import RunOptions
 from transforms.scheme.scheme_values import PADDED
 
-FEW = 6
-"""Held-out samples, from which on their scatter tells what is noise."""
-
-
-ENOUGH = 16
-"""Held-out samples that tell by themselves if a model is better."""
-
-_THIRDS = 3
-
-
 @dataclass(frozen=True)
 class TuneOptions:
     """How layers are tuned.
@@ -38,9 +28,7 @@ class LayerwiseOptions(TuneOptions):
     """How layers are tuned one after another, each as TuneOptions say.
 
     * ``op_types``: only layers of these operators;
-    * ``held_out``: hold out every n-th sample; ``fold``: those before these, with 1, and so on;
-    * ``in_blocks``: hold out the last of n blocks of consecutive samples instead, of three if those are fewer
-      than 16 samples, and with ``fold`` others;
+    * ``held_out``: hold out every n-th sample;
     * ``most_rows``, ``least_rows``: sums are over ``most_rows`` rows for each input of a layer, but at least
       ``least_rows``, sampled evenly with ``seed``;
     * ``memory_limit``: bytes of tensors of each model that stay in memory, the rest goes to files;
@@ -51,8 +39,6 @@ class LayerwiseOptions(TuneOptions):
 
     op_types: tuple[str, ...] = ()
     held_out: int = 5
-    fold: int = 0
-    in_blocks: bool = False
     most_rows: int = 32
     least_rows: int = 4096
     memory_limit: int | None = None
@@ -77,14 +63,6 @@ class FinetuneOptions(LayerwiseOptions):
 
 
 def is_held_out(sample: int, count: int, options: LayerwiseOptions) -> bool:
-    """Return whether a sample of ``count`` is held out: every n-th, or one of n blocks, at least one.
-
-    Neighbours in a stream are alike: a sample between two others that are fitted to tells little of another
-    stream.
-    """
-    if not options.in_blocks:
-        every = min(options.held_out, count)
-        return sample % every == (every - 1 - options.fold) % every
-    blocks = min(options.held_out if count >= options.held_out * ENOUGH else _THIRDS, count)
-    step = (blocks + 1) // _THIRDS
-    return sample * blocks // count == (blocks - 1 - options.fold * step) % blocks
+    """Return whether a sample of ``count`` is held out: every n-th, the last of fewer."""
+    every = min(options.held_out, count)
+    return sample % every == every - 1

@@ -17,8 +17,10 @@ from transforms.finetune.diagonal_gram import DiagonalStats
 from transforms.finetune.gram import GramStats, Joined, RowBlock
 from transforms.finetune.layer_targets import Limits, relax
 from transforms.finetune.options import LayerwiseOptions
+from transforms.finetune.row_stats import LEAST_INPUTS, RowStats
 from transforms.finetune.sample_rows import SampledRows
 from transforms.finetune.shared_rows import read_rows, rows_of
+from transforms.finetune.shared_stats import LayerStats
 from transforms.finetune.stored_input import LayerInput, layer_input
 from transforms.layers.linear_layer import LinearLayer
 from transforms.layers.matched_layer import MatchedLayer
@@ -53,18 +55,21 @@ class RowUser:
         weight = np.ascontiguousarray(user.float_weight.reshape(*user.float_weight.shape[:2], -1))
         return cls(layer, source, device, limits, weight, user.float_bias, is_diagonal)
 
-    def no_sums(self) -> GramStats:
-        """Return the sums over no rows."""
+    def no_sums(self) -> LayerStats:
+        """Return the sums over no rows; many inputs have their rows themselves at first."""
         if self.is_diagonal and self.weight is not None:
             return DiagonalStats.of_weight(self.weight)
         groups, outputs, positions, channels = self.layer.size
-        return GramStats.zeros(groups, outputs, positions * channels, array_module(self.device))
+        inputs, module = positions * channels, array_module(self.device)
+        if inputs > LEAST_INPUTS and module is np:
+            return RowStats.zeros(groups, outputs, inputs)
+        return GramStats.zeros(groups, outputs, inputs, module)
 
     def rows(self, inputs: AnyArray, chosen: SampledRows) -> AnyArray:
         """Return the chosen rows of a stored input."""
         return self.layer.rows(inputs, chosen.shape, chosen.picked, self.source.zero_point)
 
-    def add(self, sums: GramStats, stored: AnyArray, made: AnyArray, weights: Float64Array | None) -> None:
+    def add(self, sums: LayerStats, stored: AnyArray, made: AnyArray, weights: Float64Array | None) -> None:
         """Add rows of a stored input, and of the targets, to sums."""
         rows = self.source.read(stored)
         if self.limits is not None and self.weight is not None and self.bias is not None:
@@ -95,7 +100,7 @@ class RowSums:
             self._total.merge(block)
         self._wait(part.few)
 
-    def total(self) -> GramStats:
+    def total(self) -> LayerStats:
         """Return the sums over all rows, as NumPy's arrays."""
         self._few.flush()
         return self._total.on_host()
@@ -106,6 +111,7 @@ class RowSums:
 
     def _add(self, stored: AnyArray, made: AnyArray, weights: Float64Array | None) -> None:
         self.user.add(self._total, stored, made, weights)
+        self._total = self._total.settled()
 
 
 @dataclass
