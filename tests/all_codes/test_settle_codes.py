@@ -16,7 +16,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.options import FinetuneOptions
-from transforms.finetune.output_error import OutputError
+from tests.helpers.output_error import OutputError
 from transforms.graph.constants import load
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph

@@ -17,7 +17,7 @@ from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.finetune_weights import Memory, finetune_weights
 from transforms.finetune.options import FinetuneOptions, LayerwiseOptions, is_held_out
-from transforms.finetune.output_error import OutputError
+from tests.helpers.output_error import OutputError
 from transforms.finetune.tuned_layers import TunedLayers
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto

@@ -24,7 +24,8 @@ from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.finetune_weights import Memory, finetune_weights
-from transforms.finetune.gram import GramStats, SharedGramStats
+from transforms.finetune.gram import GramStats
+from transforms.finetune.shared_stats import SharedGramStats
 from transforms.finetune.options import FinetuneOptions, LayerwiseOptions
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto

@@ -17,7 +17,7 @@ from tests.helpers import build, tunable
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.finetune_weights import Memory, finetune_weights
-from transforms.finetune.output_error import OutputError
+from tests.helpers.output_error import OutputError
 from transforms.finetune.weight_grids import layer_grids
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer

@@ -23,7 +23,7 @@ from tools.cli.data_options import open_samples
 from tools.jobs import finetune_options
 from tools.jobs.finetune_options import FinetuneJob
 from transforms import model_io
-from transforms.finetune.output_error import OutputError
+from tests.helpers.output_error import OutputError
 from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.model import provenance
 from transforms.runtime import devices

@@ -33,7 +33,7 @@ LEARNED = ", learned"
 AS_IT_WAS, BIAS = "as it was", "bias"
 """The words for what a layer has, and for that with another bias."""
 
-_MOST_PRODUCTS = 20_000_000_000
+_MOST_PRODUCTS = 10_000_000_000
 """Multiplications that they may take in a layer: a fraction of a second."""
 
 _MOST_STEPPED = 50_000_000_000
