@@ -13,7 +13,6 @@ from tools.jobs.finetune_options import FinetuneJob
 
 _COMMANDS = """\
 --float m.onnx --quantized q.onnx --output tuned.onnx --data samples
---float m.onnx --quantized q.onnx --output tuned.onnx --data samples --checkpoint c.npz
 --float m.onnx --quantized q.onnx --output tuned.onnx --data samples --selective-update"""
 
 _DETAILS = f"""\
@@ -59,8 +58,6 @@ def _work(job: FinetuneJob) -> None:
 def _why_not(job: FinetuneJob) -> str | None:
     if {"provider", "infer_device"} <= job.given.keys():
         return "--provider and --infer-device both select a device: give one of them"
-    if {"checkpoint", "resume"} <= job.given.keys():
-        return "--checkpoint and --resume both store tuned layers: give one of them"
     return why_not_on_a_cluster(job)
 
 

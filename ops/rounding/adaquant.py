@@ -49,7 +49,11 @@ def adaquant(
 
 @keeps_subnormals
 def learn_scale(
-    quadratic: Quadratic | RowQuadratic, grid: Grid, *, iterations: int = 1000, learning_rate: float = LEARNING_RATE
+    quadratic: Quadratic | RowQuadratic,
+    grid: Grid,
+    *,
+    iterations: int = 1000,
+    learning_rate: float = LEARNING_RATE,
 ) -> Grid:
     """Return the grid of integers with the scales that AdaQuant learns along with the weights.
 
@@ -64,7 +68,13 @@ def learn_scale(
 
 
 def _walk(
-    quadratic: Quadratic | RowQuadratic, grid: Grid, iterations: int, rate: float, patience: int, *, learn_scale: bool
+    quadratic: Quadratic | RowQuadratic,
+    grid: Grid,
+    iterations: int,
+    rate: float,
+    patience: int,
+    *,
+    learn_scale: bool,
 ) -> tuple[Float64Array, Float64Array]:
     """Return the best weights [..., N, K], on the grid up to float32 rounding, and the scale of a row.
 

@@ -202,7 +202,7 @@ def _scheme(folder: Path, random: Random) -> Case:
 
 
 def _cache(folder: Path, random: Random) -> Case:
-    """A cache or checkpoint that is deep, endless, a device or an archive."""
+    """A cache that is deep, endless, a device or an archive."""
     deep = int(pick((100, 10_000, 1_000_000), random))
     place = folder / "ranges.json"
     content = pick((b"[" * deep, b'{"a":' * deep, b"9" * deep, b'{"format": "onnx-narrow calibration 1"}',

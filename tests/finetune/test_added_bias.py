@@ -13,15 +13,13 @@ from onnx import helper
 
 from tests.finetune.test_finetune_weights import _squared
 from tests.helpers import build, tunable
-from transforms import model_io
-from transforms.finetune.checkpoint import Checkpoint
-from transforms.finetune.finetune_model import finetune_model
-from transforms.finetune.finetune_weights import Memory, finetune_weights
-from transforms.finetune.options import LayerwiseOptions, is_held_out
 from tests.helpers.output_error import OutputError
+from transforms import model_io
+from transforms.finetune.finetune_model import finetune_model
+from transforms.finetune.finetune_weights import finetune_weights
+from transforms.finetune.options import LayerwiseOptions, is_held_out
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
-from transforms.model.copy_graph import copy_graph
 
 
 def _products(between: str, *, named: bool = True) -> onnx.ModelProto:
@@ -169,14 +167,3 @@ def test_a_judge_that_never_agrees_leaves_no_add() -> None:
     before = _bytes(quantized)
     finetune_weights(float_graph, quantized, DATA, model_error=lambda: 1.0)
     assert _bytes(quantized) == before
-
-
-def test_a_checkpoint_puts_the_add_there_again(tmp_path: Path) -> None:
-    float_graph, quantized = tunable.pair(SIGMOID, "A8W8", DATA)
-    models = []
-    for _ in range(2):
-        checkpoint, graph = Checkpoint.open(tmp_path / "c.npz", "key"), copy_graph(quantized)
-        finetune_weights(float_graph, graph, DATA, memory=Memory(checkpoint, "r"))
-        checkpoint.write()
-        models.append(_bytes(graph))
-    assert models[0] == models[1] and _adds(graph)

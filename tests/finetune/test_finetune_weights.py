@@ -12,12 +12,11 @@ import pytest
 
 import ops
 from tests.helpers import tunable
-from transforms import model_io
-from transforms.finetune.checkpoint import Checkpoint
-from transforms.finetune.finetune_model import finetune_model
-from transforms.finetune.finetune_weights import Memory, finetune_weights
-from transforms.finetune.options import FinetuneOptions, LayerwiseOptions, is_held_out
 from tests.helpers.output_error import OutputError
+from transforms import model_io
+from transforms.finetune.finetune_model import finetune_model
+from transforms.finetune.finetune_weights import finetune_weights
+from transforms.finetune.options import FinetuneOptions, LayerwiseOptions, is_held_out
 from transforms.finetune.tuned_layers import TunedLayers
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
@@ -236,56 +235,3 @@ def test_a_judge_that_never_agrees_changes_nothing() -> None:
 def test_a_fifth_of_the_samples_is_held_out(count: int) -> None:
     held = [is_held_out(i, count, LayerwiseOptions()) for i in range(count)]
     assert sum(held) == max(1, count // 5)
-
-
-class _Interrupted(Exception):
-    pass
-
-
-@pytest.mark.parametrize("after", [1, 3])
-def test_a_checkpoint_goes_on_to_the_same_model(after: int, tmp_path: Path) -> None:
-    float_graph, quantized = tunable.pair(CONV, "A8W8", DATA)
-    options = FinetuneOptions("gptq")
-    whole = finetune_model(float_graph, quantized, DATA, options)
-
-    def stop(layer: object, done: int, total: int) -> None:
-        if done == after:
-            raise _Interrupted
-
-    path = tmp_path / "checkpoint.npz"
-    with pytest.raises(_Interrupted):
-        stored = Checkpoint.open(path, "key")
-        finetune_model(float_graph, quantized, DATA, options, checkpoint=stored, progress=stop)
-    seen: list[str] = []
-    again = finetune_model(
-        float_graph,
-        quantized,
-        DATA,
-        options,
-        checkpoint=Checkpoint.open(path, "key"),
-        progress=lambda layer, done, total: seen.append(layer.name),
-    )
-    same = [graph_proto.export_model(d.graph).SerializeToString(deterministic=True) for d in (whole, again)]
-    assert same[0] == same[1] and len(set(seen)) == 4
-    seconds = [layer.seconds for layer in again.walk.layers[:after]]
-    stored = Checkpoint.open(path, "key")
-    assert [stored.get(again.attempt or "", i)[1]["seconds"] for i in range(after)] == seconds  # type: ignore[index]
-
-
-def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.npz"
-    Checkpoint.open(path, "one").write()
-    with pytest.raises(ValueError, match="is of other models, data, options or versions"):
-        Checkpoint.open(path, "two")
-    path.write_bytes(b"nonsense")
-    with pytest.raises(ValueError, match="is not a checkpoint"):
-        Checkpoint.open(path, "one")
-
-
-def test_memory_of_layers_that_stay(tmp_path: Path) -> None:
-    float_graph, quantized = tunable.pair(CONV, "A8W8", DATA)
-    checkpoint = Checkpoint.open(tmp_path / "c.npz", "key")
-    finetune_weights(float_graph, quantized, DATA, model_error=lambda: 1.0, memory=Memory(checkpoint, "r"))
-    checkpoint.write()
-    found = Checkpoint.open(tmp_path / "c.npz", "key").get("r", 0)
-    assert found is not None and found[0] is None and found[1]["name"] == "conv"

@@ -13,9 +13,9 @@ import pytest
 import ops
 from ops.integers import dequantize, quantize
 from tests.helpers import tunable
+from tests.helpers.output_error import Errors, OutputError
 from transforms.finetune.collect_gram import open_sums
 from transforms.finetune.fit_scales import fit_scales, gained_enough, options_for
-from tests.helpers.output_error import Errors, OutputError
 from transforms.finetune.scale_candidates import best_scales
 from transforms.finetune.write_layer import current
 from transforms.layers.match_layers import match_layers

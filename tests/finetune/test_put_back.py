@@ -11,12 +11,12 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.helpers.output_error import OutputError
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.finetune.finetune_model import TunedModel, finetune_model
 from transforms.finetune.float_reference import float_reference
 from transforms.finetune.put_back import MOST_TRIALS, keep_halves
-from tests.helpers.output_error import OutputError
 from transforms.layers.match_layers import match_layers
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import Scheme

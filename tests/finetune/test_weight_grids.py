@@ -3,7 +3,6 @@ tuning has not seen."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,9 @@ from onnx import helper
 
 from ops.integers import ALPHAS, dequantize, quantize
 from tests.helpers import build, tunable
-from transforms.finetune.checkpoint import Checkpoint
-from transforms.finetune.finetune_model import finetune_model
-from transforms.finetune.finetune_weights import Memory, finetune_weights
 from tests.helpers.output_error import OutputError
+from transforms.finetune.finetune_model import finetune_model
+from transforms.finetune.finetune_weights import finetune_weights
 from transforms.finetune.weight_grids import layer_grids
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
@@ -161,17 +159,6 @@ def test_a_zero_point_that_was_left_out_is_written() -> None:
     report = finetune_weights(float_graph, quantized, DATA).layers[0]
     assert "other scale" in report.what and report.after < report.before / 100
     assert dequantizer.inputs[2].values.dtype == np.uint8 and dequantizer.inputs[2].values > 0
-
-
-def test_checkpoints_keep_zero_points(tmp_path: Path) -> None:
-    float_graph, quantized = tunable.pair(CONV, "W4A8", DATA, weight="uint4")
-    models, path = [], tmp_path / "c.npz"
-    for _ in range(2):
-        checkpoint, graph = Checkpoint.open(path, "key"), copy_graph(quantized)
-        done = finetune_weights(float_graph, graph, DATA, memory=Memory(checkpoint, "r"))
-        checkpoint.write()
-        models.append(graph_proto.export_model(graph).SerializeToString(deterministic=True))
-    assert models[0] == models[1] and any("other scale" in layer.what for layer in done.layers)
 
 
 @pytest.mark.parametrize("name", ["A8W8", "XINT8", "U8S8", "W4A8", "BF16", "BFP16", "MX6", "MXFP4E2M1"])

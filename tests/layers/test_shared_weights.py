@@ -12,12 +12,12 @@ from onnx import helper
 
 import ops
 from tests.helpers import build, tunable
+from tests.helpers.output_error import OutputError
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.finetune_weights import finetune_weights
 from transforms.finetune.gram import GramStats
-from transforms.finetune.shared_stats import SharedGramStats
 from transforms.finetune.options import LayerwiseOptions, is_held_out
-from tests.helpers.output_error import OutputError
+from transforms.finetune.shared_stats import SharedGramStats
 from transforms.finetune.tuned_layers import TunedLayers
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto

@@ -33,7 +33,8 @@ from transforms.mix_precision.traced_sensitivity import trace_sensitivity
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
 from transforms.run.run_model import open_model
-from transforms.run.tasks import SerialExecutor, TaskLog
+from transforms.run.task_log import TaskLog
+from transforms.run.workers import Workers
 from transforms.runtime.session import OpenModel, RunOptions
 from transforms.scheme import Scheme, preset
 
@@ -157,7 +158,7 @@ class Case:
     def trace(self, folder: Path, threads: int = 1, **options: Any) -> Sensitivity:
         options_of_run = RunOptions(threads=threads)
         log = TaskLog(folder / "log")
-        bench = EvaluationSet(self.feeds, self.expected(), options_of_run, folder, SerialExecutor, log)
+        bench = EvaluationSet(self.feeds, self.expected(), options_of_run, folder, Workers(), log)
         nodes = find_candidates(self.mixed, ())
         candidates = measure_candidates(nodes, self.mixed.graph, self.feeds[0], options_of_run)
         choices = [mixing.rule(label) for label in self.labels]

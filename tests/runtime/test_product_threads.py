@@ -12,7 +12,7 @@ from transforms.finetune.finetune_weights import finetune_weights
 from transforms.finetune.options import LayerwiseOptions
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
-from transforms.run.processes import open_processes
+from transforms.run.workers import open_processes
 from transforms.runtime.product_threads import products_on_one_thread
 
 SIZE = 300

@@ -16,7 +16,6 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate, limit
 from transforms.calibrate.range_statistics import RangeStats, decode, encode
-from transforms.calibrate.sample_statistics import EachSample
 from transforms.files.atomic_write import destination, replacing
 from transforms.files.folder_lock import locked
 from transforms.files.model_files import clear_leftovers
@@ -26,6 +25,7 @@ from transforms.model import provenance
 from transforms.model.provenance import model_hash
 from transforms.model_io import check_output
 from transforms.run.feeds import Feeds
+from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
 
 _FORMAT = "onnx-narrow calibration 2"
@@ -48,7 +48,7 @@ def calibrate_cached(
     *,
     channels: Collection[TensorAxis] = (),
     run: RunOptions | None = None,
-    sharing: EachSample | None = None,
+    workers: Workers | None = None,
     progress: Progress | None = None,
     halved: bool = False,
 ) -> tuple[Calibration, int]:
@@ -82,7 +82,7 @@ def calibrate_cached(
         options,
         channels=[(n, axis) for n in missing for axis in _axes(axes[n], stored.get(n))],
         run=run,
-        sharing=sharing,
+        workers=workers,
         progress=progress,
         halved=halved,
     )

@@ -12,8 +12,7 @@ from ops.array_types import Feed
 from ops.formats import Format
 from transforms.all_codes.share_shifts import on_all_codes, shift_alike
 from transforms.all_codes.use_all_codes import count_added
-from transforms.finetune.checkpoint import Checkpoint
-from transforms.finetune.finetune_weights import Memory, Progress, finetune_weights
+from transforms.finetune.finetune_weights import Progress, finetune_weights
 from transforms.finetune.held_out import HeldOutJudge, Judged
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.put_back import Layers, SwitchedLayers, keep_halves
@@ -22,7 +21,7 @@ from transforms.finetune.tuned_layers import TunedLayers
 from transforms.judge.errors import Gain
 from transforms.layers.match_layers import match_layers, of_operators
 from transforms.model.copy_graph import copy_graph
-from transforms.run.shared_steps import StepSharing, kept_open
+from transforms.run.workers import Workers
 from transforms.runtime.product_threads import products_on_one_thread
 from transforms.scheme.scheme_values import OFF, PADDED
 
@@ -62,8 +61,7 @@ def finetune_model(
     options: FinetuneOptions | None = None,
     *,
     formats: Sequence[Format] = (),
-    checkpoint: Checkpoint | None = None,
-    sharing: StepSharing | None = None,
+    workers: Workers | None = None,
     progress: Progress | None = None,
 ) -> TunedModel:
     """Return a quantized model with tuned weights and biases, or the same one unless that is better.
@@ -74,8 +72,7 @@ def finetune_model(
     (:mod:`transforms.finetune.held_out`); where an output regresses, layers are put back by halves.
     ``float_graph`` is the float model in the form that was quantized
     (:func:`transforms.finetune.float_reference.float_reference`), ``formats`` are those that it was quantized
-    to, beyond those that the metadata of a file name. Neither graph is changed. A ``checkpoint`` is also
-    written when the work is interrupted. ``sharing``: as of
+    to, beyond those that the metadata of a file name. Neither graph is changed. ``workers``: as of
     :func:`transforms.finetune.finetune_weights.finetune_weights`.
 
     Raises ValueError if no layer can be tuned, and as
@@ -90,65 +87,43 @@ def finetune_model(
         more = feeds if options.all_codes == PADDED else None
         pair = float_graph, quantized_graph
         float_graph, quantized_graph, spread = on_all_codes(*pair, formats, padded_for=more)
-    tuner = _Tuner((float_graph, quantized_graph), feeds, formats, judge)
-
-    def _fit(attempt: str, chosen: FinetuneOptions) -> TunedModel:
-        name = attempt + (", all codes" if spread else "")
-        memory = Memory(checkpoint, name) if checkpoint else None
-        return tuner.fit(attempt, chosen, memory, shared, progress)
-
-    try:
-        with kept_open(sharing) as shared:
-            done = _fit(ALL, options) if options.weights else _fit(BIASES, options)
-            is_whole = all(layer.what in (AS_IT_WAS, BIAS) for layer in done.walk.layers)
-            if done.attempt is None and not is_whole:
-                biases = _fit(BIASES, replace(options, weights=False))
-                done = biases if biases.attempt else done
-    finally:
-        if checkpoint:
-            checkpoint.write()
+    tuner = _Tuner((float_graph, quantized_graph), feeds, formats, judge, workers, progress)
+    done = tuner.fit(ALL if options.weights else BIASES, options)
+    if done.attempt is None and any(layer.what not in (AS_IT_WAS, BIAS) for layer in done.walk.layers):
+        biases = tuner.fit(BIASES, replace(options, weights=False))
+        done = biases if biases.attempt else done
     if done.attempt is None and spread:
         without = replace(options, all_codes=OFF)
-        again = partial(finetune_model, *given, feeds, without, formats=formats, checkpoint=checkpoint)
-        return again(sharing=sharing, progress=progress)
+        return finetune_model(*given, feeds, without, formats=formats, workers=workers, progress=progress)
     if done.attempt is None:
         return replace(done, graph=given[1])
     added = count_added(quantized_graph) - count_added(given[1]) if spread else 0
     return replace(done, spread=spread, added=added)
 
 
+@dataclass(frozen=True)
 class _Tuner:
     """Tunes copies of a quantized model and judges them."""
 
-    def __init__(
-        self,
-        models: tuple[gs.Graph, gs.Graph],
-        feeds: Sequence[Feed],
-        formats: Sequence[Format],
-        judge: HeldOutJudge,
-    ) -> None:
-        self._models, self._feeds, self._formats, self._judge = models, feeds, formats, judge
+    models: tuple[gs.Graph, gs.Graph]
+    feeds: Sequence[Feed]
+    formats: Sequence[Format]
+    judge: HeldOutJudge
+    workers: Workers | None
+    progress: Progress | None
 
-    def fit(
-        self,
-        attempt: str,
-        options: FinetuneOptions,
-        memory: Memory | None,
-        sharing: StepSharing | None,
-        progress: Progress | None,
-    ) -> TunedModel:
+    def fit(self, attempt: str, options: FinetuneOptions) -> TunedModel:
         """Return a tuned model, or what became of its layers if it is not accepted."""
-        judge, graph = self._judge, copy_graph(self._models[1])
+        judge, graph = self.judge, copy_graph(self.models[1])
         walked = finetune_weights(
-            self._models[0],
+            self.models[0],
             graph,
-            self._feeds,
+            self.feeds,
             options,
-            formats=self._formats,
+            formats=self.formats,
             model_error=(lambda: judge.errors(graph).relative) if options.selective else None,
-            memory=memory,
-            sharing=sharing,
-            progress=progress,
+            workers=self.workers,
+            progress=self.progress,
         )
         changed, errors = sorted(walked.changed), judge.errors(graph)
         found = self._judged(graph, errors, walked, attempt)
@@ -166,20 +141,20 @@ class _Tuner:
         return replace(better, put_back=frozenset(changed) - kept, blocked=found.blocked)
 
     def _judged(self, graph: gs.Graph, errors: Judged, walked: TunedLayers, attempt: str) -> TunedModel:
-        gain, before = self._judge.compare(errors), self._judge.before.relative
-        notes = self._judge.notes
-        if not self._judge.accepts(gain):
+        gain, before = self.judge.compare(errors), self.judge.before.relative
+        notes = self.judge.notes
+        if not self.judge.accepts(gain):
             return TunedModel(graph, before, before, None, walked, gain, notes=notes)
         return TunedModel(graph, before, errors.relative, attempt, walked, gain, notes=notes)
 
     def _switched(self, walked: TunedLayers, options: FinetuneOptions) -> SwitchedLayers:
-        graph = copy_graph(self._models[1])
-        layers, _ = match_layers(self._models[0], graph, self._formats)
+        graph = copy_graph(self.models[1])
+        layers, _ = match_layers(self.models[0], graph, self.formats)
         return SwitchedLayers(graph, of_operators(layers, options.op_types)[0], walked.matched)
 
     def _gain(self, switched: SwitchedLayers, layers: Layers) -> float | None:
         switched.switch(layers)
-        gain = self._judge.compare(self._judge.errors(switched.graph))
+        gain = self.judge.compare(self.judge.errors(switched.graph))
         return None if gain.is_regression else gain.decibels
 
 

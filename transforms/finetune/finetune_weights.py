@@ -6,16 +6,13 @@ quantized model as tuned so far, by linear algebra on sums over rows (:mod:`tran
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.formats import Format
-from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.layer_targets import reads_activation_product
 from transforms.finetune.options import LayerwiseOptions
@@ -26,17 +23,8 @@ from transforms.finetune.write_layer import current, remove_bias, write_layer
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.run.shared_steps import StepSharing
+from transforms.run.workers import Workers
 from transforms.runtime.product_threads import products_on_one_thread
-
-
-@dataclass(frozen=True)
-class Memory:
-    """A checkpoint, and the name of the attempt in it."""
-
-    checkpoint: Checkpoint
-    attempt: str
-
 
 Progress = Callable[[LayerReport, int, int], None]
 
@@ -50,17 +38,15 @@ def finetune_weights(
     *,
     formats: Sequence[Format] = (),
     model_error: Callable[[], float] | None = None,
-    memory: Memory | None = None,
-    sharing: StepSharing | None = None,
+    workers: Workers | None = None,
     progress: Progress | None = None,
 ) -> TunedLayers:
     """Tune the layers that :func:`transforms.layers.match_layers.match_layers` finds, in place.
 
     A layer gets new weights if they are better on the held-out samples, and if they lower ``model_error``,
     if given. ``formats`` are those that the model was quantized to. ``progress`` is called with the report of
-    a layer, the number of layers done, and of all. ``memory`` stores solutions, and reuses them in another
-    run on the same models and data. ``sharing``: workers that run the models and sum up rows; the result is
-    the same without them.
+    a layer, the number of layers done, and of all. ``workers`` run the models,
+    if they are given; the result is the same without them.
 
     Raises ValueError for fewer than two samples, a model that fails on one, models without a layer that can
     be tuned and operator types without such a layer.
@@ -74,10 +60,10 @@ def finetune_weights(
         raise ValueError(f"no layer can be tuned, of {len(left)} dot products{first}")
     layers, skipped = of_operators(layers, options.op_types)
     done = TunedLayers(left_alone=left + skipped, matched=layers)
-    with open_sums(float_graph, quantized_graph, feeds, layers, options, sharing) as sums:
+    with open_sums(float_graph, quantized_graph, feeds, layers, options, workers) as sums:
         walked = _LayerwiseTuner(quantized_graph, layers, sums, options, model_error)
         for number in range(len(layers)):
-            report = walked.visit(number, memory)
+            report = walked.visit(number)
             done.layers.append(report)
             if progress:
                 progress(report, number + 1, len(layers))
@@ -104,42 +90,18 @@ class _LayerwiseTuner:
         self._names = walk.Names(quantized_graph)
         self._model_error = model_error
         self._least_error: float | None = None
-        self._unread: list[tuple[int, bool]] = []
 
-    def visit(self, number: int, memory: Memory | None) -> LayerReport:
-        """Tune a layer, or apply its stored solution; return the report."""
-        known = memory.checkpoint.get(memory.attempt, number) if memory else None
-        if memory and known is not None:
-            found, fields = known
-            if found is not None:
-                self._put(self._layers[number], found)
-            self._unread.append((number, found is not None))
-            return LayerReport(**fields)
-        self._catch_up()
+    def visit(self, number: int) -> LayerReport:
+        """Tune a layer; return the report."""
         if self._model_error and self._least_error is None:
             self._least_error = self._model_error()
-        report = self._tune(number, memory)
+        report = self._tune(number)
         if self._layers[number].sharing_layers and not report.is_kept:
-            self._sums.restart()  # also if no other weights were tried, which a stored solution does not tell
+            self._sums.restart()  # layers between its users, which ran, are tuned later
         self._sums.forget(number)
         return report
 
-    def _catch_up(self) -> None:
-        """Run the models through layers with a stored solution, in the steps of the run that found it.
-
-        Kernels differ in the last bits where other nodes run together.
-        """
-        for number, is_kept in self._unread:
-            is_shared = bool(self._layers[number].sharing_layers)
-            if is_shared and is_kept:
-                self._sums.restart()
-            self._sums.skip(number)
-            if is_shared and not is_kept:
-                self._sums.restart()
-            self._sums.forget(number)
-        self._unread.clear()
-
-    def _tune(self, number: int, memory: Memory | None) -> LayerReport:
+    def _tune(self, number: int) -> LayerReport:
         start = time.perf_counter()
         layer = self._layers[number]
         found = self._best(layer, number)
@@ -149,9 +111,6 @@ class _LayerwiseTuner:
         numbers = found.before, found.after, found.power
         of_inputs = found.of_inputs
         report = LayerReport(_title(layer), layer.node.op, *numbers, found.best.what, seconds, of_inputs)
-        if memory:
-            kept = found.best if report.is_kept else None
-            memory.checkpoint.put(memory.attempt, number, kept, asdict(report))
         return report
 
     def _best(self, layer: MatchedLayer, number: int) -> Tuned:

@@ -195,8 +195,6 @@ def finite_rows(x: NDArray[np.floating], y: NDArray[np.floating]) -> NDArray[np.
 LIMIT = 1 << 17  # numbers in a block: 1 MiB in float64, which fits a processor's cache
 
 
-_FEW = 4  # parts of a full block: of fewer rows a product costs less than its addition to the sums
-
 Joined = tuple[AnyArray, AnyArray, Float64Array | None]
 """Inputs [G, R, K] and outputs [G, R, N] of rows, and the weights [R], if there are any."""
 
@@ -220,13 +218,6 @@ class RowBlock:
         """Pass on the buffered rows, if any."""
         if self._waiting:
             self._add(*self._take())
-
-    def end_part(self) -> Joined | None:
-        """Pass on the buffered rows, or return them if they are few."""
-        if self._waiting and _FEW * self._rows < _enough(*self._waiting[0][:2]):
-            return self._take()
-        self.flush()
-        return None
 
     def _take(self) -> Joined:
         inputs, outputs, weights = zip(*self._waiting, strict=True)

@@ -9,6 +9,7 @@ from transforms.runtime.devices import CPU
 from transforms.runtime.session import RunOptions
 from transforms.scheme.scheme_values import PADDED
 
+
 @dataclass(frozen=True)
 class TuneOptions:
     """How layers are tuned.

@@ -65,5 +65,3 @@ class SharedGramStats:
     def power(self) -> float:
         """Return the sum of squares of the outputs around their means."""
         return sum(float(part.centred().yy.sum()) for part in self.parts)
-
-

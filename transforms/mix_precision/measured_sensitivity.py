@@ -11,7 +11,7 @@ from transforms.mix_precision.mixed_model import MixedModel
 from transforms.mix_precision.sensitivity import LayerSensitivity, Sensitivity
 from transforms.mix_precision.switch_worker import SwitchTask, forget, measure, write_folder
 from transforms.mix_precision.switchable_model import switched_model
-from transforms.run.tasks import Progress, run_tasks
+from transforms.run.task_log import Progress
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import METRICS
 from transforms.search.user_metric import absolute_place
@@ -47,12 +47,12 @@ def measure_sensitivity(
     place = metric if metric in METRICS else absolute_place(metric)  # workers have other working folders
     tasks = {name: SwitchTask(str(bench.folder), number, place) for name, number in names.items()}
     try:
-        found = run_tasks(measure, tasks, bench.workers, bench.log, progress)
+        found = bench.log.run(measure, tasks, bench.workers, progress)
     finally:
         forget()
     op = {one.name: one.op for one in candidates}
     damages = (
         LayerSensitivity(layer, op[layer], label, *numbers)
-        for (layer, label), numbers in zip(wanted, found.values(), strict=True)
+        for (layer, label), numbers in zip(wanted, found, strict=True)
     )
     return Sensitivity("measured", metric, len(bench.feeds), tuple(damages))

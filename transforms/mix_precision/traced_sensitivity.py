@@ -35,7 +35,7 @@ from transforms.mix_precision.sensitivity import LayerSensitivity, Sensitivity
 from transforms.mix_precision.traced_layer import Operand, Sample, TracedLayer, constant_operand
 from transforms.model.copy_graph import copy_graph
 from transforms.run.instrumented_model import InstrumentedModel
-from transforms.run.tasks import Progress
+from transforms.run.task_log import Progress
 from transforms.runtime.session import RunOptions
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import is_float_array
