@@ -14,7 +14,7 @@ from transforms.all_codes.recorded_shifts import shifts_within
 from transforms.finetune.find_states import find_states
 from transforms.finetune.options import LayerwiseOptions, is_held_out
 from transforms.graph.number_shapes import in_words, judged_tensors
-from transforms.judge.errors import Errors, Gain, energies, gain, signals
+from transforms.judge.errors import WORTH, Errors, Gain, energies, gain, signals
 from transforms.judge.judge import MOST_SAMPLES, Judge, Run
 from transforms.model.copy_graph import copy_graph
 from transforms.run.kept_arrays import KeptArrays
@@ -40,7 +40,7 @@ class Judged:
 
 
 def relative(errors: Errors) -> float:
-    """Return the error as a share of the power, over all samples, in the mean over outputs; may be infinite."""
+    """Return the error by the power over all samples, in the mean over outputs; may be infinite."""
     outputs = slice(errors.count)
     found, power = (part[:, outputs].sum(0) for part in (errors.errors, errors.signal))
     with np.errstate(all="ignore"):
@@ -115,9 +115,9 @@ class HeldOutJudge:
         worst = float(self._changes(new, old).min(initial=np.inf))
         return Gain(decibels, error, worst, wider * _worst_error(new.every, old.every))
 
-    def accepts(self, gain: Gain) -> bool:
-        """Return whether a gain is worth a change, by the one rule of all changes."""
-        return self.can_judge and gain.is_accepted()
+    def accepts(self, gain: Gain, cost: float = WORTH) -> bool:
+        """Return whether a gain is worth a change of a cost in dB, by the one rule of all changes."""
+        return self.can_judge and gain.is_accepted(cost)
 
     def regressed(self, new: Judged) -> str:
         """Return the name of the output that changed least to the better."""

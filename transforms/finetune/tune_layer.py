@@ -36,8 +36,8 @@ AS_IT_WAS, BIAS = "as it was", "bias"
 _MOST_PRODUCTS = 10_000_000_000
 """Multiplications that they may take in a layer: a fraction of a second."""
 
-_MOST_STEPPED = 50_000_000_000
-"""Multiplications of a thousand gradient steps beyond which there are fewer: about a second in a layer."""
+_MOST_STEPPED = 20_000_000_000
+"""Multiplications of a thousand gradient steps beyond which there are fewer: a second in a layer at most."""
 
 STEPPED = ("adaquant", "adaround")
 
@@ -144,7 +144,7 @@ class _Tuning:
             yield self._solve(what, grid, plain, scale)
 
     def learned(self, what: str) -> Iterator[LayerSolution]:
-        """Yield weights with roundings that gradient steps learn, on the grid and around the target of others.
+        """Yield weights with roundings that gradient steps learn, on the grid and target of others.
 
         With ``auto`` those are roundings up or down of integers, in layers that are not large: they stay
         closer to the weights than the ones that make up for each other do, and are sometimes better on other
