@@ -11,7 +11,7 @@ from onnx import helper
 from tests.helpers import build, recurrent
 from transforms.finetune.find_states import find_states
 from transforms.finetune.held_out import HeldOutJudge, relative
-from transforms.finetune.options import LayerwiseOptions
+from transforms.finetune.options import FinetuneOptions
 from transforms.model import graph_proto
 
 DATA = recurrent.stream()
@@ -26,7 +26,7 @@ def test_errors_add_up_in_a_loop() -> None:
     """A shift of 0.01 at each step goes to 0.1 with a state of which 0.9 is kept; y is twice the state."""
     float_graph, shifted = graph_of(recurrent.leaky()), graph_of(recurrent.leaky(shift=0.01))
     data = DATA[:16]
-    judge = HeldOutJudge(float_graph, shifted, data, LayerwiseOptions())
+    judge = HeldOutJudge(float_graph, shifted, data, FinetuneOptions())
     wrong, right, power = 0.0, 0.0, 0.0
     state = data[0]["h"].astype(np.float64)
     weight = recurrent.weight()
@@ -42,7 +42,7 @@ def test_errors_add_up_in_a_loop() -> None:
 def test_a_model_that_is_worse_in_a_loop_is_not_accepted() -> None:
     """An error that grows with the state is small on samples that hold the state of the float model."""
     float_graph, quantized = graph_of(recurrent.leaky()), graph_of(recurrent.leaky(shift=0.01))
-    judge = HeldOutJudge(float_graph, quantized, DATA, LayerwiseOptions())
+    judge = HeldOutJudge(float_graph, quantized, DATA, FinetuneOptions())
     gains = [judge.compare(judge.errors(graph_of(recurrent.leaky(shift=s)))) for s in (0.008, 0.02)]
     assert judge.accepts(gains[0]) and not gains[0].is_regression
     assert not judge.accepts(gains[1]) and gains[1].is_regression

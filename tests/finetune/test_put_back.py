@@ -1,6 +1,7 @@
 """Layers that let an output regress are put back, and the rest kept.
 
-Oracles: regressions that are written down; a model with an output that the roundings of its trunk leave exact.
+Oracles: regressions that are written down; a model with an output that the roundings of its trunk leave
+exact.
 """
 
 from __future__ import annotations

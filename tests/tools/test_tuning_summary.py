@@ -14,7 +14,7 @@ from tests.helpers import build, tunable
 from tools import finetune, quantize
 from tools.summaries.tuning import in_words, reasons, tuning_lines
 from transforms.finetune.finetune_model import TunedModel
-from transforms.finetune.tuned_layers import LayerReport, TunedLayers
+from transforms.finetune.finetune_weights import LayerReport, TunedLayers
 
 NAN, INF = math.nan, math.inf
 FLAT = ", the output is almost constant on held-out samples"

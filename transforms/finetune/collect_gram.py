@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
 from transforms.finetune.layer_targets import limits_after, stream_of
-from transforms.finetune.options import LayerwiseOptions, is_held_out
+from transforms.finetune.options import FinetuneOptions, is_held_out
 from transforms.finetune.row_sums import RowSums, RowUser
 from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader, SampledRows
 from transforms.finetune.shared_stats import SharedGramStats
@@ -30,7 +30,7 @@ def open_sums(
     quantized_graph: gs.Graph,
     feeds: Sequence[Feed],
     layers: Sequence[MatchedLayer],
-    options: LayerwiseOptions,
+    options: FinetuneOptions,
     workers: Workers | None = None,
 ) -> Iterator[GramReader]:
     """Hold both models before the first of the layers; their tensors are freed at the end."""
@@ -51,7 +51,7 @@ class GramReader:
         quantized_graph: gs.Graph,
         feeds: Sequence[Feed],
         layers: Sequence[MatchedLayer],
-        options: LayerwiseOptions,
+        options: FinetuneOptions,
         stores: Sequence[ActivationStore],
         workers: Workers | None = None,
     ) -> None:
@@ -69,7 +69,7 @@ class GramReader:
             limits_after(float_graph, user.target) if options.following_relu else None for user in users
         ]
         pairs = zip(users, limits, strict=True)
-        self._users = [RowUser.of(user, limit, options) for user, limit in pairs]
+        self._users = [RowUser.of(user, limit, options.device) for user, limit in pairs]
         streams = [stream for layer in layers for stream in _streams_of(float_graph, layer)]
         targets = [user.target for user in users] + [name for name in streams if name is not None]
         choice = RowSampler(len(feeds), options.most_rows, options.least_rows, options.seed)

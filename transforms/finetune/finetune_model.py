@@ -12,12 +12,11 @@ from ops.array_types import Feed
 from ops.formats import Format
 from transforms.all_codes.share_shifts import on_all_codes, shift_alike
 from transforms.all_codes.use_all_codes import count_added
-from transforms.finetune.finetune_weights import Progress, finetune_weights
+from transforms.finetune.finetune_weights import Progress, TunedLayers, finetune_weights
 from transforms.finetune.held_out import HeldOutJudge, Judged
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.put_back import Layers, SwitchedLayers, keep_halves
 from transforms.finetune.tune_layer import AS_IT_WAS, BIAS
-from transforms.finetune.tuned_layers import TunedLayers
 from transforms.judge.errors import Gain
 from transforms.layers.match_layers import match_layers, of_operators
 from transforms.model.copy_graph import copy_graph

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
@@ -15,16 +16,57 @@ from ops.array_types import Feed
 from ops.formats import Format
 from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.layer_targets import reads_activation_product
-from transforms.finetune.options import LayerwiseOptions
+from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.shared_stats import SharedGramStats
 from transforms.finetune.tune_layer import LayerSolution, Tuned, tune_layer
-from transforms.finetune.tuned_layers import LayerReport, TunedLayers
 from transforms.finetune.write_layer import current, remove_bias, write_layer
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
-from transforms.layers.matched_layer import MatchedLayer
+from transforms.layers.matched_layer import MatchedLayer, SkippedLayer
 from transforms.run.workers import Workers
 from transforms.runtime.product_threads import products_on_one_thread
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """The result of a layer: error on held-out samples before and after, their ``power``, and the time.
+
+    ``of_inputs``: the error that float weights would leave. ``what`` the layer has now.
+    """
+
+    name: str
+    op: str
+    before: float
+    after: float
+    power: float
+    what: str
+    seconds: float
+    of_inputs: float = 0.0
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the layer has new weights or a new bias."""
+        return self.after < self.before
+
+
+@dataclass
+class TunedLayers:
+    """The layers in order, and those that were skipped.
+
+    ``largest_step``: the most bytes of tensors of one sample that were in memory at once. ``matched``: where
+    the layers are in the graph.
+    """
+
+    layers: list[LayerReport] = field(default_factory=list)
+    left_alone: list[SkippedLayer] = field(default_factory=list)
+    largest_step: int = 0
+    matched: list[MatchedLayer] = field(default_factory=list, repr=False)
+
+    @property
+    def changed(self) -> frozenset[int]:
+        """The numbers of the layers that have new weights or a new bias."""
+        return frozenset(number for number, layer in enumerate(self.layers) if layer.is_kept)
+
 
 Progress = Callable[[LayerReport, int, int], None]
 
@@ -34,7 +76,7 @@ def finetune_weights(
     float_graph: gs.Graph,
     quantized_graph: gs.Graph,
     feeds: Sequence[Feed],
-    options: LayerwiseOptions | None = None,
+    options: FinetuneOptions | None = None,
     *,
     formats: Sequence[Format] = (),
     model_error: Callable[[], float] | None = None,
@@ -51,7 +93,7 @@ def finetune_weights(
     Raises ValueError for fewer than two samples, a model that fails on one, models without a layer that can
     be tuned and operator types without such a layer.
     """
-    options = options or LayerwiseOptions()
+    options = options or FinetuneOptions()
     if len(feeds) < 2:
         raise ValueError(f"{len(feeds)} sample, at least 2 are needed: one to fit to, one to judge by")
     layers, left = match_layers(float_graph, quantized_graph, formats)
@@ -83,7 +125,7 @@ class _LayerwiseTuner:
         quantized_graph: gs.Graph,
         layers: Sequence[MatchedLayer],
         sums: GramReader,
-        options: LayerwiseOptions,
+        options: FinetuneOptions,
         model_error: Callable[[], float] | None,
     ) -> None:
         self._graph, self._layers, self._sums, self._options = quantized_graph, layers, sums, options
@@ -109,9 +151,8 @@ class _LayerwiseTuner:
             found = self._write(layer, number, found)
         seconds = time.perf_counter() - start
         numbers = found.before, found.after, found.power
-        of_inputs = found.of_inputs
-        report = LayerReport(_title(layer), layer.node.op, *numbers, found.best.what, seconds, of_inputs)
-        return report
+        what, of_inputs = found.best.what, found.of_inputs
+        return LayerReport(_title(layer), layer.node.op, *numbers, what, seconds, of_inputs)
 
     def _best(self, layer: MatchedLayer, number: int) -> Tuned:
         fit, held = self._sums.read(number)

@@ -19,7 +19,7 @@ from transforms.all_codes.share_shifts import shift_alike
 from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.finetune_weights import of_products
 from transforms.finetune.held_out import HeldOutJudge
-from transforms.finetune.options import LayerwiseOptions
+from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.scale_candidates import best_scales
 from transforms.finetune.shared_stats import SharedGramStats
 from transforms.finetune.tune_layer import LayerSolution
@@ -46,18 +46,13 @@ LEAST_GAIN = 1.5
 gained 1.2 dB on such sentences lost as much on shorter ones."""
 
 _MEMORY = 1 << 30
-MOST_INPUTS = 4096
-"""Inputs of a layer up to which its Gram matrix is made; of more, its diagonal."""
-
 MOST_SAMPLES = 64
 """Samples that are enough to choose by."""
 
 
-def options_for(run: RunOptions | None = None, memory_limit: int | None = None) -> LayerwiseOptions:
+def options_for(run: RunOptions | None = None, memory_limit: int | None = None) -> FinetuneOptions:
     """Return the options of a run in bounded memory: 1 GiB for tensors of each model, or as told."""
-    return LayerwiseOptions(
-        memory_limit=memory_limit or _MEMORY, most_inputs=MOST_INPUTS, run=run or RunOptions()
-    )
+    return FinetuneOptions(memory_limit=memory_limit or _MEMORY, run=run or RunOptions())
 
 
 Progress = Callable[[int, int], None]
@@ -88,7 +83,7 @@ def fit_scales(
     float_graph: gs.Graph,
     quantized_graph: gs.Graph,
     feeds: Sequence[Feed],
-    options: LayerwiseOptions | None = None,
+    options: FinetuneOptions | None = None,
     *,
     formats: Sequence[Format] = (),
     progress: Progress | None = None,
@@ -97,9 +92,9 @@ def fit_scales(
 
     Weights, scales and biases of :func:`transforms.layers.match_layers.match_layers`'s layers change, also
     biases that were corrected for other scales. The model is the one that was given unless its outputs are
-    better by :data:`LEAST_GAIN` on held-out samples, and by the rule of all changes. Nothing is done for fewer
-    than two samples. ``float_graph`` is the float model in the form that was quantized, ``formats`` as in
-    :func:`transforms.finetune.finetune_model.finetune_model`. Neither graph is changed.
+    better by :data:`LEAST_GAIN` on held-out samples, and by the rule of all changes. Nothing is done for
+    fewer than two samples. ``float_graph`` is the float model in the form that was quantized, ``formats`` as
+    in :func:`transforms.finetune.finetune_model.finetune_model`. Neither graph is changed.
 
     Raises ValueError for a model that fails on a sample.
     """
@@ -120,7 +115,7 @@ def fit_layers(
     float_graph: gs.Graph,
     graph: gs.Graph,
     feeds: Sequence[Feed],
-    options: LayerwiseOptions,
+    options: FinetuneOptions,
     *,
     formats: Sequence[Format] = (),
     progress: Progress | None = None,

@@ -87,13 +87,6 @@ class GramStats:
         """Return an array on the device of the sums."""
         return array if isinstance(self.xx, np.ndarray) else np.asarray(array, like=self.xx)
 
-    def merge(self, other: GramStats) -> None:
-        """Add the sums over other rows, which NumPy holds."""
-        self.count += other.count
-        for name in ("x", "y", "xx", "yx", "yy"):
-            mine = getattr(self, name)
-            mine += self._there(getattr(other, name))
-
     def __add__(self, other: GramStats) -> GramStats:
         """Return the sums over the rows of both."""
         names = ("count", "x", "y", "xx", "yx", "yy")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ops.array_types import Feed, Float64Array
 from transforms.all_codes.recorded_shifts import shifts_within
 from transforms.finetune.find_states import find_states
-from transforms.finetune.options import LayerwiseOptions, is_held_out
+from transforms.finetune.options import FinetuneOptions, is_held_out
 from transforms.graph.number_shapes import in_words, judged_tensors
 from transforms.judge.errors import WORTH, Errors, Gain, energies, gain, signals
 from transforms.judge.judge import MOST_SAMPLES, Judge, Run
@@ -60,7 +60,7 @@ class HeldOutJudge:
         float_graph: gs.Graph,
         quantized_graph: gs.Graph,
         feeds: Sequence[Feed],
-        options: LayerwiseOptions,
+        options: FinetuneOptions,
         output_index: int | None = None,
     ) -> None:
         """Run the float model and the quantized one; ValueError for an output index out of range."""

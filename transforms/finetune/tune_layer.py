@@ -11,7 +11,7 @@ from ops.array_types import Float64Array, QParams
 from ops.grids import Grid
 from ops.rounding import Options, Quadratic, RowQuadratic, quadratic, solve_form
 from ops.rounding.adaquant import LEARNING_RATE
-from transforms.finetune.options import TuneOptions
+from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.round_bias import round_biases
 from transforms.finetune.shared_stats import SharedGramStats
 from transforms.finetune.weight_grids import layer_grids, plain_grid
@@ -76,7 +76,7 @@ def tune_layer(
     current: LayerSolution,
     fit: SharedGramStats,
     held: SharedGramStats,
-    options: TuneOptions,
+    options: FinetuneOptions,
 ) -> Tuned:
     """Return the best weights and bias for a layer, ``current`` unless others are better on ``held``.
 
@@ -108,7 +108,7 @@ def _error(sums: SharedGramStats, candidate: LayerSolution) -> float:
 class _Tuning:
     """One layer with the sums that its weights are fitted to."""
 
-    def __init__(self, matched: MatchedLayer, fit: SharedGramStats, options: TuneOptions) -> None:
+    def __init__(self, matched: MatchedLayer, fit: SharedGramStats, options: FinetuneOptions) -> None:
         self._matched, self._fit, self._options = matched, fit, options
         packed = matched.float_weight
         self._start: Float64Array = packed.reshape(*packed.shape[:2], -1).astype(np.float64)
