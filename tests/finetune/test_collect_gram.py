@@ -11,8 +11,8 @@ from tests.helpers import tunable
 from tests.layers.test_shared_weights import CHAIN, STEPS, TWINS
 from transforms.finetune.collect_gram import GramReader
 from transforms.finetune.gram import GramStats
+from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.options import FinetuneOptions, is_held_out
-from transforms.finetune.shared_stats import SharedGramStats
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.model import graph_proto

@@ -15,7 +15,7 @@ from tests.helpers import tunable
 from tests.helpers.output_error import OutputError
 from transforms.finetune.collect_gram import open_sums
 from transforms.finetune.fit_scales import fit_scales, options_for
-from transforms.finetune.row_stats import RowStats
+from transforms.finetune.layer_stats import RowStats
 from transforms.finetune.scale_candidates import best_scales
 from transforms.finetune.write_layer import current
 from transforms.layers.match_layers import match_layers

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transforms.finetune.gram import GramStats
-from transforms.finetune.shared_stats import total
+from transforms.finetune.layer_stats import total
 
 G, N, K, R = 3, 4, 5, 40
 RANDOM = np.random.default_rng(0)

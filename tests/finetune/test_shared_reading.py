@@ -17,8 +17,8 @@ from tests.layers.test_shared_weights import CHAIN, STEPS, TWINS
 from tools.cli.executors import workers as workers_of
 from transforms.finetune.collect_gram import open_sums
 from transforms.finetune.finetune_model import finetune_model
+from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.options import FinetuneOptions
-from transforms.finetune.shared_stats import SharedGramStats
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
 from transforms.run.segmented_model import StepTask

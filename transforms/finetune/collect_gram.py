@@ -13,11 +13,11 @@ from itertools import accumulate
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
+from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.layer_targets import limits_after, stream_of
 from transforms.finetune.options import FinetuneOptions, is_held_out
 from transforms.finetune.row_sums import RowSums, RowUser
 from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader, SampledRows
-from transforms.finetune.shared_stats import SharedGramStats
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.run.activation_store import ActivationStore
 from transforms.run.segmented_model import SegmentedRun

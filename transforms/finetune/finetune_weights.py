@@ -15,9 +15,9 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from ops.formats import Format
 from transforms.finetune.collect_gram import GramReader, open_sums
+from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.layer_targets import reads_activation_product
 from transforms.finetune.options import FinetuneOptions
-from transforms.finetune.shared_stats import SharedGramStats
 from transforms.finetune.tune_layer import LayerSolution, Tuned, tune_layer
 from transforms.finetune.write_layer import current, remove_bias, write_layer
 from transforms.graph import walk

@@ -19,9 +19,9 @@ from transforms.all_codes.share_shifts import shift_alike
 from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.finetune_weights import of_products
 from transforms.finetune.held_out import HeldOutJudge
+from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.scale_candidates import best_scales
-from transforms.finetune.shared_stats import SharedGramStats
 from transforms.finetune.tune_layer import LayerSolution
 from transforms.finetune.write_layer import current, write_layer
 from transforms.graph import walk

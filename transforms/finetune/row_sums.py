@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from ops.array_types import AnyArray, Float64Array
 from transforms.finetune.gram import GramStats, RowBlock
+from transforms.finetune.layer_stats import LEAST_INPUTS, LayerStats, RowStats
 from transforms.finetune.layer_targets import Limits, relax
-from transforms.finetune.row_stats import LEAST_INPUTS, RowStats
 from transforms.finetune.sample_rows import SampledRows
-from transforms.finetune.shared_stats import LayerStats
 from transforms.graph import walk
 from transforms.graph.constants import load
 from transforms.layers.linear_layer import LinearLayer

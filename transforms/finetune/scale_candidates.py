@@ -12,9 +12,8 @@ from ops.formats import Format
 from ops.grids import Grid, block_grids
 from ops.rounding.choose_scales import choose_candidates
 from ops.rounding.row_space import RowGram
+from transforms.finetune.layer_stats import RowStats, SharedGramStats
 from transforms.finetune.round_bias import least_scale, round_biases
-from transforms.finetune.row_stats import RowStats
-from transforms.finetune.shared_stats import SharedGramStats
 from transforms.finetune.tune_layer import LayerSolution
 from transforms.finetune.weight_grids import integer_grid
 from transforms.layers.matched_layer import MatchedLayer

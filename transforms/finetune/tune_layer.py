@@ -11,9 +11,9 @@ from ops.array_types import Float64Array, QParams
 from ops.grids import Grid
 from ops.rounding import Options, Quadratic, RowQuadratic, quadratic, solve_form
 from ops.rounding.adaquant import LEARNING_RATE
+from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.round_bias import round_biases
-from transforms.finetune.shared_stats import SharedGramStats
 from transforms.finetune.weight_grids import layer_grids, plain_grid
 from transforms.layers.matched_layer import MatchedLayer
 

@@ -11,8 +11,7 @@ from ops.rounding import quadratic, solve_form
 from tests.helpers import build, tunable
 from transforms.finetune.finetune_weights import finetune_weights
 from transforms.finetune.gram import GramStats
-from transforms.finetune.row_stats import RowStats
-from transforms.finetune.shared_stats import total
+from transforms.finetune.layer_stats import RowStats, total
 
 GROUPS, ROWS, OUTPUTS, INPUTS = 2, 20, 3, 130
 
