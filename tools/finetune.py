@@ -13,6 +13,7 @@ from tools.jobs.finetune_options import FinetuneJob
 
 _COMMANDS = """\
 --float m.onnx --quantized q.onnx --output tuned.onnx --data samples
+--float m.onnx --quantized q.onnx --output tuned.onnx --data samples --jobs 4
 --float m.onnx --quantized q.onnx --output tuned.onnx --data samples --selective-update"""
 
 _DETAILS = f"""\

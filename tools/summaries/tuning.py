@@ -106,13 +106,13 @@ def _of_outputs(done: TunedModel) -> str:
 def _what_blocked(done: TunedModel) -> str:
     """Return the gain with its standard error, and why not all layers that became better are kept."""
     gain = "" if done.gain is None or not math.isfinite(done.gain.error) else f", {done.gain}"
-    regressed = f"; output '{done.blocked}' regressed" if done.blocked else ""
     if done.attempt is None:
-        return f"; no improvement{gain}: model not changed{regressed}"
+        regressed = f"; output '{done.blocked}' regressed" if done.blocked else ""
+        return f"{gain}; no improvement: model not changed{regressed}"
     if not done.put_back:
         return gain
     count = len(done.put_back)
-    return f"{gain}{regressed}; put back: {count} layer{'s' if count > 1 else ''}"
+    return f"{gain}; put back for output '{done.blocked}': {count} layer{'s' if count > 1 else ''}"
 
 
 def _decibels(power: float, error: float) -> str | None:
