@@ -33,7 +33,8 @@ from transforms.mix_precision.candidates import Candidate, find_candidates, meas
 from transforms.mix_precision.evaluation import EvaluationSet
 from transforms.mix_precision.measured_sensitivity import measure_sensitivity
 from transforms.mix_precision.mixed_model import Mix, MixedModel
-from transforms.run.tasks import SerialExecutor, TaskLog
+from transforms.run.task_log import TaskLog
+from transforms.run.workers import Workers
 from transforms.runtime.session import OpenModel, RunOptions, open_session
 from transforms.scheme import preset
 from transforms.scheme.layer_rule import LayerRule
@@ -73,7 +74,7 @@ class Prepared:
         """Return where to measure, with an empty log."""
         expected = [self.plain.run(feed) for feed in self.feeds]
         log = TaskLog(folder / f"{time.time_ns()}.jsonl")
-        return EvaluationSet(self.feeds, expected, RunOptions(), folder, SerialExecutor, log)
+        return EvaluationSet(self.feeds, expected, RunOptions(), folder, Workers(), log)
 
     def run_plain(self) -> float:
         """Return how long the float model takes for all samples."""

@@ -14,13 +14,13 @@ from onnx import helper, numpy_helper
 from tests.helpers import conversion
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.calibrate.shared_samples import Sharing
 from transforms.choose_ranges import choose, work
 from transforms.choose_ranges.candidate import Candidate
 from transforms.choose_ranges.choose import choose_settings
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import Quantized, make_plan, prepare_for, quantize_graph
 from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme, preset
 
@@ -123,7 +123,7 @@ def test_unseen_samples_gain_over_the_rules_and_over_the_best_uniform_setting(co
 def test_the_choice_is_the_same_for_any_number_of_threads_and_processes() -> None:
     model, scheme, feeds = network(3, 1.5, 4.0), preset("U8S8"), samples(8, 1)
     first, done = quantized(model, scheme, feeds)
-    for data in ({"run": RunOptions(threads=1)}, {"run": RunOptions(threads=4)}, {"sharing": Sharing()}):
+    for data in ({"run": RunOptions(threads=1)}, {"run": RunOptions(threads=4)}, {"workers": Workers()}):
         again, other = quantized(model, scheme, feeds, **data)
         assert again == first
         assert other.choice == done.choice

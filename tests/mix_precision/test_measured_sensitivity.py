@@ -13,6 +13,7 @@ import onnx
 import pytest
 
 from tests.helpers import mixing, plans, tunable
+from tests.helpers.serial_executor import SerialExecutor
 from tools.cli import executors
 from transforms.mix_precision import measured_sensitivity
 from transforms.mix_precision.candidates import find_candidates, measure_candidates
@@ -21,8 +22,9 @@ from transforms.mix_precision.measured_sensitivity import measure_sensitivity
 from transforms.mix_precision.mixed_model import MixedModel
 from transforms.mix_precision.sensitivity import Sensitivity
 from transforms.mix_precision.switchable_model import switched_model
-from transforms.model.provenance import model_hash
-from transforms.run.tasks import SerialExecutor, TaskLog, Workers
+from transforms.model.graph_proto import model_hash
+from transforms.run.task_log import TaskLog
+from transforms.run.workers import Workers
 from transforms.scheme import preset
 from transforms.search.output_metrics import METRICS, Outputs
 
@@ -45,14 +47,16 @@ def closeness(outputs):
 """A metric that ends the first process that calls it, but not the one that started all others."""
 
 
-def bench(mixed: MixedModel, folder: Path, workers: Workers = SerialExecutor) -> EvaluationSet:
+def bench(mixed: MixedModel, folder: Path, workers: Workers | None = None) -> EvaluationSet:
     folder.mkdir(exist_ok=True)
     expected = mixing.outputs(mixed.graph, FEEDS, mixing.RunOptions(threads=1))
-    return EvaluationSet(FEEDS, expected, mixing.SIMULATED, folder, workers, TaskLog(folder / "log"))
+    return EvaluationSet(
+        FEEDS, expected, mixing.SIMULATED, folder, workers or Workers(), TaskLog(folder / "log")
+    )
 
 
 def measured(
-    folder: Path, metric: str = "l2", workers: Workers = SerialExecutor, labels: Sequence[str] = LABELS
+    folder: Path, metric: str = "l2", workers: Workers | None = None, labels: Sequence[str] = LABELS
 ) -> Sensitivity:
     mixed, _ = mixing.prepared(CONV, preset("BF16"), labels, FEEDS)
     nodes = find_candidates(mixed, ())
@@ -150,7 +154,7 @@ def test_a_function_in_a_file_of_this_folder_is_found_by_workers_in_others(
 ) -> None:
     (tmp_path / "metric.py").write_text("def first(outputs):\n    return float(outputs[0]['y'][0, 0])\n")
     monkeypatch.chdir(tmp_path)
-    found = measured(tmp_path / "b", "metric.py:first", Elsewhere)
+    found = measured(tmp_path / "b", "metric.py:first", Workers(Elsewhere))
     assert found == measured(tmp_path / "a", "metric.py:first")
     assert found.metric == "metric.py:first"
 
@@ -172,7 +176,8 @@ def test_other_processes_one_of_which_dies_find_the_same(tmp_path: Path, dask: s
     place = f"{tmp_path / 'metric.py'}:closeness"
     alone = measured(tmp_path / "a", place)
     assert not (tmp_path / "died").exists()
-    together = measured(tmp_path / "b", place, executors.workers(2, dask))
+    with executors.workers(2, dask) as workers:
+        together = measured(tmp_path / "b", place, workers)
     assert (tmp_path / "died").exists()
     assert together == alone
 

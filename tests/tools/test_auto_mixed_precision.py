@@ -594,8 +594,7 @@ def test_no_matplotlib(
         [],
         ["--analyze-only"],
         ["--analyze-only", "--plot", "p.svg", "--data", "d"],
-        ["--output", "x.onnx", "--dask", "tcp://a:1", "--data", "d"],
-        ["--output", "x.onnx", "--dask", "tcp://a:1", "--data", "d", "--resume", "r", "--jobs", "2"],
+        ["--output", "x.onnx", "--dask", "tcp://a:1", "--data", "d", "--jobs", "2"],
         *(
             ["--output", "x.onnx", f"--{name}", given]
             for name, given in (

@@ -56,8 +56,8 @@ ALWAYS = {
     "check": "help verbose input target",
     "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels allow_missing",
     "finetune": "help verbose float_model quantized output data limit algorithm fixed_seed batch_size "
-    "target_op_type selective_update following_relu output_index optim_device memory_limit checkpoint force "
-    "jobs dask resume save_as_external_data functions threads storage",
+    "target_op_type selective_update following_relu output_index optim_device memory_limit force "
+    "jobs dask save_as_external_data functions threads storage",
     "formats": "help verbose input plot",
     "infer": "help verbose input output force data time provider threads",
     "inspect": "help verbose input against json",
@@ -116,7 +116,7 @@ def _cases() -> list[tuple[str, str, str]]:
         (tool, "--analyze-only --data d --plot p.svg", "--plot draws the models tried"),
         (
             tool,
-            "--output n --data d --resume r --dask tcp://a:1 --jobs 1",
+            "--output n --data d --dask tcp://a:1 --jobs 1",
             "--jobs goes with --dask local: the cluster at 'tcp://a:1' has its own workers",
         ),
     ]
@@ -130,9 +130,7 @@ def _cases() -> list[tuple[str, str, str]]:
             "--provider cpu --infer-device cpu",
             "--provider and --infer-device both select a device",
         ),
-        ("finetune", "--checkpoint c --resume r", "--checkpoint and --resume both store tuned layers"),
-        ("finetune", "--dask tcp://a:1", "--dask with the address of a scheduler needs --resume"),
-        ("finetune", "--dask tcp://a:1 --resume r --jobs 2", "--jobs goes with --dask local: "),
+        ("finetune", "--dask tcp://a:1 --jobs 2", "--jobs goes with --dask local: "),
         ("evaluate", "--force", "--force goes with --json or --csv"),
         ("evaluate", "--json a --csv ./a", "--json and --csv are the same file, 'a'"),
         ("formats", "--force", "--force goes with --plot"),
@@ -145,7 +143,6 @@ def _cases() -> list[tuple[str, str, str]]:
             "--calibration-cache f",
             "--jobs 2",
             "--dask local",
-            "--resume r",
             "--memory-limit 1G",
             "--fast",
             "--all-codes free",
@@ -165,16 +162,7 @@ def _cases() -> list[tuple[str, str, str]]:
     ]
     cases += [("quantize", f"{run} --random-data 3 --data d", "--random-data and --data do not")]
     cases += [
-        (
-            "quantize",
-            f"{run} --data d --dask tcp://a:1",
-            "--dask with the address of a scheduler needs --resume",
-        ),
-        (
-            "quantize",
-            f"{run} --data d --dask tcp://a:1 --resume r --jobs 2",
-            "--jobs goes with --dask local: ",
-        ),
+        ("quantize", f"{run} --data d --dask tcp://a:1 --jobs 2", "--jobs goes with --dask local: "),
     ]
     alone = ("--storage packed", "--data d", "--calibration-cache f", "--random-data 3", "--force")
     alone += ("--save_as_external_data", "--no-functions", "--allow-code")
@@ -280,7 +268,7 @@ WITH_A_SCHEME = [
     ),
     *(
         ("quantize", "MX9", f"--data d {one}", f"{one.split()[0]} goes with {SHARED} mx9")
-        for one in ("--jobs 1", "--dask local", "--resume r")
+        for one in ("--jobs 1", "--dask local")
     ),
     (
         "quantize",

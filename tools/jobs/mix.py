@@ -34,14 +34,15 @@ def mix_file(job: MixJob) -> None:
     phases = phases_of(scheme, has_data=job.data is not None)
     with phases("loading"):
         graph = load_model(job.input, scheme)
-    options = MixingOptions(
-        RunOptions(job.provider, threads_of(job.threads, job.jobs)),
-        workers(job.jobs, job.dask),
-        job.resume,
-        None if job.labels is None else read_array(job.labels),
-        job.analyze_only,
-    )
-    mixed = mix_model(graph, scheme, calibration_data(job, options.run), options, phases)
+    with workers(job.jobs, job.dask) as opened:
+        options = MixingOptions(
+            RunOptions(job.provider, threads_of(job.threads, job.jobs)),
+            opened,
+            job.resume,
+            None if job.labels is None else read_array(job.labels),
+            job.analyze_only,
+        )
+        mixed = mix_model(graph, scheme, calibration_data(job, options.run), options, phases)
     _write_results(mixed, job)
     for line in mixing_summary.lines(mixed):
         print(line)

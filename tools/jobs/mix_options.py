@@ -18,8 +18,8 @@ from tools.cli.job_options import (
 )
 from tools.cli.needs import DATA, Need
 from tools.cli.option_values import LARGEST, number, whole
-from tools.cli.options import SEARCH, Option, declare, option
-from tools.cli.worker_options import dask, jobs, resume
+from tools.cli.options import RUNNING, SEARCH, Option, declare, option
+from tools.cli.worker_options import dask, jobs
 
 _MODEL = Need("--output, not with --analyze-only", lambda job: job.output)
 _FILE = Need("--output, --json, --csv or --chart", lambda job: job.output or job.json or job.csv or job.chart)
@@ -50,7 +50,13 @@ class MixJob(SchemeJob):
     plot: Path | None = _result("--plot FILE", "draw bits against error, .png or .svg")
     jobs: int = jobs("processes that measure layers (default: 1)", DATA, 1)
     dask: str | None = dask(DATA)
-    resume: Path | None = resume(DATA)
+    resume: Path | None = option(
+        "--resume DIR",
+        "store sensitivities in this folder, and resume from those of the same model, data and options",
+        group=RUNNING,
+        needs=(DATA,),
+        type=Path,
+    )
     force: bool = force("an existing output", _FILE)
     save_as_external_data: bool = save_as_external_data(_MODEL)
     functions: bool = functions(_MODEL)

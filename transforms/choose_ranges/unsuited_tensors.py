@@ -90,7 +90,7 @@ def unsuited_tensors(
 
 def _largest(graph: gs.Graph, names: Sequence[str], data: CalibrationData) -> dict[str, float]:
     """Return the largest magnitude of tensors over all samples."""
-    found = calibrate(graph, names, data.feeds(graph), run=data.run, sharing=data.sharing).observed
+    found = calibrate(graph, names, data.feeds(graph), run=data.run, workers=data.workers).observed
     return {name: max(-one.low, one.high) for name, one in found.items()}
 
 

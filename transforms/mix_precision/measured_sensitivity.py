@@ -15,7 +15,7 @@ from transforms.mix_precision.mixed_model import MixedModel
 from transforms.mix_precision.sensitivity import LayerSensitivity, Sensitivity
 from transforms.mix_precision.switch_worker import SwitchTask, forget, measure, write_folder
 from transforms.mix_precision.switchable_model import switched_model
-from transforms.run.tasks import Progress, run_tasks
+from transforms.run.task_log import Progress
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import METRICS
 from transforms.search.user_metric import absolute_place
@@ -65,13 +65,13 @@ def measure_sensitivity(
     place = metric if metric in METRICS else absolute_place(metric)  # workers have other working folders
     tasks = {name: SwitchTask(str(bench.folder), number, place) for number, name in enumerate(names)}
     try:
-        numbers = run_tasks(measure, tasks, bench.workers, bench.log, progress)
+        measured = bench.log.run(measure, tasks, bench.workers, progress)
     finally:
         forget()
     damages = (
         LayerSensitivity(one.name, one.op, label, value, harm)
-        for name, one in names.items()
-        for label, value, harm in zip(labels, numbers[name][::2], numbers[name][1::2], strict=True)
+        for one, values in zip(names.values(), measured, strict=True)
+        for label, value, harm in zip(labels, values[::2], values[1::2], strict=True)
     )
     return Sensitivity(metric, len(bench.feeds), tuple(damages))
 

@@ -30,7 +30,7 @@ from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.mix_precision.sensitivity import Sensitivity
 from transforms.pipelines.prepare import note_mended
 from transforms.pipelines.quantize_steps import Quantized
-from transforms.run import tasks
+from transforms.run import task_log
 from transforms.run.mend_shapes import mend_shapes
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
@@ -48,7 +48,7 @@ class ProgressHooks:
     """
 
     calibrating: calibrate.Progress | None = None
-    measuring: tasks.Progress | None = None
+    measuring: task_log.Progress | None = None
     timing: Callable[[int, int], None] | None = None
     step: Callable[[Step], None] | None = None
 
