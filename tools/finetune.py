@@ -30,7 +30,7 @@ Every fifth sample is held out: a layer's new weights are kept only if they are 
 model only if its outputs gain more there than the standard error of that gain, and none regresses by more
 than 0.5 dB or its own standard error. Where one does, layers are put back by halves. A model whose outputs
 are inputs with the next sample is judged with states of its own. At first auto lets int8 tensors after a Relu
-use all codes if biases can take the shift. All layers with a stored weight in a number format are tuned,
+use the full range if biases can take the shift. All layers with a stored weight in a number format are tuned,
 together with their biases.
 
 {SAMPLES_HELP}

@@ -1,19 +1,15 @@
-"""Tensors on all codes of int8 beside those of the float model. Oracle: the same model without shifts."""
+"""Tensors on the full range of int8 beside those of the float model. Oracle: a model without shifts."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from tests.all_codes.test_shift_spans import DATA as SIGNED_DATA
-from tests.all_codes.test_shift_spans import NET as SIGNED
-from tests.all_codes.test_shift_spans import RANGES
-from tests.all_codes.test_use_all_codes import PADDED, PADDED_DATA
+from tests.full_range.test_shift_tensors import MAKERS, PADDED, PADDED_DATA
 from tests.helpers import tunable
-from transforms.all_codes.shift_spans import shift_spans
-from transforms.all_codes.use_all_codes import use_all_codes
 from transforms.compare.match_tensors import Match, match_tensors
 from transforms.compare.tensor_statistics import LayerStatistics, SideBySide
+from transforms.full_range.shift_tensors import shift_tensors
 from transforms.model.copy_graph import copy_graph
 from transforms.model.graph_proto import import_model
 
@@ -21,7 +17,7 @@ from transforms.model.graph_proto import import_model
 def _compared(*, shifted: bool, per_channel: bool) -> tuple[dict[str, LayerStatistics], list[str]]:
     _, quantized = tunable.pair(PADDED, "A8W8", PADDED_DATA, per_channel=per_channel)
     if shifted:
-        assert len(use_all_codes(quantized, inputs={"x"}, padded=True, room=1.0)) == 4
+        assert len(shift_tensors(quantized, {"x", *MAKERS}, padded=True, room=1.0)) == 4
     float_graph = import_model(PADDED)
     matches, missing = match_tensors(float_graph, copy_graph(quantized))
     both = SideBySide(float_graph, quantized, matches)
@@ -46,26 +42,8 @@ def test_shifted_tensors_are_compared_without_the_shift(per_channel: bool) -> No
 
 def test_a_record_without_its_sub_is_not_believed() -> None:
     float_graph, quantized = tunable.pair(PADDED, "A8W8", PADDED_DATA)
-    use_all_codes(quantized, inputs={"x"}, padded=True)
+    shift_tensors(quantized, {"x", *MAKERS}, padded=True)
     other = copy_graph(tunable.pair(PADDED, "A8W8", PADDED_DATA)[1])
     other.info = quantized.info  # type: ignore[attr-defined]
     found: dict[str, Match] = {one.name: one for one in match_tensors(float_graph, other)[0]}
     assert found["x"].shift == 0 and np.isfinite(found["c1"].shift)
-
-
-def test_tensors_with_negative_numbers_are_compared_without_the_shift() -> None:
-    """A layer shifts c2, a Sub the others, and k is what a Concat makes of two of them."""
-    _, quantized = tunable.pair(SIGNED, "A8W8", SIGNED_DATA)
-    shift_spans(quantized, RANGES, padded=True, added=True)
-    float_graph = import_model(SIGNED)
-    matches, missing = match_tensors(float_graph, quantized)
-    found = {
-        one.match.name: one
-        for one in SideBySide(float_graph, quantized, matches).collect(
-            matches, [("", feed) for feed in SIGNED_DATA]
-        )
-    }
-    assert not missing
-    for name in RANGES:
-        assert found[name].match.shift and found[name].match.format == "int8", name
-        assert found[name].total.sqnr() > 25, name

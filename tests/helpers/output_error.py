@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ops.array_types import AnyArray, Feed, Float64Array
 from ops.metrics import sums_of_numbers
-from transforms.all_codes.recorded_shifts import shifts_within
+from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph import walk
 from transforms.graph.number_shapes import judged_tensors
 from transforms.run.instrumented_model import InstrumentedModel

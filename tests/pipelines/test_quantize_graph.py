@@ -152,7 +152,7 @@ def with_casts(model: onnx.ModelProto) -> onnx.ModelProto:
 )
 def test_nodes_on_weights_change_nothing(name: str) -> None:
     model, images, _, _ = digits()
-    scheme = preset(name).with_(all_codes="off")  # biases take shifts by stored integers
+    scheme = preset(name).with_(full_range="off")  # biases take shifts by stored integers
     lean, _ = quantize(model, scheme, batches())
     full, _ = quantize(model, scheme.with_(keep_weight_nodes=True), batches())
     feeds = {"images": images[:16]}

@@ -16,9 +16,9 @@ from onnx import helper, numpy_helper
 
 from tests.choose_ranges.test_choose_settings import ratio
 from transforms import model_io
-from transforms.all_codes.recorded_shifts import recorded_shifts
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.choose_ranges.float_runs import FloatRuns
+from transforms.full_range.recorded_shifts import recorded_shifts
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.pipelines.quantize_steps import CORRECTED
@@ -134,7 +134,7 @@ def test_outputs_on_unseen_samples_are_better(config: str, opset: int) -> None:
 @pytest.mark.parametrize("codes", ("off", "padded"))
 def test_means_of_layers_are_those_of_the_float_model(codes: str) -> None:
     """A tensor that is shifted has the mean of the float model, less its shift."""
-    scheme = preset("A8W8").with_(all_codes=codes)
+    scheme = preset("A8W8").with_(full_range=codes)
     model = crowded("relu" if codes == "padded" else "silu")
     names, unseen = ["c1", "c2"], images(28, 2)
     errors = []

@@ -39,7 +39,7 @@ ROOMS = [
         "outliers",
         "choose_ranges",
         "layers",
-        "all_codes",
+        "full_range",
         "pipelines",
         "finetune",
         "mix_precision",

@@ -65,7 +65,7 @@ def test_documented_presets_are_there() -> None:
         ({"target_op_type": ["LSTM"]}, "finetune target_op_type 'LSTM' is unknown"),
         ({"num_iterations": 5}, "finetune num_iterations goes with algorithm adaquant or adaround"),
         ({"algorithm": "gptq", "early_stop": True}, "finetune early_stop goes with algorithm"),
-        ({"all_codes": "added"}, "'added' is unknown, did you mean 'padded'? legal are padded, free, off"),
+        ({"full_range": "added"}, "'added' is unknown, did you mean 'padded'? legal are padded, free, off"),
     ],
 )
 def test_what_is_wrong_is_named(values: dict[str, Any], words: str) -> None:

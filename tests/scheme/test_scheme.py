@@ -102,7 +102,7 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
         weight_method="MSE",
         correct_biases="auto",
         measured_biases=True,
-        all_codes="free",
+        full_range="free",
         calibrate_tensors={"x": "Percentile"},
         quantize_all_op_types=True,
         op_types=("Conv", "MatMul"),

@@ -122,7 +122,7 @@ def _cases() -> list[tuple[str, str, str]]:
     ]
     steps = ("--num-iterations 5", "--learning-rate 1", "--early-stop")
     cases += [("finetune", one, f"{one.split()[0]} goes with --algorithm ada") for one in steps]
-    cases += [("finetune", "--algorithm gptq --all-codes free", "--all-codes goes with --algorithm auto")]
+    cases += [("finetune", "--algorithm gptq --full-range free", "--full-range goes with --algorithm auto")]
     cases += [
         ("finetune", "--limit 3 --data-size 3", "--limit and --data-size are the same option"),
         (
@@ -145,14 +145,14 @@ def _cases() -> list[tuple[str, str, str]]:
             "--dask local",
             "--memory-limit 1G",
             "--fast",
-            "--all-codes free",
+            "--full-range free",
         )
     ]
     cases += [
         (
             "quantize",
-            f"{run} --data d {one} --all-codes free",
-            "--all-codes goes with --data or --print-config",
+            f"{run} --data d {one} --full-range free",
+            "--full-range goes with --data or --print-config",
         )
         for one in ("--fast", "--ranges r.json")
     ]
@@ -232,15 +232,15 @@ WITH_A_SCHEME = [
             "quantize",
             config,
             f"--data d {options}",
-            "--all-codes goes with int8 activations without zero points",
+            "--full-range goes with int8 activations without zero points",
         )
         for config, options in (
-            ("U8S8", "--all-codes free"),
-            ("A16W8", "--all-codes off"),
-            ("XINT8", "--all-codes padded"),
-            ("A8W8", "--set activation_symmetric=false --all-codes padded"),
-            ("A8W8", "--keep-weight-nodes --all-codes padded"),
-            ("A8W8", "--set auto_mixed_precision.target='int16' --all-codes free"),
+            ("U8S8", "--full-range free"),
+            ("A16W8", "--full-range off"),
+            ("XINT8", "--full-range padded"),
+            ("A8W8", "--set activation_symmetric=false --full-range padded"),
+            ("A8W8", "--keep-weight-nodes --full-range padded"),
+            ("A8W8", "--set auto_mixed_precision.target='int16' --full-range free"),
         )
     ),
     ("quantize", "BF16", "--per-channel", "--per-channel goes with integers; the formats here are bfloat16"),

@@ -109,7 +109,7 @@ def as_asked(found: Scheme, asked: Scheme) -> Scheme:
         return found
     ranges = "calibrate_method", "calibrate_tensors", "correct_biases", "measured_biases"
     keys = [*ranges, "per_channel", "weight_method", "equalize_layers", "tensors"]
-    keys += ["all_codes"] if found.all_codes == "off" else []  # of --fast
+    keys += ["full_range"] if found.full_range == "off" else []  # of --fast
     return found.with_(**{key: getattr(asked, key) for key in keys})
 
 

@@ -199,7 +199,7 @@ _OF_FORMATS: Mapping[str, Need] = {
     "measured_biases": CALIBRATION,
     "calibrate_tensors": _ACTIVATIONS,
     "keep_float": _DECIDED,
-    "all_codes": Need(_SHIFTABLE, _is_shiftable),
+    "full_range": Need(_SHIFTABLE, _is_shiftable),
     "qdq_domain": Need(f"integers of up to {_STANDARD_BITS} bits", _has_standard_integers),
     "domain": Need("formats for which ONNX has no operators", _has_own_operators),
 }

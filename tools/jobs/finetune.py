@@ -34,7 +34,7 @@ from transforms.scheme.finetune_rule import FinetuneRule
 
 _RECORDED = (
     *("algorithm", "num_iterations", "learning_rate", "early_stop", "fixed_seed", "batch_size", "limit"),
-    *("target_op_type", "selective_update", "following_relu", "output_index", "all_codes"),
+    *("target_op_type", "selective_update", "following_relu", "output_index", "full_range"),
 )
 
 
@@ -116,7 +116,7 @@ def rule_of(job: FinetuneJob) -> FinetuneRule:
         target_op_type=job.target_op_type,
         selective_update=job.selective_update,
         following_relu=job.following_relu,
-        all_codes=job.all_codes,
+        full_range=job.full_range,
     )
 
 
@@ -133,7 +133,7 @@ def tuning_options(rule: FinetuneRule, run: RunOptions, **more: Any) -> Finetune
         seed=rule.fixed_seed,
         run=run,
         selective=rule.selective_update,
-        all_codes=rule.all_codes,
+        full_range=rule.full_range,
         **more,
     )
 

@@ -19,7 +19,7 @@ from tools.cli.options import RUNNING, option
 from tools.cli.worker_options import dask, jobs
 
 ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
-TUNED_CODES = ("padded", "free", "off")
+FULL_RANGE = ("padded", "free", "off")
 OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 DEVICES = ("cpu", "cuda:0", "hip:0")
 
@@ -67,13 +67,13 @@ class FinetuneJob(ModelJob):
     following_relu: bool = _layers(
         "--following-relu", "ignore errors that a Relu or Clip after the layer cuts off"
     )
-    all_codes: str = option(
-        "--all-codes",
-        "int8 tensors without negative numbers that use all codes: those before padding, too, for which\n"
+    full_range: str = option(
+        "--full-range",
+        "int8 tensors that are never negative and use the full range: those before padding, too, for which\n"
         "Pads are added; those for which nothing is; none (default: padded)",
         group="algorithm",
         needs=(_AUTO,),
-        choices=TUNED_CODES,
+        choices=FULL_RANGE,
         default="padded",
     )
     output_index: int | None = _layers(

@@ -21,7 +21,7 @@ from tools.cli.needs import Need
 from tools.cli.option_values import whole
 from tools.cli.options import OTHER, Option, declare, option
 from tools.cli.worker_options import dask, jobs
-from tools.jobs.finetune_options import TUNED_CODES
+from tools.jobs.finetune_options import FULL_RANGE
 
 _ANY_DATA = Need("--data or --random-data", lambda job: job.data is not None or job.random_data)
 _DECIDING = Need("--data or --print-config", lambda job: job.data is not None or job.print_config)
@@ -102,12 +102,12 @@ KEYS: Mapping[str, Option] = {
         "whether weights have a scale per output channel; presets choose it if needed",
         action=argparse.BooleanOptionalAction,
     ),
-    "all_codes": _key(
-        "--all-codes",
-        "int8 tensors of unequal ends, as after a Relu, use all codes, zero points stay 0: added, also those "
-        "that need an Add or Sub; padded: a Pad before a Conv, or a Sub at an input or mean; free: no node; "
+    "full_range": _key(
+        "--full-range",
+        "int8 tensors that are never negative, as after a Relu, use the full range, zero points stay 0: "
+        "padded, also by a Pad before a Conv, or a Sub at an input or mean; free: without more nodes; "
         "off: none (default: as in the config)",
-        choices=("added", *TUNED_CODES),
+        choices=FULL_RANGE,
         needs=(_COMPARED,),
     ),
     "exclude_nodes": _key("--exclude-node GLOB", "keep nodes in float by name; repeatable", action="append"),

@@ -56,8 +56,10 @@ def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
     yield f"Tuned: {kept_count} of {len(done.walk.layers)} layers on {samples} samples"
     if done.spread:
         tensors = "1 tensor" if done.spread == 1 else f"{done.spread} tensors"
-        added = f"; {done.added} Pads and Subs added, which --all-codes free leaves out" if done.added else ""
-        yield f"All codes of int8 used: {tensors} without negative numbers{added}"
+        added = (
+            f"; {done.added} Pads and Subs added, which --full-range free leaves out" if done.added else ""
+        )
+        yield f"Full range of int8 used: {tensors}{added}"
     shares = [share for layer in done.walk.layers if (share := _of_inputs(layer)) is not None]
     if shares and done.attempt is None:
         words = "of the layers' errors are left by float weights, too"

@@ -10,7 +10,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from ops.formats import BFP, MX
-from transforms.all_codes.recorded_shifts import is_shift, recorded_shifts
+from transforms.full_range.recorded_shifts import is_shift, recorded_shifts
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.block_format import block_format_of
 
@@ -51,7 +51,7 @@ def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[lis
     (``t_bf16``, ``t_fp16``, ``t_quantized``); from there the rounding is followed: pairs of Casts, Quantize
     and Dequantize (also the extended ones), BFP and MX nodes, a Clip before them. Tensors that a fusion has
     removed, and those inside If, Loop and Scan, have no match. What the quantized model records as shifted
-    (:mod:`transforms.all_codes.recorded_shifts`) is compared with the shift taken back.
+    (:mod:`transforms.full_range.recorded_shifts`) is compared with the shift taken back.
     """
     shifts = recorded_shifts(quantized_graph)
     known = {tensor.name: tensor for tensor, _ in _tensors(quantized_graph)}

@@ -10,13 +10,13 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.formats import Format
-from transforms.all_codes.share_shifts import on_all_codes, shift_alike
-from transforms.all_codes.use_all_codes import count_added
 from transforms.finetune.finetune_weights import Progress, TunedLayers, finetune_weights
 from transforms.finetune.held_out import HeldOutJudge, Judged
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.put_back import Layers, SwitchedLayers, keep_halves
 from transforms.finetune.tune_layer import AS_IT_WAS, BIAS
+from transforms.full_range.share_shifts import on_full_range, shift_alike
+from transforms.full_range.shift_tensors import count_added
 from transforms.judge.errors import Gain
 from transforms.layers.match_layers import match_layers, of_operators
 from transforms.model.copy_graph import copy_graph
@@ -35,7 +35,7 @@ class TunedModel:
     ``attempt`` names the attempt that was accepted, or is None if the model is unchanged. ``gain``: that of
     the outputs on held-out samples, of all layers together if none was accepted. ``put_back`` are the numbers
     of layers that have their old weights again; ``blocked`` is the output that regressed most with all of
-    them, None if none did. ``spread``: how many tensors use all codes of int8, which they did not before, and
+    them, None if none did. ``spread``: how many more tensors use the full range of int8 than before, and
     ``added``: how many Pads and Subs this took. ``notes``: on outputs that are not compared themselves.
     """
 
@@ -65,8 +65,8 @@ def finetune_model(
 ) -> TunedModel:
     """Return a quantized model with tuned weights and biases, or the same one unless that is better.
 
-    ``auto`` lets int8 tensors use all codes first (:mod:`transforms.all_codes.share_shifts`). Weights are
-    tuned with scales and exponents chosen again; unless that is accepted, biases alone. A tuned model is
+    ``auto`` lets int8 tensors use the full range first (:mod:`transforms.full_range.share_shifts`). Weights
+    are tuned with scales and exponents chosen again; unless that is accepted, biases alone. A tuned model is
     accepted by the rule of :class:`transforms.judge.errors.Gain` on held-out samples
     (:mod:`transforms.finetune.held_out`); where an output regresses, layers are put back by halves.
     ``float_graph`` is the float model in the form that was quantized
@@ -82,17 +82,17 @@ def finetune_model(
     given = float_graph, quantized_graph
     judge = HeldOutJudge(*given, feeds, options, options.output_index)
     float_graph, spread = shift_alike(*given, formats), 0
-    if options.algorithm == "auto" and options.rescale and options.all_codes != OFF:
-        more = feeds if options.all_codes == PADDED else None
+    if options.algorithm == "auto" and options.rescale and options.full_range != OFF:
+        more = feeds if options.full_range == PADDED else None
         pair = float_graph, quantized_graph
-        float_graph, quantized_graph, spread = on_all_codes(*pair, formats, padded_for=more)
+        float_graph, quantized_graph, spread = on_full_range(*pair, formats, padded_for=more)
     tuner = _Tuner((float_graph, quantized_graph), feeds, formats, judge, workers, progress)
     done = tuner.fit(ALL if options.weights else BIASES, options)
     if done.attempt is None and any(layer.what not in (AS_IT_WAS, BIAS) for layer in done.walk.layers):
         biases = tuner.fit(BIASES, replace(options, weights=False))
         done = biases if biases.attempt else done
     if done.attempt is None and spread:
-        without = replace(options, all_codes=OFF)
+        without = replace(options, full_range=OFF)
         return finetune_model(*given, feeds, without, formats=formats, workers=workers, progress=progress)
     if done.attempt is None:
         return replace(done, graph=given[1])

@@ -15,7 +15,6 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.formats import Format
-from transforms.all_codes.share_shifts import shift_alike
 from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.finetune_weights import of_products
 from transforms.finetune.held_out import HeldOutJudge
@@ -24,6 +23,7 @@ from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.scale_candidates import best_scales
 from transforms.finetune.tune_layer import LayerSolution
 from transforms.finetune.write_layer import current, write_layer
+from transforms.full_range.share_shifts import shift_alike
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer

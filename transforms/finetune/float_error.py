@@ -8,8 +8,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms.all_codes.recorded_shifts import shifts_within
 from transforms.finetune.held_out import relative
+from transforms.full_range.recorded_shifts import shifts_within
 from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
 from transforms.runtime.session import RunOptions

@@ -10,9 +10,9 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.array_types import Feed, Float64Array
-from transforms.all_codes.recorded_shifts import shifts_within
 from transforms.finetune.find_states import find_states
 from transforms.finetune.options import FinetuneOptions, is_held_out
+from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph.number_shapes import in_words, judged_tensors
 from transforms.judge.errors import WORTH, Errors, Gain, energies, gain, signals
 from transforms.judge.judge import MOST_SAMPLES, Judge, Run

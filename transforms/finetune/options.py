@@ -26,7 +26,7 @@ class FinetuneOptions:
     * ``device``: where the sums are made; ``run``: how the models run;
     * ``output_index``: the output that is measured, None for all;
     * ``selective``: each layer is kept only if it improves the model's outputs, too, which takes longer;
-    * ``all_codes``: one of TUNED_CODES, for ``auto``.
+    * ``full_range``: one of FULL_RANGE, for ``auto``.
     """
 
     algorithm: str = "auto"
@@ -44,7 +44,7 @@ class FinetuneOptions:
     run: RunOptions = field(default_factory=RunOptions)
     output_index: int | None = None
     selective: bool = False
-    all_codes: str = PADDED
+    full_range: str = PADDED
 
 
 def is_held_out(sample: int, count: int, options: FinetuneOptions) -> bool:

@@ -1,8 +1,7 @@
-"""All codes of int8 for tensors of unequal ends, which use a part of them without a zero point.
+"""The full range of int8 without zero points, for tensors that are never negative.
 
-:mod:`transforms.all_codes.use_all_codes` shifts tensors of a quantized model that are never negative, and
-:mod:`transforms.all_codes.shift_spans` others. Quantizing begins with
-:func:`transforms.all_codes.settle_codes.settle_codes`, which asks the outputs, and fine-tuning with
-:func:`transforms.all_codes.share_shifts.on_all_codes`. :mod:`transforms.all_codes.recorded_shifts` reads what
-a model says of its shifts.
+:mod:`transforms.full_range.shift_tensors` shifts tensors of a quantized model. What a scheme says of it is
+proposed and applied by :mod:`transforms.full_range.apply_full_range`; fine-tuning begins with
+:func:`transforms.full_range.share_shifts.on_full_range`. :mod:`transforms.full_range.recorded_shifts` reads
+what a model says of its shifts.
 """

@@ -1,4 +1,4 @@
-"""Another code and another step for the zero of a tensor, taken up by biases of the layers at its ends."""
+"""Zero at the lowest level of int8 for a tensor, taken up by the biases of the layers around it."""
 
 from __future__ import annotations
 
@@ -8,32 +8,34 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Float64Array
-from transforms.all_codes.integer_layers import IntegerLayer, grow, growth_of, integer_layer
+from transforms.full_range.integer_layers import IntegerLayer, grow, growth_of, integer_layer
 from transforms.graph.constants import Constants, load
 from transforms.graph.rewire import STANDARD_DOMAINS
 
-_ALIKE = 1e-5  # relative difference of scales that rounding to float32 explains
+MIDDLE = 128
+"""Steps by which a tensor is shifted."""
+
+_SAME = 1e-5  # relative difference of scales that rounding to float32 explains
 
 
-def move_zero(
-    makers: Sequence[IntegerLayer], readers: Sequence[IntegerLayer], old: float, scale: float, code: int
-) -> bool:
+def move_zero(maker: IntegerLayer | None, readers: Sequence[IntegerLayer], old: float, scale: float) -> bool:
     """Let biases take a shift in place; return False, with nothing changed, if one does not fit into int32.
 
-    Of the tensor on steps ``old`` between the layers, numbers are less by ``-code`` steps of ``scale``, on
-    which it is from now: ``code`` is that of zero.
+    The elements of a tensor with the scale ``old`` between the layers become less by 128 times ``scale``,
+    which is its new one.
     """
-    ratio, shift = scale / old, -code * scale
+    ratio = scale / old
 
     def _of_maker(layer: IntegerLayer) -> Float64Array:
-        return np.asarray(load(layer.numbers) - np.rint(shift / load(layer.steps).astype(np.float64)))
+        steps = load(layer.steps).astype(np.float64)
+        return np.asarray(load(layer.numbers) - np.rint(MIDDLE * scale / steps))
 
     def _of_reader(layer: IntegerLayer) -> Float64Array:
-        return np.asarray(np.rint(load(layer.numbers) / ratio) - code * layer.integers.sum(1))
+        return np.asarray(np.rint(load(layer.numbers) / ratio) + MIDDLE * layer.integers.sum(1))
 
     changes: list[tuple[IntegerLayer, Callable[[IntegerLayer], Float64Array], float]] = [
         *((one, _of_reader, ratio) for one in readers),
-        *((one, _of_maker, 1.0) for one in makers),
+        *([(maker, _of_maker, 1.0)] if maker is not None else []),
     ]
     growths = [growth_of(numbers(layer)) for layer, numbers, _ in changes]
     if any((growth > 1).any() and not one[0].may_grow for growth, one in zip(growths, changes, strict=True)):
@@ -56,7 +58,7 @@ def layer_that_reads(node: gs.Node, scale: float, *, padded: bool) -> IntegerLay
         return None
     products = scale * load(layer.weight.inputs[1]).astype(np.float64).reshape(-1)
     own = load(layer.steps).reshape(-1)
-    is_product = own.size in (1, products.size) and np.allclose(products, own, rtol=_ALIKE, atol=0)
+    is_product = own.size in (1, products.size) and np.allclose(products, own, rtol=_SAME, atol=0)
     return layer if is_product else None
 
 

@@ -1,4 +1,4 @@
-"""A Pad of a tensor before a Conv, for zeros that have another code than 0."""
+"""A Pad in front of a Conv, for zeros that have another level than 0."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transforms.graph.selection import label_of
 LEAST_OPSET = 13
 """From which on the widths of a Pad are an input, and quantization takes tensors of any rank."""
 
-_LEAST = -128  # the code of zero in a tensor that is never negative
+_LOWEST = -128  # the level of zero
 
 
 class Padding:
@@ -25,34 +25,29 @@ class Padding:
         self._graph, self._names, self._insertions = graph, names, insertions
         self._made: dict[tuple[int, tuple[int, ...]], gs.Variable] = {}
 
-    def add(self, layer: gs.Node, quantizer: gs.Node, code: int = _LEAST) -> None:
-        """Let a Conv read what a Pad makes of its input, rounded as ``quantizer`` rounds; it pads no more.
-
-        ``code``: that of zero.
-        """
+    def add(self, layer: gs.Node, quantizer: gs.Node) -> None:
+        """Let a Conv read its input padded and rounded as ``quantizer`` rounds it; it pads no more."""
         source, pads = layer.inputs[0], tuple(layer.attrs["pads"])
         key = id(source), pads
         if key not in self._made:
-            self._made[key] = self._padded(source, pads, quantizer, code)
+            self._made[key] = self._padded(source, pads, quantizer)
         layer.inputs[0] = self._made[key]
         layer.attrs["pads"] = [0] * len(pads)
 
-    def _padded(
-        self, source: gs.Variable, pads: tuple[int, ...], quantizer: gs.Node, code: int
-    ) -> gs.Variable:
-        """Return what a Pad of numbers makes of them: the Pad, and a rounding that changes nothing."""
+    def _padded(self, source: gs.Variable, pads: tuple[int, ...], quantizer: gs.Node) -> gs.Variable:
+        """Return the result of a Pad, after a rounding that changes nothing."""
         back, derive = source.inputs[0], self._names.derive
         scale, half = back.inputs[1], len(pads) // 2
         widths = np.array([0, 0, *pads[:half], 0, 0, *pads[half:]], np.int64)  # of batch and channels: none
-        least = np.asarray(np.float32(code) * load(scale).reshape(()), np.float32)
+        least = np.asarray(np.float32(_LOWEST) * load(scale).reshape(()), np.float32)
         stored = [constant(derive(source.name, end), x) for end, x in (("pads", widths), ("least", least))]
         wide, made = (gs.Variable(derive(source.name, end), dtypes.FLOAT) for end in ("wide", "padded"))
-        codes = gs.Variable(derive(source.name, "codes"), np.int8)
+        levels = gs.Variable(derive(source.name, "codes"), np.int8)
         label = label_of(back)
         nodes = [
             gs.Node("Pad", derive(label, "pad"), {}, [source, *stored], [wide]),
-            _like(quantizer, derive(label, "quantize"), wide, codes),
-            _like(back, derive(label, "padded"), codes, made),
+            _like(quantizer, derive(label, "quantize"), wide, levels),
+            _like(back, derive(label, "padded"), levels, made),
         ]
         self._insertions.add(self._graph, back, nodes)
         return made

@@ -19,8 +19,8 @@ def recorded_shifts(graph: gs.Graph) -> dict[str, float]:
     """Return by how much tensors are less than those of their name in the float model.
 
     Those are what layers make before a Relu or Clip, what that makes of it, both by the names of the float
-    model, and inputs, of which a Sub makes what is quantized. Empty without a record, or if it cannot be
-    read.
+    model, and inputs and means, of which a Sub makes what is quantized. Empty without a record, or if it
+    cannot be read.
     """
     try:
         found = json.loads(info_of(graph).metadata.get(_KEY, "{}"))

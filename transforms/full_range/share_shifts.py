@@ -1,28 +1,27 @@
-"""A quantized model on all codes of int8, and a float model that makes the same shifted tensors."""
+"""A quantized model on the full range of int8, and a float model that makes the same shifted tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.formats import Format
-from transforms.all_codes.recorded_shifts import shifts_within
-from transforms.all_codes.use_all_codes import use_all_codes
+from transforms.full_range.recorded_shifts import shifts_within
+from transforms.full_range.shift_tensors import shift_tensors
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import Constants, load
 from transforms.graph.lazy_values import constant
 from transforms.graph.rewire import Insertions
 from transforms.layers.match_layers import match_layers
-from transforms.layers.matched_layer import MatchedLayer
 from transforms.model.copy_graph import copy_graph
 
 _LEAST_OPSET = 11  # bounds of a Clip are inputs
 
 
-def on_all_codes(
+def on_full_range(
     float_graph: gs.Graph,
     quantized_graph: gs.Graph,
     formats: Sequence[Format] = (),
@@ -31,16 +30,21 @@ def on_all_codes(
 ) -> tuple[gs.Graph, gs.Graph, int]:
     """Return copies of both models with shifted tensors, and how many; the models themselves if none.
 
-    :func:`transforms.all_codes.use_all_codes.use_all_codes` shifts tensors of the quantized model. Layers are
-    fitted to tensors of the float model, so that those are shifted alike: a bias takes the shift, the Relu is
-    a Clip, and an Add after it takes the shift back. With samples in ``padded_for``, layers that pad get a
-    Pad, and inputs that are never negative in them a Sub.
+    :func:`transforms.full_range.shift_tensors.shift_tensors` shifts tensors of the quantized model. Layers
+    are fitted to tensors of the float model, so that those are shifted by as much: a bias takes the shift,
+    the Relu is a Clip, and an Add after it takes the shift back. With samples in ``padded_for``, layers that
+    pad get a Pad, and inputs that are never negative in them a Sub.
     """
-    targets = _targets(float_graph, quantized_graph, formats)
-    padded = padded_for is not None
+    made = {tensor.name: tensor for node in float_graph.nodes for tensor in node.outputs}
+    outputs = walk.outputs(float_graph)
+    targets = {
+        name: target
+        for name, target in _targets(float_graph, quantized_graph, formats).items()
+        if target in made and id(made[target]) not in outputs and _can_shift(float_graph, made[target])
+    }
     inputs = _never_negative(quantized_graph, padded_for) if padded_for is not None else set()
     shifted = copy_graph(quantized_graph)
-    shifts = use_all_codes(shifted, targets.keys(), inputs, padded=padded) if targets or inputs else {}
+    shifts = shift_tensors(shifted, targets.keys() | inputs, padded=padded_for is not None)
     if not shifts:
         return float_graph, quantized_graph, 0
     reference = copy_graph(float_graph)
@@ -56,33 +60,21 @@ def shift_alike(float_graph: gs.Graph, quantized_graph: gs.Graph, formats: Seque
     shifts = shifts_within(quantized_graph)
     if not shifts:
         return float_graph
-    wanted, linear = dict[str, float](), set[str]()
     made = {tensor.name: tensor for node in float_graph.nodes for tensor in node.outputs}
-    for layer in _users(float_graph, quantized_graph, formats):
-        shift = shifts.get(layer.node.outputs[0].name)
-        if shift is None:
-            continue
-        wanted[layer.target] = shift
-        is_rectified = _is_lowest(layer.node.outputs[0], shift)
-        if not is_rectified:
-            linear.add(layer.target)
-        fits = _is_open if is_rectified else _has_bias
-        if float_graph.opset < _LEAST_OPSET or not fits(made[layer.target]):
-            missing = "Relu or Clip alone after it" if is_rectified else "layer with a bias there"
-            raise ValueError(f"'{layer.target}' is shifted, and the float model has no {missing}")
+    targets = _targets(float_graph, quantized_graph, formats)
+    wanted = {target: shifts[name] for name, target in targets.items() if name in shifts}
+    for target in wanted:
+        if not _can_shift(float_graph, made[target]):
+            raise ValueError(f"'{target}' is shifted, and the float model has no Relu or Clip alone after it")
     reference = copy_graph(float_graph)
-    _shift_reference(reference, wanted, linear)
+    _shift_reference(reference, wanted)
     return reference
 
 
-def _is_lowest(tensor: gs.Tensor, shift: float) -> bool:
-    """Return whether the lowest code stands for the zero of a shifted tensor, as after a Relu."""
-    return any(np.isclose(128 * load(node.inputs[1]), shift, rtol=1e-5).all() for node in tensor.outputs)
-
-
-def _users(float_graph: gs.Graph, quantized_graph: gs.Graph, formats: Sequence[Format]) -> list[MatchedLayer]:
+def _targets(float_graph: gs.Graph, quantized_graph: gs.Graph, formats: Sequence[Format]) -> dict[str, str]:
+    """Return the float tensor that each layer of the quantized model is fitted to, by its output."""
     layers = match_layers(float_graph, quantized_graph, formats)[0]
-    return [user for layer in layers for user in layer.users]
+    return {str(user.node.outputs[0].name): user.target for layer in layers for user in layer.users}
 
 
 def _never_negative(graph: gs.Graph, feeds: Iterable[Feed]) -> set[str]:
@@ -97,55 +89,30 @@ def _never_negative(graph: gs.Graph, feeds: Iterable[Feed]) -> set[str]:
     return names if seen else set()
 
 
-def _targets(float_graph: gs.Graph, quantized_graph: gs.Graph, formats: Sequence[Format]) -> dict[str, str]:
-    """Return float tensors that can be shifted, by the output of the quantized layer fitted to each."""
-    if float_graph.opset < _LEAST_OPSET:
-        return {}
-    made = {tensor.name: tensor for node in float_graph.nodes for tensor in node.outputs}
-    outputs = walk.outputs(float_graph)
-    return {
-        layer.node.outputs[0].name: layer.target
-        for layer in _users(float_graph, quantized_graph, formats)
-        if layer.target in made and id(made[layer.target]) not in outputs and _is_open(made[layer.target])
-    }
-
-
-def _is_open(tensor: gs.Tensor) -> bool:
+def _can_shift(graph: gs.Graph, tensor: gs.Tensor) -> bool:
     """Return whether a Conv or Gemm with a stored bias makes a tensor, and a Relu or Clip alone reads it."""
-    uses = walk.uses(tensor)
-    return _has_bias(tensor) and len(uses) == 1 and uses[0][0].op in ("Relu", "Clip") and uses[0][1] == 0
-
-
-def _has_bias(tensor: gs.Tensor) -> bool:
-    """Return whether a Conv or Gemm with a stored bias makes a tensor."""
-    maker = walk.producer(tensor)
+    uses, maker = walk.uses(tensor), walk.producer(tensor)
+    if graph.opset < _LEAST_OPSET or len(uses) != 1 or uses[0][0].op not in ("Relu", "Clip") or uses[0][1]:
+        return False
     if maker is None or maker.op not in ("Conv", "Gemm") or len(maker.inputs) < 3:
         return False
     return isinstance(maker.inputs[2], gs.Constant) and load(maker.inputs[2]).dtype == np.float32
 
 
-def _shift_reference(
-    graph: gs.Graph, shifts: Mapping[str, float], linear: Container[str] = frozenset()
-) -> None:
-    """Shift outputs of layers in place, and rectify from the shifted zero unless they are ``linear``."""
+def _shift_reference(graph: gs.Graph, shifts: Mapping[str, float]) -> None:
+    """Shift outputs of layers in place, and rectify from the shifted zero."""
     names, constants, insertions = walk.Names(graph), Constants(graph), Insertions()
     for maker in graph.nodes:
         shift = np.float32(shifts.get(maker.outputs[0].name, 0)) if maker.outputs else np.float32(0)
         if not shift:
             continue
-        bias = maker.inputs[2]
+        bias, (rectifier, _) = maker.inputs[2], walk.uses(maker.outputs[0])[0]
         maker.inputs[2] = constant(names.derive(bias.name, "shifted"), load(bias) - shift)
-        if maker.outputs[0].name in linear:
-            shifted, node = maker.outputs[0], maker
-            whole = dtypes.variable(names.derive(shifted.name, "back"), dtypes.FLOAT, shifted)
-            walk.redirect(shifted, whole)
-        else:
-            node = walk.uses(maker.outputs[0])[0][0]
-            whole = node.outputs[0]
-            shifted = _rectify(node, shift, names, constants)
+        whole = rectifier.outputs[0]
+        shifted = _rectify(rectifier, shift, names, constants)
         back = constant(names.derive(whole.name, "shift"), np.asarray(shift, np.float32))
-        add = gs.Node("Add", names.derive(node.name, "back"), inputs=[shifted, back], outputs=[whole])
-        insertions.add(graph, node, [add])
+        add = gs.Node("Add", names.derive(rectifier.name, "back"), inputs=[shifted, back], outputs=[whole])
+        insertions.add(graph, rectifier, [add])
     insertions.place(graph)
 
 

@@ -15,12 +15,12 @@ from transforms.choose_ranges.choose import Chosen, choose_settings
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.unsuited_tensors import unsuited_tensors
 from transforms.choose_ranges.work import too_large
+from transforms.full_range.apply_full_range import apply_full_range, shift_grids
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.lazy_values import is_weightless
 from transforms.graph.mixed_channels import anew
 from transforms.insert_qdq import insert_qdq
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.give_all_codes import give_all_codes, samples_for_codes
 from transforms.pipelines.measure_biases import BiasSamples
 from transforms.pipelines.prepare import note_mended
 from transforms.pipelines.proposed_rewrites import candidates_of, proposer
@@ -34,6 +34,7 @@ from transforms.pipelines.quantize_steps import (
     write_plan,
 )
 from transforms.pipelines.settle_equalized import decides_by_rule, settle_equalized
+from transforms.pipelines.settle_full_range import said_of, samples_for_full_range, settle_full_range
 from transforms.pipelines.settle_outliers import Quantize, settle_outliers
 from transforms.plan.guarded_nan import guarded_nan, kept_for_nan
 from transforms.plan.quant_spec import BIAS
@@ -85,7 +86,7 @@ def quantize_graph(
         raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
     done = Quantized(grids=[] if keep_grids else None)
     if fixed:
-        scheme = scheme.by_rule().with_(move_outliers=False)
+        scheme = scheme.by_rule().with_(move_outliers=False, full_range=OFF)
     if decides_by_rule(scheme, data):
         scheme = scheme.with_(equalize_layers=scheme.equalizes_by_rule)
     targets = prepare_for(graph, scheme, done)
@@ -93,10 +94,10 @@ def quantize_graph(
         mend_shapes(graph, (feed for _, feed in feeds), data.run)
         note_mended(graph, done.notes)
     scheme = _equalize(graph, scheme, targets, data, done)
-    codes, samples = scheme.all_codes, samples_for_codes(graph, scheme, data, done)
+    asked, samples = scheme, samples_for_full_range(graph, scheme, data, done)
     if samples is not None and data is not None:
         data = replace(data, source=samples.feeds)
-    scheme = scheme.with_(all_codes=OFF)  # until ranges are known
+    scheme = scheme.with_(full_range=OFF)  # until ranges are known
     targets.fixed = fixed or FixedGrids()
     memory = _weights_of(graph, scheme)
     biases = BiasSamples(graph, scheme, data)
@@ -115,8 +116,7 @@ def quantize_graph(
     else:
         plan = make_plan(graph, scheme, targets.resolve_in(graph), done)
     if calibration is None:
-        halved = samples is not None  # shifts look at what ends differ
-        calibration = calibrate_plan(plan, data, progress=progress, halved=halved, most=0 if halved else None)
+        calibration = calibrate_plan(plan, data, progress=progress)
         calibration = calibration and calibration.with_(options_of(scheme))
     scheme, plan = _without_guarded_nan(plan, targets, calibration, done)
     if calibration is not None:
@@ -128,9 +128,16 @@ def quantize_graph(
         done.notes.append(_used(plan, fixed))
     write_plan(plan, calibration, done, memory)
     finish_nodes(graph, scheme, done)
-    done.scheme = scheme.with_(all_codes=codes)
+    done.scheme = scheme.with_(full_range=OFF if isinstance(asked.full_range, str) else asked.full_range)
     if samples is not None and data is not None and float_graph is not None and calibration is not None:
-        give_all_codes(graph, float_graph, samples, calibration, codes, data.run, done, chosen.floats)
+        wish = scheme.with_(full_range=asked.full_range)
+        done.scheme = settle_full_range(
+            graph, wish, float_graph, samples, calibration, data.run, done, chosen.floats
+        )
+    if calibration is not None:
+        shifted = apply_full_range(graph, done.scheme, calibration)
+        done.codes, done.shifted = said_of(shifted) or done.codes, shifted.count
+        shift_grids(done.grids, shifted)
     biases.settle(graph, float_graph, done)
     return done
 

@@ -69,9 +69,9 @@ class Quantized:
     """The result: tensors quantized by format and role, the changes of each step, and notes.
 
     ``scheme``: that of the result, in which nothing is left to the outputs; ``choice``: a line on how they
-    decided, and ``codes`` one on the tensors, ``shifted`` in number, that use all codes of int8. ``grids``:
-    those of all tensors that became integers, and ``float_graph``: the float model as it was quantized, if
-    these were to be kept.
+    decided, and ``codes`` one on the tensors, ``shifted`` in number, that use the full range of int8.
+    ``grids``: those of all tensors that became integers, and ``float_graph``: the float model as it was
+    quantized, if these were to be kept.
     """
 
     tensors: Counter[tuple[str, str]] = field(default_factory=Counter)

@@ -18,11 +18,11 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed, Float64Array
-from transforms.all_codes.integer_layers import is_at_zero
-from transforms.all_codes.recorded_shifts import shifts_within
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.measure_outputs import Score, drags, falls, gain
 from transforms.choose_ranges.score_model import score_runs
+from transforms.full_range.integer_layers import is_at_zero
+from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.lazy_values import constant

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ops.legal_names import refuse_unknown
 from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.scheme.scheme_table import SchemeTable
-from transforms.scheme.scheme_values import PADDED, TUNED_CODES
+from transforms.scheme.scheme_values import FULL_RANGE, PADDED
 
 ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
 STEPPED = ("adaquant", "adaround")
@@ -25,9 +25,9 @@ class FinetuneRule(SchemeTable):
     ``early_stop`` of the iterative ones; ``fixed_seed`` of the sampled rows; ``data_size``: the most samples
     (0: all); ``target_op_type``: only layers of these operators; ``selective_update``: layers are
     kept only if the model's outputs improve too; ``output_index``: the output that is measured (-1: all);
-    ``following_relu``: errors that a Relu or Clip after a layer cuts off are ignored; ``all_codes``: which
-    int8 tensors without negative numbers use all codes, with ``auto`` (TUNED_CODES). The constructor raises
-    ValueError naming key, value and the legal values.
+    ``following_relu``: errors that a Relu or Clip after a layer cuts off are ignored; ``full_range``: which
+    int8 tensors that are never negative use the full range, with ``auto`` (FULL_RANGE). The constructor
+    raises ValueError naming key, value and the legal values.
     """
 
     algorithm: str = "auto"
@@ -40,13 +40,13 @@ class FinetuneRule(SchemeTable):
     selective_update: bool = False
     output_index: int = -1
     following_relu: bool = False
-    all_codes: str = PADDED
+    full_range: str = PADDED
 
     def __post_init__(self) -> None:
         """Check every value, and that options of iterative algorithms go with one of them."""
         self._check_types("finetune")
         refuse_unknown(self.algorithm, ALGORITHMS, "finetune algorithm")
-        refuse_unknown(self.all_codes, TUNED_CODES, "finetune all_codes")
+        refuse_unknown(self.full_range, FULL_RANGE, "finetune full_range")
         for op in self.target_op_type:
             refuse_unknown(op, DOT_PRODUCTS, "finetune target_op_type")
         self._check_ranges("finetune", _RANGES)

@@ -56,7 +56,7 @@ def _weights(format: str) -> dict[str, Any]:
 
 PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "A8W8": {**_aligned("int8"), "all_codes": "padded"},
+        "A8W8": {**_aligned("int8"), "full_range": "padded"},
         "A16W8": _aligned("int16"),
         "XINT8": _shifted("int8"),
         "U8S8": _integers("uint8"),

@@ -97,7 +97,7 @@ class Scheme:
     weight_method: str = AUTO
     correct_biases: bool | str = False
     measured_biases: bool | str = False
-    all_codes: str = OFF
+    full_range: tuple[str, ...] | str = OFF
     quantize_all_op_types: bool = False
     op_types: tuple[str, ...] = ()
     exclude_nodes: tuple[str, ...] = ()
@@ -236,7 +236,7 @@ class Scheme:
             correct_biases=self.correct_biases is True,
             measured_biases=self.measured_biases is True,
             equalize_layers=self.equalizes_by_rule,
-            all_codes=OFF,
+            full_range=OFF if isinstance(self.full_range, str) else self.full_range,
             keep_float=False,
         )
 

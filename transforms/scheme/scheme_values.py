@@ -14,20 +14,16 @@ METHODS = ("MinMax", "Entropy", "Percentile", "MSE", "Extrapolated", "Wide")
 _ROOMY_BITS = 16
 """Bits from which on larger steps cost less than numbers that samples do not show."""
 
-ALL_CODES = ADDED, PADDED, FREE, OFF = ("added", "padded", "free", "off")
-"""Which int8 tensors of unequal ends use all codes: also those that take an Add or Sub; those whose shifts
-biases take, before a Conv that pads by a Pad, inputs that are never negative and means, by a Sub; those for
-which nothing has to be added; none."""
-
-TUNED_CODES = PADDED, FREE, OFF
-"""Those that fine-tuning knows: it shifts what biases take alone."""
+FULL_RANGE = PADDED, FREE, OFF = ("padded", "free", "off")
+"""Which int8 tensors that are never negative may use the full range if outputs get better: also those before
+a Conv that pads, by a Pad, inputs and means, by a Sub; those for which nothing has to be added; none."""
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {
     "block_size": (0, 32, 64, 128),
     "other": ("auto", "float32", "bfloat16", "float16"),
     "calibrate_method": (*METHODS, "auto"),
     "scale": ("float", "power_of_two"),
-    "all_codes": ALL_CODES,
+    "full_range": FULL_RANGE,
     "weight_method": ("auto", "MinMax", "MSE", "WeightedMSE"),
     "qdq_domain": ("", "com.microsoft"),
     "domain": (DOMAIN, AMD_DOMAIN),
@@ -63,13 +59,15 @@ def checked_value(key: str, kind: str, value: object) -> Any:
     """
     if key == "per_channel" and value == SPREAD:
         return value
+    if key == "full_range" and isinstance(value, str):
+        kind = "str"
     convert, legal = _KINDS[kind.removesuffix(" | None").partition("[")[0]]
     if value is None and kind.endswith("| None"):
         return None
     converted = convert(value)
     if converted is None:
         raise ValueError(f"{key} is {value!r}, it must be {legal}")
-    if key in _LEGAL and value not in _LEGAL[key]:
+    if key in _LEGAL and value not in _LEGAL[key] and not isinstance(converted, tuple):
         raise ValueError(f"{key} is {value!r}, legal are {', '.join(map(repr, _LEGAL[key]))}")
     if key == "opset" and converted not in (0, *_OPSETS):
         raise ValueError(f"opset is {value}, legal are {_OPSETS[0]} to {_OPSETS[-1]}, and 0 for any")

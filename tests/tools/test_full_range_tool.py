@@ -1,4 +1,4 @@
-"""Models on all codes of int8, from file to file. Oracles: what tools print, and models with zero points."""
+"""Models on the full range of int8, from file to file. Oracles: printed lines, and zero points."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.all_codes.test_use_all_codes import PADDED, PADDED_DATA
+from tests.full_range.test_shift_tensors import PADDED, PADDED_DATA
 from tools import check, finetune, quantize, report
 from transforms import model_io
-from transforms.all_codes.recorded_shifts import recorded_shifts
+from transforms.full_range.recorded_shifts import recorded_shifts
 from transforms.graph.constants import load
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
@@ -41,12 +41,12 @@ def _with_data(files: dict[str, str], *more: str) -> int:
 @pytest.mark.usefixtures("costs_here")
 def test_a_shifted_file_is_tuned_and_compared(files: dict[str, str], capsys: pytest.CaptureFixture) -> None:
     assert _with_data(files) == 0
-    assert "All codes of int8 used: 4 tensors without negative numbers; 3 Pads" in capsys.readouterr().out
+    assert "Full range of int8 used: 4 tensors; 3 Pads" in capsys.readouterr().out
     graph = model_io.load(files["int8"])
     assert {"x", "c1", "r1"} <= recorded_shifts(graph).keys()
     pair = ["--float", files["float"], "--quantized", files["int8"], "--data", files["data"]]
     assert finetune.main([*pair, "--output", files["tuned"]]) == 0
-    assert "All codes" not in capsys.readouterr().out  # they are used already
+    assert "Full range" not in capsys.readouterr().out  # they are used already
     assert recorded_shifts(model_io.load(files["tuned"])) == recorded_shifts(graph)
     assert check.main(["--input", files["int8"], "--target", "ort-cpu"]) in (0, 1)
     capsys.readouterr()
@@ -55,13 +55,16 @@ def test_a_shifted_file_is_tuned_and_compared(files: dict[str, str], capsys: pyt
     assert "r1" in said
 
 
-@pytest.mark.parametrize("codes", ["added", "padded", "free", "off"])
-def test_the_option_is_recorded(codes: str, files: dict[str, str]) -> None:
-    assert _with_data(files, "--all-codes", codes) == 0
+@pytest.mark.parametrize("wish", ["padded", "free", "off"])
+def test_the_decision_is_recorded(wish: str, files: dict[str, str]) -> None:
+    assert _with_data(files, "--full-range", wish) == 0
     some = any(node.op in ("Pad", "Sub") for node in model_io.load(files["int8"]).nodes)
-    assert some == (codes in ("added", "padded"))
+    assert some == (wish == "padded")
     found = recorded_scheme(model_io.load(files["int8"]))
-    assert found is not None and found.all_codes == codes
+    assert (
+        found is not None
+        and found.full_range == {"padded": ("x", "c1", "c2", "c3"), "free": ("c3",), "off": "off"}[wish]
+    )
 
 
 def test_ranges_of_shifted_tensors_come_back(files: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""All codes of int8 as part of quantizing. Oracles: the float model, and the model that tuning shifts."""
+"""The full range of int8 as part of quantizing. Oracles: the float model, and a model that tuning shifts."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import onnx_graphsurgeon as gs
 import pytest
 from onnx import helper
 
-from tests.all_codes.test_use_all_codes import CLOSE, DATA, NET, PADDED, PADDED_DATA
+from tests.full_range.test_shift_tensors import CLOSE, DATA, NET, PADDED, PADDED_DATA
 from tests.helpers import build, tunable
 from tests.helpers.output_error import OutputError
-from transforms.all_codes.recorded_shifts import recorded_shifts
-from transforms.all_codes.settle_codes import settle_codes
-from transforms.all_codes.share_shifts import on_all_codes, shift_alike
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.options import FinetuneOptions
+from transforms.full_range.recorded_shifts import recorded_shifts
+from transforms.full_range.share_shifts import on_full_range, shift_alike
+from transforms.full_range.shift_tensors import shift_tensors
 from transforms.graph.constants import load
 from transforms.model import graph_proto
-from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.run.run_model import open_model
 from transforms.scheme import preset
 
 
-def _quantized(codes: str, data: CalibrationData | None = None, **more: object) -> tuple[gs.Graph, Quantized]:
+def _quantized(
+    wish: str | tuple[str, ...], data: CalibrationData | None = None, **more: object
+) -> tuple[gs.Graph, Quantized]:
     graph = graph_proto.import_model(PADDED)
     scheme = preset("A8W8").with_(
-        all_codes=codes, calibrate_method="MinMax", correct_biases=False, tensors={"y": "float32"}
+        full_range=wish, calibrate_method="MinMax", correct_biases=False, tensors={"y": "float32"}
     )  # the rounding of the output itself is the largest error otherwise
     return graph, quantize_graph(graph, scheme, data or CalibrationData(PADDED_DATA), **more)  # type: ignore[arg-type]
 
@@ -46,20 +46,21 @@ def _rectified(feed: dict[str, np.ndarray]) -> np.ndarray:
     return np.asarray(open_model(graph).run(feed)["r1"])
 
 
-@pytest.mark.parametrize(("codes", "count", "added"), [("padded", 4, 3), ("free", 1, 0), ("off", 0, 0)])
-def test_quantizing_shifts_what_the_scheme_says(codes: str, count: int, added: int) -> None:
-    graph, done = _quantized(codes)
+@pytest.mark.parametrize(("wish", "count", "added"), [("padded", 4, 3), ("free", 1, 0), ("off", 0, 0)])
+def test_quantizing_shifts_what_the_scheme_says(wish: str, count: int, added: int) -> None:
+    graph, done = _quantized(wish)
     assert done.shifted == count
-    says = f"All codes of int8 used: {count} tensor"
+    says = f"Full range of int8 used: {count} tensor"
     assert done.codes.startswith(says) if count else not done.codes
-    assert done.codes.endswith("3 Pads and Subs added, which --all-codes free leaves out") == bool(added)
+    assert done.codes.endswith("3 Pads and Subs added, which --full-range free leaves out") == bool(added)
     assert sum(node.op in ("Pad", "Sub") for node in graph.nodes) == added
-    assert done.scheme is not None and done.scheme.all_codes == codes
+    assert done.scheme is not None
+    assert done.scheme.full_range == (("x", "c1", "c2", "c3") if added else ("c3",) if count else "off")
     assert bool(recorded_shifts(graph)) == bool(count)
     for node in graph.nodes:
         if node.op == "QuantizeLinear":
             assert load(node.inputs[2]).dtype == np.int8 and not load(node.inputs[2]).any()
-    if codes == "padded":
+    if wish == "padded":
         assert _power(graph) < CLOSE * _power(_quantized("off")[0])
         (first,) = (
             node for node in graph.nodes if node.op == "QuantizeLinear" and node.inputs[0].name == "c1"
@@ -79,7 +80,7 @@ def test_no_data_that_decide_no_shift() -> None:
         graph, done = _quantized("padded", data, **more)
         assert not done.shifted and not recorded_shifts(graph)
         assert [node.op for node in graph.nodes] == [node.op for node in plain.nodes]
-    assert preset("A8W8").all_codes == "padded" and preset("A8W8").by_rule().all_codes == "off"
+    assert preset("A8W8").full_range == "padded" and preset("A8W8").by_rule().full_range == "off"
 
 
 def test_samples_that_can_be_read_once_are_enough() -> None:
@@ -96,16 +97,31 @@ def test_an_input_with_a_negative_number_in_any_sample_stays() -> None:
     assert done.shifted == 3 and not any(node.op == "Sub" for node in graph.nodes)
 
 
-def test_a_model_that_gets_worse_is_left_alone() -> None:
-    """Oracle: a float model whose second Relu is not there, of which the shifted model is no better copy."""
-    float_graph, quantized = tunable.pair(NET, "A8W8", DATA)
-    good = settle_codes(copy_graph(quantized), FloatRuns(float_graph, DATA[:8], None), 8)
-    assert good.count == 3 and not good.refused
-    ops = [node.op for node in quantized.nodes]
-    itself = FloatRuns(quantized, DATA[:8], None)  # nothing is nearer to it
-    left = settle_codes(quantized, itself, 8)
-    assert (left.count, left.refused) == (0, 3)
-    assert [node.op for node in quantized.nodes] == ops and not recorded_shifts(quantized)
+def test_the_recorded_decision_shifts_the_same_tensors_without_a_judge() -> None:
+    """Oracle: the graph that the outputs decided about, node by node and number by number."""
+    graph, done = _quantized("padded", keep_grids=True)
+    assert done.scheme is not None
+    again = graph_proto.import_model(PADDED)
+    data = CalibrationData(PADDED_DATA, decides=False)
+    repeated = quantize_graph(again, done.scheme, data, keep_grids=True)
+    assert repeated.scheme == done.scheme and repeated.shifted == 4
+    found, expected = (graph_proto.export_model(one).SerializeToString() for one in (again, graph))
+    assert found == expected
+    grids, others = (
+        {grid.name: (grid.scale, grid.zero_point) for grid in one.grids or ()} for one in (repeated, done)
+    )
+    assert repr(grids) == repr(others)
+
+
+def test_a_part_of_the_tensors_can_be_named() -> None:
+    graph, done = _quantized(("c3", "c1"))
+    assert done.shifted == 2 and sum(node.op == "Pad" for node in graph.nodes) == 1
+    assert {"c1", "c3"} <= recorded_shifts(graph).keys() and "c2" not in recorded_shifts(graph)
+
+
+def test_a_name_that_cannot_be_shifted_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"^full_range names 'f', 'z', which cannot be shifted$"):
+        _quantized(("c1", "f", "z"))
 
 
 def test_grids_are_those_of_the_shifted_tensors() -> None:
@@ -124,7 +140,7 @@ def test_grids_are_those_of_the_shifted_tensors() -> None:
 def test_tuning_a_shifted_model_is_tuning_it_shifted() -> None:
     """Oracle: the model that is shifted by tuning, by the same room: equal sums, equal weights."""
     float_graph, quantized = tunable.pair(PADDED, "A8W8", PADDED_DATA)
-    reference, shifted, _ = on_all_codes(float_graph, quantized, padded_for=PADDED_DATA)
+    reference, shifted, _ = on_full_range(float_graph, quantized, padded_for=PADDED_DATA)
     alike = shift_alike(float_graph, shifted)
     found, expected = (OutputError(alike, PADDED_DATA).each(one).errors for one in (shifted, shifted))
     assert np.array_equal(found, expected)
@@ -141,7 +157,7 @@ def test_tuning_a_shifted_model_is_tuning_it_shifted() -> None:
 
 def test_a_float_model_without_the_relu_is_refused() -> None:
     float_graph, quantized = tunable.pair(NET, "A8W8", DATA)
-    settle_codes(quantized, FloatRuns(float_graph, DATA[:8], None), 8)
+    assert len(shift_tensors(quantized, {"c1", "c2", "c3"})) == 3
     relu = next(node for node in float_graph.nodes if node.op == "Relu")
     relu.op = "Sigmoid"
     with pytest.raises(ValueError, match=r"^'c1' is shifted, and the float model has no Relu or Clip alone"):

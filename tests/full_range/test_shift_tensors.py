@@ -1,4 +1,4 @@
-"""Tensors after a Relu on all codes of int8. Oracle: the same model with uint8 and the zero point 0 there."""
+"""Tensors after a Relu on the full range of int8. Oracle: the same model with uint8 and zero point 0."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import onnx_graphsurgeon as gs
 import pytest
 from onnx import helper
 
+from ops.array_types import Feed
 from tests.helpers import build, tunable
 from tests.helpers.output_error import OutputError
-from transforms.all_codes.share_shifts import on_all_codes
-from transforms.all_codes.use_all_codes import use_all_codes
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.options import FinetuneOptions
+from transforms.full_range.recorded_shifts import shifts_within
+from transforms.full_range.share_shifts import on_full_range, shift_alike
+from transforms.full_range.shift_tensors import count_added, shift_tensors
 from transforms.graph.constants import load
 from transforms.model.copy_graph import copy_graph
+from transforms.model.graph_proto import import_model
+from transforms.run.run_model import open_model
 
 
 def _net(*, padded: bool = False, tiny: bool = False) -> onnx.ModelProto:
@@ -64,7 +68,7 @@ A bias or shift that is wrong makes it many times larger."""
 
 
 def _in_uint8(graph: gs.Graph, makers: dict[str, float]) -> gs.Graph:
-    """Return a model whose tensors after some layers are uint8 from 0, in the steps of all codes of int8."""
+    """Return a model whose tensors after some layers are uint8 from 0, in the steps of the full range."""
     result = copy_graph(graph)
     rounded = {}
     for node in result.nodes:
@@ -95,7 +99,7 @@ def _maker(tensor: gs.Tensor) -> str | None:
 def test_the_model_computes_what_one_with_uint8_does(per_channel: bool) -> None:
     float_graph, quantized = tunable.pair(NET, "A8W8", DATA, per_channel=per_channel)
     shifted = copy_graph(quantized)
-    shifts = use_all_codes(shifted, MAKERS)
+    shifts = shift_tensors(shifted, MAKERS)
     assert len(shifts) == len(MAKERS)
     assert not any(node.op in ("Relu", "Clip") for node in shifted.nodes)
     for node in shifted.nodes:  # still int8 without zero points
@@ -113,7 +117,7 @@ def test_dead_channels_get_larger_scales_so_that_biases_fit() -> None:
     """Oracle: the float model; shifts are more than 2**31 steps of a weight of 1e-9."""
     float_graph, quantized = tunable.pair(_net(tiny=True), "A8W8", DATA, per_channel=True)
     shifted = copy_graph(quantized)
-    assert len(use_all_codes(shifted, MAKERS)) == len(MAKERS)
+    assert len(shift_tensors(shifted, MAKERS)) == len(MAKERS)
     judge = OutputError(float_graph, DATA)
     assert judge.each(shifted).relative < CLOSE * judge.each(quantized).relative
 
@@ -121,13 +125,13 @@ def test_dead_channels_get_larger_scales_so_that_biases_fit() -> None:
 @pytest.mark.parametrize("name", ["XINT8", "U8S8", "A16W8", "W4A8", "BF16", "MX6"])
 def test_other_formats_and_powers_of_two_stay(name: str) -> None:
     _, quantized = tunable.pair(NET, name, DATA)
-    assert use_all_codes(copy_graph(quantized), MAKERS) == {}
+    assert shift_tensors(copy_graph(quantized), MAKERS) == {}
 
 
 def test_what_a_padded_convolution_reads_stays() -> None:
     model = _net(padded=True)
     _, quantized = tunable.pair(model, "A8W8", tunable.samples(model, 4))
-    assert set(use_all_codes(copy_graph(quantized), MAKERS)) == {"c3"}
+    assert set(shift_tensors(copy_graph(quantized), MAKERS)) == {"c3"}
 
 
 PADDED = _net(padded=True)
@@ -135,10 +139,10 @@ PADDED_DATA = [{"x": abs(feed["x"])} for feed in tunable.samples(PADDED, 24)]
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
-def test_layers_that_pad_read_a_pad_of_the_code_of_zero(per_channel: bool) -> None:
+def test_layers_that_pad_read_a_pad_of_the_level_of_zero(per_channel: bool) -> None:
     float_graph, quantized = tunable.pair(PADDED, "A8W8", PADDED_DATA, per_channel=per_channel)
     shifted = copy_graph(quantized)
-    shifts = use_all_codes(shifted, MAKERS, padded=True)
+    shifts = shift_tensors(shifted, MAKERS, padded=True)
     assert len(shifts) == len(MAKERS)
     assert sum(node.op == "Pad" for node in shifted.nodes) == 2
     assert not any(any(node.attrs.get("pads", ())) for node in shifted.nodes if node.op == "Conv")
@@ -150,36 +154,36 @@ def test_layers_that_pad_read_a_pad_of_the_code_of_zero(per_channel: bool) -> No
 
 def test_an_input_without_negative_numbers_is_shifted_in_float() -> None:
     float_graph, quantized = tunable.pair(PADDED, "A8W8", PADDED_DATA)
-    _, shifted, count = on_all_codes(float_graph, quantized, padded_for=PADDED_DATA)
+    _, shifted, count = on_full_range(float_graph, quantized, padded_for=PADDED_DATA)
     assert count == len(MAKERS) + 1 and [node.op for node in shifted.nodes].count("Sub") == 1
     judge = OutputError(float_graph, PADDED_DATA)
     assert judge.each(shifted).relative < CLOSE * judge.each(quantized).relative
     negative = [*PADDED_DATA[:-1], {"x": -PADDED_DATA[-1]["x"]}]
-    _, shifted, count = on_all_codes(float_graph, quantized, padded_for=negative)
+    _, shifted, count = on_full_range(float_graph, quantized, padded_for=negative)
     assert count == len(MAKERS) and not any(node.op == "Sub" for node in shifted.nodes)
 
 
-@pytest.mark.parametrize(("codes", "pads"), [("padded", 2), ("free", 0), ("off", 0)])
-def test_the_option_says_which_nodes_may_be_added(codes: str, pads: int) -> None:
+@pytest.mark.parametrize(("wish", "pads"), [("padded", 2), ("free", 0), ("off", 0)])
+def test_the_option_says_which_nodes_may_be_added(wish: str, pads: int) -> None:
     float_graph, quantized = tunable.pair(PADDED, "A8W8", PADDED_DATA)
-    done = finetune_model(float_graph, quantized, PADDED_DATA, FinetuneOptions(all_codes=codes))
+    done = finetune_model(float_graph, quantized, PADDED_DATA, FinetuneOptions(full_range=wish))
     assert done.after < done.before
     assert sum(node.op == "Pad" for node in done.graph.nodes) == pads
-    assert done.spread == {"padded": 4, "free": 1, "off": 0}[codes]
+    assert done.spread == {"padded": 4, "free": 1, "off": 0}[wish]
     assert done.added == (3 if pads else 0)
 
 
 def test_a_tensor_that_is_an_output_too_stays() -> None:
     _, quantized = tunable.pair(NET, "A8W8", DATA)
     quantized.outputs.append(next(node for node in quantized.nodes if node.op == "Clip").outputs[0])
-    assert "c2" not in use_all_codes(quantized, MAKERS)
+    assert "c2" not in shift_tensors(quantized, MAKERS)
 
 
 def test_the_float_model_computes_the_same_and_stays() -> None:
     float_graph, quantized = tunable.pair(NET, "A8W8", DATA)
     count = len(float_graph.nodes), len(quantized.nodes)
     before = OutputError(float_graph, DATA).each(quantized)
-    reference, shifted, spread = on_all_codes(float_graph, quantized)
+    reference, shifted, spread = on_full_range(float_graph, quantized)
     assert np.array_equal(OutputError(float_graph, DATA).each(quantized).errors, before.errors)
     assert spread == 3 and (len(float_graph.nodes), len(quantized.nodes)) == count
     assert OutputError(float_graph, DATA).each(reference).relative < 1e-10
@@ -192,7 +196,7 @@ def test_the_float_model_computes_the_same_and_stays() -> None:
         .relative
         < 0.01
     )
-    assert on_all_codes(reference, shifted) == (reference, shifted, 0)
+    assert on_full_range(reference, shifted) == (reference, shifted, 0)
 
 
 def test_tuning_uses_them_and_a_second_tuning_does_no_harm() -> None:
@@ -201,3 +205,52 @@ def test_tuning_uses_them_and_a_second_tuning_does_no_harm() -> None:
     assert done.attempt is not None and done.spread == 3 and done.after < done.before
     again = finetune_model(float_graph, done.graph, DATA, FinetuneOptions())
     assert again.after <= again.before and again.spread == 0
+
+
+def _classifier(kernel: int = 0) -> onnx.ModelProto:
+    """Return x through a layer with a Relu, a mean over positions, all with 0, and a Gemm to y."""
+    rows = 8 if kernel in (0, 4) else 32
+    random = np.random.default_rng(6)
+    weights = {"w1": random.standard_normal((8, 3, 3, 3)) / 5, "w2": random.standard_normal((rows, 5))}
+    weights |= {"b1": np.full(8, 1.0), "b2": np.ones(5)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], "first"),
+        helper.make_node("Relu", ["c1"], ["r1"], "relu"),
+        helper.make_node("AveragePool", ["r1"], ["g"], "mean", kernel_shape=[kernel] * 2, strides=[2, 2])
+        if kernel
+        else helper.make_node("GlobalAveragePool", ["r1"], ["g"], "mean"),
+        helper.make_node("Flatten", ["g"], ["f"], "flat"),
+        helper.make_node("Gemm", ["f", "w2", "b2"], ["y"], "last"),
+    ]
+    weights = {name: value.astype(np.float32) for name, value in weights.items()}
+    return build.model(nodes, [build.value("x", ["n", 3, 6, 6])], [build.value("y", ["n", 5])], weights)
+
+
+def _highest(net: onnx.ModelProto, name: str, data: list[Feed]) -> float:
+    graph = import_model(net)
+    graph.outputs = [graph.tensors()[name]]
+    model = open_model(graph.cleanup())
+    return max(float(model.run(feed)[name].max()) for feed in data)
+
+
+@pytest.mark.parametrize("kernel", [0, 4])
+def test_a_mean_is_shifted_in_float(kernel: int) -> None:
+    """Oracle: the float model."""
+    net = _classifier(kernel)
+    data = tunable.samples(net, 16)
+    float_graph, quantized = tunable.pair(net, "A8W8", data)
+    shifted = copy_graph(quantized)
+    assert shift_tensors(shifted, {"g"}, tops={"g": 8 / 7 * _highest(net, "g", data)}).keys() == {"g"}
+    assert len(shifted.nodes) == len(quantized.nodes) + 1 and count_added(shifted) == 1
+    assert shifts_within(shifted).keys() == {"f"}
+    judge = OutputError(float_graph, data)
+    assert judge.each(shifted).relative < CLOSE * judge.each(quantized).relative
+    assert judge.each(shift_alike(float_graph, shifted)).relative < 1e-10
+    tuned = finetune_model(float_graph, shifted, data, FinetuneOptions())
+    assert tuned.after <= tuned.before
+
+
+def test_a_mean_of_some_positions_stays() -> None:
+    net = _classifier(kernel=2)
+    _, quantized = tunable.pair(net, "A8W8", tunable.samples(net, 4))
+    assert shift_tensors(quantized, {"g"}, padded=True) == {}
