@@ -17,8 +17,8 @@ from tests.layers.test_shared_weights import CHAIN, STEPS, TWINS
 from tools.cli.executors import workers as workers_of
 from transforms.finetune.collect_gram import open_sums
 from transforms.finetune.finetune_model import finetune_model
-from transforms.finetune.gram import GramStats, SharedGramStats
-from transforms.finetune.options import FinetuneOptions, LayerwiseOptions
+from transforms.finetune.layer_stats import SharedGramStats
+from transforms.finetune.options import FinetuneOptions
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
 from transforms.run.segmented_model import StepTask
@@ -54,7 +54,7 @@ CONV, DATA = MODELS["conv"], tunable.samples(MODELS["conv"], COUNT)
 
 
 def _sums(
-    model: onnx.ModelProto, preset: str, workers: Workers | None, options: LayerwiseOptions
+    model: onnx.ModelProto, preset: str, workers: Workers | None, options: FinetuneOptions
 ) -> list[tuple[SharedGramStats, SharedGramStats]]:
     """Return the sums of all layers; after the first, with other weights, those of a shared weight again."""
     data = tunable.samples(model, COUNT)
@@ -73,7 +73,7 @@ def _sums(
 
 @pytest.mark.parametrize("name", MODELS)
 def test_sums_are_those_of_one_process(name: str) -> None:
-    options = LayerwiseOptions(following_relu=True, least_rows=150, most_rows=1)
+    options = FinetuneOptions(following_relu=True, least_rows=150, most_rows=1)
     preset = "A8W8" if name == "conv" else "MX6"
     with workers_of(2, None) as workers:
         found, expected = (_sums(MODELS[name], preset, one, options) for one in (workers, None))
@@ -145,19 +145,8 @@ def test_an_error_in_a_sample_is_that_of_one_process() -> None:
         with (
             pytest.raises(Exception, match="running Conv node") as caught,
             workers or nullcontext(),
-            open_sums(float_graph, quantized, data, layers, LayerwiseOptions(), workers) as reader,
+            open_sums(float_graph, quantized, data, layers, FinetuneOptions(), workers) as reader,
         ):
             reader.read(0)
         messages.append((type(caught.value), str(caught.value)))
     assert len(set(messages)) == 1
-
-
-def test_sums_merge() -> None:
-    random = np.random.default_rng(0)
-    first, second = (GramStats.zeros(2, 3, 4) for _ in range(2))
-    for sums in (first, second):
-        sums.add(random.standard_normal((2, 5, 4)), random.standard_normal((2, 5, 3)))
-    both = first + second
-    first.merge(second)
-    assert first.count == both.count == 10
-    assert all(np.array_equal(getattr(first, name), getattr(both, name)) for name in NAMES)

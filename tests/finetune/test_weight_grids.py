@@ -13,9 +13,9 @@ from onnx import helper
 
 from ops.integers import ALPHAS, dequantize, quantize
 from tests.helpers import build, tunable
+from tests.helpers.output_error import OutputError
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.finetune_weights import finetune_weights
-from transforms.finetune.output_error import OutputError
 from transforms.finetune.weight_grids import layer_grids
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
@@ -208,14 +208,12 @@ def test_groups_of_a_transposed_convolution_with_scales_in_common_get_better() -
 
 def test_reported_errors_of_stacks_are_those_of_the_samples() -> None:
     from tests.finetune.test_finetune_weights import _squared
-    from transforms.finetune.options import LayerwiseOptions, is_held_out
+    from transforms.finetune.options import FinetuneOptions, is_held_out
 
     float_graph, quantized = tunable.pair(STACKS, "MX6", STACKS_DATA)
     tuned = copy_graph(quantized)
     report = finetune_weights(float_graph, tuned, STACKS_DATA).layers[0]
-    held = [
-        feed for i, feed in enumerate(STACKS_DATA) if is_held_out(i, len(STACKS_DATA), LayerwiseOptions())
-    ]
+    held = [feed for i, feed in enumerate(STACKS_DATA) if is_held_out(i, len(STACKS_DATA), FinetuneOptions())]
     for graph, reported in ((quantized, report.before), (tuned, report.after)):
         assert np.isclose(_squared(float_graph, graph, "a1", held), reported, rtol=1e-4)  # float32 sums
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.helpers.output_error import OutputError
 from tests.helpers.pre_norm import LENGTH, NORMS, WORDS, pre_norm
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.finetune.output_error import OutputError
 from transforms.graph.residual_streams import StreamFinder
 from transforms.model import graph_proto
 from transforms.outliers import outlying_streams

@@ -16,12 +16,12 @@ import pytest
 
 from ops.rounding import ALGORITHMS
 from tests.helpers import build, tunable
+from tests.helpers.output_error import OutputError
 from tools import finetune, quantize
 from tools.cli import command_line
 from tools.jobs import finetune_options
 from tools.jobs.finetune_options import FinetuneJob
 from transforms import model_io
-from transforms.finetune.output_error import OutputError
 from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.model import provenance
 from transforms.runtime import devices

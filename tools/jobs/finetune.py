@@ -20,9 +20,9 @@ from tools.jobs.written import ENDING, run_once
 from tools.summaries import running, tuning
 from transforms import model_io
 from transforms.finetune.finetune_model import TunedModel, finetune_model
+from transforms.finetune.finetune_weights import LayerReport
 from transforms.finetune.float_reference import float_reference
 from transforms.finetune.options import FinetuneOptions
-from transforms.finetune.tuned_layers import LayerReport
 from transforms.graph.typed import info_of
 from transforms.model import provenance
 from transforms.run.feeds import Feeds, batch_feeds

@@ -6,17 +6,16 @@ whose earlier layers are tuned by then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
-from transforms.finetune.cross_validation import places_of
-from transforms.finetune.gram import SharedGramStats
+from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.layer_targets import limits_after, stream_of
-from transforms.finetune.options import LayerwiseOptions, is_held_out
+from transforms.finetune.options import FinetuneOptions, is_held_out
 from transforms.finetune.row_sums import RowSums, RowUser
 from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader, SampledRows
 from transforms.layers.matched_layer import MatchedLayer
@@ -31,7 +30,7 @@ def open_sums(
     quantized_graph: gs.Graph,
     feeds: Sequence[Feed],
     layers: Sequence[MatchedLayer],
-    options: LayerwiseOptions,
+    options: FinetuneOptions,
     workers: Workers | None = None,
 ) -> Iterator[GramReader]:
     """Hold both models before the first of the layers; their tensors are freed at the end."""
@@ -52,7 +51,7 @@ class GramReader:
         quantized_graph: gs.Graph,
         feeds: Sequence[Feed],
         layers: Sequence[MatchedLayer],
-        options: LayerwiseOptions,
+        options: FinetuneOptions,
         stores: Sequence[ActivationStore],
         workers: Workers | None = None,
     ) -> None:
@@ -62,7 +61,6 @@ class GramReader:
         """
         self._layers = layers
         self.held_out = [is_held_out(i, len(feeds), options) for i in range(len(feeds))]
-        self._in_blocks = options.in_blocks
         users = [user for layer in layers for user in layer.users]
         ends = accumulate(len(layer.users) for layer in layers)
         self._numbers = [range(end - len(layer.users), end) for layer, end in zip(layers, ends, strict=True)]
@@ -71,7 +69,7 @@ class GramReader:
             limits_after(float_graph, user.target) if options.following_relu else None for user in users
         ]
         pairs = zip(users, limits, strict=True)
-        self._users = [RowUser.of(user, limit, options) for user, limit in pairs]
+        self._users = [RowUser.of(user, limit, options.device) for user, limit in pairs]
         streams = [stream for layer in layers for stream in _streams_of(float_graph, layer)]
         targets = [user.target for user in users] + [name for name in streams if name is not None]
         choice = RowSampler(len(feeds), options.most_rows, options.least_rows, options.seed)
@@ -92,17 +90,13 @@ class GramReader:
         If several layers read its weight they can be read again, until they are forgotten. Rows of other
         layers are dropped at once.
         """
-        (fit,), held = self.read_parts(number, 1)
-        return fit, held
-
-    def read_parts(self, number: int, parts: int) -> tuple[list[SharedGramStats], SharedGramStats]:
-        """Return the sums as :meth:`read` does, those of the fitting samples for each of so many parts."""
-        kinds = [{one: RowSums(self._users[one]) for one in self._numbers[number]} for _ in range(parts + 1)]
-        places = places_of(self.held_out, parts, in_blocks=self._in_blocks)
-        self._add_rows(number, kinds, places)
+        kinds = [{one: RowSums(self._users[one]) for one in self._numbers[number]} for _ in range(2)]
+        for is_held, (rows, inputs) in zip(self.held_out, self._rows(number), strict=True):
+            for sums, (chosen, made) in zip(kinds[is_held].values(), rows, strict=True):
+                sums.add(inputs[sums.user.source.name], made, chosen)
         users = self._layers[number].users
         has_bias = tuple(user.bias is not None and not user.bias.is_extra for user in users)
-        *fit, held = (
+        fit, held = (
             SharedGramStats(tuple(sums.total() for sums in kind.values()), has_bias) for kind in kinds
         )
         return fit, held
@@ -137,11 +131,6 @@ class GramReader:
         given = self._given.advance(self._names(number), last=last)
         for rows, inputs in zip(wanted, given, strict=True):
             yield list(rows), inputs
-
-    def _add_rows(self, number: int, kinds: Sequence[Mapping[int, RowSums]], places: Sequence[int]) -> None:
-        for i, (rows, inputs) in enumerate(self._rows(number)):
-            for sums, (chosen, made) in zip(kinds[places[i]].values(), rows, strict=True):
-                sums.add(inputs[sums.user.source.name], made, chosen)
 
 
 def _streams_of(graph: gs.Graph, layer: MatchedLayer) -> list[str | None]:

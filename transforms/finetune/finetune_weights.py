@@ -6,27 +6,67 @@ quantized model as tuned so far, by linear algebra on sums over rows (:mod:`tran
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.formats import Format
 from transforms.finetune.collect_gram import GramReader, open_sums
-from transforms.finetune.cross_validation import crossed, joined, part_count
-from transforms.finetune.gram import SharedGramStats
+from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.layer_targets import reads_activation_product
-from transforms.finetune.options import FEW, LayerwiseOptions, is_held_out
+from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.tune_layer import LayerSolution, Tuned, tune_layer
-from transforms.finetune.tuned_layers import LayerReport, TunedLayers, Unlearned
 from transforms.finetune.write_layer import current, remove_bias, write_layer
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
-from transforms.layers.matched_layer import MatchedLayer
+from transforms.layers.matched_layer import MatchedLayer, SkippedLayer
 from transforms.run.workers import Workers
 from transforms.runtime.product_threads import products_on_one_thread
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """The result of a layer: error on held-out samples before and after, their ``power``, and the time.
+
+    ``of_inputs``: the error that float weights would leave. ``what`` the layer has now.
+    """
+
+    name: str
+    op: str
+    before: float
+    after: float
+    power: float
+    what: str
+    seconds: float
+    of_inputs: float = 0.0
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the layer has new weights or a new bias."""
+        return self.after < self.before
+
+
+@dataclass
+class TunedLayers:
+    """The layers in order, and those that were skipped.
+
+    ``largest_step``: the most bytes of tensors of one sample that were in memory at once. ``matched``: where
+    the layers are in the graph.
+    """
+
+    layers: list[LayerReport] = field(default_factory=list)
+    left_alone: list[SkippedLayer] = field(default_factory=list)
+    largest_step: int = 0
+    matched: list[MatchedLayer] = field(default_factory=list, repr=False)
+
+    @property
+    def changed(self) -> frozenset[int]:
+        """The numbers of the layers that have new weights or a new bias."""
+        return frozenset(number for number, layer in enumerate(self.layers) if layer.is_kept)
+
 
 Progress = Callable[[LayerReport, int, int], None]
 
@@ -36,7 +76,7 @@ def finetune_weights(
     float_graph: gs.Graph,
     quantized_graph: gs.Graph,
     feeds: Sequence[Feed],
-    options: LayerwiseOptions | None = None,
+    options: FinetuneOptions | None = None,
     *,
     formats: Sequence[Format] = (),
     model_error: Callable[[], float] | None = None,
@@ -53,7 +93,7 @@ def finetune_weights(
     Raises ValueError for fewer than two samples, a model that fails on one, models without a layer that can
     be tuned and operator types without such a layer.
     """
-    options = options or LayerwiseOptions()
+    options = options or FinetuneOptions()
     if len(feeds) < 2:
         raise ValueError(f"{len(feeds)} sample, at least 2 are needed: one to fit to, one to judge by")
     layers, left = match_layers(float_graph, quantized_graph, formats)
@@ -63,9 +103,7 @@ def finetune_weights(
     layers, skipped = of_operators(layers, options.op_types)
     done = TunedLayers(left_alone=left + skipped, matched=layers)
     with open_sums(float_graph, quantized_graph, feeds, layers, options, workers) as sums:
-        held_out = sum(is_held_out(i, len(feeds), options) for i in range(len(feeds)))
-        walked = _LayerwiseTuner(quantized_graph, layers, sums, options, model_error, learn=held_out >= FEW)
-        done.unlearned = walked.unlearned
+        walked = _LayerwiseTuner(quantized_graph, layers, sums, options, model_error)
         for number in range(len(layers)):
             report = walked.visit(number)
             done.layers.append(report)
@@ -87,13 +125,9 @@ class _LayerwiseTuner:
         quantized_graph: gs.Graph,
         layers: Sequence[MatchedLayer],
         sums: GramReader,
-        options: LayerwiseOptions,
+        options: FinetuneOptions,
         model_error: Callable[[], float] | None,
-        *,
-        learn: bool,
     ) -> None:
-        self._learn = learn
-        self.unlearned: Unlearned = {}
         self._graph, self._layers, self._sums, self._options = quantized_graph, layers, sums, options
         self._names = walk.Names(quantized_graph)
         self._model_error = model_error
@@ -113,34 +147,21 @@ class _LayerwiseTuner:
         start = time.perf_counter()
         layer = self._layers[number]
         found = self._best(layer, number)
-        best, unlearned = found.best.what, found.unlearned
         if found.after < found.before:
             found = self._write(layer, number, found)
         seconds = time.perf_counter() - start
         numbers = found.before, found.after, found.power
-        of_inputs = found.of_inputs
-        report = LayerReport(
-            _title(layer), layer.node.op, *numbers, found.best.what, seconds, of_inputs, best
-        )
-        if unlearned and report.is_kept:
-            what = unlearned.best.what
-            other = dataclasses.replace(report, after=unlearned.after, what=what, best=what)
-            self.unlearned[number] = unlearned.best, other
-        return report
+        what, of_inputs = found.best.what, found.of_inputs
+        return LayerReport(_title(layer), layer.node.op, *numbers, what, seconds, of_inputs)
 
     def _best(self, layer: MatchedLayer, number: int) -> Tuned:
-        count = part_count(layer, self._sums.held_out, self._options)
-        parts, held = self._sums.read_parts(number, count)
-        found = self._tuned(layer, parts, held)
+        fit, held = self._sums.read(number)
+        fit, before = of_products(layer, fit), current(layer)
+        found = tune_layer(layer, before, fit, held, self._options)
         if all(held.has_bias) or not all(user.bias for user in layer.users):
             return found
-        with_add = self._tuned(layer, [part.freed() for part in parts], held.freed())
+        with_add = tune_layer(layer, before, fit.freed(), held.freed(), self._options)
         return with_add if with_add.after < _ADD * found.after else found
-
-    def _tuned(self, layer: MatchedLayer, parts: Sequence[SharedGramStats], held: SharedGramStats) -> Tuned:
-        fit = of_products(layer, joined(parts))
-        splits = [(of_products(layer, others), part) for others, part in crossed(parts)]
-        return tune_layer(layer, current(layer), fit, held, self._options, crossed=splits, learn=self._learn)
 
     def _write(self, layer: MatchedLayer, number: int, found: Tuned) -> Tuned:
         before, after = current(layer), found.after
@@ -176,8 +197,9 @@ def _title(layer: MatchedLayer) -> str:
 
 def of_products(layer: MatchedLayer, fit: SharedGramStats) -> SharedGramStats:
     """Fit users that read a product of computed tensors to correct only their own rounding."""
+    shape = (*layer.float_weight.shape[:2], -1)
     parts = (
-        part.of_layer(layer.float_weight.reshape(part.yx.shape), user.float_bias)
+        part.of_layer(layer.float_weight.reshape(shape), user.float_bias)
         if reads_activation_product(user.source)
         else part
         for part, user in zip(fit.parts, layer.users, strict=True)

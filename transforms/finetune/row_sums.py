@@ -1,21 +1,65 @@
-"""Sums over rows of a layer, added in blocks, in the order of the samples."""
+"""The rows of a layer: its inputs as the quantized model stores them, added up in the order of the samples.
+
+Inputs that are quantized to integers are stored as those between layers: steps of a model that end and begin
+with integers run in the integer kernels of the whole model, and take a quarter of the memory.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
 
 from ops.array_types import AnyArray, Float64Array
-from transforms.finetune.diagonal_gram import DiagonalStats
 from transforms.finetune.gram import GramStats, RowBlock
+from transforms.finetune.layer_stats import LEAST_INPUTS, LayerStats, RowStats
 from transforms.finetune.layer_targets import Limits, relax
-from transforms.finetune.options import LayerwiseOptions
 from transforms.finetune.sample_rows import SampledRows
-from transforms.finetune.stored_input import LayerInput, layer_input
+from transforms.graph import walk
+from transforms.graph.constants import load
 from transforms.layers.linear_layer import LinearLayer
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.runtime.devices import array_module
+
+_STORABLE = {np.dtype(kind) for kind in (np.int8, np.uint8, np.int16, np.uint16)}
+
+
+@dataclass(frozen=True)
+class LayerInput:
+    """The ``name`` of a tensor q; the layer reads (q - zero_point) * scale.
+
+    Without a ``scale`` it reads the tensor itself.
+    """
+
+    name: str
+    scale: np.float32 | None = None
+    zero_point: int = 0
+
+    def read(self, stored: NDArray[Any]) -> NDArray[Any]:
+        """Return the input of the layer, equal in every bit to DequantizeLinear's output."""
+        if self.scale is None:
+            return stored
+        centred = stored if self.zero_point == 0 else stored.astype(np.int32) - self.zero_point
+        return centred.astype(np.float32) * self.scale
+
+
+def layer_input(source: gs.Tensor) -> LayerInput:
+    """Return how the input of a layer is stored: as integers of one scale, or unchanged."""
+    node = walk.producer(source)
+    if node is None or node.op != "DequantizeLinear":
+        return LayerInput(str(source.name))
+    stored, *parameters = node.inputs
+    if not isinstance(stored, gs.Variable) or not all(isinstance(one, gs.Constant) for one in parameters):
+        return LayerInput(str(source.name))
+    scale, zero = load(parameters[0]), load(parameters[1]) if len(parameters) > 1 else None
+    if zero is None or zero.dtype not in _STORABLE or {scale.size, zero.size} != {1}:
+        return LayerInput(str(source.name))
+    if scale.dtype != np.float32:
+        return LayerInput(str(source.name))
+    return LayerInput(str(stored.name), np.float32(scale.item()), int(zero.item()))
 
 
 @dataclass(frozen=True)
@@ -23,42 +67,37 @@ class RowUser:
     """What the rows of a user of a weight depend on.
 
     With ``limits``, at which errors are cut off: the float ``weight`` [G, N, K] and ``bias`` [G, N].
-    ``is_diagonal``: only the diagonal of the Gram matrix is summed up; the weight is there for that, too.
     """
 
     layer: LinearLayer
     source: LayerInput
     device: str
-    limits: Limits | None = None
-    weight: AnyArray | None = None
-    bias: Float64Array | None = None
-    is_diagonal: bool = False
+    limits: Limits | None
+    weight: AnyArray
+    bias: Float64Array
 
     @classmethod
-    def of(cls, user: MatchedLayer, limits: Limits | None, options: LayerwiseOptions) -> RowUser:
+    def of(cls, user: MatchedLayer, limits: Limits | None, device: str) -> RowUser:
         """Return that of a layer."""
-        layer, source, device = user.layer, layer_input(user.source), options.device
-        is_diagonal = options.most_inputs is not None and layer.size[2] * layer.size[3] > options.most_inputs
-        if limits is None and not is_diagonal:
-            return cls(layer, source, device)
-        weight = np.ascontiguousarray(user.float_weight.reshape(*user.float_weight.shape[:2], -1))
-        return cls(layer, source, device, limits, weight, user.float_bias, is_diagonal)
+        weight = user.float_weight.reshape(*user.float_weight.shape[:2], -1)
+        return cls(user.layer, layer_input(user.source), device, limits, weight, user.float_bias)
 
-    def no_sums(self) -> GramStats:
-        """Return the sums over no rows."""
-        if self.is_diagonal and self.weight is not None:
-            return DiagonalStats.of_weight(self.weight)
+    def no_sums(self) -> LayerStats:
+        """Return the sums over no rows; many inputs have their rows themselves at first."""
         groups, outputs, positions, channels = self.layer.size
-        return GramStats.zeros(groups, outputs, positions * channels, array_module(self.device))
+        inputs, module = positions * channels, array_module(self.device)
+        if inputs > LEAST_INPUTS and module is np:
+            return RowStats.zeros(groups, outputs, inputs)
+        return GramStats.zeros(groups, outputs, inputs, module)
 
     def rows(self, inputs: AnyArray, chosen: SampledRows) -> AnyArray:
         """Return the chosen rows of a stored input."""
         return self.layer.rows(inputs, chosen.shape, chosen.picked, self.source.zero_point)
 
-    def add(self, sums: GramStats, stored: AnyArray, made: AnyArray, weights: Float64Array | None) -> None:
+    def add(self, sums: LayerStats, stored: AnyArray, made: AnyArray, weights: Float64Array | None) -> None:
         """Add rows of a stored input, and of the targets, to sums."""
         rows = self.source.read(stored)
-        if self.limits is not None and self.weight is not None and self.bias is not None:
+        if self.limits is not None:
             near = rows @ self.weight.swapaxes(1, 2)
             made = relax(made, near + self.bias[:, None], self.limits)
         sums.add(rows, made, weights)
@@ -76,10 +115,11 @@ class RowSums:
         """Add rows of the next sample."""
         self._block.add(self.user.rows(inputs, chosen), made, chosen.weights)
 
-    def total(self) -> GramStats:
+    def total(self) -> LayerStats:
         """Return the sums over all rows, as NumPy's arrays."""
         self._block.flush()
         return self._total.on_host()
 
     def _add(self, stored: AnyArray, made: AnyArray, weights: Float64Array | None) -> None:
         self.user.add(self._total, stored, made, weights)
+        self._total = self._total.settled()
