@@ -134,12 +134,18 @@ def quantize_graph(
         done.scheme = settle_full_range(
             graph, wish, float_graph, samples, calibration, data.run, done, chosen.floats
         )
-    if calibration is not None:
-        shifted = apply_full_range(graph, done.scheme, calibration)
-        done.codes, done.shifted = said_of(shifted) or done.codes, shifted.count
-        shift_grids(done.grids, shifted)
+    _shift(graph, calibration, done)
     biases.settle(graph, float_graph, done)
     return done
+
+
+def _shift(graph: gs.Graph, statistics: Calibration | None, done: Quantized) -> None:
+    """Shift the tensors that the scheme of the result names, and say so."""
+    if statistics is None or done.scheme is None:
+        return
+    shifted = apply_full_range(graph, done.scheme, statistics)
+    done.codes, done.shifted = said_of(shifted) or done.codes, shifted.count
+    shift_grids(done.grids, shifted)
 
 
 def _weights_of(graph: gs.Graph, scheme: Scheme) -> WeightMemory | None:
