@@ -22,9 +22,9 @@ from tools.summaries.words import counted
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.calibrate.shared_samples import Sharing
-from transforms.choose_ranges.work import MOST_NODES, has_many_nodes
 from transforms.finetune.float_reference import float_reference
 from transforms.graph import walk
+from transforms.judge.budget import MOST_NODES, has_many_nodes
 from transforms.mix_precision.mix import MixingOptions
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.pipelines.why_nothing import why_nothing

@@ -14,7 +14,7 @@ from transforms.choose_ranges.float_runs import FloatRuns, Sample
 from transforms.choose_ranges.measure_outputs import Score, energies, is_hopeless, signals, sizes
 from transforms.choose_ranges.parameters import Parameters, PlanOf
 from transforms.choose_ranges.setting import Setting
-from transforms.choose_ranges.switchable_ranges import switchable_ranges
+from transforms.judge.switchable_ranges import switchable_ranges
 from transforms.judge.output_views import show
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.weight_cache import WeightMemory

@@ -24,7 +24,7 @@ from transforms.calibrate.extrapolated_range import FEWEST
 from transforms.calibrate.sample_statistics import Progress
 from transforms.choose_ranges.bench import Bench
 from transforms.choose_ranges.candidate import Candidate
-from transforms.choose_ranges.first_samples import FirstSamples
+from transforms.judge.first_samples import FirstSamples
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.float_tensors import FloatTensors, float_tensors, runs_to_search
 from transforms.choose_ranges.means import Means, affordable

@@ -11,7 +11,7 @@ from ops.integers import range_scale
 from transforms.calibrate.calibration import Calibration, options_of
 from transforms.calibrate.methods import CalibrationOptions, choose_range
 from transforms.choose_ranges.setting import EXTRAPOLATED, Setting, WeightKind
-from transforms.choose_ranges.switchable_ranges import BiasSite, RangeSite, SwitchableRanges, WeightSite
+from transforms.judge.switchable_ranges import BiasSite, RangeSite, SwitchableRanges, WeightSite
 from transforms.graph import walk
 from transforms.plan.bias_correction import corrected, corrected_inputs
 from transforms.plan.fake_quant import FakeQuant, fake_quants

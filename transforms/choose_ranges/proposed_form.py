@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.choose_ranges.candidate import Candidate
-from transforms.choose_ranges.first_samples import FirstSamples
+from transforms.judge.first_samples import FirstSamples
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.model.copy_graph import copy_graph
 from transforms.runtime.session import RunOptions

@@ -19,7 +19,7 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms.calibrate.calibrate import calibrate
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.choose_ranges.first_samples import FirstSamples
+from transforms.judge.first_samples import FirstSamples
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.float_tensors import (
     FINE,

@@ -11,7 +11,7 @@ from ops.formats import FORMATS
 from transforms.all_codes.settle_codes import MOST_LARGE, MOST_SAMPLES, SettledCodes, settle_codes
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.calibrate.calibration import Calibration
-from transforms.choose_ranges.first_samples import FirstSamples
+from transforms.judge.first_samples import FirstSamples
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.work import too_large
 from transforms.graph import dtypes

@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.choose_ranges.first_samples import FirstSamples
+from transforms.judge.first_samples import FirstSamples
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.work import BIAS_RUNS, too_large
 from transforms.pipelines.quantize_steps import CORRECTED, Quantized

@@ -27,6 +27,7 @@ from transforms.lower_opset import lower_opset
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
 from transforms.move_outliers import move_outliers
+from transforms.moves.record import Record
 from transforms.part_biases import part_biases
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.prepare import note_mended, prepare
@@ -68,8 +69,8 @@ _IN_INTEGERS = frozenset(
 class Quantized:
     """The result: tensors quantized by format and role, the changes of each step, and notes.
 
-    ``scheme``: that of the result, in which nothing is left to the outputs; ``choice``: a line on how they
-    decided, and ``codes`` one on the tensors, ``shifted`` in number, that use all codes of int8. ``grids``:
+    ``scheme``: that of the result, in which nothing is left to the outputs; ``record``: how they decided;
+    ``shifted``: how many tensors use all levels of int8. ``grids``:
     those of all tensors that became integers, and ``float_graph``: the float model as it was quantized, if
     these were to be kept.
     """
@@ -79,8 +80,7 @@ class Quantized:
     notes: list[str] = field(default_factory=list)
     calibrated: int = 0
     scheme: Scheme | None = None
-    choice: str = ""
-    codes: str = ""
+    record: Record = field(default_factory=Record)
     shifted: int = 0
     grids: list[TensorGrid] | None = None
     float_graph: gs.Graph | None = None

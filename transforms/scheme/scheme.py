@@ -233,7 +233,7 @@ class Scheme:
         return self.with_(
             calibrate_method=self.range_method,
             per_channel=per_channel,
-            correct_biases=self.correct_biases is True,
+            correct_biases=self.correct_biases is not False,
             measured_biases=self.measured_biases is True,
             equalize_layers=self.equalizes_by_rule,
             all_codes=OFF,

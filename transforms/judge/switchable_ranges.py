@@ -23,7 +23,7 @@ from transforms.plan.write_roundings import import_domains
 class RangeSite:
     """Nodes that put a computed tensor on a grid: the names of the inputs for its scale and zero point.
 
-    ``members``: the tensors that share the scale. ``group``: the name of the first. ``tensor``: the name of
+    These names are empty for a format without ranges. ``members``: the tensors that share the scale. ``group``: the name of the first. ``tensor``: the name of
     the one that is put there; ``is_operand``: whether a dot product reads it. ``switch``: the name of the
     input that leaves the group in float, if there are such inputs.
     """
@@ -81,7 +81,7 @@ def switchable_ranges(plan: QuantizationPlan, *, switches: bool = False) -> Swit
     """Write a plan into its graph with inputs in place of scales, zero points and rounded constants.
 
     Biases stay float: they are as fine as the sums that they are added to. ``switches``: one more input, a
-    boolean, for each group of tensors, that leaves it in float.
+    boolean, for each computed tensor, that leaves it in float.
     """
     return _Writer(plan, switches=switches).write()
 
@@ -162,30 +162,37 @@ class _Writer:
         site: QuantSite,
         group: Sequence[gs.Tensor],
     ) -> list[gs.Node]:
-        if not step.needs_range:
-            return self._writer.put(source, step, None, target)
+        switch = self._switch(site)
         neutral = np.ones((), np.float32), np.zeros((), step.format.dtype)
-        switch = self._switch(str(group[0].name))
-        nodes = self._writer.put(source, step, neutral, None if switch else target)
-        inputs = [
-            self._input(source, "scale", np.dtype(np.float32)),
-            self._input(source, "zero", step.format.dtype),
-        ]
-        for node in nodes:
-            node.inputs[1], node.inputs[2] = inputs
-        scale, zero_point, name = (str(one.name) for one in (*inputs, site.tensor))
+        nodes = self._writer.put(
+            source, step, neutral if step.needs_range else None, None if switch else target
+        )
+        scale = zero_point = ""
+        if step.needs_range:
+            inputs = [
+                self._input(source, "scale", np.dtype(np.float32)),
+                self._input(source, "zero", step.format.dtype),
+            ]
+            for node in nodes:
+                node.inputs[1], node.inputs[2] = inputs
+            scale, zero_point = (str(one.name) for one in inputs)
         is_operand = any(is_dot_product(node) for node, _ in site.uses)
-        own = "" if switch is None else str(switch.name)
-        self._ranges.append(RangeSite(scale, zero_point, step, group, name, is_operand, own))
+        own, name = "" if switch is None else str(switch.name), str(site.tensor.name)
+        if switch is not None or step.needs_range:
+            self._ranges.append(RangeSite(scale, zero_point, step, group, name, is_operand, own))
         return nodes if switch is None else [*nodes, self._choice(switch, source, nodes[-1], target)]
 
-    def _switch(self, group: str) -> gs.Variable | None:
-        """Return the input that leaves a group in float, the same for all its tensors; None without any."""
-        if self._switches is not None and group not in self._switches:
-            name = self._writer.names.derive(group, "in_float")
-            self._switches[group] = gs.Variable(name, np.dtype(np.bool_), ())
-            self._graph.inputs.append(self._switches[group])
-        return None if self._switches is None else self._switches[group]
+    def _switch(self, site: QuantSite) -> gs.Variable | None:
+        """Return the input that leaves a tensor in float, the same for all its grids; None without any."""
+        if self._switches is None or not self._plan.specs.is_in_main_graph(site.tensor):
+            return None
+        name = str(site.tensor.name)
+        if name not in self._switches:
+            self._switches[name] = gs.Variable(
+                self._writer.names.derive(name, "in_float"), np.dtype(np.bool_), ()
+            )
+            self._graph.inputs.append(self._switches[name])
+        return self._switches[name]
 
     def _choice(
         self, switch: gs.Variable, source: gs.Tensor, rounded: gs.Node, target: gs.Tensor | None
