@@ -38,15 +38,20 @@ def has_many_nodes(graph: gs.Graph) -> bool:
 class Budget:
     """Runs of a quantized model that are left; ``opened``: those that another model of it costs."""
 
-    def __init__(self, graph: gs.Graph, statistics: Calibration) -> None:
-        """Count what the samples of some statistics pay for."""
+    def __init__(self, runs: int, opened: int = 0) -> None:
+        """Start with all runs."""
+        self.runs, self.opened = runs, opened
+
+    @classmethod
+    def of(cls, graph: gs.Graph, statistics: Calibration) -> Budget:
+        """Return what the samples of some statistics pay for."""
         sizes = {name: statistics.numbers(name) for name in statistics.observed}
         load = sum(sizes.values()) + _products(graph, sizes)
         run = load / statistics.samples + _NODE_RUN * len(graph.nodes)
         weights = sum(math.prod(tensor.shape) for tensor in walk.constants(graph))
         opened = _NODE_OPENED * len(graph.nodes) + _WEIGHT * weights
-        self.opened = int(opened / max(run, 1))
-        self.runs = int((_PAID + _FLOAT_RUNS * load / _FLOAT) / max(run, 1)) - self.opened
+        each = int(opened / max(run, 1))
+        return cls(int((_PAID + _FLOAT_RUNS * load / _FLOAT) / max(run, 1)) - each, each)
 
     def allows(self, runs: int, models: int = 0) -> bool:
         """Return whether so many runs, and models to open, are left; take them if so."""

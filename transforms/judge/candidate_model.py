@@ -1,4 +1,4 @@
-"""One model in one session for all candidates that differ in ranges, scales of weights, biases and float tensors.
+"""One model in one session for all candidates that differ in ranges, scales, biases and float tensors.
 
 Scales, zero points, rounded weights, corrected biases and switches that leave tensors in float are its
 inputs. A candidate is a scheme: what it says of these is fed.

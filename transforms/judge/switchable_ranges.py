@@ -23,9 +23,9 @@ from transforms.plan.write_roundings import import_domains
 class RangeSite:
     """Nodes that put a computed tensor on a grid: the names of the inputs for its scale and zero point.
 
-    These names are empty for a format without ranges. ``members``: the tensors that share the scale. ``group``: the name of the first. ``tensor``: the name of
-    the one that is put there; ``is_operand``: whether a dot product reads it. ``switch``: the name of the
-    input that leaves the group in float, if there are such inputs.
+    These names are empty for a format without ranges. ``members``: the tensors that share the scale.
+    ``group``: the name of the first. ``tensor``: the name of the one that is put there; ``is_operand``:
+    whether a dot product reads it. ``switch``: the name of the input that leaves it in float, if any.
     """
 
     scale: str
@@ -117,7 +117,7 @@ class _Writer:
 
     def _feed(self, site: QuantSite) -> None:
         """Let uses of a constant read an input."""
-        if site.role == BIAS and site.steps[-1].needs_range:
+        if site.role == BIAS:
             for node, index in site.uses:
                 name = self._writer.names.derive(site.tensor.name, "fed")
                 fed = dtypes.variable(name, dtypes.FLOAT, site.tensor)
@@ -163,10 +163,8 @@ class _Writer:
         group: Sequence[gs.Tensor],
     ) -> list[gs.Node]:
         switch = self._switch(site)
-        neutral = np.ones((), np.float32), np.zeros((), step.format.dtype)
-        nodes = self._writer.put(
-            source, step, neutral if step.needs_range else None, None if switch else target
-        )
+        neutral = (np.ones((), np.float32), np.zeros((), step.format.dtype)) if step.needs_range else None
+        nodes = self._writer.put(source, step, neutral, None if switch else target)
         scale = zero_point = ""
         if step.needs_range:
             inputs = [

@@ -21,7 +21,7 @@ from transforms.scheme.scheme import FLOAT32
 from transforms.search.largest_shares import Removed, largest_shares
 
 FINE = 40.0
-"""dB of outputs from which on no tensor is looked for: an error of one hundredth is not seen in any output."""
+"""dB of outputs from which on no tensor is looked for: an error of 1 % is not seen in any output."""
 
 _SEARCHED_ON = 8
 """Samples that the search runs; all of them decide."""
@@ -31,6 +31,12 @@ _MOST_MODELS = 24
 
 _PRICE = 3.0
 """dB that each tensor in float has to bring: it halves the error."""
+
+PRICE_WITHOUT_RANGES = 6.0
+"""The same for formats without ranges, whose errors come from everywhere: a quarter is left."""
+
+USELESS = 10.0
+"""dB below which outputs are of no use. Above, blocks of few bits lose everywhere, no tensor stands out."""
 
 _NEEDED = 1.0
 """dB that are lost without a tensor beside the others, if it is kept."""
@@ -56,6 +62,14 @@ def try_float_tensors(best: Best, price: float = _PRICE, enough: float = FINE) -
     accepted = won.is_accepted(price * len(kept))
     best.keep("tensors in float", some_names(names), scheme, errors, won, kept=accepted)
     return names if accepted else []
+
+
+def try_given_tensors(best: Best, names: Sequence[str], price: float) -> None:
+    """Leave some tensors in float, all together, if the judge accepts it."""
+    scheme = _keeping(best.scheme, names)
+    errors = best.form.opened(switches=True).errors(scheme)
+    won = gain(errors, best.errors)
+    best.keep("tensors in float", some_names(names), scheme, errors, won, kept=won.is_accepted(price))
 
 
 def _keeping(scheme: Scheme, names: Sequence[str]) -> Scheme:

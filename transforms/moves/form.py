@@ -61,7 +61,7 @@ class Form:
         return self._model
 
     def rewritten(self, outliers: Mapping[str, str], rewrite: Rewrite, measure: Measure) -> Form | None:
-        """Return the form in which outliers are moved as the key of that name says; None without statistics."""
+        """Return the form with outliers moved as the key of that name says; None without statistics."""
         copy, scheme = copy_graph(self.graph), self.scheme.with_(outliers=outliers)
         rewrite(copy, scheme)
         statistics = measure(copy, scheme)

@@ -9,7 +9,7 @@ from transforms.judge.errors import Gain
 
 @dataclass(frozen=True)
 class Tried:
-    """A candidate that was measured: what it changes, its gain over the best before it, whether it was kept."""
+    """A candidate that was measured: what it changes, its gain over the best so far, and if it was kept."""
 
     move: str
     change: str

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from transforms.moves.improve import Best, Candidates
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
-from transforms.scheme.scheme_values import has_room
+from transforms.scheme.scheme_values import SPREAD, has_room
 
 EXTRAPOLATED, WIDE = "Extrapolated", "Wide"
 
@@ -55,7 +55,7 @@ def _methods(scheme: Scheme, method: str, names: list[str]) -> Scheme:
 
 def _ranges_and_scales(best: Best, asked: Scheme) -> Candidates:
     methods = _methods_of(best, asked)
-    channels = [best.scheme.per_channel, True] if asked.per_channel == AUTO else [best.scheme.per_channel]
+    channels = [True, SPREAD] if asked.per_channel == AUTO else [best.scheme.per_channel]
     for method in methods:
         for per_channel in channels:
             words = f"ranges {method}, weights per {'channel' if per_channel is True else 'tensor by rule'}"
@@ -70,5 +70,5 @@ def _methods_of(best: Best, asked: Scheme) -> list[str]:
     own, statistics = best.scheme.calibrate_method, best.form.statistics
     if not _open_ranges(asked) or statistics is None:
         return [own]
-    others = ["MinMax", *(["MSE"] if statistics.has_histograms else [])]
+    others = ["MinMax", *(["MSE"] if statistics.has_histograms and own != EXTRAPOLATED else [])]
     return list(dict.fromkeys([own, *others]))

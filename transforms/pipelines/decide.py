@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import onnx_graphsurgeon as gs
 
@@ -13,11 +12,19 @@ from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.calibrate.calibration import Calibration
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.lazy_values import is_weightless
+from transforms.graph.some_names import some_names
 from transforms.judge.budget import Budget, too_large
 from transforms.judge.first_samples import FirstSamples
 from transforms.judge.judge import MOST_SAMPLES, Judge
-from transforms.moves.float_tensors import try_float_tensors
-from transforms.moves.form import Form, Measure, PlanOf
+from transforms.moves.float16_range import large_tensors, rounded
+from transforms.moves.float_tensors import (
+    FINE,
+    PRICE_WITHOUT_RANGES,
+    USELESS,
+    try_float_tensors,
+    try_given_tensors,
+)
+from transforms.moves.form import Form, Measure
 from transforms.moves.full_range import may_use_full_range
 from transforms.moves.improve import Best
 from transforms.moves.outliers import try_channels, try_outliers
@@ -27,7 +34,7 @@ from transforms.pipelines.quantize_steps import Quantized, make_plan, move_named
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
-from transforms.scheme.scheme import AUTO
+from transforms.scheme.scheme import AUTO, FLOAT32
 
 _MOST_COUNTED = 400_000_000
 """Numbers of all samples up to which histograms are made although no rule needs them: about two seconds."""
@@ -103,9 +110,10 @@ class _Decision:
             )
             return replace(decided, judge=None)
         if statistics is None:
-            return replace(decided, scheme=self._without_ranges(judge))
-        form = Form(self._graph, self._ruled, statistics, judge, self._plan_of, self._memory)
-        best = Best(form, Budget(self._graph, statistics), self._record)
+            return replace(decided, scheme=self._without_ranges(judge, first))
+        start = self._ruled if self._asked.per_channel != AUTO else self._ruled.with_(per_channel=True)
+        form = Form(self._graph, start, statistics, judge, self._plan_of, self._memory)
+        best = Best(form, Budget.of(self._graph, statistics), self._record)
         self._improve(best)
         return replace(decided, scheme=best.scheme, statistics=best.form.statistics, judge=best.form.judge)
 
@@ -120,9 +128,24 @@ class _Decision:
             try_float_tensors(best)
         try_room(best, asked)
 
-    def _without_ranges(self, judge: Judge) -> Scheme:
-        """Return the scheme of formats without ranges, with the tensors in float that they do not suit."""
-        return self._ruled
+    def _without_ranges(self, judge: Judge, data: CalibrationData) -> Scheme:
+        """Return the scheme of formats without ranges, with the tensors in float that they do not suit.
+
+        Numbers beyond float16 become its largest one, which is as good as any in a mask: the judge decides.
+        """
+        plan = self._plan_of(self._graph, self._ruled)
+        if not self._asked.keep_float or self._asked.target or not rounded(plan) or plan.measured():
+            return self._ruled
+        near, beyond = large_tensors(self._graph, plan, data)
+        kept = self._ruled.with_(tensors={**self._ruled.tensors, **dict.fromkeys(near, FLOAT32)})
+        form = Form(self._graph, kept, None, judge, self._plan_of, self._memory)
+        best = Best(form, Budget(sys.maxsize), self._record)
+        if near:
+            self._record.notes.append(f"Kept in float, near the largest float16: {some_names(near)}")
+        if beyond:
+            try_given_tensors(best, beyond, PRICE_WITHOUT_RANGES)
+        try_float_tensors(best, PRICE_WITHOUT_RANGES, FINE if near or beyond else USELESS)
+        return best.scheme
 
     def _plan_of(self, graph: gs.Graph, scheme: Scheme):  # type: ignore[no-untyped-def]
         named = (

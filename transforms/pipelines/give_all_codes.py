@@ -11,10 +11,10 @@ from ops.formats import FORMATS
 from transforms.all_codes.settle_codes import MOST_LARGE, MOST_SAMPLES, SettledCodes, settle_codes
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.calibrate.calibration import Calibration
-from transforms.judge.first_samples import FirstSamples
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.work import too_large
 from transforms.graph import dtypes
+from transforms.judge.first_samples import FirstSamples
 from transforms.pipelines.quantize_steps import Quantized
 from transforms.run.tensor_sizes import is_small_feed
 from transforms.runtime.session import RunOptions

@@ -8,9 +8,9 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.judge.first_samples import FirstSamples
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.work import BIAS_RUNS, too_large
+from transforms.judge.first_samples import FirstSamples
 from transforms.pipelines.quantize_steps import CORRECTED, Quantized
 from transforms.pipelines.settle_biases import SAMPLES, outputs_of_layers, settle_biases
 from transforms.scheme import Scheme
