@@ -196,7 +196,6 @@ _OF_FORMATS: Mapping[str, Need] = {
     "weight_method": _INTEGERS,
     "block_size": _INTEGERS,
     "correct_biases": CALIBRATION,
-    "measured_biases": CALIBRATION,
     "calibrate_tensors": _ACTIVATIONS,
     "keep_float": _DECIDED,
     "all_codes": Need(_SHIFTABLE, _is_shiftable),

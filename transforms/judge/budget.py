@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibration import Calibration
 from transforms.graph import dot_products, walk
+from transforms.judge.judge import FEWEST
 from transforms.runtime.compare_runs import MOST_NODES
 
 _PAID = 3e8  # numbers: about two seconds, beside what the samples pay for
@@ -21,6 +22,7 @@ _PRODUCTS = 128  # of a dot product, in the time of one number
 _NODE_RUN = 1_800  # numbers in the time that a node takes at every run
 _NODE_OPENED = 200_000  # numbers in the time that a node takes in a plan, a copy and a session
 _WEIGHT = 2  # numbers in the time of rounding and copying a number of a weight
+_CANDIDATES = 8  # that the moves have for most models
 _MOST_WEIGHTS = 1 << 28  # bytes: each kind of them is another copy
 
 
@@ -52,6 +54,10 @@ class Budget:
         opened = _NODE_OPENED * len(graph.nodes) + _WEIGHT * weights
         each = int(opened / max(run, 1))
         return cls(int((_PAID + _FLOAT_RUNS * load / _FLOAT) / max(run, 1)) - each, each)
+
+    def samples(self, most: int) -> int:
+        """Return on how many samples candidates are judged: as many of each fold, so that several are tried."""
+        return max(FEWEST, min(most, self.runs // _CANDIDATES // 2 * 2))
 
     def allows(self, runs: int, models: int = 0) -> bool:
         """Return whether so many runs, and models to open, are left; take them if so."""

@@ -48,7 +48,7 @@ def try_float_tensors(best: Best, price: float = _PRICE, enough: float = FINE) -
         return []
     judge = best.form.judge
     few = min(judge.count, _SEARCHED_ON)
-    if not best.budget.allows(_MOST_MODELS // 2 * few, models=1):
+    if not best.budget.allows(_MOST_MODELS // 2 * few, models=1) and best.errors.mean >= USELESS:
         best.record.notes.append("tensors in float: not tried, the model is too large")
         return []
     search = _Search(best.form.opened(switches=True), best.scheme, few, price)

@@ -76,7 +76,7 @@ def try_full_range(
         found = use_full_range(copy, scheme, statistics, signed=signed)
         if not found.count or (signed and not found.signed):
             continue
-        before = before or judge.errors_of(copy_graph(graph))
+        before = before or judge.errors_of(copy_graph(graph), judge.count)
         won = gain(judge.errors_of(copy, shifts=shifts_within(copy)), before)
         record.tried.append(Tried("full range", words(found), won, won.is_accepted()))
         if won.is_accepted():

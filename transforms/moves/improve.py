@@ -53,9 +53,6 @@ class Best:
 
     def try_form(self, move: str, change: str, make: Callable[[], Form | None], cost: float = WORTH) -> bool:
         """Go over to another form of the model if the judge accepts it; the settings so far are kept."""
-        if not self.budget.allows(2 * self.form.judge.count, models=2):
-            self.record.notes.append(f"{move}: {change}: not tried, the model is too large")
-            return False
         form = make()
         if form is None:
             return False

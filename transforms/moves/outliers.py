@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ops.array_types import Feed, Float32Array
-from transforms.choose_ranges.channel_moves import channel_moves
+from transforms.outliers.channel_moves import channel_moves
 from transforms.graph.selection import Exclusion
 from transforms.moves.form import Measure, Rewrite
 from transforms.moves.improve import Best
@@ -21,6 +21,7 @@ _SAMPLES = 16
 """Samples whose rows layers look at: more change little and cost time."""
 
 _FEWEST = 4
+_FLOAT_RUNS = 2  # twice, in the time of four
 
 _COST = 0.5
 """dB that nodes and products of their own have to bring."""
@@ -28,11 +29,11 @@ _COST = 0.5
 
 def try_outliers(best: Best, exclude: Exclusion, rewrite: Rewrite, measure: Measure) -> None:
     """Move outliers of what layers multiply if the outputs are better for it."""
-    if best.form.judge.count < _FEWEST:
+    if len(best.form.judge.reference.feeds) < _FEWEST:
         return
     plan = best.form.plan_of(best.form.graph, best.scheme)
     operands = find_operands(plan, exclude=exclude)
-    if not operands:
+    if not operands or not _is_allowed(best, "outliers"):
         return
     names = list(dict.fromkeys(str(one.tensor.name) for one in operands))
     rows = _rows(best, names)
@@ -43,11 +44,20 @@ def try_outliers(best: Best, exclude: Exclusion, rewrite: Rewrite, measure: Meas
 def try_channels(best: Best, exclude: Exclusion, rewrite: Rewrite, measure: Measure, *, gates: bool) -> None:
     """Scale channels between convolutions if the outputs are better for it; ``gates``: by a Mul, too."""
     levels = _levels(best.scheme)
-    if levels is None:
+    if levels is None or not _is_allowed(best, "channels"):
         return
     reference = best.form.judge.reference
     moves = channel_moves(best.form.graph, reference, levels=levels, exclude=exclude, gates=gates)
     _try(best, "channels", {name: str(move) for name, move in moves.items()}, rewrite, measure)
+
+
+def _is_allowed(best: Best, move: str) -> bool:
+    """Return whether there are runs to look at tensors, to calibrate another form, and to judge it."""
+    count = best.form.judge.count
+    allowed = best.budget.allows(count + len(best.form.judge.reference.feeds) // _FLOAT_RUNS, models=2)
+    if not allowed:
+        best.record.notes.append(f"{move}: not tried, the model is too large")
+    return allowed
 
 
 def _try(best: Best, move: str, found: dict[str, str], rewrite: Rewrite, measure: Measure) -> None:

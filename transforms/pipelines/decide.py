@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import dataclass, field, replace
 
@@ -35,6 +36,8 @@ from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO, FLOAT32
+
+log = logging.getLogger(__name__)
 
 _MOST_COUNTED = 400_000_000
 """Numbers of all samples up to which histograms are made although no rule needs them: about two seconds."""
@@ -113,19 +116,22 @@ class _Decision:
             return replace(decided, scheme=self._without_ranges(judge, first))
         start = self._ruled if self._asked.per_channel != AUTO else self._ruled.with_(per_channel=True)
         form = Form(self._graph, start, statistics, judge, self._plan_of, self._memory)
-        best = Best(form, Budget.of(self._graph, statistics), self._record)
+        budget = Budget.of(self._graph, statistics)
+        log.info("%d runs, a model costs %d", budget.runs, budget.opened)
+        judge.count = budget.samples(judge.count)
+        best = Best(form, budget, self._record)
         self._improve(best)
         return replace(decided, scheme=best.scheme, statistics=best.form.statistics, judge=best.form.judge)
 
     def _improve(self, best: Best) -> None:
         asked, exclude = self._asked, self._targets.excluded
         again = self._again()
-        try_settings(best, asked)
         if asked.move_outliers and not asked.outliers and again is not None:
             try_outliers(best, exclude, self._rewrite, again)
             try_channels(best, exclude, self._rewrite, again, gates=not asked.target)
         if asked.keep_float and not asked.target:
             try_float_tensors(best)
+        try_settings(best, asked)
         try_room(best, asked)
 
     def _without_ranges(self, judge: Judge, data: CalibrationData) -> Scheme:

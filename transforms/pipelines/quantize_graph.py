@@ -63,6 +63,7 @@ def quantize_graph(
     done = Quantized(grids=[] if keep_grids else None)
     if fixed:
         scheme = scheme.by_rule().with_(move_outliers=False)
+    scheme = scheme.with_(equalize_layers=scheme.equalizes_by_rule)
     targets = prepare_for(graph, scheme, done)
     targets.fixed = fixed or FixedGrids()
     if data is not None and (feeds := data.feeds(graph)).is_repeatable:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Float64Array
-from transforms.choose_ranges.float_runs import FloatRuns
+from transforms.judge.reference import Reference
 from transforms.graph.channel_spans import Span, SpanFinder
 from transforms.graph.selection import Exclusion, resolve
 from transforms.scheme.outlier_move import OutlierMove
@@ -51,7 +51,7 @@ class _Channels:
 
 def channel_moves(
     graph: gs.Graph,
-    floats: FloatRuns,
+    reference: Reference,
     *,
     levels: tuple[float, float],
     exclude: Exclusion = None,
@@ -59,7 +59,7 @@ def channel_moves(
 ) -> dict[str, OutlierMove]:
     """Return moves for :func:`transforms.scale_channels.scale_channels`, by the names of tensors.
 
-    ``floats``: runs of the graph, of which there was none yet. ``levels``: the steps from zero to the largest
+    ``reference``: runs of the graph. ``levels``: the steps from zero to the largest
     number of an activation, and of a weight. ``gates``: whether tensors before which a Mul has to be added
     are scaled, too.
     """
@@ -70,7 +70,7 @@ def channel_moves(
     if not names:
         return {}
     found = {name: _Channels() for name in names}
-    floats.watch(names, lambda name, array: found[name].add(array), MOST_SAMPLES)
+    reference.watch(names, lambda name, array: found[name].add(array), MOST_SAMPLES)
     moves = {str(span.read.name): _move(span, found, levels) for span in spans}
     return {name: move for name, move in moves.items() if move is not None}
 
