@@ -11,9 +11,9 @@ import pytest
 from onnx import helper
 
 from tests.helpers import build
-from transforms.choose_ranges import measure_outputs
 from transforms.finetune import output_error
 from transforms.finetune.output_error import OutputError
+from transforms.judge import errors
 from transforms.model import graph_proto
 
 FEEDS = [{"x": np.full((1, 4), i, np.float32) * np.arange(4, dtype=np.float32)} for i in range(1, 6)]
@@ -105,7 +105,7 @@ def test_some_of_the_samples() -> None:
     assert np.array_equal(part.powers, whole.powers[[0, 3]])
 
 
-@pytest.mark.parametrize("compare", [output_error.compare, measure_outputs._energy])
+@pytest.mark.parametrize("compare", [output_error.compare, errors._energy])
 def test_large_outputs_are_compared_without_copies(compare: Callable[..., object]) -> None:
     """Oracle: what Python has allocated meanwhile; copies in float64 took up to 6 times the arrays."""
     wanted, found = np.ones(1 << 21, np.float32), np.full(1 << 21, 1.5, np.float32)

@@ -18,7 +18,6 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model import graph_proto
 from transforms.outliers import choose_moves as choose
 from transforms.outliers.choose_moves import choose_moves
-from transforms.outliers.confirm_moves import is_better, is_worth_it
 from transforms.outliers.find_operands import find_operands
 from transforms.outliers.layer_error import Rows, total_error
 from transforms.outliers.sample_rows import Sample
@@ -112,57 +111,6 @@ def test_tensors_made_in_integers_are_left_out_unless_their_layer_takes_the_fact
         weights: plans.Weights = {"w": (CHANNELS, CHANNELS), "v": (CHANNELS, CHANNELS)}
         graph = model_io.load(plans.model(text.format(seen), weights))
         assert len(find_operands(QuantizationPlan(graph, preset("A8W8")))) == count
-
-
-@pytest.mark.parametrize(
-    ("new", "old", "better"),
-    [
-        ([20.0, 20.0], [19.0, 19.9], True),
-        ([20.0, 20.0], [19.6, 19.6], False),  # too little
-        ([25.0, 19.8], [19.0, 20.0], False),  # one output pays
-        ([25.0, np.inf], [19.0, np.inf], True),
-        ([25.0, -np.inf], [19.0, 20.0], False),
-        ([], [], False),
-    ],
-)
-def test_half_a_decibel_and_no_worse_output_decide(new: list[float], old: list[float], better: bool) -> None:
-    assert is_better(np.array(new), np.array(old)) is better
-
-
-class Halves:
-    """As Trial, with ratios that are given: of the first half of the samples, and of both."""
-
-    def __init__(self, first: list[float], both: list[float]) -> None:
-        self._ratios, self.asked = (first, both), 0
-
-    def is_plain(self, half: int) -> bool:
-        return False
-
-    def of_half(self, half: int) -> NDArray[np.float64]:
-        return self.decibels(half + 1)
-
-    def decibels(self, halves: int) -> NDArray[np.float64]:
-        self.asked = max(self.asked, halves)
-        return np.array(self._ratios[halves - 1])
-
-
-@pytest.mark.parametrize(
-    ("first", "both", "worth", "asked"),
-    [
-        ([25.0, 20.0], [0.0, 0.0], True, 1),
-        ([17.0, 17.0], [30.0, 30.0], False, 1),
-        ([25.0, 19.9], [21.0, 20.0], True, 2),  # an output pays in one half
-        ([21.0, 21.0], [20.0, 20.0], False, 2),
-        ([], [], False, 2),
-    ],
-)
-def test_one_half_decides_if_it_is_clear(
-    first: list[float], both: list[float], worth: bool, asked: int
-) -> None:
-    """Before the moves, outputs are at 20 dB."""
-    new, old = Halves(first, both), Halves([20.0] * len(first), [20.0] * len(both))
-    assert is_worth_it(new, old) is worth  # type: ignore[arg-type]
-    assert new.asked == asked
 
 
 def with_outliers() -> onnx.ModelProto:

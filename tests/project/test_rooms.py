@@ -38,7 +38,6 @@ ROOMS = [
         "calibrate",
         "judge",
         "outliers",
-        "choose_ranges",
         "layers",
         "all_codes",
         "pipelines",

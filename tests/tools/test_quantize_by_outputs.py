@@ -13,7 +13,7 @@ import pytest
 from tests.helpers import plans, tunable
 from tools.quantize import main
 from tools.summaries import running
-from transforms.choose_ranges import work
+from transforms.judge import budget
 from transforms.runtime import compare_runs
 
 MODEL = tunable.conv_net()
@@ -121,7 +121,7 @@ def test_outputs_of_many_nodes_are_not_compared(
     monkeypatch.setattr(running, "LEAST", 1000.0)
     _quantize(folder, "--config", "A8W8")
     assert "Warning: A8W8: outputs at" in capsys.readouterr().err
-    monkeypatch.setattr(work, "MOST_NODES", 1)
+    monkeypatch.setattr(budget, "MOST_NODES", 1)
     monkeypatch.setattr(compare_runs, "MOST_NODES", 1)
     _quantize(folder, "--config", "A8W8")
     said = capsys.readouterr()

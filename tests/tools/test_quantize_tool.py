@@ -107,7 +107,7 @@ def as_asked(found: Scheme, asked: Scheme) -> Scheme:
     found = found.with_(keep_float=asked.keep_float)
     if not asked.is_open:
         return found
-    ranges = "calibrate_method", "calibrate_tensors", "correct_biases", "measured_biases"
+    ranges = "calibrate_method", "calibrate_tensors", "correct_biases"
     keys = [*ranges, "per_channel", "weight_method", "equalize_layers", "tensors"]
     keys += ["all_codes"] if found.all_codes == "off" else []  # of --fast
     return found.with_(**{key: getattr(asked, key) for key in keys})

@@ -56,7 +56,7 @@ class Budget:
         return cls(int((_PAID + _FLOAT_RUNS * load / _FLOAT) / max(run, 1)) - each, each)
 
     def samples(self, most: int) -> int:
-        """Return on how many samples candidates are judged: as many of each fold, so that several are tried."""
+        """Return on how many samples candidates are judged: as many of each fold, for several."""
         return max(FEWEST, min(most, self.runs // _CANDIDATES // 2 * 2))
 
     def allows(self, runs: int, models: int = 0) -> bool:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ops.array_types import Feed, Float32Array
-from transforms.outliers.channel_moves import channel_moves
 from transforms.graph.selection import Exclusion
 from transforms.moves.form import Measure, Rewrite
 from transforms.moves.improve import Best
+from transforms.outliers.channel_moves import channel_moves
 from transforms.outliers.choose_moves import choose_moves
 from transforms.outliers.find_operands import find_operands
 from transforms.outliers.sample_rows import ROWS, Sample, some_rows

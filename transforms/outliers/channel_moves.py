@@ -13,9 +13,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Float64Array
-from transforms.judge.reference import Reference
 from transforms.graph.channel_spans import Span, SpanFinder
 from transforms.graph.selection import Exclusion, resolve
+from transforms.judge.reference import Reference
 from transforms.scheme.outlier_move import OutlierMove
 
 MOST_SAMPLES = 4

@@ -107,13 +107,12 @@ class _Decision:
         statistics = self._measure(self._graph, self._ruled, first, self._progress)
         judge = Judge(self._graph, self._samples.again(), self._data.run)
         decided = Decided(self._ruled, statistics, judge, self._record, self._memory)
-        if not judge.can_judge:
-            self._record.notes.append(
-                "Decided by rule: 1 sample is too few, or no output is of a floating type"
-            )
-            return replace(decided, judge=None)
         if statistics is None:
-            return replace(decided, scheme=self._without_ranges(judge, first))
+            return replace(decided, scheme=self._without_ranges(judge))
+        if not judge.can_judge:
+            why = "1 sample is too few, or no output is of a floating type"
+            self._record.notes.append(f"Decided by rule: {why}")
+            return replace(decided, judge=None)
         start = self._ruled if self._asked.per_channel != AUTO else self._ruled.with_(per_channel=True)
         form = Form(self._graph, start, statistics, judge, self._plan_of, self._memory)
         budget = Budget.of(self._graph, statistics)
@@ -134,7 +133,7 @@ class _Decision:
         try_settings(best, asked)
         try_room(best, asked)
 
-    def _without_ranges(self, judge: Judge, data: CalibrationData) -> Scheme:
+    def _without_ranges(self, judge: Judge) -> Scheme:
         """Return the scheme of formats without ranges, with the tensors in float that they do not suit.
 
         Numbers beyond float16 become its largest one, which is as good as any in a mask: the judge decides.
@@ -142,12 +141,15 @@ class _Decision:
         plan = self._plan_of(self._graph, self._ruled)
         if not self._asked.keep_float or self._asked.target or not rounded(plan) or plan.measured():
             return self._ruled
+        data = replace(self._data, source=judge.reference.feeds, cache=None)
         near, beyond = large_tensors(self._graph, plan, data)
         kept = self._ruled.with_(tensors={**self._ruled.tensors, **dict.fromkeys(near, FLOAT32)})
-        form = Form(self._graph, kept, None, judge, self._plan_of, self._memory)
-        best = Best(form, Budget(sys.maxsize), self._record)
         if near:
             self._record.notes.append(f"Kept in float, near the largest float16: {some_names(near)}")
+        if not judge.can_judge:
+            return kept
+        form = Form(self._graph, kept, None, judge, self._plan_of, self._memory)
+        best = Best(form, Budget(sys.maxsize), self._record)
         if beyond:
             try_given_tensors(best, beyond, PRICE_WITHOUT_RANGES)
         try_float_tensors(best, PRICE_WITHOUT_RANGES, FINE if near or beyond else USELESS)

@@ -11,13 +11,13 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from tests.choose_ranges.test_choose_settings import network, quantized, ratio, samples
+from tests.helpers.judged_networks import network, quantized, ratio, samples
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.choose_ranges.channel_moves import channel_moves
-from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.finetune.float_reference import float_reference
+from transforms.judge.reference import Reference
 from transforms.model import graph_proto
+from transforms.outliers.channel_moves import channel_moves
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import preset
 
@@ -55,7 +55,7 @@ def test_uneven_channels_are_scaled(config: str, activation: str) -> None:
     model, scheme, feeds = uneven(3.0, activation), preset(config).with_(keep_float=False), samples(8, 1)
     made, done = quantized(model, scheme, feeds)
     assert done.changes[SCALED] > 0
-    assert SCALED in done.choice
+    assert any(one.move == "channels" for one in done.record.kept)
     plain = quantized(model, scheme.with_(move_outliers=False, equalize_layers=False), feeds)[0]
     unseen = samples(28, 2)
     assert ratio(model, made, unseen) > ratio(model, plain, unseen) + 3
@@ -85,7 +85,7 @@ def test_a_target_gets_no_further_nodes() -> None:
 def test_what_a_scheme_says_is_kept(named: dict[str, object]) -> None:
     done = quantized(uneven(3.0), preset("U8S8").with_(**named), samples(8, 1))[1]
     assert done.changes[SCALED] == ("outliers" in named)
-    assert SCALED not in done.choice
+    assert not any(one.move == "channels" for one in done.record.kept)
 
 
 def test_channels_get_room_for_unseen_samples() -> None:
@@ -105,15 +105,15 @@ def test_channels_get_room_for_unseen_samples() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     ones = np.ones((1, 4, 16, 16), np.float32)
     loaded = model_io.load(model)
-    found = channel_moves(loaded, FloatRuns(loaded, [{"x": ones}], None), levels=(255.0, 127.0))
+    found = channel_moves(loaded, Reference(loaded, [{"x": ones}], None), levels=(255.0, 127.0))
     assert {name: str(move) for name, move in found.items()} == {"r": "1:-1 2:-5 3:-7"}
-    few = FloatRuns(loaded, [{"x": ones[:, :, :4, :8]}], None)
+    few = Reference(loaded, [{"x": ones[:, :, :4, :8]}], None)
     assert channel_moves(loaded, few, levels=(255.0, 127.0)) == {}
 
 
 @pytest.mark.parametrize("activation", ("relu", "silu"))
 def test_data_that_can_be_taken_only_once_give_the_same_model(activation: str) -> None:
-    """Both forms are measured in one pass if data can be taken twice, in two passes otherwise."""
+    """Its first samples are kept."""
     model, feeds = uneven(3.0, activation), samples(8, 1)
     found = []
     for source in (feeds, iter(feeds)):

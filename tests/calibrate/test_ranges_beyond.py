@@ -11,16 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.choose_ranges.test_choose_settings import NETWORKS, network, quantized, ratio, samples
-from tests.choose_ranges.test_search import SPREAD, GivenErrors
 from tests.helpers import plans
+from tests.helpers.judged_networks import NETWORKS, network, quantized, ratio, samples
 from transforms import model_io
 from transforms.calibrate.cache import calibrate_cached
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, calibrate
-from transforms.choose_ranges.measure_outputs import Score
-from transforms.choose_ranges.search import Search
-from transforms.choose_ranges.setting import setting_of
-from transforms.choose_ranges.steps import steps
 from transforms.run.feeds import Feeds, open_feeds
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import preset
@@ -35,46 +30,14 @@ def gate_feeds(count: int = 8) -> Feeds:
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 4])
-@pytest.mark.parametrize("config", ["A8W8", "U8S8"])
-def test_unseen_samples_gain_by_them(config: str, number: int) -> None:
+def test_unseen_samples_gain_by_them(number: int) -> None:
     """Means over an image and grades are tensors of few numbers."""
     model, feeds, unseen = network(*NETWORKS[number]), samples(8, 1), samples(28, 2)
-    made, done = quantized(model, preset(config).with_(keep_float=False), feeds)
+    made, done = quantized(model, preset("U8S8").with_(keep_float=False), feeds)
     assert done.scheme is not None
     assert {done.scheme.calibrate_tensors[name] for name in ("p", "y")} == {"Extrapolated"}
     within = quantized(model, done.scheme.with_(calibrate_tensors={}), feeds)[0]
     assert ratio(model, made, unseen) > ratio(model, within, unseen) + 1
-
-
-@pytest.mark.parametrize("count", [4, 6, 7])
-def test_fewer_than_eight_samples_have_halves_that_tell_nothing(count: int) -> None:
-    scheme = quantized(network(*NETWORKS[1]), preset("U8S8"), samples(count, 1))[1].scheme
-    assert scheme is not None and "Extrapolated" not in scheme.calibrate_tensors.values()
-
-
-class RoomErrors(GivenErrors):
-    """As GivenErrors: settings with Wide are better, and with Extrapolated by as much again."""
-
-    def score(self, setting: object, rival: Score | None = None) -> Score:
-        found, text = super().score(setting, rival), str(setting)
-        return Score(
-            found.errors * (0.25 if "Extrapolated" in text else 1), found.signal, found.sizes, found.count
-        )
-
-
-@pytest.mark.parametrize(("ends", "methods", "decibels"), [([["y"]], {"y": "Wide"}, 26.0), ([], {}, 20.0)])
-def test_what_is_kept_in_float_is_decided_without_them(
-    ends: list[list[str]], methods: dict[str, str], decibels: float
-) -> None:
-    """By hand: signals of 100 with errors of 1; Wide lowers these by 6 dB."""
-    scheme = preset("U8S8").with_(per_channel=False, correct_biases=False)
-    bench = RoomErrors("Wide", [6.0] * len(SPREAD))
-    search = Search(bench, setting_of(scheme.by_rule()))  # type: ignore[arg-type]
-    for step in steps(scheme, ends, ("MinMax", "MSE"), beyond=["x", "y"]):
-        search.take(step)
-    assert search.best.methods == {"x": "Extrapolated", "y": "Extrapolated"}
-    assert search.near == search.best.with_(methods=methods)
-    assert search.decibels == pytest.approx(decibels, abs=0.01)
 
 
 def within_limits(found: Calibration) -> bool:

@@ -11,18 +11,8 @@ import onnx
 import onnx.parser
 import pytest
 
-from tests.choose_ranges.test_choose_settings import network, quantized, ratio, samples
-from transforms import model_io
-from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
-from transforms.choose_ranges.bench import Bench
-from transforms.choose_ranges.float_runs import FloatRuns
-from transforms.choose_ranges.float_tensors import runs_to_search
-from transforms.choose_ranges.setting import setting_of
-from transforms.pipelines.quantize_graph import make_plan, prepare_for
-from transforms.pipelines.quantize_steps import Quantized
-from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.weight_cache import WeightMemory
-from transforms.scheme import Scheme, preset
+from tests.helpers.judged_networks import network, quantized, ratio, samples
+from transforms.scheme import preset
 
 Feeds = list[dict[str, np.ndarray]]
 
@@ -50,21 +40,21 @@ def feeds(count: int, seed: int) -> Feeds:
 
 @pytest.mark.parametrize("config", ("A8W8", "U8S8"))
 def test_a_ratio_stays_float(config: str) -> None:
-    model, scheme = mixture(), preset(config).with_(measured_biases=False)
+    model, scheme = mixture(), preset(config)
     seen, unseen = feeds(8, 1), feeds(40, 2)
     made, done = quantized(model, scheme, seen)
     assert done.scheme is not None and "ratio" in done.scheme.tensors
     assert set(done.scheme.tensors.values()) == {"float32"} and not done.scheme.keep_float
-    (note,) = (one for one in done.notes if "for the outputs" in one)
-    assert note.startswith("Kept in float for the outputs: ") and "'ratio'" in note
+    (kept,) = (one for one in done.record.kept if one.move == "tensors in float")
+    assert "'ratio'" in kept.change
     plain, without = quantized(model, scheme.with_(keep_float=False), seen)
-    assert not any("for the outputs" in one for one in without.notes)
+    assert not any(one.move == "tensors in float" for one in without.record.tried)
     assert ratio(model, made, unseen) > ratio(model, plain, unseen) + 3 * len(done.scheme.tensors)
 
 
 def test_the_recorded_scheme_makes_the_same_model() -> None:
     model, seen = mixture(), feeds(8, 1)
-    made, done = quantized(model, preset("U8S8").with_(measured_biases=False), seen)
+    made, done = quantized(model, preset("U8S8"), seen)
     assert done.scheme is not None and done.scheme.tensors
     assert quantized(model, done.scheme, seen)[0] == made
 
@@ -85,38 +75,3 @@ def test_targets_compute_in_integers(changes: dict[str, object]) -> None:
 def test_an_error_from_everywhere_keeps_nothing() -> None:
     done = quantized(network(0, 0.0, 1.0), preset("U8S8"), samples(8, 1))[1]
     assert done.scheme is not None and not done.scheme.tensors
-
-
-def test_switches_leave_tensors_in_float() -> None:
-    """Bit for bit the errors of a plan without these tensors, and with none those of a model without
-    switches.
-    """
-    graph, ruled = model_io.load(mixture()), preset("U8S8").by_rule()
-    targets = prepare_for(graph, ruled)
-
-    def _plan_of(variant: object, scheme: Scheme) -> QuantizationPlan:
-        return make_plan(variant, scheme, targets.naming(graph, scheme).resolve_in(variant), Quantized())
-
-    calibration = calibrate_plan(_plan_of(graph, ruled), CalibrationData(feeds(8, 1)), halved=True)
-    assert calibration is not None
-
-    def _bench(scheme: Scheme, *, switches: bool) -> Bench:
-        floats = FloatRuns(graph, feeds(8, 1), None)
-        found = Bench(graph, scheme, _plan_of, calibration, floats, None, WeightMemory(), switches=switches)
-        found.compare_on(8)
-        return found
-
-    bench, setting = _bench(ruled, switches=True), setting_of(ruled)
-    for kept in ((), ("ratio",), ("ratio", "y")):
-        named = ruled.with_(tensors=dict.fromkeys(kept, "float32"))
-        expected = _bench(named, switches=False).score(setting)
-        assert expected is not None
-        found = bench.score_without(setting, kept)
-        assert np.array_equal(found.errors, expected.errors)
-        assert np.array_equal(bench.score_without(setting, kept, 2).errors, expected.errors[:2])
-
-
-def test_runs_are_for_outputs_that_need_them() -> None:
-    assert runs_to_search(30.0, 100) == 100
-    assert runs_to_search(30.0, 3) == runs_to_search(45.0, 100) == 0
-    assert runs_to_search(5.0, 0) > 100

@@ -8,8 +8,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from transforms import model_io
-from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.judge.output_views import FEW, views_of
+from transforms.judge.reference import Reference
 
 node = helper.make_node
 
@@ -64,5 +64,5 @@ def test_an_output_of_many_numbers_says_enough() -> None:
 def test_samples_tell_how_many_numbers_an_output_has(rows: int, views: list[str]) -> None:
     """The length of its axis is that of the batch, which no shape tells."""
     feeds = [{"x": np.ones((rows, 48), np.float32)}] * 2
-    floats = FloatRuns(model_io.load(grade(40)), feeds, None)
+    floats = Reference(model_io.load(grade(40)), feeds, None)
     assert floats.views == views and floats.shown == ["y", *views]
