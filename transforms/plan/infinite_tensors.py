@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 from transforms.graph import dtypes, walk
 from transforms.graph.moved_axis import MOVES
 from transforms.graph.rewire import STANDARD_DOMAINS
-from transforms.graph.spread import Spread
+from transforms.graph.slots import Spread
 
 _SUMS = frozenset({"Add", "Sub", "Sum", "Mean", "CumSum", "Mul", "Div", "Pow", "Neg", "Abs"})
 _CHOICES = frozenset({"Where", "Min", "Max", "Clip", "Relu", "LeakyRelu", "PRelu", "TopK"})

@@ -25,7 +25,7 @@ from transforms.graph import dtypes, walk
 from transforms.graph.constants import magnitude
 from transforms.graph.moved_axis import MOVES
 from transforms.graph.rewire import STANDARD_DOMAINS
-from transforms.graph.spread import Spread
+from transforms.graph.slots import Spread
 from transforms.plan.infinite_tensors import ADDED, carries, filled_with_infinity, is_infinite
 
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
