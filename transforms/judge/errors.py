@@ -13,7 +13,7 @@ WORTH = 0.1
 """dB that any change has to bring: less cannot be seen on other data."""
 
 MAY_LOSE = 0.5
-"""dB that the worst output may lose: users look at each output, and half a dB is seen by none."""
+"""dB that the worst output may lose, and views while outputs gain: half a dB is seen by nobody."""
 
 _NOT_FINITE = 1e30  # error energy of an output that is not finite, or of another shape
 _EXACT = 1e-12  # share of the signal: what float32 rounding leaves
@@ -79,15 +79,15 @@ class Gain:
     worst: float
     worst_error: float
 
-    def is_accepted(self, cost: float = WORTH) -> bool:
+    def is_accepted(self, cost: float = WORTH, *, certainty: float = 1.0) -> bool:
         """Return whether a gain is beyond its standard error and ``cost`` in dB, and no output regresses.
 
         Outputs or views have to show the gain, and neither may show a loss. The one rule of all moves, of
-        tuning and of mixed precision.
+        tuning and of mixed precision. ``certainty``: standard errors that the gain has to exceed.
         """
         pairs = (self.decibels, self.error), (self.view, self.view_error)
-        shown = any(gained > max(error, cost) for gained, error in pairs)
-        return shown and all(gained > -error for gained, error in pairs) and not self.is_regression
+        shown = any(gained > max(certainty * error, cost) for gained, error in pairs)
+        return shown and all(gained > -max(error, MAY_LOSE) for gained, error in pairs) and not self.is_regression
 
     @property
     def is_regression(self) -> bool:

@@ -33,8 +33,8 @@ class Best:
         record.after = record.before
         log.info("by rule: %.2f dB on %d samples", record.before, record.samples)
 
-    def try_schemes(self, move: str, candidates: Candidates) -> None:
-        """Take the best accepted of some candidates of the present form."""
+    def try_schemes(self, move: str, candidates: Candidates, *, certainty: float = 1.0) -> None:
+        """Take the best accepted of some candidates of the present form; ``certainty``: as of the gain."""
         found: list[tuple[Gain, str, Scheme, Errors]] = []
         for change, scheme in candidates:
             if scheme == self.scheme or self.form.is_same(scheme, self.scheme):
@@ -44,7 +44,7 @@ class Best:
                 continue
             errors = self.form.errors(scheme)
             found.append((gain(errors, self.errors), change, scheme, errors))
-        accepted = [one for one in found if one[0].is_accepted()]
+        accepted = [one for one in found if one[0].is_accepted(certainty=certainty)]
         best = max(accepted, key=lambda one: one[0].decibels, default=None)
         for one in found:
             self._note(move, one[1], one[0], kept=one is best)

@@ -11,6 +11,10 @@ from transforms.scheme.scheme_values import SPREAD, has_room
 
 EXTRAPOLATED, WIDE = "Extrapolated", "Wide"
 
+_CERTAINTY = 0.5
+"""Standard errors that room has to gain: one sample of many is cut off, and its gain is as uncertain as large,
+while what wider steps cost is the same on all."""
+
 
 def try_settings(best: Best, asked: Scheme) -> None:
     """Try what the keys that are open may say: ranges together with scales per channel, then biases."""
@@ -28,7 +32,7 @@ def try_room(best: Best, asked: Scheme) -> None:
     """
     if not _open_ranges(asked) or has_room(asked.format(asked.activation)):
         return
-    best.try_schemes("room", list(_rooms(best)))
+    best.try_schemes("room", list(_rooms(best)), certainty=_CERTAINTY)
 
 
 def _rooms(best: Best) -> Iterator[tuple[str, Scheme]]:

@@ -128,10 +128,10 @@ class _Decision:
         if asked.move_outliers and not asked.outliers and again is not None:
             try_outliers(best, exclude, self._rewrite, again)
             try_channels(best, exclude, self._rewrite, again, gates=not asked.target)
-        if asked.keep_float and not asked.target:
-            try_float_tensors(best)
         try_settings(best, asked)
         try_room(best, asked)
+        if asked.keep_float and not asked.target:
+            try_float_tensors(best)
 
     def _without_ranges(self, judge: Judge) -> Scheme:
         """Return the scheme of formats without ranges, with the tensors in float that they do not suit.
