@@ -10,11 +10,11 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
+from transforms.choose_ranges.channel_moves import channel_moves
 
 from tests.choose_ranges.test_choose_settings import network, quantized, ratio, samples
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.choose_ranges.channel_moves import channel_moves
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.finetune.float_reference import float_reference
 from transforms.model import graph_proto

@@ -10,18 +10,18 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-
-from tests.benchmarks.transformer import Size, transformer
-from tests.helpers import plans
-from transforms import model_io
-from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.model import graph_proto
 from transforms.outliers import choose_moves as choose
 from transforms.outliers.choose_moves import choose_moves
 from transforms.outliers.confirm_moves import is_better, is_worth_it
 from transforms.outliers.find_operands import find_operands
 from transforms.outliers.layer_error import Rows, total_error
 from transforms.outliers.sample_rows import Sample
+
+from tests.benchmarks.transformer import Size, transformer
+from tests.helpers import plans
+from transforms import model_io
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import Quantized, prepare_for, quantize_graph
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.run_model import RunOptions, open_model

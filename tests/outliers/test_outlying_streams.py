@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from transforms.graph.residual_streams import StreamFinder
+from transforms.outliers import outlying_streams
+from transforms.outliers.confirm_moves import is_clear, is_worth_it_twice
 
 from tests.helpers.pre_norm import LENGTH, NORMS, WORDS, pre_norm
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.finetune.output_error import OutputError
-from transforms.graph.residual_streams import StreamFinder
 from transforms.model import graph_proto
-from transforms.outliers import outlying_streams
-from transforms.outliers.confirm_moves import is_clear, is_worth_it_twice
 from transforms.pipelines import quantize_graph as quantize_graph_module
 from transforms.pipelines import settle_outliers
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph

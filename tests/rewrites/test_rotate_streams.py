@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from transforms.graph.mixed_channels import anew
 
 from tests.helpers import conversion, plans
 from tests.helpers.pre_norm import LENGTH, WORDS, pre_norm
@@ -19,7 +20,6 @@ from tests.rewrites.test_rotate_channels import UNIT, doubled
 from transforms import model_io
 from transforms.graph import walk
 from transforms.graph.lazy_values import LARGE
-from transforms.graph.mixed_channels import anew
 from transforms.graph.selection import select
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph

@@ -1,49 +1,38 @@
-"""Rewrites of a float graph that its outputs decide about, for settings that they choose."""
+"""Scaled channels between convolutions, which the outputs decide about among the settings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 import onnx_graphsurgeon as gs
 
+from transforms.channels.propose_scales import find_spans, levels_of, propose_scales, sizes_of
+from transforms.channels.scale_channels import scale_channels, show_scaled
 from transforms.choose_ranges.candidate import Candidate
-from transforms.choose_ranges.channel_moves import channel_moves
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.proposed_form import Propose
-from transforms.equalize_layers import equalize_layers
-from transforms.pipelines.quantize_steps import EQUALIZED, SCALED
+from transforms.pipelines.quantize_steps import SCALED
 from transforms.plan.scheme_targets import SchemeTargets
-from transforms.scale_channels import scale_channels, show_scaled
 from transforms.scheme import Scheme
-from transforms.scheme.scheme import AUTO
 
+_SAMPLES = 4  # that are looked at: more change little and cost time
 _EXPECTED, _SPREAD = 1.5, 2.0
 """dB that scaled channels bring other models, and how much that differs."""
 
 
-def candidates_of(scheme: Scheme, targets: SchemeTargets) -> Iterator[Candidate]:
-    """Yield rewrites of the float graph that its outputs decide about.
-
-    A recorded scheme equalizes layers before it moves outliers: not after that here.
-    """
-    if scheme.equalize_layers == AUTO and not scheme.outliers:
-        rewrite = partial(equalize_layers, exclude=targets.excluded)
-        yield Candidate(EQUALIZED, {"equalize_layers": True}, rewrite)
-
-
 def proposer(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets) -> Propose | None:
     """Return what scales channels between convolutions, None if the scheme moves none, or names them."""
-    formats = scheme.format(scheme.activation), scheme.format(scheme.weight)
-    if not scheme.move_outliers or scheme.outliers or not all(one and one.is_integer for one in formats):
+    levels = levels_of(scheme)
+    if not scheme.move_outliers or scheme.outliers or levels is None:
         return None
-    activation, weight = (float(2 ** (one.bits - 1) - 1) for one in formats if one)
-    signed = formats[0] is not None and scheme.is_symmetric(formats[0])
-    levels = activation if signed else 2 * activation + 1, weight
 
     def _propose(floats: FloatRuns) -> Candidate | None:
         gates, excluded = not scheme.target, targets.excluded
-        moves = channel_moves(graph, floats, levels=levels, exclude=excluded, gates=gates)
+        spans = find_spans(graph, exclude=excluded, gates=gates)
+        sizes = sizes_of(spans)
+        if sizes:
+            floats.watch(list(sizes), lambda name, array: sizes[name].add(array), _SAMPLES)
+        moves = propose_scales(spans, sizes, levels=levels)
         changes = {"outliers": {name: str(move) for name, move in moves.items()}}
         rewrite, show = (
             partial(function, moves=moves, exclude=excluded) for function in (scale_channels, show_scaled)

@@ -17,15 +17,13 @@ from transforms.choose_ranges.unsuited_tensors import unsuited_tensors
 from transforms.choose_ranges.work import too_large
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.lazy_values import is_weightless
-from transforms.graph.mixed_channels import anew
 from transforms.insert_qdq import insert_qdq
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.give_all_codes import give_all_codes, samples_for_codes
 from transforms.pipelines.measure_biases import BiasSamples
 from transforms.pipelines.prepare import note_mended
-from transforms.pipelines.proposed_rewrites import candidates_of, proposer
+from transforms.pipelines.proposed_rewrites import proposer
 from transforms.pipelines.quantize_steps import (
-    EQUALIZED,
     Quantized,
     finish_nodes,
     make_plan,
@@ -33,7 +31,6 @@ from transforms.pipelines.quantize_steps import (
     prepare_for,
     write_plan,
 )
-from transforms.pipelines.settle_equalized import decides_by_rule, settle_equalized
 from transforms.pipelines.settle_outliers import Quantize, settle_outliers
 from transforms.plan.guarded_nan import guarded_nan, kept_for_nan
 from transforms.plan.quant_spec import BIAS
@@ -44,7 +41,7 @@ from transforms.plan.weight_cache import WeightMemory
 from transforms.run.mend_shapes import mend_shapes
 from transforms.runtime.product_threads import products_on_one_thread
 from transforms.scheme import Scheme
-from transforms.scheme.scheme import AUTO, FLOAT32
+from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.scheme_values import OFF
 
 __all__ = ["Quantized", "finish_nodes", "make_plan", "prepare_for", "quantize_graph", "write_plan"]
@@ -86,13 +83,11 @@ def quantize_graph(
     done = Quantized(grids=[] if keep_grids else None)
     if fixed:
         scheme = scheme.by_rule().with_(move_outliers=False)
-    if decides_by_rule(scheme, data):
-        scheme = scheme.with_(equalize_layers=scheme.equalizes_by_rule)
+    scheme = scheme.with_(equalize_layers=scheme.equalizes_by_rule)
     targets = prepare_for(graph, scheme, done)
     if data is not None and (feeds := data.feeds(graph)).is_repeatable:
         mend_shapes(graph, (feed for _, feed in feeds), data.run)
         note_mended(graph, done.notes)
-    scheme = _equalize(graph, scheme, targets, data, done)
     codes, samples = scheme.all_codes, samples_for_codes(graph, scheme, data, done)
     if samples is not None and data is not None:
         data = replace(data, source=samples.feeds)
@@ -156,26 +151,6 @@ def _by_rule(
     return _quantize
 
 
-def _equalize(
-    graph: gs.Graph,
-    scheme: Scheme,
-    targets: SchemeTargets,
-    data: CalibrationData | None,
-    done: Quantized,
-) -> Scheme:
-    """Equalize layers of a prepared graph where outputs can only say no; return the scheme that says so."""
-    if scheme.equalize_layers != AUTO or not scheme.equalizes_by_rule or data is None:
-        return scheme
-    corrected = scheme.by_rule().with_(correct_biases=scheme.correct_biases is not False)
-    quantize = _by_rule(corrected, targets, data)
-    count = settle_equalized(graph, data, quantize, exclude=targets.excluded)
-    if count is None:
-        done.notes.append("Layers not equalized: the outputs on samples are better without")
-    else:
-        done.changes[EQUALIZED] = count
-    return scheme.with_(equalize_layers=count is not None)
-
-
 @dataclass(frozen=True)
 class _Moved:
     """The scheme that says which outliers were moved, and how many models were ``searched`` for them.
@@ -206,19 +181,17 @@ def _choose_moves(
     ruled = scheme.by_rule()
     plan = make_plan(graph, ruled, targets.resolve_in(graph), planned)
     quantize = _by_rule(ruled, targets, data, memory)
-    recall = anew if memory is None else WeightMemory().recall
     settled = settle_outliers(
         plan,
         lambda: data.feeds(graph),
         quantize,
         data.run,
         exclude=targets.excluded,
-        recall=recall,
     )
     if not settled.moves:
         return _Moved(scheme, plan, planned, settled.models, settled.floats)
     chosen = scheme.with_(outliers={name: str(move) for name, move in settled.moves.items()})
-    move_named_outliers(graph, chosen, targets, done, recall)
+    move_named_outliers(graph, chosen, targets, done)
     return _Moved(chosen, searched=settled.models, floats=settled.floats)
 
 
@@ -273,8 +246,8 @@ def _choose(
 
     chosen = Chosen(done.scheme)
     if scheme.is_open:
-        candidates, propose = list(candidates_of(scheme, targets)), proposer(graph, scheme, targets)
-        choose = partial(choose_settings, candidates=candidates, propose=propose, progress=progress)
+        propose = proposer(graph, scheme, targets)
+        choose = partial(choose_settings, propose=propose, progress=progress)
         searched, floats = moved.searched, moved.floats
         chosen = choose(graph, scheme, _plan_of, data, memory=memory, searched=searched, known=floats)
     if chosen.calibration is None and scheme.keep_float:

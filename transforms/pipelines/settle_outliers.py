@@ -9,34 +9,35 @@ from functools import partial
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed, Float32Array
+from transforms.channels.move_outliers import move_outliers
+from transforms.channels.propose_moves import Operand, find_operands, propose_moves
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.work import models_to_search, numbers_for_products
-from transforms.graph.mixed_channels import Recall, anew
-from transforms.graph.residual_streams import Stream
 from transforms.graph.selection import Exclusion
 from transforms.model.copy_graph import copy_graph
-from transforms.move_outliers import move_outliers
-from transforms.outliers.choose_moves import choose_moves
-from transforms.outliers.confirm_moves import Moves, Trial, is_clear, is_worth_it, is_worth_it_twice
-from transforms.outliers.find_operands import find_operands
-from transforms.outliers.operand import Operand
-from transforms.outliers.outlying_streams import find_streams, is_read, outlying_streams
-from transforms.outliers.sample_rows import ROWS, Sample, pick, some_rows, step_of
+from transforms.pipelines.confirm_moves import (
+    ROWS,
+    Moves,
+    Sample,
+    Trial,
+    is_worth_it,
+    pick,
+    some_rows,
+    step_of,
+)
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.feeds import Feeds
 from transforms.run.instrumented_model import float_outputs
 from transforms.run.tensor_sizes import TensorSizes
 from transforms.runtime.session import RunOptions
-from transforms.scheme.outlier_move import OutlierMove
 
 _FEWEST = 4  # samples: two halves of two
 _MOST_NUMBERS = 1 << 27
 """Numbers that all samples of a trial quantize, with products in the same unit, about: half a second."""
 
 _FLOAT_BYTES = 4
-_LEAST_MODELS, _ROTATED, _BOTH_HALVES, _SCALED = 2, 3, 4, 6
-"""Models to try moves on one half of the samples, rotations besides, on both halves, and moves that add no
-products as well."""
+_LEAST_MODELS, _BOTH_HALVES, _SCALED = 2, 4, 6
+"""Models to try moves on one half of the samples, on both, and moves that add no products as well."""
 
 Quantize = Callable[[gs.Graph, list[Feed]], None]
 """Quantizes a prepared graph in place, with ranges from some feeds."""
@@ -61,19 +62,16 @@ def settle_outliers(
     run: RunOptions | None,
     *,
     exclude: Exclusion = None,
-    recall: Recall = anew,
 ) -> Settled:
     """Return the moves, by the name of a tensor, with which the outputs of the quantized model are better.
 
     ``plan`` is that of a prepared graph, which is not changed. Layers propose moves; the whole model decides,
     on samples that gave it neither moves nor ranges: a gain of 0.5 dB in the mean over the outputs, and no
-    output worse by more than 0.1 dB. If a half of them shows 2 dB either way, the other is not run. Residual
-    streams with outliers are rotated if that gains as much over each half, against what was best before, or
-    3 dB over the first. No moves, without looking at data, if no layer of the model can have any; none of
-    fewer than four samples, or of data that can be taken only once. Samples of large tensors or many
-    products are fewer, down to four. Then the first half has to be clear, and also if nodes are too many for
-    models of both halves; with more nodes nothing is rotated, with still more nothing is moved. ``recall``
-    remembers rotated weights.
+    output worse by more than 0.1 dB. If a half of them shows 2 dB either way, the other is not run. No moves,
+    without looking at data, if no layer of the model can have any; none of fewer than four samples, or of
+    data that can be taken only once. Samples of large tensors or many products are fewer, down to four. Then
+    the first half has to be clear, and also if nodes are too many for models of both halves; with still more
+    nothing is moved.
     """
     graph, operands = plan.graph, find_operands(plan, exclude=exclude)
     if not operands:
@@ -84,17 +82,13 @@ def settle_outliers(
         return Settled()
     floats = FloatRuns(graph, picked, run, step=step_of(source))
     affordable = partial(_affordable, plan, picked[0])
-    streams = find_streams(plan, exclude=exclude)
-    names = [*(one.tensor.name for one in operands), *(one.name for one in streams)]
-    samples, most = _look(floats, list(dict.fromkeys(names)), float_outputs(graph), affordable)
+    names = [str(one.tensor.name) for one in operands]
+    samples, most = _look(floats, names, float_outputs(graph), affordable)
     if most < _LEAST_MODELS:
         return Settled(floats=floats)
-    search = _Search(plan, samples, quantize, run, exclude, recall)
-    before = search.trial(graph, [])
-    outlying = outlying_streams(streams, operands, samples) if most >= _ROTATED else []
+    search = _Search(plan, samples, quantize, run, exclude)
     briefly = len(samples) == _FEWEST < len(picked) or most < _BOTH_HALVES
-    scales = most >= _SCALED
-    moves = _settled(search, operands, outlying, before, briefly=briefly, scales=scales)
+    moves = _settled(search, operands, briefly=briefly, scales=most >= _SCALED)
     return Settled(moves, sum(one.models for one in search.trials), floats)
 
 
@@ -129,47 +123,22 @@ def _look(
     return samples, models
 
 
-def _settled(
-    search: _Search,
-    operands: Sequence[Operand],
-    outlying: Sequence[Stream],
-    before: Trial,
-    *,
-    briefly: bool,
-    scales: bool,
-) -> Moves:
+def _settled(search: _Search, operands: Sequence[Operand], *, briefly: bool, scales: bool) -> Moves:
     """Return the moves that outputs confirm.
 
-    ``before``: the trial without any. ``briefly``: on one half of the samples. ``scales``: if they refuse
-    what layers ask for, moves that add no products are tried.
+    ``briefly``: on one half of the samples. ``scales``: if they refuse what layers ask for, moves that add no
+    products are tried.
     """
-    graph = search.plan.graph
-    trial = search.trial(graph, operands, before)
-    rotated = search.rotated(outlying, operands) if outlying else None
-    if rotated and is_clear(rotated.trial, [before, trial]):
-        return rotated.moves
-    worth = bool(trial.moves) and is_worth_it(trial, before, briefly=briefly)
-    if briefly:
-        return trial.moves if worth else {}
-    if not worth:
-        refused, scaled = trial.moves, [replace(one, may_split=False, heads=None) for one in operands]
-        trial = search.trial(graph, scaled, before) if scales and scaled != operands else before
-        if not trial.moves or trial.moves == refused or not is_worth_it(trial, before):
-            trial = before
-    return rotated.moves if rotated and is_worth_it_twice(rotated.trial, trial) else trial.moves
-
-
-@dataclass(frozen=True)
-class _Rotated:
-    """A trial of a graph in which streams are rotated, by the names of their tensors."""
-
-    trial: Trial
-    rotations: Moves
-
-    @property
-    def moves(self) -> Moves:
-        """The rotations, with the moves that all samples ask for beside them."""
-        return {**self.rotations, **self.trial.moves}
+    before = search.trial([])
+    trial = search.trial(operands, before)
+    if trial.moves and is_worth_it(trial, before, briefly=briefly):
+        return trial.moves
+    scaled = [replace(one, may_split=False, heads=None) for one in operands]
+    if briefly or not scales or scaled == operands:
+        return {}
+    other = search.trial(scaled, before)
+    worth = other.moves and other.moves != trial.moves and is_worth_it(other, before)
+    return other.moves if worth else {}
 
 
 def _affordable(plan: QuantizationPlan, feed: Feed, count: int, seen: Mapping[str, float]) -> tuple[int, int]:
@@ -193,32 +162,22 @@ class _Search:
     quantize: Quantize
     run: RunOptions | None
     exclude: Exclusion
-    recall: Recall
     trials: list[Trial] = field(default_factory=list)
 
-    def trial(self, source: gs.Graph, operands: Sequence[Operand], plain: Trial | None = None) -> Trial:
-        """Return a trial of the moves that some operands of a graph ask for.
-
-        ``plain``: the trial of the same graph without moves.
-        """
+    def trial(self, operands: Sequence[Operand], plain: Trial | None = None) -> Trial:
+        """Return a trial of the moves that some operands ask for; ``plain``: that without moves."""
 
         def _choose(seen: Sequence[Sample]) -> Moves:
-            clips = self.plan.scheme.calibrate_method != "MinMax"
-            return choose_moves(operands, seen, clips=clips)
+            rows = {
+                str(one.tensor.name): [sample.rows[one.tensor.name] for sample in seen] for one in operands
+            }
+            return propose_moves(operands, rows, clips=self.plan.scheme.calibrate_method != "MinMax")
 
         def _quantize(moves: Moves, seen: list[Feed]) -> gs.Graph:
-            copy = copy_graph(source)
-            move_outliers(copy, moves, exclude=self.exclude, recall=self.recall)
+            copy = copy_graph(self.plan.graph)
+            move_outliers(copy, moves, exclude=self.exclude)
             self.quantize(copy, seen)
             return copy
 
         self.trials.append(Trial(_choose, _quantize, self.samples, self.run, plain))
         return self.trials[-1]
-
-    def rotated(self, streams: Sequence[Stream], operands: Sequence[Operand]) -> _Rotated:
-        """Return a trial of a graph in which streams are rotated."""
-        rotations = {stream.name: OutlierMove(rotated=True) for stream in streams}
-        copy = copy_graph(self.plan.graph)
-        move_outliers(copy, rotations, exclude=self.exclude, recall=self.recall)
-        others = [one for one in operands if not any(is_read(stream, one) for stream in streams)]
-        return _Rotated(self.trial(copy, others), rotations)

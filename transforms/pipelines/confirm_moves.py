@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.array_types import Feed, Float64Array
-from transforms.outliers.sample_rows import Sample
+from ops.array_types import Feed, Float32Array, Float64Array
+from transforms.run.feeds import Feeds
 from transforms.run.run_each import run_each, with_resting_threads
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
@@ -19,11 +20,50 @@ from transforms.scheme.outlier_move import OutlierMove
 _LEAST_GAIN = 0.5  # dB, of the mean over outputs
 _MOST_LOSS = 0.1  # dB, of any output
 _CLEAR = 2.0  # dB, of the mean: more than the halves of samples differ by
-_NO_DOUBT = 3.0  # dB, of the mean: a rotation of all layers
+
+SAMPLES = 16
+"""Samples, evenly spread over the data, that decide: more change little and cost time."""
+
+ROWS = 256
+"""Rows of a tensor, of all samples together."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A feed, rows [rows, channels] of tensors by name, and the outputs of the float model."""
+
+    feed: Feed
+    rows: dict[str, Float32Array]
+    outputs: Feed
+
 
 Moves = Mapping[str, OutlierMove]
 Choose = Callable[[Sequence[Sample]], Moves]
 Quantize = Callable[[Moves, list[Feed]], gs.Graph]
+
+
+def pick(feeds: Feeds) -> list[Feed]:
+    """Return the feeds that decide; none of data that can be taken only once."""
+    if not feeds.is_repeatable:
+        return []
+    step = step_of(feeds)
+    return [feed for _, feed in islice(feeds, 0, SAMPLES * step, step)]
+
+
+def step_of(feeds: Feeds) -> int:
+    """Return how many feeds lie between two that decide, 1 if these are the first ones."""
+    try:
+        return max(1, len(feeds) // SAMPLES)
+    except TypeError:
+        return 1
+
+
+def some_rows(array: Float32Array, count: int) -> Float32Array:
+    """Return a copy of some rows of a tensor, along its last axis, evenly spread."""
+    rows = array.reshape(-1, array.shape[-1])
+    if len(rows) <= count:
+        return rows.copy()
+    return rows[np.linspace(0, len(rows) - 1, count).astype(np.int64)]
 
 
 def is_better(new: Float64Array, old: Float64Array) -> bool:
@@ -118,20 +158,6 @@ def is_worth_it(new: Trial, old: Trial, *, briefly: bool = False) -> bool:
     if new.is_plain(1 - first) and not (gains.size and np.maximum(gains, 0).mean() >= _LEAST_GAIN):
         return False
     return is_better(new.decibels(2), old.decibels(2))
-
-
-def is_clear(new: Trial, others: Sequence[Trial]) -> bool:
-    """Return whether one half of the samples leaves no doubt that a trial is the best."""
-    gains = [_gains(new.of_half(0), other.of_half(0)) for other in others]
-    return all(gain.size and gain.mean() > _NO_DOUBT and gain.min() >= 0 for gain in gains)
-
-
-def is_worth_it_twice(new: Trial, old: Trial) -> bool:
-    """Return whether the outputs get better over each half of the samples by itself.
-
-    What changes every layer has other errors everywhere: the sum over a few samples says little then.
-    """
-    return all(is_better(new.of_half(half), old.of_half(half)) for half in range(2))
 
 
 def _decibels(sums: list[Float64Array]) -> Float64Array:
