@@ -75,9 +75,9 @@ def propose_scales(
 ) -> dict[str, OutlierMove]:
     """Return moves for :func:`transforms.scale_channels.scale_channels`, by the names of tensors.
 
-    They are entries of a scheme's ``outliers``, written with ``str``. ``sizes``: of a few samples of the float
-    model; ``levels``: of the scheme (:func:`levels_of`). A move has to gain 3 dB in the layers that read the
-    tensor, 8 dB if a gate needs another Mul.
+    They are entries of a scheme's ``outliers``, written with ``str``. ``sizes``: of a few samples of the
+    float model; ``levels``: of the scheme (:func:`levels_of`). A move has to gain 3 dB in the layers that
+    read the tensor, 8 dB if a gate needs another Mul.
     """
     moves = {str(span.read.name): _move(span, sizes, levels) for span in spans}
     return {name: move for name, move in moves.items() if move is not None}

@@ -83,7 +83,7 @@ class _Rotated:
 
 @dataclass(frozen=True)
 class Heads:
-    """Channels [heads, channels of each] of what a layer reads; ``constants``: all that they are rotated in."""
+    """Channels [heads, size of each] that a layer reads, and the ``constants`` that they are rotated in."""
 
     reader: gs.Node
     channels: Layout
@@ -97,7 +97,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class _Way:
-    """A tensor on the way from a layer, and where the channels lie; those of one label may be mixed with each other."""
+    """A tensor on the way from a layer, and where the channels lie; those of one label may be mixed."""
 
     tensor: gs.Tensor
     layout: Layout
@@ -110,8 +110,8 @@ class HeadFinder:
     """Finds channels that may be rotated between two layers of a graph, none in bodies.
 
     Both multiply rows with constant float32 matrices of their own. In between there are constants added by
-    channel, Identity, and what :mod:`transforms.channels.channel_layout` knows; one reader of every tensor takes
-    these channels, and no graph has it as an output.
+    channel, Identity, and what :mod:`transforms.channels.channel_layout` knows; one reader of every tensor
+    takes these channels, and no graph has it as an output.
     """
 
     def __init__(self, graph: gs.Graph, exclude: Container[gs.Node] = ()) -> None:

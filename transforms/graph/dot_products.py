@@ -94,7 +94,7 @@ def along_inputs(
 
 
 def is_of_outliers(node: gs.Node) -> bool:
-    """Return whether a node is the narrow product that :func:`transforms.channels.move_outliers.move_outliers` makes.
+    """Return whether a node is the narrow product that :func:`transforms.move_outliers` makes.
 
     It multiplies what a Gather by constants takes out of the channels of a tensor, and an Add puts its result
     to that of a layer on the same tensor, in which a Mul by constants makes those channels 0.

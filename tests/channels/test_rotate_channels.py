@@ -12,7 +12,6 @@ import onnx_graphsurgeon as gs
 import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
-from transforms.graph.mixed_channels import HeadFinder
 
 from ops.rotations import rotate
 from tests.benchmarks.transformer import Size, transformer
@@ -29,6 +28,7 @@ from tests.helpers.attention import (
 )
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.channels.rotate_channels import HeadFinder
 from transforms.finetune.output_error import OutputError
 from transforms.graph.selection import select
 from transforms.model import graph_proto

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from transforms.outliers.confirm_moves import Moves, Trial, is_worth_it
-from transforms.outliers.sample_rows import Sample
 
 from ops.array_types import Float64Array
+from transforms.pipelines.confirm_moves import Moves, Sample, Trial, is_worth_it
 from transforms.scheme.outlier_move import OutlierMove
 
 SAMPLES = [Sample({}, {"number": np.full((1, 1), i, np.float32)}, {}) for i in range(4)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime as ort
 import pytest
-from transforms.graph.channel_layout import places_after, rows
 
 from tests.helpers import plans
 from transforms import model_io
+from transforms.channels.channel_layout import places_after, rows
 from transforms.model import graph_proto
 
 HEAD = "(float[2,5,12] x) => (float[{}] y) {{ {} }}"

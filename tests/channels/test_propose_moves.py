@@ -10,17 +10,12 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from transforms.outliers import choose_moves as choose
-from transforms.outliers.choose_moves import choose_moves
-from transforms.outliers.confirm_moves import is_better, is_worth_it
-from transforms.outliers.find_operands import find_operands
-from transforms.outliers.layer_error import Rows, total_error
-from transforms.outliers.sample_rows import Sample
 
 from tests.benchmarks.transformer import Size, transformer
 from tests.helpers import plans
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.channels.propose_moves import find_operands, propose_moves
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import Quantized, prepare_for, quantize_graph
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -37,8 +32,7 @@ SIZE = Size(layers=2, width=32, heads=4, vocabulary=100, positions=16)
 def proposed(rows: NDArray[np.float32], scheme: str = "A8W8", **weights: Any) -> str:
     """Return what is proposed for ``h`` that has such rows in each of eight samples."""
     plan = QuantizationPlan(model_io.load(plans.model(TEXT, {**WEIGHTS, **weights})), preset(scheme))
-    samples = [Sample({}, {"h": part}, {}) for part in np.split(rows, 8)]
-    return str(choose_moves(find_operands(plan), samples, clips=False).get("h", ""))
+    return str(propose_moves(find_operands(plan), {"h": np.split(rows, 8)}, clips=False).get("h", ""))
 
 
 def rows(*outliers: tuple[int, float], share: float = 1.0) -> NDArray[np.float32]:
@@ -59,42 +53,6 @@ def test_outliers_get_products_of_their_own(scheme: str) -> None:
     assert proposed(rows((3, 50), (11, 80)), scheme) == "3:own 11:own"
 
 
-@pytest.mark.parametrize("scheme", ["A8W8", "U8S8"])
-def test_moves_that_cannot_be_taken_are_given_up_early(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: the best of all moves by errors that are found in full."""
-    calls = list[int]()
-
-    def _counting(*given: Any, **named: Any) -> float:
-        calls.append(1)
-        return total_error(*given, **named)
-
-    monkeypatch.setattr(choose, "total_error", _counting)
-    plan = QuantizationPlan(model_io.load(plans.model(TEXT, WEIGHTS)), preset(scheme))
-    operand, given_up, found = find_operands(plan)[0], 0, set[str]()
-    for count, factor in ((0, 1), (1, 3), (1, 20), (4, 3), (9, 3), (4, 20)):
-        made = rows(*((channel, factor) for channel in range(count)))
-        halves = Rows(made[::2]), Rows(made[1::2])
-        view = choose._View(operand.weights, halves)
-        proposed = [choose._candidates(operand, half.numbers, rotates=False) for half in halves]
-        errors = [
-            sum(
-                total_error(move, part, view.weights, operand.grid, clips=False)
-                for move, part in zip(pair, (halves, halves[::-1]), strict=True)
-            )
-            for pair in zip(*proposed, strict=True)
-        ]
-        both = np.concatenate([made[::2], made[1::2]])
-        moves, best = choose._candidates(operand, both, rotates=False), min(errors[1:])
-        shares = [choose._ALIKE if move.own else 1 for move in moves]
-        alike = next(n for n in range(1, len(moves)) if errors[n] <= shares[n] * best)
-        wanted = moves[alike] if best < choose._LEAST_GAIN * errors[0] else None
-        calls.clear()
-        assert choose._choose(operand, halves, clips=False) == wanted
-        given_up += 2 * len(moves) - len(calls)
-        found.add(str(wanted))
-    assert given_up > 0 and len(found) > 2
-
-
 def test_nothing_is_proposed_of_few_rows_or_numbers_that_are_not_finite() -> None:
     assert proposed(rows((3, 50))[:48]) == ""
     broken = rows((3, 50))
@@ -112,57 +70,6 @@ def test_tensors_made_in_integers_are_left_out_unless_their_layer_takes_the_fact
         weights: plans.Weights = {"w": (CHANNELS, CHANNELS), "v": (CHANNELS, CHANNELS)}
         graph = model_io.load(plans.model(text.format(seen), weights))
         assert len(find_operands(QuantizationPlan(graph, preset("A8W8")))) == count
-
-
-@pytest.mark.parametrize(
-    ("new", "old", "better"),
-    [
-        ([20.0, 20.0], [19.0, 19.9], True),
-        ([20.0, 20.0], [19.6, 19.6], False),  # too little
-        ([25.0, 19.8], [19.0, 20.0], False),  # one output pays
-        ([25.0, np.inf], [19.0, np.inf], True),
-        ([25.0, -np.inf], [19.0, 20.0], False),
-        ([], [], False),
-    ],
-)
-def test_half_a_decibel_and_no_worse_output_decide(new: list[float], old: list[float], better: bool) -> None:
-    assert is_better(np.array(new), np.array(old)) is better
-
-
-class Halves:
-    """As Trial, with ratios that are given: of the first half of the samples, and of both."""
-
-    def __init__(self, first: list[float], both: list[float]) -> None:
-        self._ratios, self.asked = (first, both), 0
-
-    def is_plain(self, half: int) -> bool:
-        return False
-
-    def of_half(self, half: int) -> NDArray[np.float64]:
-        return self.decibels(half + 1)
-
-    def decibels(self, halves: int) -> NDArray[np.float64]:
-        self.asked = max(self.asked, halves)
-        return np.array(self._ratios[halves - 1])
-
-
-@pytest.mark.parametrize(
-    ("first", "both", "worth", "asked"),
-    [
-        ([25.0, 20.0], [0.0, 0.0], True, 1),
-        ([17.0, 17.0], [30.0, 30.0], False, 1),
-        ([25.0, 19.9], [21.0, 20.0], True, 2),  # an output pays in one half
-        ([21.0, 21.0], [20.0, 20.0], False, 2),
-        ([], [], False, 2),
-    ],
-)
-def test_one_half_decides_if_it_is_clear(
-    first: list[float], both: list[float], worth: bool, asked: int
-) -> None:
-    """Before the moves, outputs are at 20 dB."""
-    new, old = Halves(first, both), Halves([20.0] * len(first), [20.0] * len(both))
-    assert is_worth_it(new, old) is worth  # type: ignore[arg-type]
-    assert new.asked == asked
 
 
 def with_outliers() -> onnx.ModelProto:
