@@ -64,9 +64,9 @@ class Scheme:
     ``averaging_constant``, for single tensors ``calibrate_tensors``) and weights (``weight_method``;
     ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` per channel or block, ``MSE`` for 4 bits) get theirs.
     ``correct_biases`` takes the mean effect of rounding a weight out of the bias after it,
-    ``measured_biases`` that of all rounding; ``equalize_layers`` scales channels between layers. For these,
-    ``calibrate_method`` and ``per_channel``, ``auto`` is what is best for outputs
-    (:mod:`transforms.choose_ranges`).
+    ``measured_biases`` that of all rounding; for these, ``calibrate_method`` and ``per_channel``, ``auto`` is
+    what is best for outputs (:mod:`transforms.choose_ranges`). ``equalize_layers`` scales channels between
+    layers (``auto``: with scales that are powers of two).
 
     Outliers of activations: ``move_outliers`` (:mod:`transforms.move_outliers` and, between convolutions,
     :mod:`transforms.scale_channels`, if the outputs on samples get better by it); ``outliers`` says by
@@ -224,7 +224,7 @@ class Scheme:
 
     @property
     def equalizes_by_rule(self) -> bool:
-        """Whether layers are equalized unless outputs say no: powers of two gain most by it."""
+        """Whether layers are equalized: by rule with scales that are powers of two, which gain most by it."""
         return self.equalize_layers is True or (self.equalize_layers == AUTO and self.scale == POWER_OF_TWO)
 
     def by_rule(self) -> Scheme:
