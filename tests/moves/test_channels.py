@@ -14,10 +14,9 @@ from onnx import helper, numpy_helper
 from tests.helpers.judged_networks import network, quantized, ratio, samples
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.channels.propose_scales import find_spans, propose_scales, sizes_of
 from transforms.finetune.float_reference import float_reference
-from transforms.judge.reference import Reference
 from transforms.model import graph_proto
-from transforms.outliers.channel_moves import channel_moves
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import preset
 
@@ -104,11 +103,12 @@ def test_channels_get_room_for_unseen_samples() -> None:
     graph = helper.make_graph(nodes, "stem", ends[:1], ends[1:], stored)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     ones = np.ones((1, 4, 16, 16), np.float32)
-    loaded = model_io.load(model)
-    found = channel_moves(loaded, Reference(loaded, [{"x": ones}], None), levels=(255.0, 127.0))
-    assert {name: str(move) for name, move in found.items()} == {"r": "1:-1 2:-5 3:-7"}
-    few = Reference(loaded, [{"x": ones[:, :, :4, :8]}], None)
-    assert channel_moves(loaded, few, levels=(255.0, 127.0)) == {}
+    spans = find_spans(model_io.load(model))
+    for array, wanted in ((ones, {"r": "1:-1 2:-5 3:-7"}), (ones[:, :, :4, :8], {})):
+        sizes = sizes_of(spans)
+        sizes["r"].add(array * values.reshape(-1, 1, 1))
+        found = propose_scales(spans, sizes, levels=(255.0, 127.0))
+        assert {name: str(move) for name, move in found.items()} == wanted
 
 
 @pytest.mark.parametrize("activation", ("relu", "silu"))

@@ -87,7 +87,11 @@ class Gain:
         """
         pairs = (self.decibels, self.error), (self.view, self.view_error)
         shown = any(gained > max(certainty * error, cost) for gained, error in pairs)
-        return shown and all(gained > -max(error, MAY_LOSE) for gained, error in pairs) and not self.is_regression
+        return (
+            shown
+            and all(gained > -max(error, MAY_LOSE) for gained, error in pairs)
+            and not self.is_regression
+        )
 
     @property
     def is_regression(self) -> bool:

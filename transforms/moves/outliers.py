@@ -5,20 +5,28 @@ Layers propose, by their own errors on rows of samples; the judge decides by the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ops.array_types import Feed, Float32Array
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Float32Array
+from transforms.channels.propose_moves import find_operands, propose_moves
+from transforms.channels.propose_scales import find_spans, levels_of, propose_scales, sizes_of
 from transforms.graph.selection import Exclusion
 from transforms.moves.form import Measure, Rewrite
 from transforms.moves.improve import Best
-from transforms.outliers.channel_moves import channel_moves
-from transforms.outliers.choose_moves import choose_moves
-from transforms.outliers.find_operands import find_operands
-from transforms.outliers.sample_rows import ROWS, Sample, some_rows
 from transforms.scheme import Scheme
+from transforms.scheme.outlier_move import OutlierMove
 
 _SAMPLES = 16
 """Samples whose rows layers look at: more change little and cost time."""
+
+_ROWS = 256
+"""Rows of a tensor, of all samples together."""
+
+_SIZED = 4
+"""Samples that show how large channels between convolutions are."""
 
 _FEWEST = 4
 _FLOAT_RUNS = 2  # twice, in the time of four
@@ -36,19 +44,19 @@ def try_outliers(best: Best, exclude: Exclusion, rewrite: Rewrite, measure: Meas
     if not operands or not _is_allowed(best, "outliers"):
         return
     names = list(dict.fromkeys(str(one.tensor.name) for one in operands))
-    rows = _rows(best, names)
-    moves = choose_moves(operands, rows, clips=best.scheme.calibrate_method != "MinMax")
-    _try(best, "outliers", {name: str(move) for name, move in moves.items()}, rewrite, measure)
+    clips = best.scheme.calibrate_method != "MinMax"
+    _try(best, "outliers", propose_moves(operands, _rows(best, names), clips=clips), rewrite, measure)
 
 
 def try_channels(best: Best, exclude: Exclusion, rewrite: Rewrite, measure: Measure, *, gates: bool) -> None:
     """Scale channels between convolutions if the outputs are better for it; ``gates``: by a Mul, too."""
-    levels = _levels(best.scheme)
-    if levels is None or not _is_allowed(best, "channels"):
+    levels = levels_of(best.scheme)
+    spans = find_spans(best.form.graph, exclude=exclude, gates=gates) if levels else []
+    if levels is None or not spans or not _is_allowed(best, "channels"):
         return
-    reference = best.form.judge.reference
-    moves = channel_moves(best.form.graph, reference, levels=levels, exclude=exclude, gates=gates)
-    _try(best, "channels", {name: str(move) for name, move in moves.items()}, rewrite, measure)
+    sizes = sizes_of(spans)
+    best.form.judge.reference.watch(list(sizes), lambda name, array: sizes[name].add(array), _SIZED)
+    _try(best, "channels", propose_scales(spans, sizes, levels=levels), rewrite, measure)
 
 
 def _is_allowed(best: Best, move: str) -> bool:
@@ -60,36 +68,32 @@ def _is_allowed(best: Best, move: str) -> bool:
     return allowed
 
 
-def _try(best: Best, move: str, found: dict[str, str], rewrite: Rewrite, measure: Measure) -> None:
-    if found:
-        change = f"{len(found)} tensor{'s' if len(found) > 1 else ''}"
-        outliers = {**best.scheme.outliers, **found}
+def _try(best: Best, move: str, found: Mapping[str, OutlierMove], rewrite: Rewrite, measure: Measure) -> None:
+    if not found:
+        return
+    moves = {name: str(one) for name, one in found.items()}
 
-        def _write(graph, scheme):  # type: ignore[no-untyped-def]
-            rewrite(graph, scheme.with_(outliers=found))
+    def _write(graph: gs.Graph, scheme: Scheme) -> None:
+        rewrite(graph, scheme.with_(outliers=moves))
 
-        best.try_form(move, change, lambda: best.form.rewritten(outliers, _write, measure), _COST)
+    change = f"{len(found)} tensor{'s' if len(found) > 1 else ''}"
+    outliers = {**best.scheme.outliers, **moves}
+    best.try_form(move, change, lambda: best.form.rewritten(outliers, _write, measure), _COST)
 
 
-def _rows(best: Best, names: Sequence[str]) -> list[Sample]:
-    """Return rows of tensors of the float model on the first samples."""
+def _rows(best: Best, names: Sequence[str]) -> dict[str, list[Float32Array]]:
+    """Return rows of tensors of the float model, evenly spread, of each of the first samples."""
     reference = best.form.judge.reference
     count = min(len(reference.feeds), _SAMPLES)
-    each, seen, samples = max(1, ROWS // count), dict[str, Float32Array](), list[Sample]()
-
-    def _see(name: str, array: Float32Array) -> None:
-        seen[name] = some_rows(array, each)
-
-    made: Feed
-    for feed, made in zip(reference.feeds[:count], reference.watched(names, _see), strict=False):
-        samples.append(Sample(feed, dict(seen), made))
-    return samples
+    found: dict[str, list[Float32Array]] = {name: [] for name in names}
+    each = max(1, _ROWS // count)
+    reference.watch(names, lambda name, array: found[name].append(_some(array, each)), count)
+    return found
 
 
-def _levels(scheme: Scheme) -> tuple[float, float] | None:
-    """Return the steps from zero to the largest number of an activation, and of a weight."""
-    activation, weight = scheme.format(scheme.activation), scheme.format(scheme.weight)
-    if activation is None or weight is None or not (activation.is_integer and weight.is_integer):
-        return None
-    numbers, weights = (float(2 ** (one.bits - 1) - 1) for one in (activation, weight))
-    return numbers if scheme.is_symmetric(activation) else 2 * numbers + 1, weights
+def _some(array: Float32Array, count: int) -> Float32Array:
+    """Return a copy of some rows of a tensor, along its last axis, evenly spread."""
+    rows = array.reshape(-1, array.shape[-1])
+    if len(rows) <= count:
+        return rows.copy()
+    return rows[np.linspace(0, len(rows) - 1, count).astype(np.int64)]

@@ -12,8 +12,8 @@ from transforms.scheme.scheme_values import SPREAD, has_room
 EXTRAPOLATED, WIDE = "Extrapolated", "Wide"
 
 _CERTAINTY = 0.5
-"""Standard errors that room has to gain: one sample of many is cut off, and its gain is as uncertain as large,
-while what wider steps cost is the same on all."""
+"""Standard errors that room has to gain: one sample of many is cut off, and its gain is uncertain by all
+of it, while what wider steps cost is the same on all."""
 
 
 def try_settings(best: Best, asked: Scheme) -> None:

@@ -38,8 +38,7 @@ from collections.abc import Callable, Collection
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
-from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product, is_operand
-from transforms.graph.left_operands import is_of_outliers
+from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product, is_of_outliers, is_operand
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.plan.float_only_nodes import float_zone, given_masks
 from transforms.plan.integer_kernels import needing_floats

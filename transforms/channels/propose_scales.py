@@ -1,4 +1,4 @@
-"""Channels between convolutions are scaled so that all use the range of their tensor.
+"""Which channels between convolutions are scaled, so that all use the range of their tensor.
 
 A tensor of 8 bits has one step for all channels: small ones keep few bits beside large ones. The error that
 layers get from that, and from the rounding of their weights, follows from the largest number and the mean
@@ -7,19 +7,17 @@ square of each channel. Unseen samples hold larger numbers: every channel gets r
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Float64Array
-from transforms.graph.channel_spans import Span, SpanFinder
+from transforms.channels.scale_channels import Span, SpanFinder
 from transforms.graph.selection import Exclusion, resolve
-from transforms.judge.reference import Reference
+from transforms.scheme import Scheme
 from transforms.scheme.outlier_move import OutlierMove
-
-MOST_SAMPLES = 4
-"""Samples that are looked at: more change little and cost time."""
 
 _LEAST, _LEAST_GATED = 3.0, 8.0  # dB that a layer has to gain, also for the Mul that a gate needs
 _ROOM = 1.0  # power of two that no other channel gets nearer to the largest
@@ -31,8 +29,8 @@ _GATED = 0.5  # mean square of the slope of a gated function
 
 
 @dataclass
-class _Channels:
-    """The largest magnitude and the mean square of each channel of a tensor, [channels]."""
+class ChannelSizes:
+    """The largest magnitude and the mean square of each channel [channels] of a tensor over samples."""
 
     largest: Float64Array | float = 0.0
     squares: Float64Array | float = 0.0
@@ -40,7 +38,7 @@ class _Channels:
     samples: int = 0
 
     def add(self, array: AnyArray) -> None:
-        """Add an array with channels on axis 1."""
+        """Add the tensor of one sample, with channels on axis 1."""
         rows = array.reshape(*array.shape[:2], -1)
         self.largest = np.maximum(self.largest, np.maximum(rows.max(axis=(0, 2)), -rows.min(axis=(0, 2))))
         some = rows[:, :, :: max(1, rows.shape[2] // _SQUARED)]
@@ -49,35 +47,45 @@ class _Channels:
         self.samples += 1
 
 
-def channel_moves(
-    graph: gs.Graph,
-    reference: Reference,
-    *,
-    levels: tuple[float, float],
-    exclude: Exclusion = None,
-    gates: bool = True,
+def find_spans(graph: gs.Graph, *, exclude: Exclusion = None, gates: bool = True) -> list[Span]:
+    """Return the tensors between convolutions whose channels can be scaled.
+
+    ``gates``: whether tensors before which a Mul has to be added are scaled, too.
+    """
+    spans = SpanFinder(graph, resolve(exclude, graph)).spans(graph)
+    return [span for span in spans if gates or not span.gate]
+
+
+def sizes_of(spans: Sequence[Span]) -> dict[str, ChannelSizes]:
+    """Return empty sizes of the tensors that :func:`propose_scales` asks for, by name, to be filled."""
+    return {str(tensor.name): ChannelSizes() for span in spans for tensor in (span.read, span.before)}
+
+
+def levels_of(scheme: Scheme) -> tuple[float, float] | None:
+    """Return the steps from zero to the largest activation and weight, None if both are not integers."""
+    formats = scheme.format(scheme.activation), scheme.format(scheme.weight)
+    if formats[0] is None or not all(one and one.is_integer for one in formats):
+        return None
+    activation, weight = (float(2 ** (one.bits - 1) - 1) for one in formats if one)
+    return activation if scheme.is_symmetric(formats[0]) else 2 * activation + 1, weight
+
+
+def propose_scales(
+    spans: Sequence[Span], sizes: Mapping[str, ChannelSizes], *, levels: tuple[float, float]
 ) -> dict[str, OutlierMove]:
     """Return moves for :func:`transforms.scale_channels.scale_channels`, by the names of tensors.
 
-    ``reference``: runs of the graph. ``levels``: the steps from zero to the largest
-    number of an activation, and of a weight. ``gates``: whether tensors before which a Mul has to be added
-    are scaled, too.
+    They are entries of a scheme's ``outliers``, written with ``str``. ``sizes``: of a few samples of the
+    float model; ``levels``: of the scheme (:func:`levels_of`). A move has to gain 3 dB in the layers that
+    read the tensor, 8 dB if a gate needs another Mul.
     """
-    spans = [
-        span for span in SpanFinder(graph, resolve(exclude, graph)).spans(graph) if gates or not span.gate
-    ]
-    names = list(dict.fromkeys(str(t.name) for span in spans for t in (span.read, span.before)))
-    if not names:
-        return {}
-    found = {name: _Channels() for name in names}
-    reference.watch(names, lambda name, array: found[name].add(array), MOST_SAMPLES)
-    moves = {str(span.read.name): _move(span, found, levels) for span in spans}
+    moves = {str(span.read.name): _move(span, sizes, levels) for span in spans}
     return {name: move for name, move in moves.items() if move is not None}
 
 
-def _move(span: Span, found: dict[str, _Channels], levels: tuple[float, float]) -> OutlierMove | None:
+def _move(span: Span, sizes: Mapping[str, ChannelSizes], levels: tuple[float, float]) -> OutlierMove | None:
     """Return the move with the least error of the layers that read a tensor, None if it gains too little."""
-    read, before = found[str(span.read.name)], found[str(span.before.name)]
+    read, before = sizes[str(span.read.name)], sizes[str(span.before.name)]
     if read.count < _FEWEST or not np.max(read.largest) > 0:
         return None
     squares = np.asarray(read.squares) / read.samples

@@ -43,27 +43,3 @@ def channels_of(node: gs.Node) -> int:
 def rows_of(node: gs.Node, values: np.ndarray) -> np.ndarray:
     """Return a view of the weight of such a node with its channels on the first axis."""
     return values.T if node.attrs.get("transB", 0) else values
-
-
-def is_of_outliers(node: gs.Node) -> bool:
-    """Return whether a node is the narrow product that :func:`transforms.move_outliers.move_outliers` makes.
-
-    It multiplies what a Gather by constants takes out of the channels of a tensor, and an Add puts its result
-    to that of a layer on the same tensor, in which a Mul by constants makes those channels 0.
-    """
-    gather, users = walk.producer(node.inputs[0]), node.outputs[0].outputs
-    if node.op != "MatMul" or gather is None or gather.op != "Gather" or gather.attrs.get("axis", 0) != -1:
-        return False
-    if len(users) != 1 or users[0].op != "Add" or not isinstance(gather.inputs[1], gs.Constant):
-        return False
-    others = [walk.producer(t) for t in users[0].inputs if t is not node.outputs[0]]
-    other = others[0] if others else None
-    multiply = (
-        walk.producer(other.inputs[0]) if other is not None and other.op in ("MatMul", "Gemm") else None
-    )
-    if multiply is None or multiply.op != "Mul" or multiply.inputs[0] is not gather.inputs[0]:
-        return False
-    factors = multiply.inputs[1]
-    if not isinstance(factors, gs.Constant) or len(factors.shape) != 1:
-        return False
-    return np.array_equal(np.flatnonzero(factors.values == 0), gather.inputs[1].values)

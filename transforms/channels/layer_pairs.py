@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from transforms.channels.channel_layout import MOVES, Layout, places_after, rows
+from transforms.channels.scaled_layer import Companion, Exponents, ScaledLayer
 from transforms.graph import dtypes, walk
-from transforms.graph.channel_layout import MOVES, Layout, places_after, rows
 from transforms.graph.constants import load
 from transforms.graph.dot_products import bias, is_dot_product
 from transforms.graph.masks import masks_in
 from transforms.graph.rewire import STANDARD_DOMAINS
-from transforms.graph.scaled_layer import Companion, Exponents, ScaledLayer
 
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 _HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity"})
@@ -72,7 +72,7 @@ class PairFinder:
         """Return what divides the channels that a layer reads in the layer that makes them, None if none can.
 
         In between, channels may also be moved and taken apart, as attention does with heads: by what
-        :mod:`transforms.graph.channel_layout` knows.
+        :mod:`transforms.channels.channel_layout` knows.
         """
         members = {id(node) for node in graph.nodes}
         for first in _layers_before(end):

@@ -10,8 +10,8 @@ import pytest
 
 from tests.helpers import conversion, plans
 from transforms import model_io
+from transforms.channels.scale_channels import scale_channels, show_scaled
 from transforms.model import graph_proto
-from transforms.scale_channels import scale_channels, show_scaled
 from transforms.scheme.outlier_move import OutlierMove, parse_move
 
 SHAPES: plans.Weights = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -115,18 +114,14 @@ def total_error(
     grid: QuantSpec,
     *,
     clips: bool,
-    most: float = math.inf,
 ) -> float:
     """Return the error of layers with a move of outliers; those with products of their own stay float.
 
-    ``rows``: those that give the range, and those that are held out. Infinity if the weights alone make more
-    than ``most``.
+    ``rows``: those that give the range, and those that are held out.
     """
     factors, own = np.ones(rows[0].numbers.shape[1]), np.array(move.own, np.int64)
     factors[list(move.exponents)] = [2.0**exponent for exponent in move.exponents.values()]
     rounded = sum(weight.error(rows[1].squares, factors, own) for weight in weights)
-    if rounded > most:
-        return math.inf
     norms = np.sum([weight.norms for weight in weights], axis=0) * factors**2
     divisors = factors.astype(np.float32)
     seen, held_out = (np.divide(half.numbers, divisors, dtype=np.float32) for half in rows)

@@ -1,4 +1,4 @@
-"""Channels of one layer that may be mixed with each other, if the layer that reads them mixes them back.
+"""Orthogonal matrices that spread outlying channels over all, in the layers that make and read them.
 
 Between the two, channels are only moved, as attention moves heads, and rows are summed: what values are
 multiplied with by attention is a factor of rows, the same for all channels of a head.
@@ -6,76 +6,93 @@ multiplied with by attention is a factor of rows, the same for all channels of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterator
+import logging
+from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.array_types import Float64Array
-from ops.rotations import Rotation
+from ops.array_types import Float32Array
+from ops.rotations import rotate
+from transforms.channels.channel_layout import Layout, places_after, rows
+from transforms.channels.left_operands import channels_of, multiplies
 from transforms.graph import dtypes, walk
-from transforms.graph.channel_layout import Layout, places_after, rows
 from transforms.graph.dot_products import bias
 from transforms.graph.lazy_values import Weight, become_constant, derived
-from transforms.graph.left_operands import channels_of, multiplies
 from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.selection import Exclusion, resolve
+
+log = logging.getLogger(__name__)
 
 _ROWS = 4096
 
-Recall = Callable[[Weight, Hashable, Callable[[], Weight]], Weight]
-"""Returns what is computed of a weight in some way, or was before."""
 
+def rotate_channels(graph: gs.Graph, names: Collection[str], *, exclude: Exclusion = None) -> int:
+    """Rotate the channels of named tensors of the outermost graph; return how many were rotated.
 
-def anew(values: Weight, how: Hashable, compute: Callable[[], Weight]) -> Weight:
-    """Remember nothing."""
-    return compute()
+    A tensor that a MatMul or Gemm multiplies with a constant matrix, of channels that one such layer makes:
+    values of attention are, for the layer after it. The channels of each head are multiplied with an
+    orthogonal matrix (:func:`ops.rotations.rotate`), in the weight and bias of the layer that makes them, and
+    with its inverse in the weight of the one that reads them (QuaRot, arXiv 2404.00456). Heads are kept
+    apart, as each has scores of its own. No node is added. The same model in real arithmetic; each rotation
+    rounds weights to float32 once.
+
+    Does nothing to tensors that are not there, or of which another node takes channels; if a weight has
+    another user; and for nodes in ``exclude``.
+    """
+    if not names:
+        return 0
+    new, count = walk.Names(graph), 0
+    heads = {
+        one.reader.inputs[0].name: one for one in HeadFinder(graph, resolve(exclude, graph)).heads().values()
+    }
+    for name in names:
+        if name not in heads:
+            log.debug("'%s': no channels that can be rotated", name)
+            continue
+        tensor = heads[name].reader.inputs[0]
+        heads[name].rotate()
+        tensor.name = new.derive(tensor.name, "rotated")
+        count += 1
+    return count
 
 
 @dataclass(frozen=True)
-class MixedConstant:
-    """A constant with channels along an axis, counted from the end; ``groups`` [groups, size] are mixed.
-
-    ``factors`` [channels] multiply them before.
-    """
+class _Rotated:
+    """A constant with channels along an axis, counted from the end; ``groups`` [groups, size] are rotated."""
 
     tensor: gs.Constant
     axis: int
     groups: Layout
-    factors: Float64Array | None = None
 
-    def mix(self, rotation: Rotation, recall: Recall = anew) -> None:
-        """Rotate each group; what float64 makes is rounded once. ``recall``: what remembers it."""
-
-        def _mixed(values: Float64Array) -> Float64Array:
-            values = np.array(values)
-            moved = np.moveaxis(values, self.axis, -1)
-            moved = moved[None] if moved.ndim == 1 else moved
-            for start in range(0, len(moved), _ROWS):  # a part of a large weight in float64 at a time
-                rows = moved[start : start + _ROWS]
-                exact = rows.astype(np.float64)
-                exact *= 1 if self.factors is None else self.factors
-                rows[..., self.groups] = rotation(exact[..., self.groups])
-            return values
-
+    def rotate(self) -> None:
+        """Rotate each group; what float64 makes is rounded once."""
         source: Weight = self.tensor._values
-        factors = None if self.factors is None else self.factors.tobytes()
-        how = rotation, self.axis, self.groups.shape, self.groups.tobytes(), factors
-        become_constant(self.tensor, recall(source, how, lambda: derived(source, _mixed, np.float32)))
+        become_constant(self.tensor, derived(source, self._values, np.float32))
+
+    def _values(self, values: Float32Array) -> Float32Array:
+        values = np.array(values)
+        moved = np.moveaxis(values, self.axis, -1)
+        moved = moved[None] if moved.ndim == 1 else moved
+        for start in range(0, len(moved), _ROWS):  # a part of a large weight in float64 at a time
+            part = moved[start : start + _ROWS]
+            part[..., self.groups] = rotate(part[..., self.groups].astype(np.float64))
+        return values
 
 
 @dataclass(frozen=True)
 class Heads:
-    """Channels [heads, channels of each] of what a layer reads; ``constants``: all that they are mixed in."""
+    """Channels [heads, size of each] that a layer reads, and the ``constants`` that they are rotated in."""
 
     reader: gs.Node
     channels: Layout
-    constants: tuple[MixedConstant, ...]
+    constants: tuple[_Rotated, ...]
 
-    def mix(self, rotation: Rotation, recall: Recall = anew) -> None:
+    def rotate(self) -> None:
         """Rotate the channels of each head where they are made, and back where they are read."""
         for one in self.constants:
-            one.mix(rotation, recall)
+            one.rotate()
 
 
 @dataclass(frozen=True)
@@ -90,11 +107,11 @@ class _Way:
 
 
 class HeadFinder:
-    """Finds channels that may be mixed between two layers of a graph, none in bodies.
+    """Finds channels that may be rotated between two layers of a graph, none in bodies.
 
     Both multiply rows with constant float32 matrices of their own. In between there are constants added by
-    channel, Identity, and what :mod:`transforms.graph.channel_layout` knows; one reader of every tensor takes
-    these channels, and no graph has it as an output.
+    channel, Identity, and what :mod:`transforms.channels.channel_layout` knows; one reader of every tensor
+    takes these channels, and no graph has it as an output.
     """
 
     def __init__(self, graph: gs.Graph, exclude: Container[gs.Node] = ()) -> None:
@@ -104,7 +121,7 @@ class HeadFinder:
         self._members = {id(node) for node in graph.nodes}
 
     def heads(self) -> dict[int, Heads]:
-        """Return what may be mixed, by the id of the tensor that the second layer reads."""
+        """Return what may be rotated, by the id of the tensor that the second layer reads."""
         found = [one for node in self._graph.nodes for one in self._from(node)]
         return {id(one.reader.inputs[0]): one for one in found}
 
@@ -122,9 +139,9 @@ class HeadFinder:
             groups = None if layout is None else _groups(way.labels[layout])
             if layout is None or groups is None or len(layout) != channels_of(reader):
                 continue
-            made = [MixedConstant(t, -1, layout[groups]) for t in way.offsets]
-            read = MixedConstant(reader.inputs[1], -1 if reader.attrs.get("transB", 0) else -2, groups)
-            yield Heads(reader, groups, (MixedConstant(weight, axis, layout[groups]), *made, read))
+            made = [_Rotated(t, -1, layout[groups]) for t in way.offsets]
+            read = _Rotated(reader.inputs[1], -1 if reader.attrs.get("transB", 0) else -2, groups)
+            yield Heads(reader, groups, (_Rotated(weight, axis, layout[groups]), *made, read))
 
     def _along(self, way: _Way) -> Iterator[tuple[_Way, gs.Node]]:
         """Yield each layer that reads channels, each of other ones, and how they came there."""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers import plans
 from transforms import model_io
-from transforms.graph.channel_layout import places_after, rows
+from transforms.channels.channel_layout import places_after, rows
 from transforms.model import graph_proto
 
 HEAD = "(float[2,5,12] x) => (float[{}] y) {{ {} }}"

@@ -15,12 +15,8 @@ from tests.benchmarks.transformer import Size, transformer
 from tests.helpers import plans
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.channels.propose_moves import find_operands, propose_moves
 from transforms.model import graph_proto
-from transforms.outliers import choose_moves as choose
-from transforms.outliers.choose_moves import choose_moves
-from transforms.outliers.find_operands import find_operands
-from transforms.outliers.layer_error import Rows, total_error
-from transforms.outliers.sample_rows import Sample
 from transforms.pipelines.quantize_graph import Quantized, prepare_for, quantize_graph
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.run_model import RunOptions, open_model
@@ -36,8 +32,7 @@ SIZE = Size(layers=2, width=32, heads=4, vocabulary=100, positions=16)
 def proposed(rows: NDArray[np.float32], scheme: str = "A8W8", **weights: Any) -> str:
     """Return what is proposed for ``h`` that has such rows in each of eight samples."""
     plan = QuantizationPlan(model_io.load(plans.model(TEXT, {**WEIGHTS, **weights})), preset(scheme))
-    samples = [Sample({}, {"h": part}, {}) for part in np.split(rows, 8)]
-    return str(choose_moves(find_operands(plan), samples, clips=False).get("h", ""))
+    return str(propose_moves(find_operands(plan), {"h": np.split(rows, 8)}, clips=False).get("h", ""))
 
 
 def rows(*outliers: tuple[int, float], share: float = 1.0) -> NDArray[np.float32]:
@@ -56,42 +51,6 @@ def test_channels_that_are_alike_stay() -> None:
 @pytest.mark.parametrize("scheme", ["A8W8", "U8S8"])
 def test_outliers_get_products_of_their_own(scheme: str) -> None:
     assert proposed(rows((3, 50), (11, 80)), scheme) == "3:own 11:own"
-
-
-@pytest.mark.parametrize("scheme", ["A8W8", "U8S8"])
-def test_moves_that_cannot_be_taken_are_given_up_early(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: the best of all moves by errors that are found in full."""
-    calls = list[int]()
-
-    def _counting(*given: Any, **named: Any) -> float:
-        calls.append(1)
-        return total_error(*given, **named)
-
-    monkeypatch.setattr(choose, "total_error", _counting)
-    plan = QuantizationPlan(model_io.load(plans.model(TEXT, WEIGHTS)), preset(scheme))
-    operand, given_up, found = find_operands(plan)[0], 0, set[str]()
-    for count, factor in ((0, 1), (1, 3), (1, 20), (4, 3), (9, 3), (4, 20)):
-        made = rows(*((channel, factor) for channel in range(count)))
-        halves = Rows(made[::2]), Rows(made[1::2])
-        view = choose._View(operand.weights, halves)
-        proposed = [choose._candidates(operand, half.numbers, rotates=False) for half in halves]
-        errors = [
-            sum(
-                total_error(move, part, view.weights, operand.grid, clips=False)
-                for move, part in zip(pair, (halves, halves[::-1]), strict=True)
-            )
-            for pair in zip(*proposed, strict=True)
-        ]
-        both = np.concatenate([made[::2], made[1::2]])
-        moves, best = choose._candidates(operand, both, rotates=False), min(errors[1:])
-        shares = [choose._ALIKE if move.own else 1 for move in moves]
-        alike = next(n for n in range(1, len(moves)) if errors[n] <= shares[n] * best)
-        wanted = moves[alike] if best < choose._LEAST_GAIN * errors[0] else None
-        calls.clear()
-        assert choose._choose(operand, halves, clips=False) == wanted
-        given_up += 2 * len(moves) - len(calls)
-        found.add(str(wanted))
-    assert given_up > 0 and len(found) > 2
 
 
 def test_nothing_is_proposed_of_few_rows_or_numbers_that_are_not_finite() -> None:
