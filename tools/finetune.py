@@ -13,30 +13,25 @@ from tools.jobs.finetune_options import FinetuneJob
 
 _COMMANDS = """\
 --float m.onnx --quantized q.onnx --output tuned.onnx --data samples
---float m.onnx --quantized q.onnx --output tuned.onnx --data samples --checkpoint c.npz
+--float m.onnx --quantized q.onnx --output tuned.onnx --data samples --jobs 4
 --float m.onnx --quantized q.onnx --output tuned.onnx --data samples --selective-update"""
 
 _DETAILS = f"""\
 algorithms:
   auto                 best in measurements: weights compensate for quantized inputs, as far as held-out
-                       samples confirm, rounded by gptq and coordinate descent, and in layers that are not
-                       large by adaround, too, unless the outputs are better without; new scales
-                       and exponents
+                       samples confirm, rounded by gptq and coordinate descent, and integers in layers that
+                       are not large by adaround, too; new scales and exponents
   gptq                 rounds one input after another, the rest compensates (arXiv 2210.17323, 2505.11695)
   coordinate_descent   the best grid value of one weight after another (arXiv 2309.01885, 2403.07134)
-  adaquant             gradient steps through the rounding (arXiv 2006.10518)
-  adaround             rounding up or down, learned (arXiv 2004.10568)
+  adaquant             gradient steps through the rounding, from gptq's result (arXiv 2006.10518)
+  adaround             rounding up or down, learned, on the grid of gptq's result (arXiv 2004.10568)
 
-Every fifth sample is held out: a layer's new weights, and finally the whole model, are kept only if they
-are better on those samples. With auto and fewer than six held-out samples the others judge the layers in
-turn, outputs are compared on copies of samples that vary a little, too, and every other image is fitted to
-with a bar. Unless fewer than sixteen show clearly that the model is better, others are tuned with other
-samples held out, one after another: two, of fewer than six one for each fifth. A model whose outputs are
-inputs with the next sample is judged with states of its own, too; of its samples the last third in order is
-held out if they are few or neighbours are alike. Layers that harm an output are put back. At first auto lets
-int8 tensors after a Relu use all codes if biases can take the shift; at last it changes scales of activations
-if outputs are better for it. All layers with a stored weight in a number format are tuned, together with
-their biases.
+Every fifth sample is held out: a layer's new weights are kept only if they are better there, and the whole
+model only if its outputs gain more there than the standard error of that gain, and none regresses by more
+than 0.5 dB or its own standard error. Where one does, layers are put back by halves. A model whose outputs
+are inputs with the next sample is judged with states of its own. At first auto lets int8 tensors after a Relu
+use all codes if biases can take the shift. All layers with a stored weight in a number format are tuned,
+together with their biases.
 
 {SAMPLES_HELP}
 
@@ -59,8 +54,6 @@ def _work(job: FinetuneJob) -> None:
 def _why_not(job: FinetuneJob) -> str | None:
     if {"provider", "infer_device"} <= job.given.keys():
         return "--provider and --infer-device both select a device: give one of them"
-    if {"checkpoint", "resume"} <= job.given.keys():
-        return "--checkpoint and --resume both store tuned layers: give one of them"
     return why_not_on_a_cluster(job)
 
 

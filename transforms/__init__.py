@@ -63,6 +63,6 @@ Store, as the last step:
 
 ``model_io`` loads and saves. Everything else lies in rooms, whose docstrings say what each is for; a room
 imports only rooms below it (files, graph, twins, packed, model, search, scheme, deploy, plan, algebra,
-gradients, runtime, opset, channels; then these rewrites; then run, calibrate, pipelines, layers, finetune,
+runtime, opset, channels; then these rewrites; then run, calibrate, judge, moves, pipelines, layers, finetune,
 mix_precision, keep_float, compare).
 """

@@ -19,17 +19,16 @@ import onnx_graphsurgeon as gs
 
 from transforms.files import model_files
 from transforms.files.atomic_write import destination, naming
-from transforms.files.data_files import data_name
-from transforms.files.model_files import clear_leftovers, put_in_place
+from transforms.files.cleanup import temporary
+from transforms.files.model_files import clear_leftovers, data_name, put_in_place
 from transforms.files.named_file import named
 from transforms.files.runtime_message import said_by_runtime
-from transforms.files.temporary_files import temporary
 from transforms.graph.lazy_values import PACKED, Weight, stored, stored_bytes
 from transforms.graph.typed import Graph, source_files
 from transforms.model import detached_weights, graph_proto
 from transforms.model.bounds import PROTOBUF_LIMIT
+from transforms.model.mapped_weights import Piece, pieces
 from transforms.model.read_model import ModelError, check_opsets, read
-from transforms.model.wire_format import Piece, pieces
 from transforms.opset.compare_inlined import compare_inlined
 from transforms.twins.attach_functions import attach_functions
 

@@ -21,7 +21,7 @@ from transforms.graph.proto_graphs import each_node
 from transforms.graph.selection import Exclusion, label_of, resolve
 from transforms.graph.unique_names import rename_made
 from transforms.model import proto_pass
-from transforms.model.empty_tensors import unsafe_optimizers
+from transforms.model.bounds import unsafe_optimizers
 from transforms.model.quiet_settings import quiet_settings
 from transforms.model.read_model import ModelError
 from transforms.runtime.compare_runs import compare_runs

@@ -17,6 +17,7 @@ from ops.rounding.adaround import adaround
 from ops.rounding.coordinate_descent import coordinate_descent
 from ops.rounding.gptq import gptq
 from ops.rounding.quadratic import LayerProblem, Quadratic, error, quadratic, shifted_target
+from ops.rounding.row_space import RowProblem, RowQuadratic
 from ops.subnormals import keeps_subnormals
 
 __all__ = [
@@ -24,6 +25,8 @@ __all__ = [
     "LayerProblem",
     "Options",
     "Quadratic",
+    "RowProblem",
+    "RowQuadratic",
     "adaquant",
     "adaround",
     "coordinate_descent",
@@ -35,6 +38,9 @@ __all__ = [
     "solve",
     "solve_form",
 ]
+
+
+Solver = Callable[[Quadratic | RowQuadratic, Grid, "Options"], Float64Array]
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,9 @@ def solve(problem: LayerProblem, grid: Grid, algorithm: str, options: Options | 
 
 
 @keeps_subnormals
-def solve_form(form: Quadratic, grid: Grid, algorithm: str, options: Options | None = None) -> Float64Array:
+def solve_form(
+    form: Quadratic | RowQuadratic, grid: Grid, algorithm: str, options: Options | None = None
+) -> Float64Array:
     """Return weights as ``solve`` does, for a form whose damping and shift are chosen already."""
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm '{algorithm}' is unknown, legal are {', '.join(ALGORITHMS)}")
@@ -83,17 +91,17 @@ def solve_form(form: Quadratic, grid: Grid, algorithm: str, options: Options | N
     return coordinate_descent(form, grid, weights, sweeps=chosen.sweeps)
 
 
-def _stepped(solver: Callable[..., Float64Array]) -> Callable[[Quadratic, Grid, Options], Float64Array]:
+def _stepped(solver: Callable[..., Float64Array]) -> Solver:
     """Return an iterative solver with the signature of the others, and its own rate as the default."""
 
-    def _solve(form: Quadratic, grid: Grid, options: Options) -> Float64Array:
+    def _solve(form: Quadratic | RowQuadratic, grid: Grid, options: Options) -> Float64Array:
         rate = {} if options.learning_rate is None else {"learning_rate": options.learning_rate}
         return solver(form, grid, iterations=options.iterations, early_stop=options.early_stop, **rate)
 
     return _solve
 
 
-ALGORITHMS: Mapping[str, Callable[[Quadratic, Grid, Options], Float64Array]] = MappingProxyType(
+ALGORITHMS: Mapping[str, Solver] = MappingProxyType(
     {
         "adaquant": _stepped(adaquant),
         "adaround": _stepped(adaround),

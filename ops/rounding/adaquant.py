@@ -17,7 +17,10 @@ from ops.array_types import Float32Array, Float64Array
 from ops.grids.fixed import Grid
 from ops.rounding.adam import step_factor
 from ops.rounding.quadratic import Quadratic
+from ops.rounding.row_space import RowQuadratic
 from ops.subnormals import keeps_subnormals
+
+LEARNING_RATE = 0.002  # steps of the grid in an iteration
 
 PATIENCE = 100  # iterations without a better rounding of an output before an early stop
 
@@ -26,11 +29,11 @@ _INTEGERS = 21, 21  # bits of a mantissa and its least exponent: whole numbers u
 
 @keeps_subnormals
 def adaquant(
-    quadratic: Quadratic,
+    quadratic: Quadratic | RowQuadratic,
     grid: Grid,
     *,
     iterations: int = 1000,
-    learning_rate: float = 0.002,
+    learning_rate: float = LEARNING_RATE,
     early_stop: bool = False,
 ) -> Float64Array:
     """Return weights [..., N, K] on the grid: of each output the best of all iterations.
@@ -46,7 +49,11 @@ def adaquant(
 
 @keeps_subnormals
 def learn_scale(
-    quadratic: Quadratic, grid: Grid, *, iterations: int = 1000, learning_rate: float = 0.002
+    quadratic: Quadratic | RowQuadratic,
+    grid: Grid,
+    *,
+    iterations: int = 1000,
+    learning_rate: float = LEARNING_RATE,
 ) -> Grid:
     """Return the grid of integers with the scales that AdaQuant learns along with the weights.
 
@@ -61,7 +68,13 @@ def learn_scale(
 
 
 def _walk(
-    quadratic: Quadratic, grid: Grid, iterations: int, rate: float, patience: int, *, learn_scale: bool
+    quadratic: Quadratic | RowQuadratic,
+    grid: Grid,
+    iterations: int,
+    rate: float,
+    patience: int,
+    *,
+    learn_scale: bool,
 ) -> tuple[Float64Array, Float64Array]:
     """Return the best weights [..., N, K], on the grid up to float32 rounding, and the scale of a row.
 

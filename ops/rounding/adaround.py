@@ -13,6 +13,7 @@ from ops.array_types import Float32Array, Float64Array
 from ops.grids.fixed import Grid
 from ops.rounding.adam import Adam
 from ops.rounding.quadratic import Quadratic
+from ops.rounding.row_space import RowQuadratic
 from ops.subnormals import keeps_subnormals
 
 STRETCH, MARGIN = np.float32(1.2), np.float32(0.1)  # of the sigmoid, so that it reaches 0 and 1
@@ -24,7 +25,7 @@ WEIGHT = 1.0  # of the regularizer, in errors of one step of an average input
 
 @keeps_subnormals
 def adaround(
-    quadratic: Quadratic,
+    quadratic: Quadratic | RowQuadratic,
     grid: Grid,
     *,
     iterations: int = 1000,

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import Float64Array
+from ops.rounding.row_space import RowGram
 from ops.subnormals import keeps_subnormals
 
 Candidate = Callable[[slice], Float64Array]
@@ -22,7 +23,7 @@ Candidate = Callable[[slice], Float64Array]
 
 @keeps_subnormals
 def choose_candidates(
-    gram: Float64Array,
+    gram: Float64Array | RowGram,
     cross: Float64Array,
     start: Float64Array,
     candidates: Sequence[Candidate],
@@ -32,19 +33,18 @@ def choose_candidates(
     """Return which weights are best in each block, and all of these weights.
 
     The choice is [G, N, B] for B ``blocks`` of the inputs: 0 for the weights of ``start`` [G, N, K], which
-    win ties, n for the nth of the ``candidates``. No block increases the error. ``gram`` is [G, K, K], or
-    [G, K] if it is diagonal, ``cross`` [G, N, K]. ``shared`` are the axes out of G (0) and N (1) along which
-    all have the same choice.
+    win ties, n for the nth of the ``candidates``. No block increases the error. ``gram`` is [G, K, K],
+    ``cross`` [G, N, K]. ``shared`` are the axes out of G (0) and N (1) along which all have the same choice.
     """
     weights = start.copy()
-    slope = _times(start, gram) - cross  # half the error's gradient
+    every = slice(None)
+    slope = _times(start, gram, every, every) - cross  # half the error's gradient
     chosen = np.zeros((*start.shape[:2], len(blocks)), np.intp)
     for number, block in enumerate(blocks):
-        own = gram[:, block, block] if gram.ndim > 2 else gram[:, block]
         least, best = np.zeros(start.shape[:2]), np.zeros_like(start[..., block])
         for index, candidate in enumerate(candidates, 1):
             change = candidate(block) - start[..., block]
-            error = (change * (2 * slope[..., block] + _times(change, own))).sum(-1)
+            error = (change * (2 * slope[..., block] + _times(change, gram, block, block))).sum(-1)
             if shared:
                 error = np.broadcast_to(error.sum(shared, keepdims=True), least.shape)
             is_better = error < least
@@ -52,10 +52,14 @@ def choose_candidates(
             chosen[..., number] = np.where(is_better, index, chosen[..., number])
             np.copyto(best, change, where=is_better[..., None])
         weights[..., block] += best
-        if number + 1 < len(blocks) and gram.ndim > 2:
-            slope += best @ gram[:, block]
+        if number + 1 < len(blocks):
+            slope += _times(best, gram, block, every)
     return chosen, weights
 
 
-def _times(weights: Float64Array, gram: Float64Array) -> Float64Array:
-    return np.asarray(weights @ gram if gram.ndim > 2 else weights * gram[:, None])
+def _times(
+    weights: Float64Array, gram: Float64Array | RowGram, inputs: slice, outputs: slice
+) -> Float64Array:
+    if isinstance(gram, RowGram):
+        return gram.times(weights, inputs, outputs)
+    return np.asarray(weights @ gram[:, inputs, outputs])

@@ -13,27 +13,26 @@ from ops.array_types import Float64Array
 from ops.grids.fixed import Grid
 from ops.rounding.quadratic import Quadratic
 from ops.rounding.round_block import round_block
+from ops.rounding.row_space import BLOCK, RowQuadratic
 from ops.subnormals import keeps_subnormals
-
-BLOCK = 48  # inputs whose effect on each other is summed one by one, and on the rest by a matrix product
 
 
 @keeps_subnormals
-def gptq(quadratic: Quadratic, grid: Grid) -> Float64Array:
+def gptq(quadratic: Quadratic | RowQuadratic, grid: Grid) -> Float64Array:
     """Return weights [..., N, K] on the grid with a small error, by one pass over the inputs.
 
     Inputs go in the order of the hessian's diagonal, the largest first, which is the same in all groups.
     """
-    order, factor = quadratic.order, quadratic.unit_upper
+    order = quadratic.order
     target = np.ascontiguousarray(np.moveaxis(quadratic.target, -1, -2)[..., order, :])
-    rounded, change = np.zeros_like(target), np.zeros_like(target)  # [..., K, N]
+    rounded = np.zeros_like(target)  # [..., K, N]
+    elimination = quadratic.elimination(target.shape[-1])
     for start in range(0, len(order), BLOCK):
-        stop = min(start + BLOCK, len(order))
-        before = np.swapaxes(factor[..., :start, start:stop], -1, -2)
-        own = (..., slice(start, stop), slice(None))
-        wanted = target[own] - before @ change[..., :start, :]
-        near = -factor[..., start:stop, start:stop]
-        rounded[own], change[own] = round_block(grid, order[start:stop], wanted, target[own], near)
+        block = slice(start, min(start + BLOCK, len(order)))
+        own = (..., block, slice(None))
+        wanted, near = target[own] - elimination.before(block), -elimination.near(block)
+        rounded[own], change = round_block(grid, order[block], wanted, target[own], near)
+        elimination.add(block, change)
     result = np.empty_like(target)
     result[..., order, :] = rounded
     return np.ascontiguousarray(np.swapaxes(result, -1, -2))

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import Float64Array
+from ops.rounding.row_space import RowProblem, RowQuadratic, unit_upper
 from ops.subnormals import keeps_subnormals
 
 Solve = Callable[[Float64Array, Float64Array], NDArray[np.floating]]
@@ -75,9 +76,15 @@ class Quadratic:
     @cached_property
     def unit_upper(self) -> Float64Array:
         """U of U D U^T, the hessian of the inputs in their ``order``, with ones on its diagonal."""
-        lower = np.linalg.cholesky(self.ordered_hessian[..., ::-1, ::-1])
-        lower = lower / np.diagonal(lower, axis1=-2, axis2=-1)[..., None, :]
-        return np.ascontiguousarray(lower[..., ::-1, ::-1])
+        return unit_upper(self.ordered_hessian)[0]
+
+    def elimination(self, outputs: int) -> Elimination:
+        """Return what GPTQ adds to the inputs to come, for so many outputs."""
+        return Elimination(self.unit_upper, outputs)
+
+    def descent(self, difference: Float64Array) -> Descent:
+        """Return the slope of the error at the target less a ``difference`` [..., K, N] of ordered inputs."""
+        return Descent(self.ordered_hessian, difference)
 
     @keeps_subnormals
     def error(self, weights: Float64Array) -> float:
@@ -90,6 +97,48 @@ class Quadratic:
         difference = weights - self.target
         errors: Float64Array = np.sum(difference * (difference @ self.hessian), axis=-1, keepdims=True)
         return errors
+
+
+class Elimination:
+    """What the rounding errors of the inputs so far add to the wanted weights of those to come."""
+
+    def __init__(self, factor: Float64Array, outputs: int) -> None:
+        """Start before the first input with the factor U [..., K, K]."""
+        self._factor = factor
+        self._change = np.zeros((*factor.shape[:-1], outputs))
+
+    def before(self, block: slice) -> Float64Array:
+        """Return what those before a block add to its inputs: [..., B, N], to be subtracted."""
+        own = np.swapaxes(self._factor[..., : block.start, block], -1, -2)
+        return np.asarray(own @ self._change[..., : block.start, :])
+
+    def near(self, block: slice) -> Float64Array:
+        """Return the factor [..., B, B] of the inputs of a block on each other."""
+        return self._factor[..., block, block]
+
+    def add(self, block: slice, change: Float64Array) -> None:
+        """Note the rounding errors [..., B, N] of a block."""
+        self._change[..., block, :] = change
+
+
+class Descent:
+    """Half the descent of the error in the weights of each input, while blocks of inputs change."""
+
+    def __init__(self, hessian: Float64Array, difference: Float64Array) -> None:
+        """Start at the weights that the target less the difference is."""
+        self._hessian, self._slope = hessian, hessian @ difference
+
+    def slope(self, block: slice) -> Float64Array:
+        """Return that of a block, [..., B, N]."""
+        return self._slope[..., block, :]
+
+    def near(self, block: slice) -> Float64Array:
+        """Return the hessian [..., B, B] of a block."""
+        return self._hessian[..., block, block]
+
+    def add(self, block: slice, change: Float64Array) -> None:
+        """Note that weights of a block changed."""
+        self._slope -= self._hessian[..., :, block] @ change
 
 
 @keeps_subnormals
@@ -112,8 +161,8 @@ def shifted_target(problem: LayerProblem, damping: float, solve: Solve = np.lina
 
 @keeps_subnormals
 def quadratic(
-    problem: LayerProblem, damping: float, *, shift: bool, solve: Solve = np.linalg.solve
-) -> Quadratic:
+    problem: LayerProblem | RowProblem, damping: float, *, shift: bool, solve: Solve = np.linalg.solve
+) -> Quadratic | RowQuadratic:
     """Return the error around the shifted target, or around the float weights themselves.
 
     The error includes d |W - W0|^2, d as in shifted_target: weights that samples do not determine are
@@ -121,6 +170,8 @@ def quadratic(
     """
     if not 0 < damping < np.inf:
         raise ValueError(f"damping {damping:g} is not positive and finite")
+    if isinstance(problem, RowProblem):
+        return problem.form(damping, shift=shift)
     target = shifted_target(problem, damping, solve) if shift else problem.weight
     return Quadratic(target, damped(problem.gram, damping))
 

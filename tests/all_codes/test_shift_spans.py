@@ -12,6 +12,7 @@ from onnx import helper
 
 from ops.array_types import Feed
 from tests.helpers import build, tunable
+from tests.helpers.output_error import OutputError
 from transforms.all_codes.recorded_shifts import recorded_shifts, shifts_within
 from transforms.all_codes.share_shifts import shift_alike
 from transforms.all_codes.shift_spans import ShiftedSpan, shift_spans
@@ -19,7 +20,6 @@ from transforms.all_codes.use_all_codes import count_added
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.options import FinetuneOptions
-from transforms.finetune.output_error import OutputError
 from transforms.graph.constants import load
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph

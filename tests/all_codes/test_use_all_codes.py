@@ -9,11 +9,11 @@ import pytest
 from onnx import helper
 
 from tests.helpers import build, tunable
+from tests.helpers.output_error import OutputError
 from transforms.all_codes.share_shifts import on_all_codes
 from transforms.all_codes.use_all_codes import use_all_codes
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.options import FinetuneOptions
-from transforms.finetune.output_error import OutputError
 from transforms.graph.constants import load
 from transforms.model.copy_graph import copy_graph
 

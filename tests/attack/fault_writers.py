@@ -23,8 +23,6 @@ from tests.helpers import build
 from tools import convert_fp32_to_bf16
 from tools.cli.output_file import check_writable, write_array, write_text
 from transforms import model_io
-from transforms.finetune.checkpoint import Checkpoint
-from transforms.finetune.tune_layer import LayerSolution
 
 WIDE = 256  # of a model's weight: more than what stays inside of a model with external data
 REFUSED = 3
@@ -104,13 +102,6 @@ def _text(path: Path, version: int, force: bool) -> None:
     write_text(path, "\n".join(f"{version} {line}" for line in range(20_000)))
 
 
-def _checkpoint(path: Path, version: int, force: bool) -> None:
-    weights = np.random.default_rng(version).standard_normal((200, 200))
-    checkpoint = Checkpoint(path, "key")
-    checkpoint.put("gptq", version, LayerSolution("weights", weights, weights[0], None), {"version": version})
-    checkpoint.write()
-
-
 MODELS = ("one file", "external", "tool")
 STYLES: dict[str, Callable[[Path, int, bool], None]] = {
     "one file": _model,
@@ -118,7 +109,6 @@ STYLES: dict[str, Callable[[Path, int, bool], None]] = {
     "tool": _tool,
     "array": _array,
     "text": _text,
-    "checkpoint": _checkpoint,
 }
 
 

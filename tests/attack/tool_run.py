@@ -22,8 +22,6 @@ from pathlib import Path
 import onnx
 
 from tests.helpers.forked import forked
-from tools.jobs import finetune
-from transforms.finetune import checkpoint
 
 SECONDS = 25.0
 """Processor time of a run on a small file: thirty thousand nodes of functions take most of it."""
@@ -60,32 +58,19 @@ class Outcome:
     megabytes: float
 
 
-def run_tool(tool: str, arguments: Sequence[str], folder: Path, *, keep: Path | None = None) -> Outcome:
-    """Run ``tools.TOOL`` with arguments in a fork, with its temporary files under a folder.
-
-    ``keep`` is a checkpoint that is written at once, and stays when the tool is done.
-    """
+def run_tool(tool: str, arguments: Sequence[str], folder: Path) -> Outcome:
+    """Run ``tools.TOOL`` with arguments in a fork, with its temporary files under a folder."""
     for name in _HEAVY:
         importlib.import_module(name)
     for name in ("tmp", "log", "here"):
         (folder / name).mkdir(exist_ok=True)
 
-    def _tool() -> int:
-        if keep:
-            _keep_checkpoint()
-        return _run_here(tool, arguments, folder)
-
-    child = forked(_tool)
+    child = forked(lambda: _run_here(tool, arguments, folder))
     status, usage = _wait(child)
     log = folder / "log"
     texts = [(log / name).read_text(encoding="utf-8", errors="replace") for name in ("out", "err")]
     seconds = usage.ru_utime + usage.ru_stime
     return Outcome(os.waitstatus_to_exitcode(status), *texts, seconds, usage.ru_maxrss / 1024)
-
-
-def _keep_checkpoint() -> None:
-    checkpoint._EVERY = -1.0
-    finetune.Path.unlink = lambda path, missing_ok=False: None
 
 
 def _run_here(tool: str, arguments: Sequence[str], folder: Path) -> int:

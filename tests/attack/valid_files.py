@@ -137,22 +137,14 @@ def external() -> Files:
 
 @lru_cache
 def quantized() -> Files:
-    """Return a quantized model, the cache of its calibration, and a checkpoint of its tuning."""
+    """Return a quantized model, and the cache of its calibration."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         lay_out(folder, {"model.onnx": tunable.matmul_net().SerializeToString(), **samples()})
-        made = {n: folder / n for n in ("quantized.onnx", "ranges.json", "layers.npz")}
+        made = {n: folder / n for n in ("quantized.onnx", "ranges.json")}
         words = f"--input {folder}/model.onnx --output {made['quantized.onnx']} --config A8W8 --threads 1 "
         words += f"--calibration-data {folder}/data --calibration-cache {made['ranges.json']}"
         assert run_tool("quantize", words.split(), folder).code == 0
-        words = (
-            f"--float {folder}/model.onnx --quantized {made['quantized.onnx']} --output {folder}/tuned.onnx "
-        )
-        words += (
-            f"--data {folder}/data --checkpoint {made['layers.npz']} --algorithm adaround --num-iterations 3"
-        )
-        done = run_tool("finetune", words.split(), folder, keep=made["layers.npz"])
-        assert done.code == 0, done
         return {n: path.read_bytes() for n, path in made.items()}
 
 
@@ -167,7 +159,7 @@ def scenes() -> dict[str, Callable[[np.random.Generator], Scene]]:
     """Return what makes a scene of each kind."""
     return {
         "model": _of_model, "model again": _of_model, "external": _of_external, "samples": _of_samples,
-        "pictures": _of_pictures, "scheme": _of_scheme, "cache": _of_cache, "checkpoint": _of_checkpoint,
+        "pictures": _of_pictures, "scheme": _of_scheme, "cache": _of_cache, "tuned": _of_tuned,
         "results": _of_results, "looks": _of_looks, "grids": _of_grids, "stored": _of_stored,
     }  # fmt: skip
 
@@ -240,11 +232,11 @@ def _of_cache(random: np.random.Generator) -> Scene:
     return Scene("quantize", _QUANTIZE + "A8W8 --calibration-cache IN/ranges.json", files, ("ranges.json",))
 
 
-def _of_checkpoint(random: np.random.Generator) -> Scene:
+def _of_tuned(random: np.random.Generator) -> Scene:
     files = {"model.onnx": tunable.matmul_net().SerializeToString(), **samples(), **quantized()}
     options = "--float IN/model.onnx --quantized IN/quantized.onnx --output OUT/result.onnx --data IN/data "
-    options += "--algorithm adaround --num-iterations 3 --checkpoint IN/layers.npz"
-    return Scene("finetune", options, files, (str(_choose(("layers.npz", "quantized.onnx"), random)),))
+    options += "--algorithm adaround --num-iterations 3"
+    return Scene("finetune", options, files, ("quantized.onnx",))
 
 
 def _of_results(random: np.random.Generator) -> Scene:

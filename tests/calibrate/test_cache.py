@@ -161,23 +161,6 @@ def test_moments_along_several_axes_stay_beside_each_other(path: Path) -> None:
             )
 
 
-def test_a_file_of_the_first_format_is_read_as_what_it_is(path: Path) -> None:
-    """It had moments along one axis, and they serve that axis alone."""
-    wanted, _ = calibrate_cached(path, GRAPH, [], feeds(), channels=[("y", 1)])
-    content = json.loads(path.read_text())
-    ((entry,),) = [list(tensors.values()) for tensors in content["entries"].values()]
-    (entry["moments"],) = entry["moments"]
-    path.write_text(json.dumps({"format": "onnx-narrow calibration 1", "entries": content["entries"]}))
-    found, known = calibrate_cached(path, GRAPH, [], feeds(), channels=[("y", 1)])
-    assert known == 1
-    assert np.array_equal(
-        found.observed["y"].moments[1].mean_square, wanted.observed["y"].moments[1].mean_square
-    )
-    assert calibrate_cached(path, GRAPH, [], feeds(), channels=[("y", 0)])[1] == 0
-    assert json.loads(path.read_text())["format"] == "onnx-narrow calibration 2"
-    assert calibrate_cached(path, GRAPH, [], feeds(), channels=[("y", 0), ("y", 1)])[1] == 1
-
-
 def test_folders_are_known_by_what_they_hold(path: Path) -> None:
     """The name of the folder and the times of its files do not matter; how images are read does."""
     from PIL import Image

@@ -26,10 +26,10 @@ from tests.helpers.attention import (
     VALUES,
     WEIGHTS,
 )
+from tests.helpers.output_error import OutputError
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.channels.rotate_channels import HeadFinder
-from transforms.finetune.output_error import OutputError
 from transforms.graph.selection import select
 from transforms.model import graph_proto
 from transforms.move_outliers import move_outliers

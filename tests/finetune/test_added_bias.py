@@ -13,15 +13,13 @@ from onnx import helper
 
 from tests.finetune.test_finetune_weights import _squared
 from tests.helpers import build, tunable
+from tests.helpers.output_error import OutputError
 from transforms import model_io
-from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_model import finetune_model
-from transforms.finetune.finetune_weights import Memory, finetune_weights
-from transforms.finetune.options import LayerwiseOptions, is_held_out
-from transforms.finetune.output_error import OutputError
+from transforms.finetune.finetune_weights import finetune_weights
+from transforms.finetune.options import FinetuneOptions, is_held_out
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
-from transforms.model.copy_graph import copy_graph
 
 
 def _products(between: str, *, named: bool = True) -> onnx.ModelProto:
@@ -156,7 +154,7 @@ def test_models_of_a_float_type_get_no_sum_in_float32() -> None:
 def test_reported_errors_are_those_with_the_bias() -> None:
     float_graph, quantized = tunable.pair(SIGMOID, "MX6", DATA)
     reports = finetune_weights(float_graph, quantized, DATA).layers
-    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), LayerwiseOptions())]
+    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), FinetuneOptions())]
     names = [node.outputs[0].name for node in _adds(quantized)]
     by_name = {"m0": reports[0], "m1": reports[1], "y": reports[2]}
     assert names
@@ -169,14 +167,3 @@ def test_a_judge_that_never_agrees_leaves_no_add() -> None:
     before = _bytes(quantized)
     finetune_weights(float_graph, quantized, DATA, model_error=lambda: 1.0)
     assert _bytes(quantized) == before
-
-
-def test_a_checkpoint_puts_the_add_there_again(tmp_path: Path) -> None:
-    float_graph, quantized = tunable.pair(SIGMOID, "A8W8", DATA)
-    models = []
-    for _ in range(2):
-        checkpoint, graph = Checkpoint.open(tmp_path / "c.npz", "key"), copy_graph(quantized)
-        finetune_weights(float_graph, graph, DATA, memory=Memory(checkpoint, "r"))
-        checkpoint.write()
-        models.append(_bytes(graph))
-    assert models[0] == models[1] and _adds(graph)

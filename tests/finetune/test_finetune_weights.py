@@ -12,13 +12,11 @@ import pytest
 
 import ops
 from tests.helpers import tunable
+from tests.helpers.output_error import OutputError
 from transforms import model_io
-from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_model import finetune_model
-from transforms.finetune.finetune_weights import Memory, finetune_weights
-from transforms.finetune.options import FinetuneOptions, LayerwiseOptions, is_held_out
-from transforms.finetune.output_error import OutputError
-from transforms.finetune.tuned_layers import TunedLayers
+from transforms.finetune.finetune_weights import TunedLayers, finetune_weights
+from transforms.finetune.options import FinetuneOptions, is_held_out
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
@@ -87,7 +85,7 @@ def test_reported_errors_are_those_of_the_rows() -> None:
     """The first layer's inputs are the same before and after, so that its error can be measured directly."""
     float_graph, quantized = tunable.pair(CONV, "MX6", DATA)
     tuned = copy_graph(quantized)
-    options = LayerwiseOptions(least_rows=1 << 16)  # more than there are
+    options = FinetuneOptions(least_rows=1 << 16)  # more than there are
     report = finetune_weights(float_graph, tuned, DATA, options).layers[0]
     held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), options)]
     for graph, reported in ((quantized, report.before), (tuned, report.after)):
@@ -115,7 +113,7 @@ def test_another_seed_picks_other_rows() -> None:
     for seed in (0, 0, 1):
         tuned = copy_graph(quantized)
         done = finetune_weights(
-            float_graph, tuned, DATA, LayerwiseOptions(most_rows=1, least_rows=64, seed=seed)
+            float_graph, tuned, DATA, FinetuneOptions(most_rows=1, least_rows=64, seed=seed)
         )
         errors.append([layer.power for layer in done.layers])
     assert errors[0] == errors[1] != errors[2]
@@ -136,7 +134,7 @@ def test_a_memory_limit_changes_nothing(limit: int) -> None:
     float_graph, quantized = tunable.pair(CONV, "MX6", data)
     free, bounded = copy_graph(quantized), copy_graph(quantized)
     finetune_weights(float_graph, free, data)
-    finetune_weights(float_graph, bounded, data, LayerwiseOptions(memory_limit=limit))
+    finetune_weights(float_graph, bounded, data, FinetuneOptions(memory_limit=limit))
     same = [graph_proto.export_model(g).SerializeToString(deterministic=True) for g in (free, bounded)]
     assert same[0] == same[1]
 
@@ -150,7 +148,7 @@ def test_every_algorithm_helps(algorithm: str) -> None:
 
 def test_layers_of_some_operators_alone() -> None:
     float_graph, quantized = tunable.pair(CONV, "A8W8", DATA)
-    done = finetune_weights(float_graph, quantized, DATA, LayerwiseOptions(op_types=("Gemm",)))
+    done = finetune_weights(float_graph, quantized, DATA, FinetuneOptions(op_types=("Gemm",)))
     assert [layer.name for layer in done.layers] == ["dense"]
     assert {one.reason for one in done.left_alone} == {"its operator is not selected"}
 
@@ -158,7 +156,7 @@ def test_layers_of_some_operators_alone() -> None:
 def test_an_operator_that_is_not_there() -> None:
     float_graph, quantized = tunable.pair(CONV, "A8W8", DATA)
     with pytest.raises(ValueError, match="operator type 'MatMul': no layer of it"):
-        finetune_weights(float_graph, quantized, DATA, LayerwiseOptions(op_types=("MatMul",)))
+        finetune_weights(float_graph, quantized, DATA, FinetuneOptions(op_types=("MatMul",)))
 
 
 def test_too_few_samples() -> None:
@@ -193,7 +191,7 @@ def test_a_model_that_can_not_get_better_stays_as_it_is() -> None:
     assert done.attempt is None and done.graph is quantized and done.before == done.after == 0
 
 
-@pytest.mark.parametrize(("worse", "attempt"), [(0.999, "weights, biases and scales"), (1.1, None)])
+@pytest.mark.parametrize(("worse", "attempt"), [(0.999, "weights, biases and scales"), (1.3, None)])
 def test_one_output_that_gets_worse_is_enough(
     worse: float, attempt: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,58 +232,5 @@ def test_a_judge_that_never_agrees_changes_nothing() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 5, 6, 64])
 def test_a_fifth_of_the_samples_is_held_out(count: int) -> None:
-    held = [is_held_out(i, count, LayerwiseOptions()) for i in range(count)]
+    held = [is_held_out(i, count, FinetuneOptions()) for i in range(count)]
     assert sum(held) == max(1, count // 5)
-
-
-class _Interrupted(Exception):
-    pass
-
-
-@pytest.mark.parametrize("after", [1, 3])
-def test_a_checkpoint_goes_on_to_the_same_model(after: int, tmp_path: Path) -> None:
-    float_graph, quantized = tunable.pair(CONV, "A8W8", DATA)
-    options = FinetuneOptions("gptq")
-    whole = finetune_model(float_graph, quantized, DATA, options)
-
-    def stop(layer: object, done: int, total: int) -> None:
-        if done == after:
-            raise _Interrupted
-
-    path = tmp_path / "checkpoint.npz"
-    with pytest.raises(_Interrupted):
-        stored = Checkpoint.open(path, "key")
-        finetune_model(float_graph, quantized, DATA, options, checkpoint=stored, progress=stop)
-    seen: list[str] = []
-    again = finetune_model(
-        float_graph,
-        quantized,
-        DATA,
-        options,
-        checkpoint=Checkpoint.open(path, "key"),
-        progress=lambda layer, done, total: seen.append(layer.name),
-    )
-    same = [graph_proto.export_model(d.graph).SerializeToString(deterministic=True) for d in (whole, again)]
-    assert same[0] == same[1] and len(set(seen)) == 4
-    seconds = [layer.seconds for layer in again.walk.layers[:after]]
-    stored = Checkpoint.open(path, "key")
-    assert [stored.get(again.attempt or "", i)[1]["seconds"] for i in range(after)] == seconds  # type: ignore[index]
-
-
-def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.npz"
-    Checkpoint.open(path, "one").write()
-    with pytest.raises(ValueError, match="is of other models, data, options or versions"):
-        Checkpoint.open(path, "two")
-    path.write_bytes(b"nonsense")
-    with pytest.raises(ValueError, match="is not a checkpoint"):
-        Checkpoint.open(path, "one")
-
-
-def test_memory_of_layers_that_stay(tmp_path: Path) -> None:
-    float_graph, quantized = tunable.pair(CONV, "A8W8", DATA)
-    checkpoint = Checkpoint.open(tmp_path / "c.npz", "key")
-    finetune_weights(float_graph, quantized, DATA, model_error=lambda: 1.0, memory=Memory(checkpoint, "r"))
-    checkpoint.write()
-    found = Checkpoint.open(tmp_path / "c.npz", "key").get("r", 0)
-    assert found is not None and found[0] is None and found[1]["name"] == "conv"

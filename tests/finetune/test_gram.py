@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from transforms.finetune.gram import GramStats, total
+from transforms.finetune.gram import GramStats
+from transforms.finetune.layer_stats import total
 
 G, N, K, R = 3, 4, 5, 40
 RANDOM = np.random.default_rng(0)

@@ -1,77 +1,40 @@
-"""``auto`` tries AdaRound on its best grid. Oracle: held-out errors of the same layers without."""
+"""Gradient steps on the best grid and target. Oracle: held-out errors of the same layers without."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 
 from tests.helpers import tunable
-from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.collect_gram import open_sums
-from transforms.finetune.finetune_weights import Memory, finetune_weights
-from transforms.finetune.options import LayerwiseOptions
-from transforms.finetune.put_back import SomeLayers, unlearn
+from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.tune_layer import tune_layer
 from transforms.finetune.write_layer import current
 from transforms.layers.match_layers import match_layers
-from transforms.model import graph_proto
-from transforms.model.copy_graph import copy_graph
 
 CONV = tunable.conv_net()
 DATA = tunable.samples(CONV, 40)
 
 
-@pytest.mark.parametrize("name", ["W4A8", "MX6"])
-def test_no_layer_is_worse_for_them_and_some_are_better(name: str) -> None:
-    float_graph, quantized = tunable.pair(CONV, name, DATA)
+@pytest.mark.parametrize("algorithm", ["auto", "adaround", "adaquant"])
+def test_no_layer_is_worse_for_them_and_some_are_better(algorithm: str) -> None:
+    float_graph, quantized = tunable.pair(CONV, "W4A8", DATA)
     layers, _ = match_layers(float_graph, quantized)
-    options = LayerwiseOptions()
+    options = [FinetuneOptions(one) for one in ("gptq", algorithm)]
     shares = []
-    with open_sums(float_graph, quantized, DATA, layers, options) as sums:
+    with open_sums(float_graph, quantized, DATA, layers, options[0]) as sums:
         for number, layer in enumerate(layers):
             fit, held = sums.read(number)
-            found = [
-                tune_layer(layer, current(layer), fit, held, options, learn=learn) for learn in (False, True)
-            ]
-            assert found[1].best.what.endswith("learned") == (found[1].after < found[0].after)
-            other = found[1].unlearned
-            assert (other is not None) == (found[1].after < found[0].after)
-            assert other is None or np.array_equal(other.best.weights, found[0].best.weights)
-            assert other is None or other.after == found[0].after
-            shares.append(found[1].after / found[0].after)
+            plain, found = (tune_layer(layer, current(layer), fit, held, one) for one in options)
+            assert found.best.what.endswith("learned") == (found.after < plain.after)
+            shares.append(found.after / plain.after)
             sums.forget(number)
     assert max(shares) <= 1 and min(shares) < 0.99
 
 
-def test_a_tuned_model_is_made_without_them(tmp_path: Path) -> None:
-    """Other layers stay as they are, and a checkpoint knows both. Oracle: weights before they are learned."""
-    float_graph, quantized = tunable.pair(CONV, "W4A8", DATA)
-    memory = Memory(Checkpoint.open(tmp_path / "checkpoint", "key"), "all")
-    graph, again = copy_graph(quantized), copy_graph(quantized)
-    walked = finetune_weights(float_graph, graph, DATA, memory=memory)
-    memory.checkpoint.write()
-    known = Memory(Checkpoint.open(tmp_path / "checkpoint", "key"), "all")
-    resumed = finetune_weights(float_graph, again, DATA, memory=known)
-    learned = {i for i, layer in enumerate(walked.layers) if layer.what.endswith("learned")}
-    assert learned and walked.unlearned.keys() == resumed.unlearned.keys() == learned
-    made = []
-    for one in (walked, resumed):
-        some = SomeLayers((float_graph, quantized), [one.matched], sorted(one.changed), (), ())
-        plain, layers = unlearn(some, one)
-        made.append(graph_proto.export_model(plain).SerializeToString(deterministic=True))
-        assert not any(layer.what.endswith("learned") for layer in layers.layers)
-    assert made[0] == made[1]
-    for number, layer in enumerate(match_layers(float_graph, plain)[0]):
-        wanted = walked.unlearned[number][0] if number in learned else current(walked.matched[number])
-        assert np.allclose(current(layer).weights, wanted.weights, rtol=1e-6, atol=1e-7)
-
-
-def test_a_chosen_algorithm_is_left_alone() -> None:
-    float_graph, quantized = tunable.pair(CONV, "W4A8", DATA)
+def test_auto_learns_no_roundings_of_blocks() -> None:
+    float_graph, quantized = tunable.pair(CONV, "MX6", DATA)
     layers, _ = match_layers(float_graph, quantized)
-    options = LayerwiseOptions("gptq")
-    with open_sums(float_graph, quantized, DATA, layers, options) as sums:
+    with open_sums(float_graph, quantized, DATA, layers, FinetuneOptions()) as sums:
         fit, held = sums.read(0)
-        assert "learned" not in tune_layer(layers[0], current(layers[0]), fit, held, options).best.what
+        found = tune_layer(layers[0], current(layers[0]), fit, held, FinetuneOptions())
+        assert "learned" not in found.best.what and found.after < found.before

@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests.helpers import tunable
-from transforms.finetune.stored_input import LayerInput, layer_input
+from transforms.finetune.row_sums import LayerInput, layer_input
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers
 from transforms.run.activation_store import ActivationStore

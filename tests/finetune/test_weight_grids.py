@@ -3,7 +3,6 @@ tuning has not seen."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,9 @@ from onnx import helper
 
 from ops.integers import ALPHAS, dequantize, quantize
 from tests.helpers import build, tunable
-from transforms.finetune.checkpoint import Checkpoint
+from tests.helpers.output_error import OutputError
 from transforms.finetune.finetune_model import finetune_model
-from transforms.finetune.finetune_weights import Memory, finetune_weights
-from transforms.finetune.output_error import OutputError
+from transforms.finetune.finetune_weights import finetune_weights
 from transforms.finetune.weight_grids import layer_grids
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
@@ -163,17 +161,6 @@ def test_a_zero_point_that_was_left_out_is_written() -> None:
     assert dequantizer.inputs[2].values.dtype == np.uint8 and dequantizer.inputs[2].values > 0
 
 
-def test_checkpoints_keep_zero_points(tmp_path: Path) -> None:
-    float_graph, quantized = tunable.pair(CONV, "W4A8", DATA, weight="uint4")
-    models, path = [], tmp_path / "c.npz"
-    for _ in range(2):
-        checkpoint, graph = Checkpoint.open(path, "key"), copy_graph(quantized)
-        done = finetune_weights(float_graph, graph, DATA, memory=Memory(checkpoint, "r"))
-        checkpoint.write()
-        models.append(graph_proto.export_model(graph).SerializeToString(deterministic=True))
-    assert models[0] == models[1] and any("other scale" in layer.what for layer in done.layers)
-
-
 @pytest.mark.parametrize("name", ["A8W8", "XINT8", "U8S8", "W4A8", "BF16", "BFP16", "MX6", "MXFP4E2M1"])
 def test_stacks_of_matrices_get_better(name: str) -> None:
     float_graph, quantized = tunable.pair(STACKS, name, STACKS_DATA)
@@ -221,14 +208,12 @@ def test_groups_of_a_transposed_convolution_with_scales_in_common_get_better() -
 
 def test_reported_errors_of_stacks_are_those_of_the_samples() -> None:
     from tests.finetune.test_finetune_weights import _squared
-    from transforms.finetune.options import LayerwiseOptions, is_held_out
+    from transforms.finetune.options import FinetuneOptions, is_held_out
 
     float_graph, quantized = tunable.pair(STACKS, "MX6", STACKS_DATA)
     tuned = copy_graph(quantized)
     report = finetune_weights(float_graph, tuned, STACKS_DATA).layers[0]
-    held = [
-        feed for i, feed in enumerate(STACKS_DATA) if is_held_out(i, len(STACKS_DATA), LayerwiseOptions())
-    ]
+    held = [feed for i, feed in enumerate(STACKS_DATA) if is_held_out(i, len(STACKS_DATA), FinetuneOptions())]
     for graph, reported in ((quantized, report.before), (tuned, report.after)):
         assert np.isclose(_squared(float_graph, graph, "a1", held), reported, rtol=1e-4)  # float32 sums
 

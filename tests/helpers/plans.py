@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from ops.array_types import Feed
+from tests.helpers.output_error import OutputError
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.finetune.output_error import OutputError
 from transforms.graph import walk
 from transforms.lift_constants import lift_constants
 from transforms.pipelines.quantize_graph import quantize_graph

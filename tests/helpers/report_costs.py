@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers.serial_executor import SerialExecutor
 from transforms.compare import measure_run
-from transforms.run.tasks import SerialExecutor
 
 _RUNS = 2
 

@@ -12,13 +12,12 @@ from onnx import helper
 
 import ops
 from tests.helpers import build, tunable
-from transforms.finetune import judged_samples
+from tests.helpers.output_error import OutputError
 from transforms.finetune.finetune_model import finetune_model
-from transforms.finetune.finetune_weights import finetune_weights
-from transforms.finetune.gram import GramStats, SharedGramStats
-from transforms.finetune.options import LayerwiseOptions, is_held_out
-from transforms.finetune.output_error import OutputError
-from transforms.finetune.tuned_layers import TunedLayers
+from transforms.finetune.finetune_weights import TunedLayers, finetune_weights
+from transforms.finetune.gram import GramStats
+from transforms.finetune.layer_stats import SharedGramStats
+from transforms.finetune.options import FinetuneOptions, is_held_out
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
@@ -161,7 +160,7 @@ def test_sums_of_users_without_bias_are_those_over_all_rows() -> None:
 
 def _squared(float_graph: gs.Graph, graph: gs.Graph, names: list[str]) -> float:
     """Return the squared error of tensors on held-out samples, as ONNX Runtime makes them."""
-    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), LayerwiseOptions())]
+    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), FinetuneOptions())]
     made = []
     for source in (float_graph, graph):
         model = graph_proto.export_model(source)
@@ -197,9 +196,7 @@ def test_layers_behind_see_the_weight_that_all_users_have_now(name: str) -> None
 
 
 @pytest.mark.parametrize("name", ["A8W8", "XINT8", "U8S8", "W4A8", "BF16", "MX6"])
-def test_models_that_share_weights_get_better(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By noise the whole network in MX6 loses: less is kept then, for 0.24 dB."""
-    monkeypatch.setattr(judged_samples, "noisy", lambda _: [])
+def test_models_that_share_weights_get_better(name: str) -> None:
     float_graph, quantized = tunable.pair(TWINS, name, DATA)
     done = finetune_model(float_graph, quantized, DATA)
     errors = OutputError(float_graph, UNSEEN)
@@ -207,12 +204,12 @@ def test_models_that_share_weights_get_better(name: str, monkeypatch: pytest.Mon
     assert done.walk.layers[0].is_kept
 
 
-@pytest.mark.parametrize(("name", "gain"), [("BF16", 0.0), ("MX6", 0.0), ("W4A8", 0.8)])
+@pytest.mark.parametrize(("name", "gain"), [("BF16", 0.0), ("MX6", 0.0), ("W4A8", 0.5)])
 def test_one_weight_that_is_read_in_steps_gets_no_worse(name: str, gain: float) -> None:
     """What each step reads changes with the weight: the model's outputs have the last word.
 
     Weights that fit every step better make these models worse on new samples, by 0.05 dB in BF16 and by
-    1.0 dB in MX6, and are refused; with 4 bits a bias gains 0.9 dB.
+    1.0 dB in MX6, and are refused; with 4 bits there is a gain.
     """
     float_graph, quantized = tunable.pair(STEPS, name, STEPS_DATA)
     done = finetune_model(float_graph, quantized, STEPS_DATA)
@@ -256,7 +253,7 @@ def test_a_bias_that_layers_of_other_weights_share_keeps_none_of_them_back() -> 
 
 def test_operators_of_a_shared_weight_are_asked_for_together() -> None:
     float_graph, quantized = tunable.pair(TWINS, "A8W8", DATA)
-    done: TunedLayers = finetune_weights(float_graph, quantized, DATA, LayerwiseOptions(op_types=("Conv",)))
+    done: TunedLayers = finetune_weights(float_graph, quantized, DATA, FinetuneOptions(op_types=("Conv",)))
     assert len(done.layers) == 2 and not done.left_alone
 
 
@@ -280,8 +277,8 @@ def test_an_operator_that_shares_all_its_weights_with_others_is_not_tuned_alone(
     data = tunable.samples(model)
     float_graph, quantized = tunable.pair(model, "A8W8", data)
     with pytest.raises(ValueError, match=r"'MatMul': no layer .* '(gemm|product)' \(.*\) and '"):
-        finetune_weights(float_graph, quantized, data, LayerwiseOptions(op_types=("MatMul",)))
-    done = finetune_weights(float_graph, quantized, data, LayerwiseOptions(op_types=("Gemm", "Conv")))
+        finetune_weights(float_graph, quantized, data, FinetuneOptions(op_types=("MatMul",)))
+    done = finetune_weights(float_graph, quantized, data, FinetuneOptions(op_types=("Gemm", "Conv")))
     assert [layer.name for layer in done.layers] == ["conv"]
     assert {(one.name, one.reason) for one in done.left_alone} == {
         ("gemm", "it shares its weight with an operator that is not selected"),

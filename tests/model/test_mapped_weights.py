@@ -17,9 +17,8 @@ from transforms.files.mapped_file import file_of
 from transforms.graph import walk
 from transforms.graph.lazy_values import LARGE, Computed, is_weightless
 from transforms.model import read_model
+from transforms.model.mapped_weights import pieces, without_raw_data
 from transforms.model.read_model import ModelError
-from transforms.model.wire_format import pieces
-from transforms.model.wire_scan import without_raw_data
 from transforms.runtime import session
 from transforms.saturate import saturate
 

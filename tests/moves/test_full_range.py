@@ -9,13 +9,13 @@ from onnx import helper
 
 from tests.all_codes.test_use_all_codes import CLOSE, DATA, NET, PADDED, PADDED_DATA
 from tests.helpers import build, tunable
+from tests.helpers.output_error import OutputError
 from transforms.all_codes.recorded_shifts import recorded_shifts
 from transforms.all_codes.share_shifts import on_all_codes, shift_alike
 from transforms.all_codes.use_all_codes import use_all_codes
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.options import FinetuneOptions
-from transforms.finetune.output_error import OutputError
 from transforms.graph.constants import load
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph

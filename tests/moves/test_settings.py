@@ -8,8 +8,8 @@ import pytest
 from onnx import helper
 
 from tests.helpers.judged_networks import NETWORKS, network, quantized, ratio, samples
-from transforms.calibrate.shared_samples import Sharing
 from transforms.judge import budget
+from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
 from transforms.scheme import preset
 
@@ -42,7 +42,7 @@ def test_unseen_samples_gain_over_the_rules_and_over_the_best_uniform_setting(co
 def test_the_choice_is_the_same_for_any_number_of_threads_and_processes() -> None:
     model, scheme, feeds = network(3, 1.5, 4.0), preset("U8S8"), samples(8, 1)
     first, done = quantized(model, scheme, feeds)
-    for data in ({"run": RunOptions(threads=1)}, {"run": RunOptions(threads=4)}, {"sharing": Sharing()}):
+    for data in ({"run": RunOptions(threads=1)}, {"run": RunOptions(threads=4)}, {"workers": Workers()}):
         again, other = quantized(model, scheme, feeds, **data)
         assert again == first
         assert other.record == done.record

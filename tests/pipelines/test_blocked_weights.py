@@ -12,10 +12,10 @@ import onnxruntime
 import pytest
 
 from tests.helpers import blocked_nets, tunable
+from tests.helpers.output_error import OutputError
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.fit_scales import fit_scales
-from transforms.finetune.output_error import OutputError
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import quantize_graph

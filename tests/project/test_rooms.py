@@ -28,7 +28,6 @@ ROOMS = [
         "deploy",
         "plan",
         "algebra",
-        "gradients",
         "runtime",
         "opset",
         "channels",

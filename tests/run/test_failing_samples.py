@@ -11,11 +11,10 @@ import pytest
 from tests.helpers import corpus
 from transforms import model_io
 from transforms.calibrate.calibrate import calibrate
-from transforms.calibrate.shared_samples import Sharing
 from transforms.graph.typed import Graph
 from transforms.run.failing_samples import failing
 from transforms.run.run_model import open_model
-from transforms.run.tasks import SerialExecutor
+from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
 
 TEXT = "(int64[N] i) => (float[N] y) <float[2] t = {1, 2}> { g = Gather(t, i) y = Neg(g) }"
@@ -74,8 +73,8 @@ def test_errors_in_own_words_pass(graph: Graph) -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_ranges_of_a_prepared_model_that_fails(graph: Graph, shared: bool) -> None:
     _shorten(graph)
-    sharing = Sharing(SerialExecutor) if shared else None
+    workers = Workers() if shared else None
     with pytest.raises(
         ValueError, match=f"the prepared model fails: {BOUNDS}; '.*float.onnx' runs on the same"
     ):
-        calibrate(graph, ["g"], [("near", NEAR)], run=RunOptions(), sharing=sharing)
+        calibrate(graph, ["g"], [("near", NEAR)], run=RunOptions(), workers=workers)

@@ -12,7 +12,7 @@ from onnx import helper
 
 from ops.metrics import Sums
 from tests.helpers import build, tunable
-from transforms.finetune.output_error import OutputError
+from tests.helpers.output_error import OutputError
 from transforms.model import graph_proto
 from transforms.run.activation_store import ActivationStore
 from transforms.run.run_each import run_each, with_fixed_threads
@@ -82,5 +82,5 @@ def test_errors_of_outputs_are_the_same_on_any_number_of_threads() -> None:
         one.add(array := wanted.run(feed)["y"], array)
     powers = [one.baseline_energy for one in sums]
     for threads in (1, 2, 6):
-        found = OutputError(graph, DATA, None, RunOptions(threads=threads, optimize=False)).each(graph)
+        found = OutputError(graph, DATA, RunOptions(threads=threads, optimize=False)).each(graph)
         assert not found.errors.any() and np.array_equal(found.powers[:, 0], powers)

@@ -12,7 +12,7 @@ import pytest
 from tests.helpers import tunable
 from tests.helpers.conversion import convert
 from transforms.run.run_model import open_model
-from transforms.runtime import on_provider
+from transforms.runtime import devices
 from transforms.runtime.session import MissingKernelError, RunOptions, open_session, why_not_on
 from transforms.scheme.targets import TARGETS
 
@@ -30,7 +30,7 @@ class Asked:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, used: list[str], printed: str = "") -> None:
         self.options: dict[str, Any] = {}
         self.used, self.error = used, ""
-        on_provider._missing_libraries.cache_clear()
+        devices._missing_libraries.cache_clear()
         monkeypatch.setattr(ort, "get_available_providers", lambda: [CUDA, CPU])
         monkeypatch.setattr(ort, "preload_dlls", lambda: print(printed), raising=False)
         monkeypatch.setattr(ort, "set_default_logger_severity", lambda _: None)
@@ -49,7 +49,7 @@ class Asked:
 @pytest.fixture(autouse=True)
 def _fresh() -> Any:
     yield
-    on_provider._missing_libraries.cache_clear()
+    devices._missing_libraries.cache_clear()
 
 
 def _open(provider: str, tmp_path: Any) -> None:

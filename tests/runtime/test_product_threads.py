@@ -9,10 +9,10 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from tests.helpers import build, tunable
 from transforms.finetune.finetune_weights import finetune_weights
-from transforms.finetune.options import LayerwiseOptions
+from transforms.finetune.options import FinetuneOptions
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
-from transforms.run.processes import open_processes
+from transforms.run.workers import open_processes
 from transforms.runtime.product_threads import products_on_one_thread
 
 SIZE = 300
@@ -49,7 +49,7 @@ def test_tuning_does_not_depend_on_the_number_of_threads() -> None:
     model = build.model([helper.make_node("MatMul", ["x", "w"], ["y"], "product")], [x], [y], {"w": weight})
     data = [{"x": random.standard_normal((16, SIZE)).astype(np.float32)} for _ in range(30)]
     float_graph, quantized = tunable.pair(model, "W4A8", data)
-    found, options = [], LayerwiseOptions(algorithm="gptq")
+    found, options = [], FinetuneOptions(algorithm="gptq")
     for threads in (1, 2):
         graph = copy_graph(quantized)
         with threadpool_limits(limits=threads, user_api="blas"):

@@ -14,7 +14,6 @@ import pytest
 from tests.helpers import tasks
 from tests.helpers.tool_process import ROOT, wait_for
 from tools.cli import dask_executor, executors
-from transforms.run.tasks import TaskLog, run_tasks
 
 pytest.importorskip("distributed")
 
@@ -60,7 +59,7 @@ def test_a_scheduler_without_workers(
     assert dask_executor._PATIENCE == 30
     monkeypatch.setattr(dask_executor, "_PATIENCE", 1.0)
     words = rf"^the Dask scheduler at '{cluster.address}' has no worker, and none came in 1 s$"
-    with pytest.raises(ValueError, match=words), executors.workers(1, cluster.address)():
+    with pytest.raises(ValueError, match=words), dask_executor.open_dask(cluster.address, 1):
         pass
 
 
@@ -69,16 +68,17 @@ def test_a_scheduler_that_is_lost_at_work(
 ) -> None:
     cluster.add_worker()
 
-    def _lose(*_: object) -> None:
+    items = [tasks.LateSquare(n, n - 2.0, str(tmp_path)) for n in (2.0, 1200.0)]
+    with (
+        pytest.raises(ValueError, match=rf"^no Dask scheduler answers at '{cluster.address}': ") as caught,
+        executors.workers(1, cluster.address) as workers,
+    ):
+        results = workers.map(tasks.late_square, items)
+        assert next(results) == (4.0,)
         monkeypatch.setattr(dask_executor, "_PATIENCE", 1.0)  # in the second attempt
         cluster.scheduler.kill()
-
-    items = {str(n): tasks.LateSquare(n, n - 2.0, str(tmp_path)) for n in (2.0, 1200.0)}
-    workers = executors.workers(1, cluster.address)
-    log = TaskLog(tmp_path / "log")
-    with pytest.raises(ValueError, match=rf"^no Dask scheduler answers at '{cluster.address}': ") as caught:
-        run_tasks(tasks.late_square, items, workers, log, _lose)
-    assert "\n" not in str(caught.value) and log.get("2.0") == (4.0,)
+        next(results)
+    assert "\n" not in str(caught.value)
 
 
 def test_the_last_worker_is_lost_at_work(
@@ -86,14 +86,16 @@ def test_the_last_worker_is_lost_at_work(
 ) -> None:
     worker = cluster.add_worker()
 
-    def _lose(*_: object) -> None:
+    items = [tasks.LateSquare(n, n - 2.0, str(tmp_path)) for n in (2.0, 1200.0)]
+    with (
+        pytest.raises(ValueError, match=r"has no worker, and none came in 1 s$"),
+        executors.workers(1, cluster.address) as workers,
+    ):
+        results = workers.map(tasks.late_square, items)
+        next(results)
         monkeypatch.setattr(dask_executor, "_PATIENCE", 1.0)
         worker.kill()
-
-    items = {str(n): tasks.LateSquare(n, n - 2.0, str(tmp_path)) for n in (2.0, 1200.0)}
-    workers = executors.workers(1, cluster.address)
-    with pytest.raises(ValueError, match=r"has no worker, and none came in 1 s$"):
-        run_tasks(tasks.late_square, items, workers, TaskLog(tmp_path / "log"), _lose)
+        next(results)
 
 
 def test_a_local_worker_that_is_lost_before_it_is_ready(
@@ -104,6 +106,6 @@ def test_a_local_worker_that_is_lost_before_it_is_ready(
         f"import os\nif not os.path.exists({str(mark)!r}):\n    open({str(mark)!r}, 'w')\n    os._exit(1)\n"
     )
     monkeypatch.setattr(dask_executor, "_IGNORE_INTERRUPTS", dies_once)
-    items = {"2.0": tasks.LateSquare(2.0, 0.0, str(tmp_path))}
-    found = run_tasks(tasks.late_square, items, executors.workers(1, "local"), TaskLog(tmp_path / "log"))
-    assert found == {"2.0": (4.0,)} and mark.exists()
+    with executors.workers(1, "local") as workers:
+        found = list(workers.map(tasks.late_square, [tasks.LateSquare(2.0, 0.0, str(tmp_path))]))
+    assert found == [(4.0,)] and mark.exists()

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +16,12 @@ import pytest
 
 from ops.rounding import ALGORITHMS
 from tests.helpers import build, tunable
+from tests.helpers.output_error import OutputError
 from tools import finetune, quantize
 from tools.cli import command_line
-from tools.cli.data_options import open_samples
 from tools.jobs import finetune_options
 from tools.jobs.finetune_options import FinetuneJob
 from transforms import model_io
-from transforms.finetune.output_error import OutputError
 from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.model import provenance
 from transforms.runtime import devices
@@ -154,7 +152,6 @@ def test_selective_update(folder: Path) -> None:
         (["--target-op-type", "MatMul"], "operator type 'MatMul': no layer of it can be tuned"),
         (["--output-index", "1"], "output 1 is not there, the model has 1"),
         (["--data-size", "1"], "1 sample, at least 2 are needed"),
-        (["--checkpoint", "no/folder/file"], "folder 'no/folder' does not exist"),
         (["--infer-device", "cuda:0"], "inference on 'cuda:0' needs onnxruntime-gpu"),
         (["--infer-device", "hip:0"], "inference on 'hip:0' needs onnxruntime-migraphx or onnxruntime-rocm"),
         (["--optim-device", "hip:0"], "linear algebra on 'hip:0' needs CuPy built for ROCm and a HIP device"),
@@ -256,84 +253,12 @@ def test_external_data_of_the_float_model_is_never_overwritten(
     assert (folder / "tuned.onnx.data").read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["tuned.onnx", "./tuned.onnx"])
-def test_a_checkpoint_in_the_place_of_the_output(
-    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert _run(folder, "--checkpoint", f"{folder}/{name}") == 1
-    assert "is the output itself" in capsys.readouterr().err
-
-
-def test_a_file_that_is_no_checkpoint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = (folder / "float.onnx").read_bytes()
-    assert _run(folder, "--checkpoint", str(folder / "float.onnx")) == 1
-    assert capsys.readouterr().err.endswith("float.onnx' is not a checkpoint: it is not a .npz archive\n")
-    assert (folder / "float.onnx").read_bytes() == before
-
-
 def test_an_existing_output_takes_force(folder: Path) -> None:
     (folder / "tuned.onnx").write_bytes(b"before")
     assert _run(folder) == 1
     assert (folder / "tuned.onnx").read_bytes() == b"before"
     assert _run(folder, "--force") == 0
     assert (folder / "tuned.onnx").read_bytes() != b"before"
-
-
-def test_an_interrupted_run_goes_on(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from tools.cli.progress import Progress
-
-    assert _run(folder, output="whole.onnx") == 0
-    checkpoint = folder / "checkpoint.npz"
-    show = Progress.show
-
-    def interrupt(self: object, done: int, total: int, note: str) -> None:
-        if done == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Progress, "show", interrupt)
-    assert _run(folder, "--checkpoint", str(checkpoint)) == 130
-    assert "interrupted" in capsys.readouterr().err
-    assert checkpoint.exists() and not (folder / "tuned.onnx").exists()
-    monkeypatch.setattr(Progress, "show", show)
-    assert _run(folder, "--checkpoint", str(checkpoint)) == 0
-    assert _weights(folder / "tuned.onnx") == _weights(folder / "whole.onnx")
-    assert not checkpoint.exists()
-
-
-def test_a_checkpoint_of_other_options(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from transforms.finetune.checkpoint import Checkpoint
-
-    Checkpoint.open(folder / "checkpoint.npz", "another run").write()
-    assert _run(folder, "--checkpoint", str(folder / "checkpoint.npz")) == 1
-    assert "is of other models, data, options or versions" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("what", ["following_relu", "provider", "package", "runtime"])
-def test_a_checkpoint_is_of_one_version_and_of_all_options_that_change_numbers(
-    folder: Path, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tools.jobs import finetune as finetune_file
-
-    paths = [f"--{name}={folder / name}" for name in ("float", "quantized", "output", "data", "checkpoint")]
-    job = command_line.parse(finetune._parser(), FinetuneJob, paths)
-    graph = model_io.load(folder / "float.onnx")
-
-    def _key() -> str:
-        found = finetune_file._shared(job, graph, graph, open_samples(job, graph)).checkpoint
-        assert found is not None
-        return found.key
-
-    before = _key()
-    assert _key() == before
-    if what == "package":
-        monkeypatch.setattr(provenance, "version", lambda: "0.0.0")
-    elif what == "runtime":
-        monkeypatch.setattr(onnxruntime, "__version__", "0.0.0")
-    else:
-        job = replace(job, **{what: {"following_relu": True, "provider": "CUDA"}[what]})
-    assert _key() != before
 
 
 def test_options_reach_the_walk() -> None:

@@ -21,7 +21,6 @@ from tests.helpers import build
 from tests.helpers.bombs import folded
 from tools import infer, quantize
 from transforms.files.named_file import named
-from transforms.finetune.checkpoint import Checkpoint
 from transforms.run.array_files import MOST_PIXELS, read_array
 from transforms.run.feeds import open_feeds
 from transforms.runtime.inputs import ModelInput
@@ -139,15 +138,6 @@ def test_damaged_archive(tmp_path: Path, damage: Callable[[Path], None]) -> None
     np.savez_compressed(tmp_path / "a.npz", x=np.arange(1000, dtype=np.float32))
     damage(tmp_path / "a.npz")
     assert refused(tmp_path).startswith(f"'{tmp_path / 'a.npz'}' cannot be read: ")
-
-
-@pytest.mark.parametrize("damage", [_encrypt, _set_method, _garble])
-def test_damaged_checkpoint(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    path = tmp_path / "layers.npz"
-    np.savez_compressed(path, x=np.arange(1000, dtype=np.float32))
-    damage(path)
-    with pytest.raises(ValueError, match=r"layers\.npz' is not a checkpoint: "):
-        Checkpoint.open(path, "key")
 
 
 def _png(width: int, height: int) -> bytes:

@@ -56,8 +56,8 @@ ALWAYS = {
     "check": "help verbose input target",
     "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels allow_missing",
     "finetune": "help verbose float_model quantized output data limit algorithm fixed_seed batch_size "
-    "target_op_type selective_update following_relu output_index optim_device memory_limit checkpoint force "
-    "jobs dask resume save_as_external_data functions threads storage",
+    "target_op_type selective_update following_relu output_index optim_device memory_limit force "
+    "jobs dask save_as_external_data functions threads storage",
     "formats": "help verbose input plot",
     "infer": "help verbose input output force data time provider threads",
     "inspect": "help verbose input against json",
@@ -90,7 +90,7 @@ def _cases() -> list[tuple[str, str, str]]:
                 "--saturate-activations goes with --format",
             ),
         ]
-    measured = ("--sensitivity measured", "--sensitivity trace", "--metric l2", "--output-index 0")
+    measured = ("--metric l2", "--output-index 0")
     measured += ("--data-size 3", "--labels l.npy", "--calibration-cache f", "--jobs 1", "--dask local")
     measured += ("--resume r", "--json f", "--csv f", "--chart f.svg", "--plot f.svg", "--memory-limit 1G")
     tool = "auto_mixed_precision"
@@ -116,7 +116,7 @@ def _cases() -> list[tuple[str, str, str]]:
         (tool, "--analyze-only --data d --plot p.svg", "--plot draws the models tried"),
         (
             tool,
-            "--output n --data d --resume r --dask tcp://a:1 --jobs 1",
+            "--output n --data d --dask tcp://a:1 --jobs 1",
             "--jobs goes with --dask local: the cluster at 'tcp://a:1' has its own workers",
         ),
     ]
@@ -130,9 +130,7 @@ def _cases() -> list[tuple[str, str, str]]:
             "--provider cpu --infer-device cpu",
             "--provider and --infer-device both select a device",
         ),
-        ("finetune", "--checkpoint c --resume r", "--checkpoint and --resume both store tuned layers"),
-        ("finetune", "--dask tcp://a:1", "--dask with the address of a scheduler needs --resume"),
-        ("finetune", "--dask tcp://a:1 --resume r --jobs 2", "--jobs goes with --dask local: "),
+        ("finetune", "--dask tcp://a:1 --jobs 2", "--jobs goes with --dask local: "),
         ("evaluate", "--force", "--force goes with --json or --csv"),
         ("evaluate", "--json a --csv ./a", "--json and --csv are the same file, 'a'"),
         ("formats", "--force", "--force goes with --plot"),
@@ -145,7 +143,6 @@ def _cases() -> list[tuple[str, str, str]]:
             "--calibration-cache f",
             "--jobs 2",
             "--dask local",
-            "--resume r",
             "--memory-limit 1G",
             "--fast",
             "--all-codes free",
@@ -165,16 +162,7 @@ def _cases() -> list[tuple[str, str, str]]:
     ]
     cases += [("quantize", f"{run} --random-data 3 --data d", "--random-data and --data do not")]
     cases += [
-        (
-            "quantize",
-            f"{run} --data d --dask tcp://a:1",
-            "--dask with the address of a scheduler needs --resume",
-        ),
-        (
-            "quantize",
-            f"{run} --data d --dask tcp://a:1 --resume r --jobs 2",
-            "--jobs goes with --dask local: ",
-        ),
+        ("quantize", f"{run} --data d --dask tcp://a:1 --jobs 2", "--jobs goes with --dask local: "),
     ]
     alone = ("--storage packed", "--data d", "--calibration-cache f", "--random-data 3", "--force")
     alone += ("--save_as_external_data", "--no-functions", "--allow-code")
@@ -280,7 +268,7 @@ WITH_A_SCHEME = [
     ),
     *(
         ("quantize", "MX9", f"--data d {one}", f"{one.split()[0]} goes with {SHARED} mx9")
-        for one in ("--jobs 1", "--dask local", "--resume r")
+        for one in ("--jobs 1", "--dask local")
     ),
     (
         "quantize",
@@ -294,8 +282,6 @@ WITH_A_SCHEME = [
         "--data d --calibration-cache f",
         f"--calibration-cache goes with {MEASURED} bfloat16, bfp16",
     ),
-    ("auto_mixed_precision", "BF16_MIXED_BFP16", "--data d --jobs 2", "--jobs goes with --sensitivity meas"),
-    ("auto_mixed_precision", "BF16_MIXED_BFP16", "--data d --dask local", "--dask goes with --sensitivity m"),
     ("quantize", "BF16", "--allow-code", "--allow-code goes with a scheme whose key evaluate names a file"),
     ("auto_mixed_precision", "BF16_MIXED_BFP16", "--allow-code", "--allow-code goes with a scheme whose key"),
     ("auto_mixed_precision", "BF16_MIXED_BFP16", "--data d --labels f", "--labels goes with --top1-target"),
@@ -307,7 +293,7 @@ WITH_A_SCHEME = [
             f"--set auto_mixed_precision.{name} goes",
         )
         for tool in ("quantize", "auto_mixed_precision")
-        for key in ("sensitivity=measured", "output_index=0", "data_size=3")
+        for key in ("metric=l2", "output_index=0", "data_size=3")
         for name in [key.partition("=")[0]]
     ),
     *(
@@ -319,23 +305,16 @@ WITH_A_SCHEME = [
         )
         for key in ("finetune.algorithm=gptq", "auto_mixed_precision.strategy=speed")
     ),
-    (
-        "auto_mixed_precision",
-        "BF16_MIXED_BFP16",
-        "--data d --metric l2",
-        "auto_mixed_precision metric goes with sensitivity 'measured'",
-    ),
     *(
         (
             "auto_mixed_precision",
             "BF16_MIXED_BFP16",
             f"--analyze-only --data d {options}",
-            f"{options.split()[0]} goes with --output, or --sensitivity measured without --metric",
+            f"{options.split()[0]} goes with --output, or without --metric",
         )
         for options in (
-            *(f"{target} 0.5" for target in TARGETS if target != "--evaluate-target"),
-            "--evaluate-target 0.5 --evaluate a.py:f",
-            "--l2-target 0.5 --sensitivity measured --metric sqnr",
+            *(f"{target} 0.5 --metric sqnr" for target in TARGETS if target != "--evaluate-target"),
+            "--evaluate-target 0.5 --evaluate a.py:f --metric sqnr",
         )
     ),
 ]

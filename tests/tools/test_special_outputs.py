@@ -23,7 +23,6 @@ from tools.cli.output_file import check_writable, write_array, write_text
 from transforms import model_io
 from transforms.calibrate.cache import calibrate_cached
 from transforms.files.atomic_write import destination, replacing
-from transforms.finetune.checkpoint import Checkpoint
 
 
 def bind(path: Path) -> None:
@@ -66,7 +65,6 @@ def others(path: Path) -> list[Callable[[], object]]:
         lambda: check_writable(path, force=True),
         lambda: write_text(path, "text"),
         lambda: write_array(path, np.zeros(2)),
-        lambda: Checkpoint(path, "key").write(),
         lambda: calibrate_cached(path, model_io.load(build.dense(4)), ["x"], None),  # type: ignore[arg-type]
         lambda: model_io.save(model_io.load(build.dense(4)), path),
     ]

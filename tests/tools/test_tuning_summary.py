@@ -14,7 +14,7 @@ from tests.helpers import build, tunable
 from tools import finetune, quantize
 from tools.summaries.tuning import in_words, reasons, tuning_lines
 from transforms.finetune.finetune_model import TunedModel
-from transforms.finetune.tuned_layers import LayerReport, TunedLayers
+from transforms.finetune.finetune_weights import LayerReport, TunedLayers
 
 NAN, INF = math.nan, math.inf
 FLAT = ", the output is almost constant on held-out samples"
@@ -78,7 +78,7 @@ def test_the_output_that_blocked_is_named_and_what_was_put_back() -> None:
     assert count == "Tuned: 2 of 3 layers on 30 samples"
     assert last.endswith("dB; put back for output 'boxes': 1 layer")
     *_, reason, last = tuning_lines(dataclasses.replace(done, attempt=None, put_back=frozenset()), 30)
-    assert last.endswith("model not changed; output 'boxes' became worse")
+    assert last.endswith("model not changed; output 'boxes' regressed")
     assert reason == "Of inputs: 25% to 25% of the layers' errors are left by float weights, too"
     assert next(reasons(done)).startswith("a: 25% of its error is left by float weights, too")
 

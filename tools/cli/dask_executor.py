@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from transforms.files import cleanup
-from transforms.run.processes import check_current_folder, interrupts_for_this_process_alone
+from transforms.run.workers import check_current_folder, interrupts_for_this_process_alone
 
 LOCAL = "local"
 _PATIENCE = 30.0  # seconds that a scheduler has to answer, and to have a worker; machines may be busy

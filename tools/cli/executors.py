@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
-from transforms.run.processes import open_processes
-from transforms.run.tasks import SerialExecutor, Workers
+from tools.cli.worker_options import SharedJob
+from transforms.run.workers import Workers, open_processes
+
+_FOR_EACH = 2  # tasks of a worker at a time: the next is there when one is done
 
 
 def workers(jobs: int, dask: str | None) -> Workers:
-    """Return what opens ``jobs`` processes, or a Dask cluster: the address of its scheduler, or ``local``."""
+    """Return ``jobs`` processes, or a Dask cluster: the address of its scheduler, or ``local``."""
     if dask is not None:
-        from tools.cli.dask_executor import open_dask
+        from tools.cli.dask_executor import LOCAL, open_dask
 
-        return partial(open_dask, dask, jobs)
-    return SerialExecutor if jobs == 1 else partial(open_processes, jobs)
+        opens = partial(open_dask, dask, jobs)
+        return Workers(opens, _FOR_EACH * jobs) if dask == LOCAL else Workers(opens)
+    return Workers() if jobs == 1 else Workers(partial(open_processes, jobs), _FOR_EACH * jobs)
+
+
+@contextmanager
+def open_workers(job: SharedJob) -> Iterator[Workers | None]:
+    """Yield the workers that the command line asks for, None if it says nothing of them."""
+    if job.jobs is None and job.dask is None:
+        yield None
+        return
+    with workers(job.jobs or 1, job.dask) as opened:
+        yield opened
 
 
 def threads_of(threads: int, jobs: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import ops
 from tools.cli.job_options import SchemeJob, by_name
 from tools.cli.needs import DATA, Need
-from transforms.files.read_toml import parse_toml
+from transforms.files.named_file import parse_toml
 from transforms.plan.qparams import WEIGHTED
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.apply_target import adapted, scheme_of
@@ -207,7 +207,7 @@ _OF_FORMATS: Mapping[str, Need] = {
 _SAMPLES = Need(DATA.words, lambda job: DATA.is_met(job) or "random_data" in job.given)
 _MODEL = Need("--output", lambda job: "output" in job.given)
 _OF_WORK: Mapping[str, Need] = {
-    **{f"{MIXING}.{key}": _SAMPLES for key in ("sensitivity", "metric", "output_index", "data_size")},
+    **{f"{MIXING}.{key}": _SAMPLES for key in ("metric", "output_index", "data_size")},
     **{f"{MIXING}.{key}": _MODEL for key in ("strategy", "bits_target", "bytes_target")},
     "finetune": _MODEL,
 }

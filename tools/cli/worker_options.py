@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 from tools.cli.needs import Need
@@ -26,10 +25,6 @@ class SharedJob(Protocol):
     def dask(self) -> str | None:
         """The address of a scheduler, or ``local``."""
 
-    @property
-    def resume(self) -> Path | None:
-        """The folder of results."""
-
 
 def jobs(what: str, needs: Need, default: int | None) -> Any:
     """Return the field of ``--jobs``: how many processes do what."""
@@ -39,22 +34,17 @@ def jobs(what: str, needs: Need, default: int | None) -> Any:
 
 def dask(needs: Need) -> Any:
     """Return the field of ``--dask``."""
-    words = "the same on a Dask cluster: tcp://host:port of its scheduler, 'local' for --jobs workers here"
+    words = (
+        "the same on a Dask cluster whose workers see the folder TMPDIR: tcp://host:port of its scheduler,\n"
+        "or 'local' for --jobs workers here"
+    )
     return option("--dask ADDRESS", words, group=RUNNING, needs=(needs,))
-
-
-def resume(needs: Need) -> Any:
-    """Return the field of ``--resume``."""
-    words = "store results in this folder, and resume from those of the same model, data and options"
-    return option("--resume DIR", words, group=RUNNING, needs=(needs,), type=Path)
 
 
 def why_not_on_a_cluster(job: SharedJob) -> str | None:
     """Return the error of options that do not fit a cluster that is there already, or None."""
     if job.dask in (None, "local"):
         return None
-    if job.resume is None:
-        return "--dask with the address of a scheduler needs --resume DIR, on disks that all workers share"
     if "jobs" in job.given:
         return f"--jobs goes with --dask local: the cluster at '{job.dask}' has its own workers"
     return None

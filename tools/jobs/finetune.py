@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,24 +12,21 @@ import onnx_graphsurgeon as gs
 from ops.formats import Format
 from ops.rounding import Options as SolverOptions
 from tools.cli.data_options import open_samples
-from tools.cli.executors import workers
-from tools.cli.output_file import check_writable
+from tools.cli.executors import open_workers
 from tools.cli.progress import Phases
-from tools.cli.worker_options import SharedJob
 from tools.jobs.finetune_options import FinetuneJob
 from tools.jobs.storage import store
 from tools.jobs.written import ENDING, run_once
 from tools.summaries import running, tuning
 from transforms import model_io
-from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_model import TunedModel, finetune_model
+from transforms.finetune.finetune_weights import LayerReport
 from transforms.finetune.float_reference import float_reference
 from transforms.finetune.options import FinetuneOptions
-from transforms.finetune.tuned_layers import LayerReport
 from transforms.graph.typed import info_of
 from transforms.model import provenance
 from transforms.run.feeds import Feeds, batch_feeds
-from transforms.run.shared_steps import StepSharing, remove_left
+from transforms.run.workers import Workers
 from transforms.runtime import devices
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
@@ -48,7 +41,7 @@ _RECORDED = (
 def finetune_file(job: FinetuneJob) -> None:
     """Tune ``job.quantized``, write ``job.output`` and print what became of each layer.
 
-    Raises ValueError or OSError; nothing is written then, except the checkpoint.
+    Raises ValueError or OSError; nothing is written then.
     """
     rule = rule_of(job)
     limits = {"memory_limit": job.memory_limit, "device": job.optim_device}
@@ -56,7 +49,6 @@ def finetune_file(job: FinetuneJob) -> None:
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.quantized, force=job.force, external_data=external)
     model_io.check_output(job.output, job.float_model, force=job.force)
-    _check_checkpoint(job.checkpoint, output)
     phases = Phases("loading", "tuning", *ENDING)
     with phases("loading"):
         quantized = model_io.load(job.quantized)
@@ -64,8 +56,8 @@ def finetune_file(job: FinetuneJob) -> None:
     model_io.refuse_source(twin, output)  # saving looks at what the result came from, the quantized model
     feeds = open_samples(job, twin)
     data = _batches(twin, feeds, job.batch_size)
-    shared = _shared(job, twin, quantized, feeds)
-    done = tune(twin, quantized, data, chosen, phases, shared=shared)
+    with open_workers(job) as shared:
+        done = tune(twin, quantized, data, chosen, phases, workers=shared)
     entries = provenance.entries("finetune", _recorded(job), quantized.source_sha256)
     with phases("running"):
         stored = store(done.graph, job.storage)
@@ -84,29 +76,6 @@ def finetune_file(job: FinetuneJob) -> None:
     broken = tuning.broken_limit(done, job.memory_limit)
     for line in filter(None, (broken, *tuning.poor(done), *running.warnings(first, judged=True))):
         print(line, file=sys.stderr)
-    if job.checkpoint:
-        Path(job.checkpoint).unlink(missing_ok=True)
-
-
-@dataclass(frozen=True)
-class SharedTuning:
-    """Who reads the samples, and the file of tuned layers; both None if the command line does not say."""
-
-    sharing: StepSharing | None = None
-    checkpoint: Checkpoint | None = None
-
-    @classmethod
-    def of(cls, job: SharedJob, key: str) -> SharedTuning:
-        """Return what the options say; results are in a folder of the key, all that they depend on."""
-        checkpoint, folder = None, None
-        if job.resume:
-            folder = job.resume / f"tuning-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-            folder.mkdir(parents=True, exist_ok=True)
-            remove_left(folder)
-            checkpoint = Checkpoint.open(folder / "layers.npz", key)
-        count = job.jobs or 1
-        sharing = StepSharing(workers(count, job.dask), folder) if job.dask or count > 1 else None
-        return cls(sharing, checkpoint)
 
 
 def tune(
@@ -117,7 +86,7 @@ def tune(
     phases: Phases,
     *,
     formats: Sequence[Format] = (),
-    shared: SharedTuning | None = None,
+    workers: Workers | None = None,
 ) -> TunedModel:
     """Tune a model, with a progress bar that names the current layer and its error."""
     with phases("tuning", "layer") as bar:
@@ -125,15 +94,13 @@ def tune(
         def _show(layer: LayerReport, done: int, total: int) -> None:
             bar.show(done, total, f"{layer.name} {tuning.in_words(layer.power, layer.after)}")
 
-        shared = shared or SharedTuning()
         return finetune_model(
             twin,
             quantized,
             feeds,
             options,
             formats=formats,
-            checkpoint=shared.checkpoint,
-            sharing=shared.sharing,
+            workers=workers,
             progress=_show,
         )
 
@@ -171,15 +138,6 @@ def tuning_options(rule: FinetuneRule, run: RunOptions, **more: Any) -> Finetune
     )
 
 
-def _check_checkpoint(path: Path | None, output: Path) -> None:
-    """Raise OSError or ValueError, before any work, if no checkpoint can be written."""
-    if path is None:
-        return
-    check_writable(path, force=True)  # resumed from if it exists
-    if path.resolve() == output.resolve():
-        raise ValueError(f"checkpoint '{path}' is the output itself: the one would replace the other")
-
-
 def _run(job: FinetuneJob) -> RunOptions:
     """Return how models run; ValueError for a device, also of the linear algebra, that is not there."""
     devices.array_module(job.optim_device)
@@ -194,19 +152,6 @@ def _batches(twin: gs.Graph, feeds: Feeds, size: int) -> list[Mapping[str, np.nd
         needed = "one batch to fit to, one to judge by are needed"
         raise ValueError(f"batch size {size} puts all {len(feeds)} samples together: {needed}")
     return found
-
-
-def _shared(job: FinetuneJob, twin: gs.Graph, quantized: gs.Graph, feeds: Feeds) -> SharedTuning:
-    key = _key(job, twin, quantized, feeds) if job.checkpoint or job.resume else ""
-    shared = SharedTuning.of(job, key)
-    return replace(shared, checkpoint=Checkpoint.open(job.checkpoint, key)) if job.checkpoint else shared
-
-
-def _key(job: FinetuneJob, twin: gs.Graph, quantized: gs.Graph, feeds: Feeds) -> str:
-    """Return all that solutions of layers depend on."""
-    where = [job.provider, job.infer_device, job.optim_device]
-    models = [twin.source_sha256, quantized.source_sha256]
-    return json.dumps([provenance.software(), *models, feeds.hash(), _recorded(job), where])
 
 
 def _recorded(job: FinetuneJob) -> dict[str, Any]:

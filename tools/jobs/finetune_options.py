@@ -16,7 +16,7 @@ from tools.cli.job_options import (
 from tools.cli.needs import DATA, Need
 from tools.cli.option_values import LARGEST, number, whole
 from tools.cli.options import RUNNING, option
-from tools.cli.worker_options import dask, jobs, resume
+from tools.cli.worker_options import dask, jobs
 
 ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
 TUNED_CODES = ("padded", "free", "off")
@@ -41,11 +41,6 @@ class FinetuneJob(ModelJob):
     storage: str = storage()
     algorithm: str = option(
         "--algorithm", "how weights are found, see below (default: auto)", choices=ALGORITHMS, default="auto"
-    )
-    checkpoint: Path | None = option(
-        "--checkpoint FILE",
-        "file of tuned layers to resume from after an interruption, removed at the end",
-        type=Path,
     )
     num_iterations: int | None = _step("--num-iterations N", "steps per layer (default: 1000)", type=whole())
     learning_rate: float | None = _step(
@@ -91,7 +86,6 @@ class FinetuneJob(ModelJob):
         None,
     )
     dask: str | None = dask(DATA)
-    resume: Path | None = resume(DATA)
     batch_size: int = _running(
         "--batch-size N", "samples per run, if batch sizes are dynamic", type=whole(), default=1
     )

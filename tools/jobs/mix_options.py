@@ -18,8 +18,8 @@ from tools.cli.job_options import (
 )
 from tools.cli.needs import DATA, Need
 from tools.cli.option_values import LARGEST, number, whole
-from tools.cli.options import SEARCH, Option, declare, option
-from tools.cli.worker_options import dask, jobs, resume
+from tools.cli.options import RUNNING, SEARCH, Option, declare, option
+from tools.cli.worker_options import dask, jobs
 
 _MODEL = Need("--output, not with --analyze-only", lambda job: job.output)
 _FILE = Need("--output, --json, --csv or --chart", lambda job: job.output or job.json or job.csv or job.chart)
@@ -48,9 +48,15 @@ class MixJob(SchemeJob):
     csv: Path | None = _result("--csv FILE", "write the same as CSV")
     chart: Path | None = _result("--chart FILE", "draw sensitivities as bars, .png or .svg")
     plot: Path | None = _result("--plot FILE", "draw bits against error, .png or .svg")
-    jobs: int = jobs("processes for --sensitivity measured (default: 1)", DATA, 1)
+    jobs: int = jobs("processes that measure layers (default: 1)", DATA, 1)
     dask: str | None = dask(DATA)
-    resume: Path | None = resume(DATA)
+    resume: Path | None = option(
+        "--resume DIR",
+        "store sensitivities in this folder, and resume from those of the same model, data and options",
+        group=RUNNING,
+        needs=(DATA,),
+        type=Path,
+    )
     force: bool = force("an existing output", _FILE)
     save_as_external_data: bool = save_as_external_data(_MODEL)
     functions: bool = functions(_MODEL)
@@ -110,15 +116,9 @@ KEYS: Mapping[str, Option] = {
         needs=(_MODEL,),
         choices=("speed", "quality", "budget", "latency"),
     ),
-    "sensitivity": _search(
-        "--sensitivity",
-        "estimated in one pass, or measured layer by layer (default: trace)",
-        needs=(DATA,),
-        choices=("trace", "measured"),
-    ),
     "metric": _search(
         "--metric",
-        "metric of measured sensitivities (default: the target's, kl for --top1-target, else sqnr)",
+        "metric of sensitivities (default: the target's, kl for --top1-target, else sqnr)",
         needs=(DATA,),
         choices=("l2", "sqnr", "cosine", "kl", "psnr", "top1", "evaluate"),
     ),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import onnx_graphsurgeon as gs
 
-from tools.cli.executors import workers
+from tools.cli.executors import open_workers
 from tools.cli.needs import Need
 from tools.cli.progress import Phases
 from tools.cli.scheme_options import BLOCKS, CALIBRATION, check_effect, quantization_scheme
@@ -21,7 +21,6 @@ from tools.summaries import mixing
 from tools.summaries.words import counted
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
-from transforms.calibrate.shared_samples import Sharing
 from transforms.finetune.float_reference import float_reference
 from transforms.graph import walk
 from transforms.judge.budget import MOST_NODES, has_many_nodes
@@ -30,6 +29,7 @@ from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.pipelines.why_nothing import why_nothing
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.run.feeds import random_feeds
+from transforms.run.workers import Workers
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
 from transforms.write_matmul_nbits import write_matmul_nbits
@@ -46,6 +46,11 @@ def quantize_file(job: QuantizeJob) -> bool:
 
     Raises ValueError or OSError; nothing is written then, nor where nothing is done.
     """
+    with open_workers(job) as workers:
+        return _quantize_file(job, workers)
+
+
+def _quantize_file(job: QuantizeJob, workers: Workers | None) -> bool:
     asked = quantization_scheme(job)
     scheme = asked.by_rule().with_(move_outliers=False) if job.fast else asked
     if job.print_config:
@@ -53,7 +58,7 @@ def quantize_file(job: QuantizeJob) -> bool:
     if not job.input:
         return True
     of_tool = {"matmul_nbits": BLOCKS}
-    check_effect(asked, job, {**dict.fromkeys(("jobs", "dask", "resume"), _SHARED), **of_tool})
+    check_effect(asked, job, {**dict.fromkeys(("jobs", "dask"), _SHARED), **of_tool})
     check_code(scheme, job)
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)
@@ -65,7 +70,7 @@ def quantize_file(job: QuantizeJob) -> bool:
     with phases("loading"):
         graph = load_model(job.input, scheme)
     measures = measures and _may_run(graph, scheme)
-    data = _data(graph, job)
+    data = _data(graph, job, workers)
     made = _make(graph, scheme, data, phases, fixed, job, keep_float=measures)
     if not made.done.count:
         print(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
@@ -85,7 +90,7 @@ def quantize_file(job: QuantizeJob) -> bool:
         recorded,
         job,
         phases,
-        job,
+        workers,
         _write_nbits if job.matmul_nbits else None,
         judged=judged,
         beside=ranges.writing(job, grids),
@@ -164,18 +169,11 @@ def _quantize(
         raise ValueError(f"{error}: {hint}") from error
 
 
-def _data(graph: gs.Graph, job: QuantizeJob) -> CalibrationData | None:
+def _data(graph: gs.Graph, job: QuantizeJob, workers: Workers | None) -> CalibrationData | None:
     if job.random_data:
         feeds = random_feeds(model_inputs(graph), job.random_data)
         return CalibrationData(
-            feeds, run=job.run, sharing=_sharing(job), memory_limit=job.memory_limit, decides=False
+            feeds, run=job.run, workers=workers, memory_limit=job.memory_limit, decides=False
         )
     data = calibration_data(job, job.run)
-    return data and replace(data, sharing=_sharing(job))
-
-
-def _sharing(job: QuantizeJob) -> Sharing | None:
-    """Return the workers that measure ranges, None unless the command line says something of them."""
-    if not (job.jobs or job.dask or job.resume):
-        return None
-    return Sharing(workers(job.jobs or 1, job.dask), job.resume)
+    return data and replace(data, workers=workers)

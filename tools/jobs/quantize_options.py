@@ -20,7 +20,7 @@ from tools.cli.job_options import (
 from tools.cli.needs import Need
 from tools.cli.option_values import whole
 from tools.cli.options import OTHER, Option, declare, option
-from tools.cli.worker_options import dask, jobs, resume
+from tools.cli.worker_options import dask, jobs
 from tools.jobs.finetune_options import TUNED_CODES
 
 _ANY_DATA = Need("--data or --random-data", lambda job: job.data is not None or job.random_data)
@@ -56,7 +56,6 @@ class QuantizeJob(SchemeJob):
         None,
     )
     dask: str | None = dask(_ANY_DATA)
-    resume: Path | None = resume(_ANY_DATA)
     fast: bool = option(
         "--fast",
         "choose nothing by the outputs of the model, and do not measure them: what is 'auto' follows rules",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -14,8 +13,7 @@ import onnx_graphsurgeon as gs
 from tools.cli.data_options import report_litter
 from tools.cli.job_options import SchemeJob
 from tools.cli.progress import Phases
-from tools.cli.worker_options import SharedJob
-from tools.jobs.finetune import SharedTuning, tune, tuning_options
+from tools.jobs.finetune import tune, tuning_options
 from tools.jobs.storage import store
 from tools.jobs.written import CPU_TARGET, ENDING, run_once
 from tools.summaries import quantize, running, tuning
@@ -29,13 +27,14 @@ from transforms.pipelines.first_run import FirstRun
 from transforms.pipelines.quantize_steps import Quantized
 from transforms.run.feeds import open_feeds, random_feeds
 from transforms.run.run_model import open_model
+from transforms.run.workers import Workers
+from transforms.runtime.devices import has_vnni
 from transforms.runtime.inputs import model_inputs
-from transforms.runtime.processor import has_vnni
 from transforms.runtime.session import RunOptions
 from transforms.runtime.trial import open_as_user
 from transforms.scheme import Scheme
 from transforms.scheme.targets import target
-from transforms.search.greedy_search import Step
+from transforms.search.assign_precision import Step
 from transforms.search.target import LATENCY
 
 SLOW_HERE = ("int8",)
@@ -116,7 +115,7 @@ def finish(
     recorded: Mapping[str, object],
     job: SchemeJob,
     phases: Phases,
-    shared: SharedJob | None = None,
+    workers: Workers | None = None,
     last: Callable[[gs.Graph], None] | None = None,
     *,
     judged: bool = False,
@@ -124,7 +123,7 @@ def finish(
 ) -> None:
     """Tune a model if ``scheme`` says so, write it with the ``recorded`` options, and print a summary.
 
-    ``shared``: says who reads the samples for that; ``last`` is a rewrite of the model as it is written.
+    ``workers`` run the samples for that; ``last`` is a rewrite of the model as it is written.
     ``judged``: its outputs were compared. ``beside``: a file that appears with the model or not at all.
     Raises ValueError or OSError; nothing is written then.
     """
@@ -133,7 +132,7 @@ def finish(
     if scheme.finetune:
         with phases("reloading"):
             reference = made.float_graph()
-        tuned = tune_quantized(graph, reference, used.with_(finetune=scheme.finetune), job, phases, shared)
+        tuned = tune_quantized(graph, reference, used.with_(finetune=scheme.finetune), job, phases, workers)
         if made.mixed:
             info_of(tuned).metadata.setdefault(_SCHEME, "")  # the first of the entries, as in files of old
         if made.mixed is None or _holds(made.mixed, tuned):
@@ -177,7 +176,7 @@ def tune_quantized(
     scheme: Scheme,
     job: SchemeJob,
     phases: Phases,
-    shared: SharedJob | None = None,
+    workers: Workers | None = None,
 ) -> gs.Graph:
     """Return the graph with tuned weights, and print what became of each layer.
 
@@ -189,16 +188,12 @@ def tune_quantized(
     if job.data is None:
         raise ValueError(f"fine-tuning ({rule.algorithm}) needs samples: give --data DIR")
     limit = min((limit for limit in (job.limit, rule.data_size) if limit), default=None)
-    named = open_feeds(job.data, model_inputs(float_graph), images=job.images, limit=limit)
-    feeds = [feed for _, feed in named]
+    found = open_feeds(job.data, model_inputs(float_graph), images=job.images, limit=limit)
+    feeds = [feed for _, feed in found]
     output = None if rule.output_index < 0 else rule.output_index
     options = tuning_options(rule, job.run, output_index=output, memory_limit=job.memory_limit)
-    key = ""
-    if shared and shared.resume:
-        models = [provenance.model_hash(float_graph), provenance.model_hash(graph)]
-        key = json.dumps([provenance.software(), *models, named.hash(), repr(rule), job.provider])
-    work = SharedTuning.of(shared, key) if shared else None
-    done = tune(float_graph, graph, feeds, options, phases, formats=scheme.named_formats, shared=work)
+    formats = scheme.named_formats
+    done = tune(float_graph, graph, feeds, options, phases, formats=formats, workers=workers)
     for line in tuning.tuning_lines(done, len(feeds)):
         print(line)
     for line in filter(None, (tuning.broken_limit(done, job.memory_limit), *tuning.poor(done))):

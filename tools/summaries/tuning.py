@@ -10,7 +10,7 @@ from pathlib import Path
 from tools.cli.output_file import total_bytes
 from tools.summaries import running
 from transforms.finetune.finetune_model import TunedModel
-from transforms.finetune.tuned_layers import LayerReport
+from transforms.finetune.finetune_weights import LayerReport
 
 _LEAST_POWER = 1e-10
 """Times the error: less is what rounding leaves of an output that is always the same, for powers are what
@@ -54,8 +54,6 @@ def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
     for (op, reason), count in reasons.items():
         yield f"Skipped: {count} {op}: {reason}"
     yield f"Tuned: {kept_count} of {len(done.walk.layers)} layers on {samples} samples"
-    if done.scales:
-        yield f"Scales of activations: {done.scales} changed"
     if done.spread:
         tensors = "1 tensor" if done.spread == 1 else f"{done.spread} tensors"
         added = f"; {done.added} Pads and Subs added, which --all-codes free leaves out" if done.added else ""
@@ -106,16 +104,15 @@ def _of_outputs(done: TunedModel) -> str:
 
 
 def _what_blocked(done: TunedModel) -> str:
-    """Return why not all layers that became better are kept, or nothing."""
-    output = f"output '{done.blocked}'" if done.blocked else ""
+    """Return the gain with its standard error, and why not all layers that became better are kept."""
+    gain = "" if done.gain is None or not math.isfinite(done.gain.error) else f", {done.gain}"
     if done.attempt is None:
-        reason = f"; {output} became worse" if output else ""
-        return f"; no improvement: model not changed{reason}"
+        regressed = f"; output '{done.blocked}' regressed" if done.blocked else ""
+        return f"{gain}; no improvement: model not changed{regressed}"
     if not done.put_back:
-        return ""
-    why = f"for {output}" if output else "since the outputs did not improve for sure"
+        return gain
     count = len(done.put_back)
-    return f"; put back {why}: {count} layer{'s' if count > 1 else ''}"
+    return f"{gain}; put back for output '{done.blocked}': {count} layer{'s' if count > 1 else ''}"
 
 
 def _decibels(power: float, error: float) -> str | None:

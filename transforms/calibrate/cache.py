@@ -14,22 +14,19 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
-from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate, limit
+from transforms.calibrate.calibrate import Calibration, CalibrationOptions, calibrate, limit
 from transforms.calibrate.range_statistics import RangeStats, decode, encode
-from transforms.calibrate.sample_statistics import EachSample
 from transforms.files.atomic_write import destination, replacing
-from transforms.files.folder_lock import locked
+from transforms.files.cleanup import locked
 from transforms.files.model_files import clear_leftovers
 from transforms.files.named_file import in_words, read_text
 from transforms.graph.dot_products import TensorAxis
 from transforms.model import provenance
-from transforms.model.provenance import model_hash
+from transforms.model.graph_proto import model_hash
 from transforms.model_io import check_output
 from transforms.run.feeds import Feeds
-from transforms.runtime.session import RunOptions
 
 _FORMAT = "onnx-narrow calibration 2"
-_FIRST_FORMAT = "onnx-narrow calibration 1"  # moments of one axis a tensor, which stay what they are
 
 _HALVES = (" even", " odd")  # samples that the statistics of an entry are of
 
@@ -47,17 +44,16 @@ def calibrate_cached(
     options: CalibrationOptions | None = None,
     *,
     channels: Collection[TensorAxis] = (),
-    run: RunOptions | None = None,
-    sharing: EachSample | None = None,
-    progress: Progress | None = None,
     halved: bool = False,
+    **how: Any,
 ) -> tuple[Calibration, int]:
-    """Calibrate what the file at ``path`` lacks; see :func:`transforms.calibrate.calibrate.calibrate`.
+    """Calibrate what the file at ``path`` lacks.
 
-    Returns the calibration and how many tensors of it came from the file, to which the others are added; the
-    file is made if it is not there. The data are read once to know them, and once more if anything is
-    missing. Raises ValueError when the file is not a calibration cache, or the feeds can be taken only once;
-    OSError when the file cannot be read or written. It is written whole or not at all.
+    Arguments are those of :func:`transforms.calibrate.calibrate.calibrate`. Returns the calibration and how
+    many tensors of it came from the file, to which the others are added; the file is made if it is not there.
+    The data are read once to know them, and once more if anything is missing. Raises ValueError when the file
+    is not a calibration cache, or the feeds can be taken only once; OSError when the file cannot be read or
+    written. It is written whole or not at all.
     """
     path, options = check_output(path, force=True), options or CalibrationOptions()
     entries = _read(path)
@@ -81,10 +77,8 @@ def calibrate_cached(
         feeds,
         options,
         channels=[(n, axis) for n in missing for axis in _axes(axes[n], stored.get(n))],
-        run=run,
-        sharing=sharing,
-        progress=progress,
         halved=halved,
+        **how,
     )
     found = (new.observed, *new.halves)
     for key, part in zip(keys, found, strict=True):
@@ -105,9 +99,8 @@ def _calibration(
 
 
 def _is_enough(observed: RangeStats, options: CalibrationOptions, axes: set[int]) -> bool:
-    has_ends = observed.is_empty or observed.ends.count > 0  # entries of earlier versions have none
     has_histogram = not options.needs_histogram or observed.histogram is not None
-    return has_ends and has_histogram and axes <= observed.moments.keys()
+    return has_histogram and axes <= observed.moments.keys()
 
 
 def _axes(wanted: set[int], stored: RangeStats | None) -> list[int]:
@@ -130,7 +123,7 @@ def _read(path: Path) -> Entries:
     except (ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"'{path}' is no calibration cache: {in_words(error)}") from error
     entries = content.get("entries") if isinstance(content, dict) else None
-    if entries is None or content.get("format") not in (_FORMAT, _FIRST_FORMAT):
+    if entries is None or content.get("format") != _FORMAT:
         raise ValueError(f"'{path}' is no calibration cache: it does not say '{_FORMAT}'")
     if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
         raise ValueError(f"'{path}' is a broken calibration cache: entries are not by key and tensor")

@@ -7,19 +7,24 @@ number of tensors, not on the number of samples.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Mapping
+import pickle
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
+from ops.array_types import Feed
+from transforms import model_io
 from transforms.calibrate.calibration import Calibration
 from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.range_statistics import RangeStats
 from transforms.calibrate.sample_statistics import (
-    EachSample,
     Into,
     Progress,
     SampleStatistics,
@@ -27,14 +32,19 @@ from transforms.calibrate.sample_statistics import (
     add_array,
     no_statistics,
 )
+from transforms.files import cleanup
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import TensorAxis
+from transforms.graph.typed import source_files
 from transforms.graph.value_limits import Limits, limits_of
+from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
 
 __all__ = ["Calibration", "CalibrationOptions", "Progress", "calibrate"]
 
-NamedFeeds = Iterable[tuple[str, Mapping[str, np.ndarray]]]
+_MODEL, _CONTEXT = "float.onnx", "context.pickle"
+
+NamedFeeds = Iterable[tuple[str, Feed]]
 
 
 def calibrate(
@@ -45,7 +55,7 @@ def calibrate(
     *,
     channels: Collection[TensorAxis] = (),
     run: RunOptions | None = None,
-    sharing: EachSample | None = None,
+    workers: Workers | None = None,
     progress: Progress | None = None,
     halved: bool = False,
     most: int | None = None,
@@ -55,10 +65,10 @@ def calibrate(
     Tensors are constants, inputs and whatever the nodes of the main graph make. Of those in ``channels`` the
     moments along the axis are found, too; a tensor may be there with several axes. ``progress`` is called
     with the number of samples done and, if the feeds tell, the number of all. Where all tensors are
-    constants, no feed is taken. The graph is not changed. ``sharing``: what runs the samples in place of
-    this process, :class:`transforms.calibrate.shared_samples.Sharing`; without it each run has the threads
-    that ``run`` says. ``halved``: statistics of every second sample are kept, too. ``most``: numbers of all
-    samples together, as the first tells, up to which histograms are made.
+    constants, no feed is taken. The graph is not changed. ``workers`` run the samples, each on one
+    thread unless ``run`` says how many; without them each run has the threads that ``run`` says. ``halved``:
+    statistics of every second sample are kept, too. ``most``: numbers of all samples together, as the first
+    tells, up to which histograms are made.
 
     NaN and infinities are left out. Raises ValueError, naming tensor and sample, for a name that is not
     there, is inside a body or no float32 tensor, for NaN in an output, with the infinity that it comes of,
@@ -86,8 +96,12 @@ def calibrate(
         number = numbers.setdefault(sample, len(numbers))
         return [whole[name] for whole in (observed, *halves[number % 2 :][:1])]
 
-    each = sharing or _each_sample
-    if not each(graph, halves[0] if halved else observed, feeds, options, run, progress, _into):
+    wanted = halves[0] if halved else observed
+    if workers:
+        done = _merge_each(graph, wanted, feeds, options, run, workers, _into, progress)
+    else:
+        done = _add_each(SampleStatistics(graph, wanted, options, run), feeds, _into, progress)
+    if not done:
         raise ValueError("the calibration data hold no sample")
     for name in (observed.keys() - constants.keys()) if halved else ():
         observed[name].histogram = _sum(half[name].histogram for half in halves)
@@ -123,25 +137,6 @@ def _sum(histograms: Iterable[Histogram | None]) -> Histogram | None:
     return total
 
 
-def _each_sample(
-    graph: gs.Graph,
-    wanted: Statistics,
-    feeds: NamedFeeds,
-    options: CalibrationOptions,
-    run: RunOptions | None,
-    progress: Progress | None,
-    into: Into,
-) -> int:
-    """Add the numbers of one sample after another."""
-    model = SampleStatistics(graph, wanted, options, run)
-    total, done = operator.length_hint(feeds, 0) or None, 0
-    for done, (sample, feed) in enumerate(feeds, 1):
-        model.of(sample, feed, into)
-        if progress:
-            progress(done, total)
-    return done
-
-
 def _constants(graph: gs.Graph, names: Collection[str]) -> dict[str, np.ndarray]:
     """Return those of the names that are constants; ValueError for one that cannot be calibrated at all."""
     known = walk.tensors(graph)
@@ -155,3 +150,96 @@ def _constants(graph: gs.Graph, names: Collection[str]) -> dict[str, np.ndarray]
             kind = onnx.TensorProto.DataType.Name(element).lower()
             raise ValueError(f"'{name}' is a tensor({kind}), only tensors of float32 have ranges")
     return {name: known[name].values for name in names if isinstance(known[name], gs.Constant)}
+
+
+@dataclass(frozen=True)
+class SampleTask:
+    """A sample, and the folder of what is wanted; ``small`` as in :meth:`SampleStatistics.of`."""
+
+    folder: str
+    sample: str
+    feed: Feed
+    small: bool
+
+
+def _add_each(
+    model: SampleStatistics, feeds: NamedFeeds, into: Into, progress: Progress | None = None
+) -> int:
+    """Add the numbers of one sample after another to what ``into`` says; return how many samples."""
+    total, done = operator.length_hint(feeds, 0) or None, 0
+    for done, (sample, feed) in enumerate(feeds, 1):
+        model.of(sample, feed, into)
+        if progress:
+            progress(done, total)
+    return done
+
+
+def _merge_each(
+    graph: gs.Graph,
+    wanted: Statistics,
+    feeds: NamedFeeds,
+    options: CalibrationOptions,
+    run: RunOptions | None,
+    workers: Workers,
+    into: Into,
+    progress: Progress | None = None,
+) -> int:
+    """Merge the statistics that workers make of each sample, in order; return how many samples.
+
+    Each run has one thread unless ``run`` says how many: numbers may depend on that, and more would wait for
+    the cores that other workers have. Raises ValueError as :meth:`SampleStatistics.of`, and if workers die
+    again and again.
+    """
+    run = run or RunOptions()
+    run = replace(run, threads=run.threads or 1)
+    total, done, names = operator.length_hint(feeds, 0) or None, 0, list[str]()
+    with cleanup.temporary_folder() as folder:
+        model = SampleStatistics(graph, wanted, options, run)
+        model_io.save(graph, folder / _MODEL, external_data=True)
+        empty = {name: one.alike() for name, one in wanted.items()}
+        files = [path.resolve() for path in source_files(graph)]
+        (folder / _CONTEXT).write_bytes(pickle.dumps((empty, options, run, files)))
+
+        def _tasks() -> Iterator[SampleTask]:
+            for sample, feed in feeds:
+                names.append(sample)
+                yield SampleTask(str(folder), sample, feed, model.is_small(sample, feed))
+
+        try:
+            for done, made in enumerate(workers.map(measure, _tasks()), 1):
+                sample = names[done - 1]
+                for name, found in made.items():
+                    _merge(found, into(sample, name), options, f"sample '{sample}', tensor '{name}'")
+                if progress:
+                    progress(done, total)
+        finally:
+            _open.cache_clear()
+    return done
+
+
+def measure(task: SampleTask) -> Statistics:
+    """Return the statistics of a sample."""
+    model, found = _open(task.folder), Statistics()
+
+    def _into(sample: str, name: str) -> list[RangeStats]:
+        return [found.setdefault(name, model.nothing_of(name))]
+
+    model.of(task.sample, task.feed, _into, small=task.small)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _open(folder: str) -> SampleStatistics:
+    """Return the model in a folder; no two folders have the same name."""
+    wanted, options, run, files = pickle.loads((Path(folder) / _CONTEXT).read_bytes())
+    graph = model_io.load(Path(folder) / _MODEL)
+    graph.source_files = files  # of the float model, not of this one
+    return SampleStatistics(graph, wanted, options, run)
+
+
+def _merge(found: RangeStats, into: Iterable[RangeStats], options: CalibrationOptions, place: str) -> None:
+    try:
+        for whole in into:
+            whole.merge(found, options.averaging_constant)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from error

@@ -12,7 +12,6 @@ import onnx_graphsurgeon as gs
 from transforms.calibrate.cache import calibrate_cached
 from transforms.calibrate.calibrate import Calibration, Progress, calibrate
 from transforms.calibrate.calibration import options_of
-from transforms.calibrate.sample_statistics import EachSample
 from transforms.graph import walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.plan.bias_correction import corrected_inputs
@@ -20,6 +19,7 @@ from transforms.plan.qparams import WEIGHTED, weighed_inputs
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.feeds import Feeds, Source, open_feeds
 from transforms.run.samples import ImageOptions
+from transforms.run.workers import Workers
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
 
@@ -29,9 +29,9 @@ class CalibrationData:
     """The source of ranges: a folder, a reader or any iterable of feeds, and how it is read.
 
     ``limit``: so many samples at most. ``images``: how images become inputs. ``cache``: a file that keeps
-    what was measured. ``run``: how the float model runs. ``sharing``: workers that run it. ``memory_limit``:
-    bytes of tensors of a sample; one that has more of them at once is an error. ``decides``: whether the data
-    are like those of the application, so that settings can be compared on them.
+    what was measured. ``run``: how the float model runs. ``workers`` run it, if they are given.
+    ``memory_limit``: bytes of tensors of a sample; one that has more of them at once is an error.
+    ``decides``: whether the data are like those of the application, so that settings can be compared on them.
     """
 
     source: Source | Feeds
@@ -39,7 +39,7 @@ class CalibrationData:
     limit: int | None = None
     cache: Path | None = None
     run: RunOptions | None = None
-    sharing: EachSample | None = None
+    workers: Workers | None = None
     memory_limit: int | None = None
     decides: bool = True
 
@@ -103,7 +103,7 @@ def calibrate_plan(
     if halved:
         options = replace(options, method="MSE", moving_average=False, tensors={})
     what = graph or plan.graph, names, data.feeds(plan.graph), options
-    how: dict[str, Any] = {"run": data.run, "sharing": data.sharing, "progress": progress, "halved": halved}
+    how: dict[str, Any] = {"run": data.run, "workers": data.workers, "progress": progress, "halved": halved}
     if data.cache is None or known is not None:
         found = calibrate(*what, channels=channels, most=most, **how)
     else:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -44,25 +43,6 @@ _PRODUCTS = frozenset(["MatMul", "Gemm"])
 
 _FEW = 5000
 """Tensors of a model up to which it is brought into such blocks: the time for that is in their square."""
-
-
-class EachSample(Protocol):
-    """Makes the statistics of one sample after another."""
-
-    def __call__(
-        self,
-        graph: gs.Graph,
-        wanted: Statistics,
-        feeds: Iterable[tuple[str, Mapping[str, np.ndarray]]],
-        options: CalibrationOptions,
-        run: RunOptions | None,
-        progress: Progress | None,
-        into: Into,
-    ) -> int:
-        """Add the numbers of each sample, in order, to what ``into`` says; return how many samples.
-
-        ``wanted`` as in SampleStatistics.
-        """
 
 
 def no_statistics(names: Iterable[str], channels: Iterable[TensorAxis], *, histogram: bool) -> Statistics:

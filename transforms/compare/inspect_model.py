@@ -15,7 +15,7 @@ from ops.registration import AMD_DOMAIN, DOMAIN
 from transforms.compare.light_file import LightFile, read_light
 from transforms.compare.rounded_tensors import RoundedTensors
 from transforms.compare.stored_formats import Row, type_name, weight_rows
-from transforms.files.read_toml import parse_toml
+from transforms.files.named_file import parse_toml
 from transforms.graph.proto_graphs import each_node
 from transforms.model import detached_weights, provenance
 from transforms.model.read_model import ModelError

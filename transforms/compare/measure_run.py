@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ops.array_types import Feed
-from transforms.run.processes import open_processes
 from transforms.run.run_model import open_model
 from transforms.run.samples import ImageOptions, Samples
 from transforms.run.turns import Timing, take_turns
+from transforms.run.workers import open_processes
 from transforms.runtime.inputs import ModelInput
 from transforms.runtime.session import RunOptions
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from transforms.files.temporary_files import temporary
+from transforms.files.cleanup import temporary
 
 _KINDS = {
     stat.S_IFDIR: "folder",

@@ -1,19 +1,33 @@
-"""Temporary files and folders of this process, registered by name before they exist.
+"""Temporary files and folders of this process, locks, and what dead processes have left.
 
-So a process that ends in the middle of its work can remove them too.
+Whatever is temporary is registered by name before it exists, so that a process that ends in the middle of
+its work can remove it, too. A temporary file beside an output is locked for as long as its process lives:
+one without a lock is left over.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
+import re
 import secrets
 import shutil
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+UNFINISHED, NOTE = "tmp", "note"
+"""Kinds of temporary files: an incomplete output, or a note of files to clean up."""
+
 _PREFIX = "onnx-narrow-"
+_NAME = re.compile(rf"\..*\.{_PREFIX}[0-9a-f]{{16}}\.(?:{UNFINISHED}|{NOTE})", re.S)
+_LONGEST = 30  # characters of the output's name in the temporary one, which must not be too long
+_PAUSE = 0.02  # seconds between two tries to get a lock
 _known: set[Path] = set()
+_held = threading.local()
 
 
 @contextmanager
@@ -44,3 +58,87 @@ def remove_all() -> None:
         else:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
+
+
+@contextmanager
+def temporary(path: Path, kind: str = UNFINISHED) -> Iterator[Path]:
+    """Yield a new, empty file beside ``path``; it is removed at the end unless it was renamed.
+
+    OSError if it cannot be made.
+    """
+    file = path.with_name(f".{path.name[:_LONGEST]}.{_PREFIX}{secrets.token_hex(8)}.{kind}")
+    with noted(file):
+        with locked(path.parent):  # no other process finds the file before it is locked
+            descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+            _lock(descriptor)
+        try:
+            yield file
+        finally:
+            file.unlink(missing_ok=True)
+            os.close(descriptor)
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file is named as a temporary one, of any process."""
+    return _NAME.fullmatch(name) is not None
+
+
+def stale_files(folder: Path) -> list[Path]:
+    """Return the temporary files in a folder that no process holds; the caller holds the folder's lock."""
+    try:
+        return [Path(entry.path) for entry in os.scandir(folder) if _is_stale(entry)]
+    except OSError:
+        return []
+
+
+def _is_stale(entry: os.DirEntry[str]) -> bool:
+    if not is_temporary(entry.name) or not entry.is_file(follow_symlinks=False):
+        return False
+    try:
+        descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        return _lock(descriptor) is True
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(folder: Path, patience: float = 60.0) -> Iterator[bool]:
+    """Hold the lock of a folder, also against other threads; yield whether it was acquired.
+
+    It is not acquired in a folder that cannot be read or does not support locks, nor if another one holds it
+    for more than ``patience`` seconds. A thread that holds it has it in inner blocks, too.
+    """
+    held = _held.__dict__.setdefault("folders", set())
+    try:
+        key, descriptor = os.path.realpath(folder), os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield False
+        return
+    if key in held:
+        os.close(descriptor)
+        yield True
+        return
+    try:
+        end = time.monotonic() + patience
+        while (acquired := _lock(descriptor)) is False and time.monotonic() < end:
+            time.sleep(_PAUSE)
+        if acquired:
+            held.add(key)
+        yield bool(acquired)
+    finally:
+        held.discard(key)
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Lock an open file; return False if another one holds the lock, None without support of locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True

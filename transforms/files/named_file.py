@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from transforms.files.runtime_message import is_of_runtime, said_by_runtime
 
@@ -51,3 +54,25 @@ def in_words(error: Exception) -> str:
     text = said_by_runtime(error)
     speaks_for_itself = isinstance(error, ValueError | OSError) or is_of_runtime(error)
     return text if speaks_for_itself else f"{text} ({name})"
+
+
+_LONGEST = 1 << 24
+"""Bytes of a file of settings: a rule for every layer of the largest models takes a tenth of it."""
+
+_DEEP_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++\s*+\.\s*+){100}""")
+"""A key of more than a hundred parts: the parser's time grows with the square of their number."""
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the values in a UTF-8 file, which may begin with a byte order mark; ValueError, OSError."""
+    return parse_toml(read_text(path, _LONGEST, "utf-8-sig"))
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the values of a document; ValueError if it is not TOML, or nested too deeply."""
+    try:
+        if not _DEEP_KEY.search(text):
+            return tomllib.loads(text)
+    except RecursionError:
+        pass
+    raise ValueError("values are nested too deeply")

@@ -6,33 +6,22 @@ whose earlier layers are tuned by then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import accumulate
-from pathlib import Path
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
-from transforms.finetune.cross_validation import places_of
-from transforms.finetune.gram import SharedGramStats
+from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.layer_targets import limits_after, stream_of
-from transforms.finetune.options import LayerwiseOptions, is_held_out
-from transforms.finetune.row_sums import PartReader, RowsOfPart, RowSums, RowUser, part_name
+from transforms.finetune.options import FinetuneOptions, is_held_out
+from transforms.finetune.row_sums import RowSums, RowUser
 from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader, SampledRows
-from transforms.finetune.shared_rows import SharedRowReader
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.run.activation_store import ActivationStore
-from transforms.run.folder_store import FolderStore, parts_of
 from transforms.run.segmented_model import SegmentedRun
-from transforms.run.shared_steps import (
-    SharedSteps,
-    StepSharing,
-    Visit,
-    open_steps,
-    pass_on,
-)
+from transforms.run.workers import Workers
 
 
 @contextmanager
@@ -41,18 +30,13 @@ def open_sums(
     quantized_graph: gs.Graph,
     feeds: Sequence[Feed],
     layers: Sequence[MatchedLayer],
-    options: LayerwiseOptions,
-    sharing: StepSharing | None = None,
+    options: FinetuneOptions,
+    workers: Workers | None = None,
 ) -> Iterator[GramReader]:
     """Hold both models before the first of the layers; their tensors are freed at the end."""
     with ExitStack() as opened:
-        models = float_graph, quantized_graph
-        if sharing is None:
-            stores = [opened.enter_context(ActivationStore(options.memory_limit)) for _ in range(3)]
-            yield GramReader(*models, feeds, layers, options, stores)
-        else:
-            steps = opened.enter_context(open_steps(sharing, len(feeds)))
-            yield GramReader(*models, feeds, layers, options, steps)
+        stores = [opened.enter_context(ActivationStore(options.memory_limit)) for _ in range(3)]
+        yield GramReader(float_graph, quantized_graph, feeds, layers, options, stores, workers)
 
 
 class GramReader:
@@ -67,16 +51,16 @@ class GramReader:
         quantized_graph: gs.Graph,
         feeds: Sequence[Feed],
         layers: Sequence[MatchedLayer],
-        options: LayerwiseOptions,
-        where: Sequence[ActivationStore] | SharedSteps,
+        options: FinetuneOptions,
+        stores: Sequence[ActivationStore],
+        workers: Workers | None = None,
     ) -> None:
         """Start before the first node of both.
 
-        ``where``: three stores keep tensors of each and sampled rows; or workers do all that.
+        Three ``stores`` keep tensors of each and sampled rows. ``workers`` run the models, if they are given.
         """
-        self._layers, self._count = layers, len(feeds)
+        self._layers = layers
         self.held_out = [is_held_out(i, len(feeds), options) for i in range(len(feeds))]
-        self._in_blocks = options.in_blocks
         users = [user for layer in layers for user in layer.users]
         ends = accumulate(len(layer.users) for layer in layers)
         self._numbers = [range(end - len(layer.users), end) for layer, end in zip(layers, ends, strict=True)]
@@ -85,25 +69,15 @@ class GramReader:
             limits_after(float_graph, user.target) if options.following_relu else None for user in users
         ]
         pairs = zip(users, limits, strict=True)
-        self._users = [RowUser.of(user, limit, options) for user, limit in pairs]
+        self._users = [RowUser.of(user, limit, options.device) for user, limit in pairs]
         streams = [stream for layer in layers for stream in _streams_of(float_graph, layer)]
         targets = [user.target for user in users] + [name for name in streams if name is not None]
         choice = RowSampler(len(feeds), options.most_rows, options.least_rows, options.seed)
         ahead = AHEAD if options.memory_limit is None else min(AHEAD, options.memory_limit)
         sources = [user.source.name for user in self._users]
-        self._shared: tuple[SharedSteps, FolderStore, Path] | None = None
-        self._wanted: SampledRowReader
-        if isinstance(where, SharedSteps):
-            floats, given, rows = (where.store(name) for name in ("float", "quantized", "rows"))
-            self._shared = where, given, rows.folder
-            self._reference = SegmentedRun(float_graph, feeds, targets, floats, options.run)
-            stores = floats, rows
-            self._wanted = SharedRowReader(where, self._reference, users, streams, choice, stores, ahead)
-            self._given = SegmentedRun(quantized_graph, feeds, sources, given, options.run)
-        else:
-            self._reference = SegmentedRun(float_graph, feeds, targets, where[0], options.run)
-            self._wanted = SampledRowReader(self._reference, users, streams, choice, where[2], ahead)
-            self._given = SegmentedRun(quantized_graph, feeds, sources, where[1], options.run)
+        self._reference = SegmentedRun(float_graph, feeds, targets, stores[0], options.run, workers)
+        self._wanted = SampledRowReader(self._reference, users, streams, choice, stores[2], ahead)
+        self._given = SegmentedRun(quantized_graph, feeds, sources, stores[1], options.run, workers)
 
     @property
     def largest_step(self) -> int:
@@ -116,32 +90,16 @@ class GramReader:
         If several layers read its weight they can be read again, until they are forgotten. Rows of other
         layers are dropped at once.
         """
-        (fit,), held = self.read_parts(number, 1)
-        return fit, held
-
-    def read_parts(self, number: int, parts: int) -> tuple[list[SharedGramStats], SharedGramStats]:
-        """Return the sums as :meth:`read` does, those of the fitting samples for each of so many parts."""
-        kinds = [{one: RowSums(self._users[one]) for one in self._numbers[number]} for _ in range(parts + 1)]
-        places = places_of(self.held_out, parts, in_blocks=self._in_blocks)
-        if self._shared is None:
-            self._add_rows(number, kinds, places)
-        else:
-            self._merge_parts(number, kinds, places)
+        kinds = [{one: RowSums(self._users[one]) for one in self._numbers[number]} for _ in range(2)]
+        for is_held, (rows, inputs) in zip(self.held_out, self._rows(number), strict=True):
+            for sums, (chosen, made) in zip(kinds[is_held].values(), rows, strict=True):
+                sums.add(inputs[sums.user.source.name], made, chosen)
         users = self._layers[number].users
         has_bias = tuple(user.bias is not None and not user.bias.is_extra for user in users)
-        *fit, held = (
+        fit, held = (
             SharedGramStats(tuple(sums.total() for sums in kind.values()), has_bias) for kind in kinds
         )
         return fit, held
-
-    def skip(self, number: int) -> None:
-        """Run both models as :meth:`read` does, without the sums."""
-        if self._shared is None:
-            for _ in self._rows(number):
-                pass
-        else:
-            for _ in self._parts(number, pass_on):
-                pass
 
     def forget(self, number: int) -> None:
         """Drop the cached inputs and targets of a layer."""
@@ -173,36 +131,6 @@ class GramReader:
         given = self._given.advance(self._names(number), last=last)
         for rows, inputs in zip(wanted, given, strict=True):
             yield list(rows), inputs
-
-    def _add_rows(self, number: int, kinds: Sequence[Mapping[int, RowSums]], places: Sequence[int]) -> None:
-        ends = {part.stop for part in parts_of(self._count)}
-        for i, (rows, inputs) in enumerate(self._rows(number)):
-            for sums, (chosen, made) in zip(kinds[places[i]].values(), rows, strict=True):
-                sums.add(inputs[sums.user.source.name], made, chosen)
-            if i + 1 in ends:
-                for sums in (sums for kind in kinds for sums in kind.values()):
-                    sums.end_part()
-
-    def _parts(self, number: int, visit: Visit) -> Iterator[Mapping[str, np.ndarray]]:
-        """Yield what workers make of the inputs of a layer, part by part."""
-        assert self._shared is not None, "there are workers"
-        steps, store, _ = self._shared
-        last, numbers = self._is_last(number), self._numbers[number]
-        for one in numbers:
-            self._wanted.prepare(one)
-        yield from steps.run(self._given, store, self._names(number), visit, last=last)
-        for one in numbers if last else ():
-            self._wanted.forget(one)
-
-    def _merge_parts(
-        self, number: int, kinds: Sequence[Mapping[int, RowSums]], places: Sequence[int]
-    ) -> None:
-        assert self._shared is not None, "there are workers"
-        users = {one: self._users[one] for one in self._numbers[number]}
-        for arrays in self._parts(number, PartReader(users, self._shared[2], places)):
-            for place, kind in enumerate(kinds):
-                for one, sums in kind.items():
-                    sums.merge(RowsOfPart.of(arrays, part_name(one, place)))
 
 
 def _streams_of(graph: gs.Graph, layer: MatchedLayer) -> list[str | None]:

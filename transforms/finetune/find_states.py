@@ -1,4 +1,4 @@
-"""Which inputs of a model are states that it makes itself, and whether samples are a stream."""
+"""Which inputs of a model are states that it makes itself."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ _LOOKED_AT = 32  # samples
 
 _LARGEST_DIFFERENCE = 0.05
 """Of the magnitudes of a state as it is fed and as it comes back, as a share of them."""
-
-_ALIKE = 0.5
-"""Correlation of neighbours from which on samples are a stream."""
 
 _DIRECTIONS = re.compile(r"(?<![a-z])(in|out|input|output|old|new|prev|next|past|present)(?![a-z])")
 
@@ -52,23 +49,6 @@ def find_states(graph: gs.Graph, feeds: Sequence[Feed], options: RunOptions | No
     alike = {pair: value for pair, value in alike.items() if value < _LARGEST_DIFFERENCE}
     states = _matched(named) or _matched(alike)
     return states if len(states) < len(inputs) else {}
-
-
-def is_stream(feeds: Sequence[Feed]) -> bool:
-    """Return whether neighbours among samples are alike: they share half of the variance of an input."""
-    return any(_is_fixed(feeds, name) and _likeness(feeds, name) > _ALIKE for name in feeds[0])
-
-
-def _likeness(feeds: Sequence[Feed], name: str) -> float:
-    """Return the correlation of neighbours, in the mean over the finite elements of an input that change."""
-    values = np.array([feed[name].reshape(-1) for feed in feeds], np.float64)
-    values = values[:, np.isfinite(values).all(0)]
-    variances = values.var(0)
-    changing = variances > 0
-    if not changing.any():
-        return 0.0
-    steps = np.square(np.diff(values[:, changing], axis=0)).mean(0) / 2
-    return float(np.mean(1 - steps / variances[changing]))
 
 
 def _is_fixed(feeds: Sequence[Feed], name: str) -> bool:

@@ -1,10 +1,9 @@
-"""Fine-tuning a quantized model as a whole; its outputs on held-out samples never become worse."""
+"""Fine-tuning a quantized model as a whole: tuned, judged by its outputs, and kept if they are better."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import onnx_graphsurgeon as gs
@@ -13,35 +12,31 @@ from ops.array_types import Feed
 from ops.formats import Format
 from transforms.all_codes.share_shifts import on_all_codes, shift_alike
 from transforms.all_codes.use_all_codes import count_added
-from transforms.finetune.checkpoint import Checkpoint
-from transforms.finetune.finetune_weights import Memory, Progress, finetune_weights
-from transforms.finetune.judged_samples import JudgedSamples
-from transforms.finetune.layer_choice import MOST_TRIALS
+from transforms.finetune.finetune_weights import Progress, TunedLayers, finetune_weights
+from transforms.finetune.held_out import HeldOutJudge, Judged
 from transforms.finetune.options import FinetuneOptions
-from transforms.finetune.output_error import Errors
-from transforms.finetune.put_back import SomeLayers, keep_harmless, unlearn
-from transforms.finetune.tune_scales import tune_scales
-from transforms.finetune.tuned_layers import TunedLayers
+from transforms.finetune.put_back import Layers, SwitchedLayers, keep_halves
+from transforms.finetune.tune_layer import AS_IT_WAS, BIAS
+from transforms.judge.errors import Gain
+from transforms.layers.match_layers import match_layers, of_operators
 from transforms.model.copy_graph import copy_graph
-from transforms.run.shared_steps import StepSharing, kept_open
+from transforms.run.workers import Workers
 from transforms.runtime.product_threads import products_on_one_thread
 from transforms.scheme.scheme_values import OFF, PADDED
 
-_CLEAR = 1.0  # dB on held-out samples; with less, another way to tune may do better
-_ENOUGH_LOST = 3  # models that became worse on probes or in a loop: no other one is fitted for that
-_GUESSES = 2
-"""Choices of layers that are tried with few samples: without those that lead to harmed outputs."""
+ALL, BIASES = "weights, biases and scales", "biases"
+"""The attempts: what is tuned."""
 
 
 @dataclass
 class TunedModel:
     """The better model, the errors of its outputs on held-out samples before and after, and its layers.
 
-    ``attempt`` names the attempt that was accepted, or is None if the model is unchanged. ``put_back`` are
-    the numbers of layers that have their old weights again, for all together did not pass; ``blocked`` is the
-    output that they harmed most, None if they harmed none. ``scales``: how many scales of activations changed
-    after that; ``spread``: how many tensors use all codes of int8, which they did not before, and ``added``:
-    how many Pads and Subs this took. ``notes``: on outputs that are not compared themselves.
+    ``attempt`` names the attempt that was accepted, or is None if the model is unchanged. ``gain``: that of
+    the outputs on held-out samples, of all layers together if none was accepted. ``put_back`` are the numbers
+    of layers that have their old weights again; ``blocked`` is the output that regressed most with all of
+    them, None if none did. ``spread``: how many tensors use all codes of int8, which they did not before, and
+    ``added``: how many Pads and Subs this took. ``notes``: on outputs that are not compared themselves.
     """
 
     graph: gs.Graph
@@ -49,9 +44,9 @@ class TunedModel:
     after: float
     attempt: str | None
     walk: TunedLayers
+    gain: Gain | None = None
     put_back: frozenset[int] = frozenset()
     blocked: str | None = None
-    scales: int = 0
     spread: int = 0
     added: int = 0
     notes: Sequence[str] = ()
@@ -65,232 +60,101 @@ def finetune_model(
     options: FinetuneOptions | None = None,
     *,
     formats: Sequence[Format] = (),
-    checkpoint: Checkpoint | None = None,
-    sharing: StepSharing | None = None,
+    workers: Workers | None = None,
     progress: Progress | None = None,
 ) -> TunedModel:
     """Return a quantized model with tuned weights and biases, or the same one unless that is better.
 
     ``auto`` lets int8 tensors use all codes first (:mod:`transforms.all_codes.share_shifts`). Weights are
-    tuned with scales and exponents chosen anew; unless the outputs improve significantly
-    (:mod:`transforms.finetune.acceptance`) and by 1 dB, with the present ones, and at last biases alone, if
-    layers chose others. Of layers that together harm an output, those that do no harm are a model of their
-    own; the best model is returned. A recurrent model is also judged with states of its own
-    (:mod:`transforms.finetune.closed_loop`). Unless few held-out samples show clearly that the first is
-    better, others with other samples held out are tuned, too, one after another until together they do, of
-    few samples until each is held out once; ``auto`` does without learned roundings if outputs are better so.
+    tuned with scales and exponents chosen again; unless that is accepted, biases alone. A tuned model is
+    accepted by the rule of :class:`transforms.judge.errors.Gain` on held-out samples
+    (:mod:`transforms.finetune.held_out`); where an output regresses, layers are put back by halves.
     ``float_graph`` is the float model in the form that was quantized
     (:func:`transforms.finetune.float_reference.float_reference`), ``formats`` are those that it was quantized
-    to, beyond those that the metadata of a file name. Neither graph is changed. A ``checkpoint`` is also
-    written when the work is interrupted. ``sharing``: as of
+    to, beyond those that the metadata of a file name. Neither graph is changed. ``workers``: as of
     :func:`transforms.finetune.finetune_weights.finetune_weights`.
 
     Raises ValueError if no layer can be tuned, and as
     :func:`transforms.finetune.finetune_weights.finetune_weights`.
     """
     _refuse(float_graph, quantized_graph)
+    options = options or FinetuneOptions()
     given = float_graph, quantized_graph
-    judged = JudgedSamples(*given, feeds, options or FinetuneOptions())
-    options = judged.options
+    judge = HeldOutJudge(*given, feeds, options, options.output_index)
     float_graph, spread = shift_alike(*given, formats), 0
     if options.algorithm == "auto" and options.rescale and options.all_codes != OFF:
         more = feeds if options.all_codes == PADDED else None
         pair = float_graph, quantized_graph
         float_graph, quantized_graph, spread = on_all_codes(*pair, formats, padded_for=more)
-    best = _Best(given[1], (float_graph, quantized_graph), judged, formats)
-
-    def _fit(attempt: str, chosen: FinetuneOptions, shared: StepSharing | None) -> _Fitted:
-        graph = copy_graph(quantized_graph)
-        name = f"{attempt}, fold {chosen.fold}" if chosen.fold else attempt
-        name += ", all codes" if spread else ""
-        walked = finetune_weights(
-            float_graph,
-            graph,
-            judged.fitted,
-            chosen,
-            formats=formats,
-            model_error=partial(judged.error, graph, chosen.fold) if options.selective else None,
-            memory=Memory(checkpoint, name) if checkpoint else None,
-            sharing=shared,
-            progress=progress,
-        )
-        return _Fitted.of(graph, walked, judged)
-
-    try:
-        with kept_open(sharing) as shared:
-            fitted: list[_Fitted] = []
-            for attempt, chosen in _attempts(options):
-                if len(fitted) > 1 and (chosen.weights or not judged.can_choose):
-                    continue  # what several models did not show, another one shows by chance
-                if fitted and fitted[0].walked.are_those_of(chosen):
-                    continue  # it is that model
-                fitted = [_fit(attempt, chosen, shared)]
-                while best.is_undecided(fitted):
-                    fitted += [_fit(attempt, dataclasses.replace(chosen, fold=len(fitted)), shared)]
-                if best.passes(fitted, attempt, chosen) and best.is_clear:
-                    break
-        if options.algorithm == "auto" and options.rescale:
-            best.tune_scales()
-    finally:
-        if checkpoint:
-            checkpoint.write()
-    if not spread:
-        return best.model
-    if best.model.attempt is None:
-        without = dataclasses.replace(options, all_codes=OFF)
-        again = partial(finetune_model, *given, feeds, without, formats=formats, checkpoint=checkpoint)
-        return again(sharing=sharing, progress=progress)
-    added = count_added(quantized_graph) - count_added(given[1])
-    return dataclasses.replace(best.model, spread=spread, added=added)
+    tuner = _Tuner((float_graph, quantized_graph), feeds, formats, judge, workers, progress)
+    done = tuner.fit(ALL if options.weights else BIASES, options)
+    if done.attempt is None and any(layer.what not in (AS_IT_WAS, BIAS) for layer in done.walk.layers):
+        biases = tuner.fit(BIASES, replace(options, weights=False))
+        done = biases if biases.attempt else done
+    if done.attempt is None and spread:
+        without = replace(options, all_codes=OFF)
+        return finetune_model(*given, feeds, without, formats=formats, workers=workers, progress=progress)
+    if done.attempt is None:
+        return replace(done, graph=given[1])
+    added = count_added(quantized_graph) - count_added(given[1]) if spread else 0
+    return replace(done, spread=spread, added=added)
 
 
 @dataclass(frozen=True)
-class _Fitted:
-    """A tuned model, its layers, and the errors of its outputs on all samples that are compared.
+class _Tuner:
+    """Tunes copies of a quantized model and judges them."""
 
-    ``lost``: the outputs that became worse with states of its own, or on probes.
-    """
+    models: tuple[gs.Graph, gs.Graph]
+    feeds: Sequence[Feed]
+    formats: Sequence[Format]
+    judge: HeldOutJudge
+    workers: Workers | None
+    progress: Progress | None
 
-    graph: gs.Graph
-    walked: TunedLayers
-    errors: Errors
-    lost: Sequence[str] = ()
+    def fit(self, attempt: str, options: FinetuneOptions) -> TunedModel:
+        """Return a tuned model, or what became of its layers if it is not accepted."""
+        judge, graph = self.judge, copy_graph(self.models[1])
+        walked = finetune_weights(
+            self.models[0],
+            graph,
+            self.feeds,
+            options,
+            formats=self.formats,
+            model_error=(lambda: judge.errors(graph).relative) if options.selective else None,
+            workers=self.workers,
+            progress=self.progress,
+        )
+        changed, errors = sorted(walked.changed), judge.errors(graph)
+        found = self._judged(graph, errors, walked, attempt)
+        if not changed or found.gain is None or not found.gain.is_regression:
+            return found
+        found = replace(found, blocked=judge.regressed(errors))
+        kept = keep_halves(changed, partial(self._gain, self._switched(walked, options)))
+        if not kept:
+            return found
+        switched = self._switched(walked, options)  # layers that were put back may have a bias of zero
+        switched.switch(kept)
+        better = self._judged(switched.graph, judge.errors(switched.graph), walked, attempt)
+        if better.attempt is None:
+            return found
+        return replace(better, put_back=frozenset(changed) - kept, blocked=found.blocked)
 
-    @classmethod
-    def of(cls, graph: gs.Graph, walked: TunedLayers, judged: JudgedSamples) -> _Fitted:
-        """Run a model on these samples."""
-        errors = judged.each(graph)
-        return cls(graph, walked, errors, judged.lost(graph, errors))
+    def _judged(self, graph: gs.Graph, errors: Judged, walked: TunedLayers, attempt: str) -> TunedModel:
+        gain, before = self.judge.compare(errors), self.judge.before.relative
+        notes = self.judge.notes
+        if not self.judge.accepts(gain):
+            return TunedModel(graph, before, before, None, walked, gain, notes=notes)
+        return TunedModel(graph, before, errors.relative, attempt, walked, gain, notes=notes)
 
+    def _switched(self, walked: TunedLayers, options: FinetuneOptions) -> SwitchedLayers:
+        graph = copy_graph(self.models[1])
+        layers, _ = match_layers(self.models[0], graph, self.formats)
+        return SwitchedLayers(graph, of_operators(layers, options.op_types)[0], walked.matched)
 
-class _Best:
-    """The best model so far, at first the given one; ``models``: those whose layers are tuned."""
-
-    def __init__(
-        self,
-        given: gs.Graph,
-        models: tuple[gs.Graph, gs.Graph],
-        judged: JudgedSamples,
-        formats: Sequence[Format],
-    ) -> None:
-        error = judged.before
-        self.model = TunedModel(given, error, error, None, TunedLayers(), notes=judged.notes)
-        self._models, self._judged, self._formats = models, judged, formats
-        self._gain, self._tried, self._fold = 0.0, 0, 0
-        self._kept: _Fitted | None = None
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the best model gains so much that another way to tune need not be tried."""
-        return self._gain >= _CLEAR
-
-    def is_undecided(self, fitted: Sequence[_Fitted]) -> bool:
-        """Return whether more samples have to be held out to tell if the first models are better."""
-        judged, lost = self._judged, all(one.lost for one in fitted)
-        if self._tried or len(fitted) == judged.folds or (lost and len(fitted) == _ENOUGH_LOST):
-            return False
-        return not (self._pass(fitted, clearly=True) or judged.is_hopeless([one.errors for one in fitted]))
-
-    @property
-    def _is_whole(self) -> bool:
-        """Whether a model with all layers tuned has passed."""
-        return self.model.attempt is not None and not self.model.put_back
-
-    def passes(self, fitted: Sequence[_Fitted], attempt: str, options: FinetuneOptions) -> bool:
-        """Return whether models with all layers tuned pass; if not, try some of their layers."""
-        passes = self._pass(fitted)
-        if passes:
-            self._keep(fitted, attempt)
-            if len(fitted) == 1 and fitted[0].walked.unlearned:
-                self._challenge(fitted[0].walked, attempt, options)
-        self._tried += 1
-        if not passes and not self._is_whole:
-            self._put_back(fitted, attempt, options)
-        for one in fitted:
-            one.walked.matched, one.walked.unlearned = [], {}
-        return passes
-
-    def _challenge(self, walked: TunedLayers, attempt: str, options: FinetuneOptions) -> None:
-        """Take a model without learned roundings if it passes, too, and its outputs gain more."""
-        changed = sorted(walked.changed)
-        some = SomeLayers(self._models, [walked.matched], changed, self._formats, options.op_types)
-        other = _Fitted.of(*unlearn(some, walked), self._judged)
-        if self._pass([other]):
-            self._keep([other], attempt)
-
-    def tune_scales(self) -> None:
-        """Take other scales of activations for an accepted model if held-out samples confirm them."""
-        if self._kept is None:
-            return
-        graph, changed = tune_scales(self.model.graph, partial(self._judged.opened, fold=self._fold))
-        if not changed:
-            return
-        before, after = self._kept.errors, self._judged.each(graph)
-        lost = self._judged.lost(graph, after, self.model.graph)
-        if not lost and self._judged.improves(before, after, self._fold):
-            held_out = self._judged.of_held_out(after, self._fold)[1]
-            self.model = dataclasses.replace(self.model, graph=graph, after=held_out, scales=changed)
-
-    def _pass(self, fitted: Sequence[_Fitted], *, clearly: bool = False) -> bool:
-        """Return whether models, fold by fold, are better, and one of them with states of its own, too."""
-        if all(one.lost for one in fitted):
-            return False
-        return self._judged.passes([one.errors for one in fitted], self._tried, clearly=clearly)
-
-    def _harmed(self, fitted: Sequence[_Fitted]) -> list[str]:
-        """Return the outputs that became worse, those first that did so on single samples."""
-        lost = [name for one in fitted for name in one.lost] if all(one.lost for one in fitted) else []
-        return list(dict.fromkeys([*self._judged.harmed([one.errors for one in fitted]), *lost]))
-
-    def _keep(self, fitted: Sequence[_Fitted], attempt: str) -> bool:
-        """Take the best of models that pass if they are better than the best so far; return whether."""
-        gain = self._judged.gain([one.errors for one in fitted])
-        if gain <= self._gain and self.model.attempt is not None:
-            return False
-        left = {i: one.errors for i, one in enumerate(fitted) if not one.lost}
-        self._fold = fold = self._judged.best(left)
-        self._kept = best = fitted[fold]
-        before, after = self._judged.of_held_out(best.errors, fold)
-        made = best.graph, before, after, attempt, best.walked
-        self.model, self._gain = TunedModel(*made, notes=self.model.notes), gain
-        return True
-
-    def _put_back(self, fitted: Sequence[_Fitted], attempt: str, options: FinetuneOptions) -> None:
-        """Try models with some of the layers tuned, those that do no harm."""
-        harmed = self._harmed(fitted)
-        blocked = harmed[0] if harmed else None
-        if self.model.attempt is None:
-            self.model = dataclasses.replace(self.model, walk=fitted[0].walked, blocked=blocked)
-        if not harmed:
-            return  # some layers would be chosen for a gain that all together do not show
-        if self._judged.can_choose:
-            most = _GUESSES if fitted[0].lost else MOST_TRIALS  # a trial runs through a loop, too
-            fitted = fitted[:1]
-        elif len(fitted) > 1 and not self._judged.lose_by_probes([one.errors for one in fitted]):
-            most = _GUESSES
-        else:
-            return
-        changed = sorted(frozenset[int]().union(*(one.walked.changed for one in fitted)))
-        if not changed:
-            return
-        matched = [one.walked.matched for one in fitted]
-        some = SomeLayers(self._models, matched, changed, self._formats, options.op_types)
-        graphs, kept = keep_harmless(some, frozenset(harmed), self._judged.harmless_gain, most)
-        if len(kept) in (0, len(changed)):
-            return  # the one or the other model is known
-        pairs = zip(graphs, fitted, strict=True)
-        found = [_Fitted.of(graph, one.walked, self._judged) for graph, one in pairs]
-        self._tried, passes = self._tried + 1, self._pass(found)
-        if passes and self._keep(found, attempt):
-            self.model.put_back, self.model.blocked = frozenset(changed) - kept, blocked
-
-
-def _attempts(options: FinetuneOptions) -> Iterator[tuple[str, FinetuneOptions]]:
-    if options.weights and options.rescale:
-        yield "weights, biases and scales", options
-    if options.weights:
-        yield "weights and biases", dataclasses.replace(options, rescale=False)
-    yield "biases", dataclasses.replace(options, weights=False)
+    def _gain(self, switched: SwitchedLayers, layers: Layers) -> float | None:
+        switched.switch(layers)
+        gain = self.judge.compare(self.judge.errors(switched.graph))
+        return None if gain.is_regression else gain.decibels
 
 
 def _refuse(float_graph: gs.Graph, quantized_graph: gs.Graph) -> None:

@@ -6,37 +6,66 @@ quantized model as tuned so far, by linear algebra on sums over rows (:mod:`tran
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.formats import Format
-from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.collect_gram import GramReader, open_sums
-from transforms.finetune.cross_validation import crossed, joined, part_count
-from transforms.finetune.gram import SharedGramStats
+from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.layer_targets import reads_activation_product
-from transforms.finetune.options import FEW, LayerwiseOptions, is_held_out
+from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.tune_layer import LayerSolution, Tuned, tune_layer
-from transforms.finetune.tuned_layers import LayerReport, TunedLayers, Unlearned
 from transforms.finetune.write_layer import current, remove_bias, write_layer
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
-from transforms.layers.matched_layer import MatchedLayer
-from transforms.run.shared_steps import StepSharing
+from transforms.layers.matched_layer import MatchedLayer, SkippedLayer
+from transforms.run.workers import Workers
 from transforms.runtime.product_threads import products_on_one_thread
 
 
 @dataclass(frozen=True)
-class Memory:
-    """A checkpoint, and the name of the attempt in it."""
+class LayerReport:
+    """The result of a layer: error on held-out samples before and after, their ``power``, and the time.
 
-    checkpoint: Checkpoint
-    attempt: str
+    ``of_inputs``: the error that float weights would leave. ``what`` the layer has now.
+    """
+
+    name: str
+    op: str
+    before: float
+    after: float
+    power: float
+    what: str
+    seconds: float
+    of_inputs: float = 0.0
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the layer has new weights or a new bias."""
+        return self.after < self.before
+
+
+@dataclass
+class TunedLayers:
+    """The layers in order, and those that were skipped.
+
+    ``largest_step``: the most bytes of tensors of one sample that were in memory at once. ``matched``: where
+    the layers are in the graph.
+    """
+
+    layers: list[LayerReport] = field(default_factory=list)
+    left_alone: list[SkippedLayer] = field(default_factory=list)
+    largest_step: int = 0
+    matched: list[MatchedLayer] = field(default_factory=list, repr=False)
+
+    @property
+    def changed(self) -> frozenset[int]:
+        """The numbers of the layers that have new weights or a new bias."""
+        return frozenset(number for number, layer in enumerate(self.layers) if layer.is_kept)
 
 
 Progress = Callable[[LayerReport, int, int], None]
@@ -47,26 +76,24 @@ def finetune_weights(
     float_graph: gs.Graph,
     quantized_graph: gs.Graph,
     feeds: Sequence[Feed],
-    options: LayerwiseOptions | None = None,
+    options: FinetuneOptions | None = None,
     *,
     formats: Sequence[Format] = (),
     model_error: Callable[[], float] | None = None,
-    memory: Memory | None = None,
-    sharing: StepSharing | None = None,
+    workers: Workers | None = None,
     progress: Progress | None = None,
 ) -> TunedLayers:
     """Tune the layers that :func:`transforms.layers.match_layers.match_layers` finds, in place.
 
     A layer gets new weights if they are better on the held-out samples, and if they lower ``model_error``,
     if given. ``formats`` are those that the model was quantized to. ``progress`` is called with the report of
-    a layer, the number of layers done, and of all. ``memory`` stores solutions, and reuses them in another
-    run on the same models and data. ``sharing``: workers that run the models and sum up rows; the result is
-    the same without them.
+    a layer, the number of layers done, and of all. ``workers`` run the models,
+    if they are given; the result is the same without them.
 
     Raises ValueError for fewer than two samples, a model that fails on one, models without a layer that can
     be tuned and operator types without such a layer.
     """
-    options = options or LayerwiseOptions()
+    options = options or FinetuneOptions()
     if len(feeds) < 2:
         raise ValueError(f"{len(feeds)} sample, at least 2 are needed: one to fit to, one to judge by")
     layers, left = match_layers(float_graph, quantized_graph, formats)
@@ -75,21 +102,16 @@ def finetune_weights(
         raise ValueError(f"no layer can be tuned, of {len(left)} dot products{first}")
     layers, skipped = of_operators(layers, options.op_types)
     done = TunedLayers(left_alone=left + skipped, matched=layers)
-    with open_sums(float_graph, quantized_graph, feeds, layers, options, sharing) as sums:
-        held_out = sum(is_held_out(i, len(feeds), options) for i in range(len(feeds)))
-        walked = _LayerwiseTuner(quantized_graph, layers, sums, options, model_error, learn=held_out >= FEW)
-        done.unlearned = walked.unlearned
+    with open_sums(float_graph, quantized_graph, feeds, layers, options, workers) as sums:
+        walked = _LayerwiseTuner(quantized_graph, layers, sums, options, model_error)
         for number in range(len(layers)):
-            report = walked.visit(number, memory)
+            report = walked.visit(number)
             done.layers.append(report)
             if progress:
                 progress(report, number + 1, len(layers))
         done.largest_step = sums.largest_step
     return done
 
-
-_UNLEARNED = ", none learned"
-"""End of the name of an attempt, for the layers with learned roundings without them."""
 
 _ADD = 0.95
 """Share of the held-out error that an Add after a MatMul may leave: it is one more node to run."""
@@ -103,93 +125,43 @@ class _LayerwiseTuner:
         quantized_graph: gs.Graph,
         layers: Sequence[MatchedLayer],
         sums: GramReader,
-        options: LayerwiseOptions,
+        options: FinetuneOptions,
         model_error: Callable[[], float] | None,
-        *,
-        learn: bool,
     ) -> None:
-        self._learn = learn
-        self.unlearned: Unlearned = {}
         self._graph, self._layers, self._sums, self._options = quantized_graph, layers, sums, options
         self._names = walk.Names(quantized_graph)
         self._model_error = model_error
         self._least_error: float | None = None
-        self._unread: list[tuple[int, bool]] = []
 
-    def visit(self, number: int, memory: Memory | None) -> LayerReport:
-        """Tune a layer, or apply its stored solution; return the report."""
-        known = memory.checkpoint.get(memory.attempt, number) if memory else None
-        if memory and known is not None:
-            found, fields = known
-            if found is not None:
-                self._put(self._layers[number], found)
-            other, reported = memory.checkpoint.get(f"{memory.attempt}{_UNLEARNED}", number) or (None, {})
-            if other is not None:
-                self.unlearned[number] = other, LayerReport(**reported)
-            self._unread.append((number, found is not None))
-            return LayerReport(**fields)
-        self._catch_up()
+    def visit(self, number: int) -> LayerReport:
+        """Tune a layer; return the report."""
         if self._model_error and self._least_error is None:
             self._least_error = self._model_error()
-        report = self._tune(number, memory)
+        report = self._tune(number)
         if self._layers[number].sharing_layers and not report.is_kept:
-            self._sums.restart()  # also if no other weights were tried, which a stored solution does not tell
+            self._sums.restart()  # layers between its users, which ran, are tuned later
         self._sums.forget(number)
         return report
 
-    def _catch_up(self) -> None:
-        """Run the models through layers with a stored solution, in the steps of the run that found it.
-
-        Kernels differ in the last bits where other nodes run together.
-        """
-        for number, is_kept in self._unread:
-            is_shared = bool(self._layers[number].sharing_layers)
-            if is_shared and is_kept:
-                self._sums.restart()
-            self._sums.skip(number)
-            if is_shared and not is_kept:
-                self._sums.restart()
-            self._sums.forget(number)
-        self._unread.clear()
-
-    def _tune(self, number: int, memory: Memory | None) -> LayerReport:
+    def _tune(self, number: int) -> LayerReport:
         start = time.perf_counter()
         layer = self._layers[number]
         found = self._best(layer, number)
-        best, unlearned = found.best.what, found.unlearned
         if found.after < found.before:
             found = self._write(layer, number, found)
         seconds = time.perf_counter() - start
         numbers = found.before, found.after, found.power
-        of_inputs = found.of_inputs
-        report = LayerReport(
-            _title(layer), layer.node.op, *numbers, found.best.what, seconds, of_inputs, best
-        )
-        if unlearned and report.is_kept:
-            what = unlearned.best.what
-            other = dataclasses.replace(report, after=unlearned.after, what=what, best=what)
-            self.unlearned[number] = unlearned.best, other
-            if memory:
-                name = f"{memory.attempt}{_UNLEARNED}"
-                memory.checkpoint.put(name, number, unlearned.best, asdict(other))
-        if memory:
-            kept = found.best if report.is_kept else None
-            memory.checkpoint.put(memory.attempt, number, kept, asdict(report))
-        return report
+        what, of_inputs = found.best.what, found.of_inputs
+        return LayerReport(_title(layer), layer.node.op, *numbers, what, seconds, of_inputs)
 
     def _best(self, layer: MatchedLayer, number: int) -> Tuned:
-        count = part_count(layer, self._sums.held_out, self._options)
-        parts, held = self._sums.read_parts(number, count)
-        found = self._tuned(layer, parts, held)
+        fit, held = self._sums.read(number)
+        fit, before = of_products(layer, fit), current(layer)
+        found = tune_layer(layer, before, fit, held, self._options)
         if all(held.has_bias) or not all(user.bias for user in layer.users):
             return found
-        with_add = self._tuned(layer, [part.freed() for part in parts], held.freed())
+        with_add = tune_layer(layer, before, fit.freed(), held.freed(), self._options)
         return with_add if with_add.after < _ADD * found.after else found
-
-    def _tuned(self, layer: MatchedLayer, parts: Sequence[SharedGramStats], held: SharedGramStats) -> Tuned:
-        fit = of_products(layer, joined(parts))
-        splits = [(of_products(layer, others), part) for others, part in crossed(parts)]
-        return tune_layer(layer, current(layer), fit, held, self._options, crossed=splits, learn=self._learn)
 
     def _write(self, layer: MatchedLayer, number: int, found: Tuned) -> Tuned:
         before, after = current(layer), found.after
@@ -225,8 +197,9 @@ def _title(layer: MatchedLayer) -> str:
 
 def of_products(layer: MatchedLayer, fit: SharedGramStats) -> SharedGramStats:
     """Fit users that read a product of computed tensors to correct only their own rounding."""
+    shape = (*layer.float_weight.shape[:2], -1)
     parts = (
-        part.of_layer(layer.float_weight.reshape(part.yx.shape), user.float_bias)
+        part.of_layer(layer.float_weight.reshape(shape), user.float_bias)
         if reads_activation_product(user.source)
         else part
         for part, user in zip(fit.parts, layer.users, strict=True)

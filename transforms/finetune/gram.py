@@ -10,7 +10,7 @@ for each output, and the same sums around the means give the best weights if the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import AnyArray, Float64Array
+from ops.rounding import LayerProblem
 
 _SMALL = 1 << 24
 """Multiplications that take the processor less time than sending the factors to a device."""
@@ -71,7 +72,7 @@ class GramStats:
         with np.errstate(invalid="ignore", over="ignore"):
             moments, cross, yy = _products(self._there(x), self._there(y), counts)
         if not all(bool(np.isfinite(part[:, 0]).all()) for part in (moments, cross)):  # sums of all numbers
-            finite = np.isfinite(x).all((0, 2)) & np.isfinite(y).all((0, 2))
+            finite = finite_rows(x, y)
             if not finite.all():
                 return self.add(x[:, finite], y[:, finite], None if weights is None else weights[finite])
         self.count += x.shape[1] if weights is None else float(weights.sum())
@@ -85,13 +86,6 @@ class GramStats:
     def _there(self, array: NDArray[np.floating]) -> Any:
         """Return an array on the device of the sums."""
         return array if isinstance(self.xx, np.ndarray) else np.asarray(array, like=self.xx)
-
-    def merge(self, other: GramStats) -> None:
-        """Add the sums over other rows, which NumPy holds."""
-        self.count += other.count
-        for name in ("x", "y", "xx", "yx", "yy"):
-            mine = getattr(self, name)
-            mine += self._there(getattr(other, name))
 
     def __add__(self, other: GramStats) -> GramStats:
         """Return the sums over the rows of both."""
@@ -131,6 +125,19 @@ class GramStats:
         quadratic = terms.sum(2) + self.yy
         linear = -2 * b * (self.y - _apply(w, self.x)) + self.count * b * b
         return np.asarray(quadratic + linear)
+
+    @property
+    def importance(self) -> Float64Array:
+        """The sum of squares of each input, [G, K]."""
+        return np.maximum(np.diagonal(self.xx, axis1=-2, axis2=-1), 0)
+
+    def problem(self, weights: Float64Array) -> LayerProblem:
+        """Return what solvers take, for float weights [G, N, K]."""
+        return LayerProblem(weights, self.xx, self.yx)
+
+    def settled(self) -> GramStats:
+        """Return the same sums."""
+        return self
 
     def solve(self, matrix: Float64Array, right: Float64Array) -> Float64Array:
         """Return what [G, K, K] times which is [G, K, N], found on the device if it is large."""
@@ -173,67 +180,13 @@ def _apply(weights: NDArray[np.floating], x: Float64Array) -> Float64Array:
     return np.asarray((np.asarray(weights, np.float64) @ x[:, :, None])[..., 0])
 
 
-def total(sums: Iterable[GramStats]) -> GramStats:
-    """Return the sums over the rows of all; there must be at least one."""
-    first, *others = sums
-    for other in others:
-        first = first + other
-    return first
-
-
-@dataclass(frozen=True)
-class SharedGramStats:
-    """Sums of each user of a weight, and whether it has a bias that may change.
-
-    Biases of U users are [U * G, N], one user after another.
-    """
-
-    parts: tuple[GramStats, ...]
-    has_bias: tuple[bool, ...]
-
-    def __add__(self, other: SharedGramStats) -> SharedGramStats:
-        """Return the sums over the rows of both."""
-        pairs = zip(self.parts, other.parts, strict=True)
-        return SharedGramStats(tuple(one + two for one, two in pairs), self.has_bias)
-
-    def on_host(self) -> SharedGramStats:
-        """Return the same sums as NumPy's arrays."""
-        return SharedGramStats(tuple(part.on_host() for part in self.parts), self.has_bias)
-
-    def freed(self) -> SharedGramStats:
-        """Return the same sums with a bias for every layer."""
-        return SharedGramStats(self.parts, (True,) * len(self.parts))
-
-    @property
-    def count(self) -> float:
-        """The number of rows."""
-        return sum(part.count for part in self.parts)
-
-    def free(self) -> GramStats:
-        """Return the sums that determine the best weights: around the means if there is a bias."""
-        pairs = zip(self.parts, self.has_bias, strict=True)
-        return total(part.centred() if has_bias else part for part, has_bias in pairs)
-
-    def bias(self, weights: NDArray[np.floating]) -> Float64Array:
-        """Return the biases [U * G, N] with the least error for weights [G, N, K]; 0 if there is none."""
-        pairs = zip(self.parts, self.has_bias, strict=True)
-        return np.concatenate([part.bias(weights) * has_bias for part, has_bias in pairs])
-
-    def error(self, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> Float64Array:
-        """Return the squared error [G, N] of weights [G, N, K] and biases [U * G, N]."""
-        biases = np.split(np.asarray(bias), len(self.parts))
-        errors = [part.error(weights, own) for part, own in zip(self.parts, biases, strict=True)]
-        return np.asarray(sum(errors[1:], errors[0]))
-
-    def power(self) -> float:
-        """Return the sum of squares of the outputs around their means."""
-        return sum(float(part.centred().yy.sum()) for part in self.parts)
+def finite_rows(x: NDArray[np.floating], y: NDArray[np.floating]) -> NDArray[np.bool_]:
+    """Return which rows of x [G, R, K] and y [G, R, N] hold finite numbers alone."""
+    return np.asarray(np.isfinite(x).all((0, 2)) & np.isfinite(y).all((0, 2)))
 
 
 LIMIT = 1 << 17  # numbers in a block: 1 MiB in float64, which fits a processor's cache
 
-
-_FEW = 4  # parts of a full block: of fewer rows a product costs less than its addition to the sums
 
 Joined = tuple[AnyArray, AnyArray, Float64Array | None]
 """Inputs [G, R, K] and outputs [G, R, N] of rows, and the weights [R], if there are any."""
@@ -258,13 +211,6 @@ class RowBlock:
         """Pass on the buffered rows, if any."""
         if self._waiting:
             self._add(*self._take())
-
-    def end_part(self) -> Joined | None:
-        """Pass on the buffered rows, or return them if they are few."""
-        if self._waiting and _FEW * self._rows < _enough(*self._waiting[0][:2]):
-            return self._take()
-        self.flush()
-        return None
 
     def _take(self) -> Joined:
         inputs, outputs, weights = zip(*self._waiting, strict=True)

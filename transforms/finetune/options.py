@@ -9,82 +9,45 @@ from transforms.runtime.devices import CPU
 from transforms.runtime.session import RunOptions
 from transforms.scheme.scheme_values import PADDED
 
-FEW = 6
-"""Held-out samples, from which on their scatter tells what is noise."""
-
-
-ENOUGH = 16
-"""Held-out samples that tell by themselves if a model is better."""
-
-_THIRDS = 3
-
 
 @dataclass(frozen=True)
-class TuneOptions:
-    """How layers are tuned.
+class FinetuneOptions:
+    """How a model is tuned.
 
-    ``algorithm``: ``auto`` or one of ops.rounding.ALGORITHMS. ``rescale``: whether scales and shared
-    exponents are chosen anew. ``weights``: False tunes biases alone. ``solver``: options of the algorithm.
+    * ``algorithm``: ``auto`` or one of ops.rounding.ALGORITHMS, with the options ``solver``;
+    * ``rescale``: whether scales and shared exponents are chosen again;
+    * ``weights``: False tunes biases alone;
+    * ``op_types``: only layers of these operators;
+    * ``held_out``: hold out every n-th sample;
+    * ``most_rows``, ``least_rows``: sums are over ``most_rows`` rows for each input of a layer, but at least
+      ``least_rows``, sampled evenly with ``seed``; a layer with more inputs than ``least_rows`` has no more;
+    * ``memory_limit``: bytes of tensors of each model that stay in memory, the rest goes to files;
+    * ``following_relu``: errors that a Relu or Clip after a layer cuts off are ignored;
+    * ``device``: where the sums are made; ``run``: how the models run;
+    * ``output_index``: the output that is measured, None for all;
+    * ``selective``: each layer is kept only if it improves the model's outputs, too, which takes longer;
+    * ``all_codes``: one of TUNED_CODES, for ``auto``.
     """
 
     algorithm: str = "auto"
     rescale: bool = True
     weights: bool = True
     solver: Options = field(default_factory=Options)
-
-
-@dataclass(frozen=True)
-class LayerwiseOptions(TuneOptions):
-    """How layers are tuned one after another, each as TuneOptions say.
-
-    * ``op_types``: only layers of these operators;
-    * ``held_out``: hold out every n-th sample; ``fold``: those before these, with 1, and so on;
-    * ``in_blocks``: hold out the last of n blocks of consecutive samples instead, of three if those are fewer
-      than 16 samples, and with ``fold`` others;
-    * ``most_rows``, ``least_rows``: sums are over ``most_rows`` rows for each input of a layer, but at least
-      ``least_rows``, sampled evenly with ``seed``;
-    * ``memory_limit``: bytes of tensors of each model that stay in memory, the rest goes to files;
-    * ``most_inputs``: of layers with more inputs only the diagonal of the Gram matrix is summed up;
-    * ``following_relu``: errors that a Relu or Clip after a layer cuts off are ignored;
-    * ``device``: where the sums are made; ``run``: how the models run.
-    """
-
     op_types: tuple[str, ...] = ()
     held_out: int = 5
-    fold: int = 0
-    in_blocks: bool = False
     most_rows: int = 32
     least_rows: int = 4096
     memory_limit: int | None = None
-    most_inputs: int | None = None
     following_relu: bool = False
     device: str = CPU
     seed: int = 0
     run: RunOptions = field(default_factory=RunOptions)
-
-
-@dataclass(frozen=True)
-class FinetuneOptions(LayerwiseOptions):
-    """How a model is tuned: its layers as LayerwiseOptions say, and what decides.
-
-    ``output_index``: the output that is measured, None for all. ``selective``: each layer is kept only if it
-    improves the model's outputs, too, which takes longer. ``all_codes``: one of TUNED_CODES, for ``auto``.
-    """
-
     output_index: int | None = None
     selective: bool = False
     all_codes: str = PADDED
 
 
-def is_held_out(sample: int, count: int, options: LayerwiseOptions) -> bool:
-    """Return whether a sample of ``count`` is held out: every n-th, or one of n blocks, at least one.
-
-    Neighbours in a stream are alike: a sample between two others that are fitted to tells little of another
-    stream.
-    """
-    if not options.in_blocks:
-        every = min(options.held_out, count)
-        return sample % every == (every - 1 - options.fold) % every
-    blocks = min(options.held_out if count >= options.held_out * ENOUGH else _THIRDS, count)
-    step = (blocks + 1) // _THIRDS
-    return sample * blocks // count == (blocks - 1 - options.fold * step) % blocks
+def is_held_out(sample: int, count: int, options: FinetuneOptions) -> bool:
+    """Return whether a sample of ``count`` is held out: every n-th, the last of fewer."""
+    every = min(options.held_out, count)
+    return sample % every == every - 1

@@ -1,189 +1,125 @@
-"""Sums over rows of a layer, added part after part of the samples, by this process or by others.
+"""The rows of a layer: its inputs as the quantized model stores them, added up in the order of the samples.
 
-Blocks of rows end with the part, and are added in the order of the samples. Rows that are too few for a block
-wait for those of later parts. So the order of all additions depends on the samples alone.
+Inputs that are quantized to integers are stored as those between layers: steps of a model that end and begin
+with integers run in the integer kernels of the whole model, and take a quarter of the memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
 
 from ops.array_types import AnyArray, Float64Array
-from transforms.finetune.diagonal_gram import DiagonalStats
-from transforms.finetune.gram import GramStats, Joined, RowBlock
+from transforms.finetune.gram import GramStats, RowBlock
+from transforms.finetune.layer_stats import LEAST_INPUTS, LayerStats, RowStats
 from transforms.finetune.layer_targets import Limits, relax
-from transforms.finetune.options import LayerwiseOptions
 from transforms.finetune.sample_rows import SampledRows
-from transforms.finetune.shared_rows import read_rows, rows_of
-from transforms.finetune.stored_input import LayerInput, layer_input
+from transforms.graph import walk
+from transforms.graph.constants import load
 from transforms.layers.linear_layer import LinearLayer
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.runtime.devices import array_module
 
-_SUMS = ("count", "x", "y", "xx", "yx", "yy")
+_STORABLE = {np.dtype(kind) for kind in (np.int8, np.uint8, np.int16, np.uint16)}
+
+
+@dataclass(frozen=True)
+class LayerInput:
+    """The ``name`` of a tensor q; the layer reads (q - zero_point) * scale.
+
+    Without a ``scale`` it reads the tensor itself.
+    """
+
+    name: str
+    scale: np.float32 | None = None
+    zero_point: int = 0
+
+    def read(self, stored: NDArray[Any]) -> NDArray[Any]:
+        """Return the input of the layer, equal in every bit to DequantizeLinear's output."""
+        if self.scale is None:
+            return stored
+        centred = stored if self.zero_point == 0 else stored.astype(np.int32) - self.zero_point
+        return centred.astype(np.float32) * self.scale
+
+
+def layer_input(source: gs.Tensor) -> LayerInput:
+    """Return how the input of a layer is stored: as integers of one scale, or unchanged."""
+    node = walk.producer(source)
+    if node is None or node.op != "DequantizeLinear":
+        return LayerInput(str(source.name))
+    stored, *parameters = node.inputs
+    if not isinstance(stored, gs.Variable) or not all(isinstance(one, gs.Constant) for one in parameters):
+        return LayerInput(str(source.name))
+    scale, zero = load(parameters[0]), load(parameters[1]) if len(parameters) > 1 else None
+    if zero is None or zero.dtype not in _STORABLE or {scale.size, zero.size} != {1}:
+        return LayerInput(str(source.name))
+    if scale.dtype != np.float32:
+        return LayerInput(str(source.name))
+    return LayerInput(str(stored.name), np.float32(scale.item()), int(zero.item()))
 
 
 @dataclass(frozen=True)
 class RowUser:
-    """What the rows of a user of a weight depend on; any process can take it.
+    """What the rows of a user of a weight depend on.
 
     With ``limits``, at which errors are cut off: the float ``weight`` [G, N, K] and ``bias`` [G, N].
-    ``is_diagonal``: only the diagonal of the Gram matrix is summed up; the weight is there for that, too.
     """
 
     layer: LinearLayer
     source: LayerInput
     device: str
-    limits: Limits | None = None
-    weight: AnyArray | None = None
-    bias: Float64Array | None = None
-    is_diagonal: bool = False
+    limits: Limits | None
+    weight: AnyArray
+    bias: Float64Array
 
     @classmethod
-    def of(cls, user: MatchedLayer, limits: Limits | None, options: LayerwiseOptions) -> RowUser:
+    def of(cls, user: MatchedLayer, limits: Limits | None, device: str) -> RowUser:
         """Return that of a layer."""
-        layer, source, device = user.layer, layer_input(user.source), options.device
-        is_diagonal = options.most_inputs is not None and layer.size[2] * layer.size[3] > options.most_inputs
-        if limits is None and not is_diagonal:
-            return cls(layer, source, device)
-        weight = np.ascontiguousarray(user.float_weight.reshape(*user.float_weight.shape[:2], -1))
-        return cls(layer, source, device, limits, weight, user.float_bias, is_diagonal)
+        weight = user.float_weight.reshape(*user.float_weight.shape[:2], -1)
+        return cls(user.layer, layer_input(user.source), device, limits, weight, user.float_bias)
 
-    def no_sums(self) -> GramStats:
-        """Return the sums over no rows."""
-        if self.is_diagonal and self.weight is not None:
-            return DiagonalStats.of_weight(self.weight)
+    def no_sums(self) -> LayerStats:
+        """Return the sums over no rows; many inputs have their rows themselves at first."""
         groups, outputs, positions, channels = self.layer.size
-        return GramStats.zeros(groups, outputs, positions * channels, array_module(self.device))
+        inputs, module = positions * channels, array_module(self.device)
+        if inputs > LEAST_INPUTS and module is np:
+            return RowStats.zeros(groups, outputs, inputs)
+        return GramStats.zeros(groups, outputs, inputs, module)
 
     def rows(self, inputs: AnyArray, chosen: SampledRows) -> AnyArray:
         """Return the chosen rows of a stored input."""
         return self.layer.rows(inputs, chosen.shape, chosen.picked, self.source.zero_point)
 
-    def add(self, sums: GramStats, stored: AnyArray, made: AnyArray, weights: Float64Array | None) -> None:
+    def add(self, sums: LayerStats, stored: AnyArray, made: AnyArray, weights: Float64Array | None) -> None:
         """Add rows of a stored input, and of the targets, to sums."""
         rows = self.source.read(stored)
-        if self.limits is not None and self.weight is not None and self.bias is not None:
+        if self.limits is not None:
             near = rows @ self.weight.swapaxes(1, 2)
             made = relax(made, near + self.bias[:, None], self.limits)
         sums.add(rows, made, weights)
 
 
 class RowSums:
-    """The sums of a user over rows that come part after part."""
+    """The sums of a user over rows of one sample after another."""
 
     def __init__(self, user: RowUser) -> None:
         """Start without rows."""
         self.user, self._total = user, user.no_sums()
-        self._block, self._few = RowBlock(self._add), RowBlock(self._add)
+        self._block = RowBlock(self._add)
 
     def add(self, inputs: AnyArray, made: AnyArray, chosen: SampledRows) -> None:
-        """Add rows of the next sample of a part."""
+        """Add rows of the next sample."""
         self._block.add(self.user.rows(inputs, chosen), made, chosen.weights)
 
-    def end_part(self) -> None:
-        """Let the next rows be of another part."""
-        self._wait(self._block.end_part())
-
-    def merge(self, part: RowsOfPart) -> None:
-        """Add a part that was read elsewhere."""
-        for block in part.blocks:
-            self._total.merge(block)
-        self._wait(part.few)
-
-    def total(self) -> GramStats:
+    def total(self) -> LayerStats:
         """Return the sums over all rows, as NumPy's arrays."""
-        self._few.flush()
+        self._block.flush()
         return self._total.on_host()
-
-    def _wait(self, few: Joined | None) -> None:
-        if few is not None:
-            self._few.add(*few)
 
     def _add(self, stored: AnyArray, made: AnyArray, weights: Float64Array | None) -> None:
         self.user.add(self._total, stored, made, weights)
-
-
-@dataclass
-class RowsOfPart:
-    """The sums of each block of a part in order, and rows at its end that are too ``few`` for a block."""
-
-    blocks: list[GramStats] = field(default_factory=list)
-    few: Joined | None = None
-
-    def arrays(self, name: str) -> dict[str, np.ndarray]:
-        """Return arrays of which :meth:`of` makes the same, with a common beginning of their names."""
-        found = {
-            f"{name}.{i}.{what}": np.asarray(getattr(block, what))
-            for i, block in enumerate(self.blocks)
-            for what in _SUMS
-        }
-        if self.few is not None:
-            inputs, outputs, weights = self.few
-            order = np.argsort([-stride for stride in inputs.strides], kind="stable")
-            found[f"{name}.order"] = order  # products of float64 numbers go by the order in memory
-            found[f"{name}.inputs"] = inputs.transpose(order)
-            found[f"{name}.outputs"] = outputs
-            found |= {} if weights is None else {f"{name}.weights": weights}
-        return found
-
-    @classmethod
-    def of(cls, arrays: Mapping[str, np.ndarray], name: str) -> RowsOfPart:
-        """Return a part from its arrays."""
-        part = cls()
-        while (count := arrays.get(f"{name}.{len(part.blocks)}.count")) is not None:
-            sums = [arrays[f"{name}.{len(part.blocks)}.{what}"] for what in _SUMS[1:]]
-            part.blocks.append(GramStats(float(count), *sums))
-        if (order := arrays.get(f"{name}.order")) is not None:
-            inputs = arrays[f"{name}.inputs"].transpose(np.argsort(order))
-            part.few = inputs, arrays[f"{name}.outputs"], arrays.get(f"{name}.weights")
-        return part
-
-
-@dataclass(frozen=True)
-class PartReader:
-    """Reads rows of a part for the users of a weight by their numbers, and the chosen rows from a folder.
-
-    ``kinds``: the number of the sums that each of all samples belongs to.
-    """
-
-    users: Mapping[int, RowUser]
-    folder: Path
-    kinds: Sequence[int]
-
-    def __call__(self, samples: Iterable[tuple[int, Mapping[str, np.ndarray]]]) -> dict[str, np.ndarray]:
-        """Return the arrays of the part of each user, for each kind of samples."""
-        kinds = sorted(set(self.kinds))
-        parts = {(number, kind): RowsOfPart() for number in self.users for kind in kinds}
-        blocks = {key: RowBlock(_adder(self.users[key[0]], part)) for key, part in parts.items()}
-        rows: dict[int, Mapping[str, np.ndarray]] = {}
-        for sample, inputs in samples:
-            for number, user in self.users.items():
-                if number not in rows:  # this is the first sample of the part
-                    rows[number] = read_rows(self.folder, sample, number)
-                chosen, made = rows_of(rows[number], sample)
-                stored = user.rows(inputs[user.source.name], chosen)
-                blocks[number, self.kinds[sample]].add(stored, made, chosen.weights)
-        found: dict[str, np.ndarray] = {}
-        for key, part in parts.items():
-            part.few = blocks[key].end_part()
-            found |= part.arrays(part_name(*key))
-        return found
-
-
-def part_name(number: int, kind: int) -> str:
-    """Return the name of the arrays of a user for one kind of samples."""
-    return f"{number}.{kind}"
-
-
-def _adder(user: RowUser, part: RowsOfPart) -> Callable[[AnyArray, AnyArray, Float64Array | None], None]:
-    def _add(stored: AnyArray, made: AnyArray, weights: Float64Array | None) -> None:
-        sums = user.no_sums()
-        user.add(sums, stored, made, weights)
-        part.blocks.append(sums.on_host())
-
-    return _add
+        self._total = self._total.settled()

@@ -18,7 +18,8 @@ from ops.array_types import Float64Array
 from transforms.finetune.layer_targets import weigh
 from transforms.layers.linear_layer import LinearLayer, Rows
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.run.segmented_model import SegmentedRun, Store
+from transforms.run.activation_store import ActivationStore
+from transforms.run.segmented_model import SegmentedRun
 
 AHEAD = 1 << 28  # bytes of rows of layers that are read together
 
@@ -27,7 +28,8 @@ AHEAD = 1 << 28  # bytes of rows of layers that are read together
 class RowSampler:
     """Which rows are used: ``most`` for each input of a layer, but at least ``least``.
 
-    They are sampled evenly from all ``samples``, with ``seed``.
+    A layer with more inputs than that has as few, which take less memory than its Gram matrix would. Rows
+    are sampled evenly from all ``samples``, with ``seed``.
     """
 
     samples: int
@@ -38,7 +40,10 @@ class RowSampler:
     def share(self, layer: LinearLayer) -> int:
         """Return the largest number of rows of one sample."""
         _, _, positions, channels = layer.size
-        return -(-max(self.least, self.most * positions * channels) // self.samples)
+        inputs = positions * channels
+        return -(
+            -(self.least if inputs > self.least else max(self.least, self.most * inputs)) // self.samples
+        )
 
     def pick(self, rows: int, most: int, sample: int) -> Rows | slice:
         """Return the indices of rows of a sample: all, or one at random from each of ``most`` equal parts.
@@ -101,7 +106,7 @@ class SampledRowReader:
         layers: Sequence[MatchedLayer],
         streams: Sequence[str | None],
         choice: RowSampler,
-        store: Store,
+        store: ActivationStore,
         ahead: int = AHEAD,
     ) -> None:
         """Start before the first layer.

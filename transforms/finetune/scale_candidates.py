@@ -11,8 +11,8 @@ from ops.array_types import AnyArray, Float64Array, QParams
 from ops.formats import Format
 from ops.grids import Grid, block_grids
 from ops.rounding.choose_scales import choose_candidates
-from transforms.finetune.diagonal_gram import DiagonalStats
-from transforms.finetune.gram import SharedGramStats
+from ops.rounding.row_space import RowGram
+from transforms.finetune.layer_stats import RowStats, SharedGramStats
 from transforms.finetune.round_bias import least_scale, round_biases
 from transforms.finetune.tune_layer import LayerSolution
 from transforms.finetune.weight_grids import integer_grid
@@ -52,21 +52,19 @@ def best_scales(
     return LayerSolution("scales by output error", weights, rounded, scale)
 
 
-Form = tuple[Float64Array, Float64Array]
-"""The sums of x x^T [G, K, K], or their diagonals [G, K], and of y x^T [G, N, K]."""
+Form = tuple[Float64Array | RowGram, Float64Array, Float64Array]
+"""The sum of x x^T [G, K, K], that of y x^T [G, N, K], and the squares of each input [G, K]."""
 
 
 def _form(fit: SharedGramStats, target: Float64Array, damping: float) -> Form:
     """Return the sums that determine the weights of least error, near weights [G, N, K]."""
     sums = fit.free()
-    xx = sums.xx.copy()
-    if isinstance(sums, DiagonalStats):
-        cross, squares = sums.weight * sums.xx[:, None], xx
+    added = damping * sums.importance.mean(-1)[:, None, None]
+    if isinstance(sums, RowStats):
+        gram: Float64Array | RowGram = RowGram(sums.problem(target).rows, added)
     else:
-        cross, squares = sums.yx, np.einsum("gkk->gk", xx)
-    added = damping * squares.mean(-1, keepdims=True)
-    squares += added
-    return xx, np.asarray(cross + added[..., None] * target, np.float64)
+        gram = sums.xx + added * np.eye(sums.xx.shape[-1])
+    return gram, np.asarray(sums.yx + added * target, np.float64), sums.importance + added[..., 0]
 
 
 def _integers(
@@ -80,7 +78,7 @@ def _integers(
     for steps in (_COARSE, *_FINER):
         tried = [np.broadcast_to(base * step, present.shape) for step in steps]
         rounds = [partial(scales.round, one, target) for one in tried]
-        chosen, start = choose_candidates(*form, start, rounds, scales.blocks, scales.shared)
+        chosen, start = choose_candidates(*form[:2], start, rounds, scales.blocks, scales.shared)
         present = base = np.take_along_axis(np.stack([present, *tried]), chosen[None], 0)[0]
     return scales.stored(present), scales.zero_point
 
@@ -135,8 +133,7 @@ class _Scales:
 
 def _blocks(layer: MatchedLayer, fmt: Format, start: Float64Array, form: Form) -> Float64Array:
     """Return weights in a block format, with exponents from one below to one above the format's own."""
-    gram, cross = form
-    importance = np.maximum(np.diagonal(gram, axis1=1, axis2=2) if gram.ndim > 2 else gram, 0)
+    gram, cross, importance = form
     packed, weights = layer.float_weight, start.copy()
     blocks = input_blocks(layer.layer, fmt.block)
     step = max(1, _ROWS // (packed.shape[0] * start.shape[2]))

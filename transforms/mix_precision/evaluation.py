@@ -19,11 +19,12 @@ from transforms.graph import walk
 from transforms.graph.number_shapes import in_words, judged_tensors
 from transforms.mix_precision.mixed_model import MixedModel
 from transforms.model import provenance
-from transforms.model.provenance import model_hash
+from transforms.model.graph_proto import model_hash
 from transforms.run.feeds import Feeds, open_feeds
 from transforms.run.instrumented_model import open_showing
-from transforms.run.tasks import SerialExecutor, TaskLog, Workers
+from transforms.run.task_log import TaskLog
 from transforms.run.turns import Timer, time_graphs
+from transforms.run.workers import Workers
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
 from transforms.scheme.mixing_rule import MixingRule
@@ -43,7 +44,7 @@ class MixingOptions:
     """
 
     run: RunOptions = field(default_factory=RunOptions)
-    workers: Workers = SerialExecutor
+    workers: Workers = field(default_factory=Workers)
     folder: Path | None = None
     labels: NDArray[np.integer] | None = None
     analyse_only: bool = False

@@ -1,8 +1,9 @@
-"""Refusing a model that ONNX Runtime would read into more memory, or longer, than its file lets expect."""
+"""What ONNX Runtime would read into more memory, or longer, than a file lets expect, or get wrong."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import ml_dtypes
@@ -11,9 +12,9 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from transforms.files.named_file import named
+from transforms.graph.proto_graphs import each_graph
 from transforms.model import detached_weights, graph_proto
 from transforms.model.constant_size import count_constants
-from transforms.model.empty_tensors import unsafe_optimizers
 from transforms.model.read_model import ModelError, parse
 
 _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
@@ -60,3 +61,29 @@ def _claimed(tensor: onnx.TensorProto) -> int:
     except (KeyError, TypeError):
         return 0
     return bytes_in_runs(dtype, max(0, math.prod(tensor.dims)))
+
+
+_RESHAPES_WRONGLY = "MatMulAddFusion"
+"""Puts a Reshape to a shape with 0 around a Gemm, in which 0 stands for the size of another axis."""
+
+_ABORTS = "QDQPropagationTransformer"
+"""Ends the process where a body reads what nodes make of dequantized numbers that they move
+(:mod:`transforms.requantize_captured`)."""
+
+
+def unsafe_optimizers(graph: onnx.GraphProto) -> list[str]:
+    """Return the optimizers, by their names, that a session on a model is to leave out.
+
+    Sizes are the declared and inferred ones: a size that is 0 only when the model runs does no harm.
+    """
+    graphs = list(each_graph(graph))
+    found = [_RESHAPES_WRONGLY] if any(0 in shape for inner in graphs for shape in _shapes(inner)) else []
+    has_integers = any(node.op_type == "DequantizeLinear" for inner in graphs for node in inner.node)
+    return [*found, *([_ABORTS] if has_integers and len(graphs) > 1 else [])]
+
+
+def _shapes(graph: onnx.GraphProto) -> Iterator[list[int | None]]:
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        sizes = value.type.tensor_type.shape.dim
+        yield [one.dim_value if one.HasField("dim_value") else None for one in sizes]
+    yield from (list(tensor.dims) for tensor in graph.initializer)

@@ -1,4 +1,4 @@
-"""The size of the constants that folding would make, computed without making them.
+"""The size of the constants that folding would make, by arithmetic.
 
 ONNX Runtime computes every node whose inputs are constant when a model is opened. Sizes come from shape
 inference; where a size hangs on values that inference does not follow, the few small nodes before it are
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
-from itertools import count
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import onnx
 
-from transforms.model.read_model import ModelError
+from transforms.graph.proto_graphs import bodies_in
+from transforms.model.model_error import ModelError
+from transforms.model.quiet_settings import compute
 
 LARGEST = 1 << 29
 """Bytes of one constant: a mask of 8192 x 16384 in float32 still passes."""
@@ -34,13 +34,13 @@ _SMALL = 1 << 20
 _BEYOND = 1 << 62  # elements that no array has
 
 _RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli"})
-_SIZED_BY_VALUE = frozenset(
-    {"Range", "ConstantOfShape", "Expand", "Tile", "OneHot", "Pad", "Resize", "Upsample"}
-)
-_SHAPED_BY_VALUE = _SIZED_BY_VALUE | {"Reshape", "Slice", "Squeeze", "Unsqueeze"}
+_GROWING = {
+    **{"Range": (0, 1, 2), "ConstantOfShape": (0,), "Expand": (1,), "Tile": (1,), "OneHot": (1,)},
+    **{"Pad": (1,), "Resize": (2, 3), "Upsample": (1,)},
+}
+"""Operators that make as much as they are told, and by which of their inputs."""
 
-_Source = onnx.TensorProto | onnx.NodeProto | None
-"""What makes a constant; None for one whose values are not at hand."""
+_RESHAPING = {"Reshape": (1,), "Slice": (1, 2, 3, 4), "Squeeze": (1,), "Unsqueeze": (1,)}
 
 
 def count_constants(model: onnx.ModelProto, weights: Collection[str] = ()) -> int:
@@ -50,215 +50,156 @@ def count_constants(model: onnx.ModelProto, weights: Collection[str] = ()) -> in
     model has no local functions, and shapes from an inference that follows no values: what that does with
     long vectors takes memory of its own. ``weights`` are the inputs that are initializers without their data.
     """
-    counted = _Count(model)
+    counted = _Constants(model)
     counted.limit = max(ALL, GROWTH * counted.add_initializers(model.graph, weights))
     counted.walk(model.graph)
     return counted.vectors
 
 
-class _Count:
+class _Constants:
     """The constants seen so far, in this graph and those around it, and what they come to."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self.limit = ALL
-        self.vectors = 0
-        self._model = model
-        self._sources: ChainMap[str, _Source] = ChainMap()
+        self.limit, self.vectors = ALL, 0
+        self._model, self._bytes = model, 0
+        self._makers: ChainMap[str, onnx.TensorProto | onnx.NodeProto | None] = ChainMap()
+        """What makes each constant; None for one whose values are not there."""
+        self._places: dict[int, int] = {}  # of nodes, in the order of the model
         self._types: ChainMap[str, onnx.TypeProto.Tensor] = ChainMap()
-        self._places: dict[int, int] = {}  # of nodes in the order of the model
-        self._place = count()
-        self._bytes = 0
 
     def add_initializers(self, graph: onnx.GraphProto, weights: Collection[str] = ()) -> int:
         """Take the initializers of a graph as constants; return their bytes."""
-        self._sources.update(dict.fromkeys(weights))
+        self._makers.update(dict.fromkeys(weights))
         for value in (*graph.value_info, *graph.output, *graph.input):
             self._types[value.name] = value.type.tensor_type
         for tensor in graph.initializer:
-            self._sources[tensor.name] = tensor
+            self._makers[tensor.name] = tensor
             self._types[tensor.name] = _type(tensor.data_type, tensor.dims)
         for sparse in graph.sparse_initializer:
-            self._sources[sparse.values.name] = None
+            self._makers[sparse.values.name] = None
             self._types[sparse.values.name] = _type(sparse.values.data_type, sparse.dims)
         names = {*weights, *(tensor.name for tensor in graph.initializer)}
-        return sum(_num_bytes(self._type_of(name)) or 0 for name in names)
+        return sum(_num_bytes(self._types.get(name)) or 0 for name in names)
 
     def walk(self, graph: onnx.GraphProto) -> None:
         """Count the constants that the nodes of a graph make, and the nodes of their bodies."""
         for node in graph.node:
-            self._places[id(node)] = next(self._place)
+            self._places[id(node)] = len(self._places)
             self.vectors += sum(map(self._vector_elements, node.input))
-            bodies = [a.g for a in node.attribute if a.HasField("g")]
+            bodies = [body for attribute in node.attribute for body in bodies_in(attribute)]
             for body in bodies:
-                self._walk_inside(body)
+                outer = self._makers, self._types
+                self._makers, self._types = self._makers.new_child(), self._types.new_child()
+                self.add_initializers(body)
+                self.walk(body)
+                self._makers, self._types = outer
             if not bodies:
                 self._add(node)
 
     def _vector_elements(self, name: str) -> int:
-        kind = self._type_of(name)
-        if kind is None or len(kind.shape.dim) != 1:
-            return 0
-        return max(kind.shape.dim[0].dim_value, 0)
-
-    def _type_of(self, name: str) -> onnx.TypeProto.Tensor | None:
         for types in self._types.maps:  # as its get() would, in a fifth of the time
             if name in types:
-                return types[name]
-        return None
-
-    def _walk_inside(self, body: onnx.GraphProto) -> None:
-        sources, types = self._sources, self._types
-        self._sources, self._types = sources.new_child(), types.new_child()
-        self.add_initializers(body)
-        self.walk(body)
-        self._sources, self._types = sources, types
+                sizes = types[name].shape.dim
+                return max(sizes[0].dim_value, 0) if len(sizes) == 1 else 0
+        return 0
 
     def _add(self, node: onnx.NodeProto) -> None:
         inputs = [name for name in node.input if name]
-        if not inputs and node.op_type != "Constant":
-            return
         if node.op_type in ("Shape", "Size") and (dims := _dims(self._types.get(node.input[0]))) is not None:
-            self._sources[node.output[0]] = _shape_value(node, dims)
-        elif all(name in self._sources for name in inputs) and node.op_type not in _RANDOM:
-            self._count(node, sum(_num_bytes(self._types.get(name)) or 0 for name in inputs))
-            self._sources.update((name, node) for name in node.output if name)
+            self._makers[node.output[0]] = _shape_value(node, dims)
+        elif not inputs and node.op_type != "Constant":
+            return
+        elif all(name in self._makers for name in inputs) and node.op_type not in _RANDOM:
+            taken = sum(_num_bytes(self._types.get(name)) or 0 for name in inputs)
+            for name in filter(None, node.output):
+                self._count(node, name, taken)
+                self._makers[name] = node
 
-    def _count(self, node: onnx.NodeProto, taken: int) -> None:
+    def _count(self, node: onnx.NodeProto, name: str, taken: int) -> None:
         what = f"node '{node.name or node.output[0]}' ({node.op_type})"
-        for name in filter(None, node.output):
-            size = _num_bytes(self._types.get(name))
-            if size is None:
-                size = self._resolve(node, name, what)
-            if size > max(LARGEST, GROWTH * taken) and node.op_type != "Constant":
-                raise ModelError(
-                    f"{what} makes a constant of {size:,} bytes, at most {LARGEST:,} are computed"
-                )
-            self._bytes += size
-            if self._bytes > self.limit:
-                raise ModelError(
-                    f"{what}: constants up to here come to {self._bytes:,} bytes, at most {self.limit:,} are "
-                    "computed"
-                )
-
-    def _resolve(self, node: onnx.NodeProto, name: str, what: str) -> int:
-        """Return the bytes of a constant whose size inference did not find; 0 if it cannot matter."""
-        inputs = [n for n in node.input if n]
-        ready = {n: s for n in inputs if isinstance(s := self._sources.get(n), onnx.TensorProto)}
-        known = self._infer(node, name, ready)
-        if _num_bytes(known) is None and node.op_type in _SHAPED_BY_VALUE:
-            arrays = self._values(inputs)
-            ready = {n: onnx.numpy_helper.from_array(array, n) for n, array in arrays.items()}
-            known = _range_type(node, arrays) if node.op_type == "Range" else self._infer(node, name, ready)
-        size = _num_bytes(known)
-        if size is None and node.op_type in _SIZED_BY_VALUE:
+        size = _num_bytes(self._types.get(name))
+        if size is None:
+            self._types[name] = self._resolve(node, name)
+            size = _num_bytes(self._types[name])
+        if size is None and node.op_type in _GROWING:
             raise ModelError(f"{what} makes a constant whose size cannot be told beforehand")
-        self._types[name] = known
-        return size or 0
+        size = size or 0  # of what it is made of, which was counted
+        if size > max(LARGEST, GROWTH * taken) and node.op_type != "Constant":
+            raise ModelError(f"{what} makes a constant of {size:,} bytes, at most {LARGEST:,} are computed")
+        self._bytes += size
+        if self._bytes > self.limit:
+            raise ModelError(
+                f"{what}: constants up to here come to {self._bytes:,} bytes, at most {self.limit:,} are "
+                "computed"
+            )
 
-    def _infer(
-        self, node: onnx.NodeProto, name: str, ready: dict[str, onnx.TensorProto]
-    ) -> onnx.TypeProto.Tensor:
-        """Return the type that inference gives an output of one node on the constants that are ready."""
-        rest = {n: self._types[n] for n in node.input if n and n not in ready and n in self._types}
-        inputs = [onnx.ValueInfoProto(name=n, type=onnx.TypeProto(tensor_type=t)) for n, t in rest.items()]
-        alone = _model([node], list(ready.values()), [name], self._model, inputs)
+    def _resolve(self, node: onnx.NodeProto, name: str) -> onnx.TypeProto.Tensor:
+        """Return the type of a constant that inference did not find, from the values that tell its size."""
+        places = {**_GROWING, **_RESHAPING}.get(node.op_type, ())
+        asked = [node.input[place] for place in places if place < len(node.input) and node.input[place]]
+        arrays = self._values(asked)
+        if node.op_type == "Range":
+            return _range_type([arrays.get(one, np.empty(0)) for one in asked])
+        known = [onnx.numpy_helper.from_array(array, one) for one, array in arrays.items()]
+        rest = [one for one in node.input if one in self._types and one not in arrays]
+        inputs = [onnx.ValueInfoProto(name=n, type=onnx.TypeProto(tensor_type=self._types[n])) for n in rest]
+        alone = self._part([node], known, [name], inputs)
         try:
             return onnx.shape_inference.infer_shapes(alone).graph.output[0].type.tensor_type
         except onnx.shape_inference.InferenceError:
             return onnx.TypeProto.Tensor()
 
-    def _values(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return the values of those of some constants that are small, and made of small ones.
-
-        All at once, or one by one if the runtime cannot compute one of them, as bfloat16 without a kernel.
-        """
-        try:
-            found = self._computed(names)
-        except Exception:  # the runtime's share no narrower class; the model may be wrong anyway
-            found = {}
-            for name in names:
-                with suppress(Exception):
-                    found |= self._computed([name])
-        for name, array in found.items():
-            self._sources[name] = onnx.numpy_helper.from_array(array, name)
-        return found
-
-    def _computed(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+    def _values(self, names: list[str]) -> dict[str, np.ndarray]:
+        """Return the values of constants that are made of small ones; none if one of them is not."""
         nodes: dict[int, onnx.NodeProto] = {}
-        tensors: dict[str, onnx.TensorProto] = {}
-        small = [name for name in names if self._collect(name, nodes, tensors)]
-        ordered = sorted(nodes.values(), key=lambda node: self._places[id(node)])
-        return _run(ordered, tensors, small, self._model)
-
-    def _collect(
-        self, name: str, nodes: dict[int, onnx.NodeProto], tensors: dict[str, onnx.TensorProto]
-    ) -> bool:
-        """Add what a constant is made of, nodes by their id; return False, adding nothing, if it is large."""
-        found: dict[int, onnx.NodeProto] = {}
         stored: dict[str, onnx.TensorProto] = {}
-        waiting = [name]
+        waiting = list(names)
         while waiting:
             name = waiting.pop()
-            source = self._sources.get(name)
-            if source is None or (_num_bytes(self._types.get(name)) or 0) > _SMALL:
-                return False
-            if isinstance(source, onnx.TensorProto):
-                stored[name] = source
-            elif id(source) not in found:
-                found[id(source)] = source
-                waiting += [n for n in source.input if n]
-        nodes |= found
-        tensors |= stored
-        return True
+            maker = self._makers.get(name)
+            if maker is None or (_num_bytes(self._types.get(name)) or 0) > _SMALL:
+                return {}
+            if isinstance(maker, onnx.TensorProto):
+                stored[name] = onnx.TensorProto()
+                stored[name].CopyFrom(maker)
+                stored[name].name = name
+            elif id(maker) not in nodes:
+                nodes[id(maker)] = maker
+                waiting += [one for one in maker.input if one]
+        found = {name: onnx.numpy_helper.to_array(stored[name]) for name in names if name in stored}
+        rest = [name for name in names if name not in stored]
+        if not rest:
+            return found
+        ordered = sorted(nodes.values(), key=lambda node: self._places[id(node)])
+        try:
+            made = compute(self._part(ordered, list(stored.values()), rest), rest)
+        except Exception:  # the runtime's share no narrower class; the model may be wrong anyway
+            return found
+        for name, array in made.items():
+            self._makers[name] = onnx.numpy_helper.from_array(array, name)
+        return found | made
+
+    def _part(
+        self,
+        nodes: list[onnx.NodeProto],
+        tensors: list[onnx.TensorProto],
+        outputs: list[str],
+        inputs: Iterable[onnx.ValueInfoProto] = (),
+    ) -> onnx.ModelProto:
+        ends = [onnx.ValueInfoProto(name=name) for name in outputs]
+        graph = onnx.helper.make_graph(nodes, "constants", list(inputs), ends, tensors)
+        like = self._model
+        return onnx.ModelProto(graph=graph, opset_import=like.opset_import, ir_version=like.ir_version)
 
 
-def _run(
-    nodes: list[onnx.NodeProto],
-    tensors: dict[str, onnx.TensorProto],
-    names: list[str],
-    model: onnx.ModelProto,
-) -> dict[str, np.ndarray]:
-    """Compute constants from constants, each of them small."""
-    from transforms.model.quiet_settings import compute
-
-    found = {name: onnx.numpy_helper.to_array(tensors[name]) for name in names if name in tensors}
-    rest = [name for name in dict.fromkeys(names) if name not in tensors]
-    if not rest:
-        return found
-    small = _model(nodes, [_renamed(tensor, name) for name, tensor in tensors.items()], rest, model)
-    return found | compute(small, rest)
-
-
-def _model(
-    nodes: list[onnx.NodeProto],
-    tensors: list[onnx.TensorProto],
-    outputs: Iterable[str],
-    like: onnx.ModelProto,
-    inputs: Iterable[onnx.ValueInfoProto] = (),
-) -> onnx.ModelProto:
-    ends = [onnx.ValueInfoProto(name=name) for name in outputs]
-    graph = onnx.helper.make_graph(nodes, "constants", list(inputs), ends, tensors)
-    return onnx.ModelProto(graph=graph, opset_import=like.opset_import, ir_version=like.ir_version)
-
-
-def _renamed(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
-    if tensor.name == name:
-        return tensor
-    other = onnx.TensorProto()
-    other.CopyFrom(tensor)
-    other.name = name
-    return other
-
-
-def _range_type(node: onnx.NodeProto, arrays: dict[str, np.ndarray]) -> onnx.TypeProto.Tensor:
+def _range_type(arrays: list[np.ndarray]) -> onnx.TypeProto.Tensor:
     """Return the type of a Range, also of arrays of one element, which the runtime takes for scalars."""
-    values = [arrays.get(name, np.empty(0)).reshape(-1) for name in node.input[:3]]
-    if any(value.size != 1 for value in values) or not values[2].any():
+    if any(array.size != 1 for array in arrays) or not arrays[2].any():
         return onnx.TypeProto.Tensor()
-    start, stop, step = (float(value[0]) for value in values)
+    start, stop, step = (float(array.reshape(-1)[0]) for array in arrays)
     count = (stop - start) / step
     size = math.ceil(max(count, 0)) if abs(count) < _BEYOND else _BEYOND
-    return _type(onnx.helper.np_dtype_to_tensor_dtype(values[0].dtype), [size])
+    return _type(onnx.helper.np_dtype_to_tensor_dtype(arrays[0].dtype), [size])
 
 
 def _shape_value(node: onnx.NodeProto, dims: list[int]) -> onnx.TensorProto:

@@ -20,9 +20,8 @@ from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from transforms.graph import walk
 from transforms.graph.lazy_values import LARGE, Computed, Weight, stored, stored_bytes
-from transforms.model.copy_fields import copy_fields
-from transforms.model.mapped_weights import is_heavy
-from transforms.model.read_model import ModelError
+from transforms.model.mapped_weights import copy_fields, is_heavy
+from transforms.model.model_error import ModelError
 
 MOST_BYTES = 1 << 28
 """Bytes that all sparse tensors of a model may come to when dense, however few are stored."""

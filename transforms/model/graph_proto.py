@@ -8,6 +8,7 @@ part of the graph proper. What is kept of a model beside its graph is the matter
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -18,28 +19,26 @@ import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from transforms.graph import walk
-from transforms.graph.lazy_values import Weight, become_constant
+from transforms.graph.lazy_values import Weight, become_constant, stored
+from transforms.graph.proto_graphs import each_node
+from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.typed import Graph, ModelInfo, info_of
 from transforms.graph.unique_names import rename_hiding
-from transforms.model.attribute_defaults import write_defaults
 from transforms.model.constant_size import count_constants
-from transforms.model.declared_shapes import clear_negative, infer_mended
-from transforms.model.default_axes import write_default_axes
 from transforms.model.detached_weights import fill, sparse_tensors, sparse_to_dense, split, without_data
 from transforms.model.export_graph import export_graph
-from transforms.model.function_opsets import align_opsets
-from transforms.model.function_types import all_sizes_known, infer_types
 from transforms.model.inlined_size import refuse_explosion
-from transforms.model.left_out import notes_on_left_out
-from transforms.model.local_functions import key_of
+from transforms.model.local_functions import align_opsets, key_of, write_defaults
 from transforms.model.metadata import (
     attach_metadata,
     bodies_of,
+    notes_on_left_out,
     read_info,
     restore_metadata,
     without_binary,
     write_info,
 )
+from transforms.model.shape_inference import all_sizes_known, clear_negative, infer_mended, infer_types
 from transforms.model.tangles import refuse_tangles
 from transforms.model.tied_types import add_types
 from transforms.packed.attach_packed import attach_packed
@@ -74,7 +73,7 @@ def import_model(
     unpack_calls(whole, weights)
     light = inline(whole)
     refuse_tangles(light.graph)
-    write_default_axes(light.graph)
+    _write_default_axes(light.graph)
     inferred, notes = infer(light, weights)
     info = read_info(light)
     kept = set(map(key_of, light.functions))
@@ -165,6 +164,28 @@ def export_light(
     write_info(info_of(graph), model)
     attach_packed(model)
     return model, weights
+
+
+def _write_default_axes(graph: onnx.GraphProto) -> None:
+    """Write the default axes of each MeanVarianceNormalization, in place, also inside bodies.
+
+    From opset 13 on the operator is a function whose Constant holds the attribute, and onnx's checker refuses
+    the Constant of a node without it.
+    """
+    for node in each_node(graph):
+        is_one = node.op_type == "MeanVarianceNormalization" and node.domain in STANDARD_DOMAINS
+        if is_one and all(attribute.name != "axes" for attribute in node.attribute):
+            node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))
+
+
+def model_hash(graph: gs.Graph) -> str:
+    """Return a SHA-256 of a graph with all its weights."""
+    light, weights = export_light(graph)
+    digest = hashlib.sha256(light.SerializeToString(deterministic=True))
+    for name in sorted(weights):
+        digest.update(name.encode())
+        digest.update(stored(weights[name]).data)
+    return digest.hexdigest()
 
 
 def _unify_imports(model: onnx.ModelProto) -> None:

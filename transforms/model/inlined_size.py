@@ -1,4 +1,4 @@
-"""The size of a model after inlining its local functions, computed without inlining them.
+"""The size of a model after inlining its local functions, by arithmetic.
 
 A function that calls another ten times, which calls another ten times, is exponential in the size of its
 file.
@@ -6,16 +6,15 @@ file.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 import onnx
 
 from transforms.graph.proto_graphs import bodies_in
 from transforms.model.local_functions import Key, called, key_of, nodes_in, shown
-from transforms.model.read_model import ModelError
+from transforms.model.model_error import ModelError
 
 MOST_NODES = 1 << 15
 """Nodes that inlining may add: more than the largest models have, and half a minute of work."""
@@ -32,27 +31,26 @@ MOST_CALLS = 100
 
 @dataclass
 class _Size:
-    """What nodes come to: nodes, bytes that calls add, bodies in bodies, calls in a row, and how often each
-    attribute of the function around them is referred to."""
+    """What nodes come to: nodes, bytes that calls add, bodies in bodies, calls in a row, and how often they
+    refer to attributes of the function around them."""
 
     nodes: int = 0
     bytes: int = 0
     levels: int = 0
     calls: int = 0
-    references: Counter[str] = field(default_factory=Counter)
+    references: int = 0
 
-    def add(self, other: _Size, *, times: int = 1, deeper: int = 0) -> None:
-        """Count what is inside of these nodes, several times where an attribute is copied."""
+    def add(self, other: _Size, times: int = 1, deeper: int = 0) -> None:
+        """Count what is inside of these nodes, several times where it is copied."""
         self.nodes += times * other.nodes
         self.bytes += times * other.bytes
+        self.references += times * other.references
         self.levels = max(self.levels, other.levels + deeper)
         self.calls = max(self.calls, other.calls)
 
 
 def refuse_explosion(model: onnx.ModelProto) -> None:
     """Raise ModelError for functions that call themselves, or that inlining would make too large."""
-    if not model.functions:
-        return
     functions = {key_of(function): function for function in model.functions}
     sizes: dict[Key, _Size] = {}
     for key in _callees_first(functions):
@@ -75,67 +73,36 @@ def _refuse(size: _Size, what: str) -> None:
 
 
 def _callees_first(functions: dict[Key, onnx.FunctionProto]) -> Iterable[Key]:
-    calls = {
-        key: {called(node) for node in _inner_nodes(function)} & functions.keys()
-        for key, function in functions.items()
-    }
+    calls = {key: set(_calls(function)) & functions.keys() for key, function in functions.items()}
     try:
         return list(TopologicalSorter(calls).static_order())
     except CycleError as error:
         raise ModelError(f"function '{error.args[1][0][1]}' calls itself") from None
 
 
-def _inner_nodes(function: onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a function, and those of graphs that are defaults of its attributes."""
-    yield from nodes_in(function.node)
-    for attribute in function.attribute_proto:
+def _calls(function: onnx.FunctionProto) -> Iterator[Key]:
+    yield from map(called, nodes_in(function.node))
+    for attribute in function.attribute_proto:  # a default may be a graph
         for body in bodies_in(attribute):
-            yield from nodes_in(body.node)
+            yield from map(called, nodes_in(body.node))
 
 
 def _measure(
     nodes: Iterable[onnx.NodeProto], functions: dict[Key, onnx.FunctionProto], sizes: dict[Key, _Size]
 ) -> _Size:
+    """Return the size of nodes; a call counts its attributes each time that the function refers to any."""
     total = _Size()
     for node in nodes:
-        key = called(node)
-        defaults = functions[key].attribute_proto if key in sizes else ()
-        inside = {a.name: _inside(a, functions, sizes) for a in (*defaults, *node.attribute)}
-        if key not in sizes:
-            total.nodes += 1
-            for size in inside.values():
-                total.add(size)
-                total.references += size.references
-        else:
-            _add_call(total, node, functions[key], sizes[key], inside)
+        function, body = functions.get(called(node)), sizes.get(called(node), _Size(nodes=1, references=1))
+        attributes = [*node.attribute, *(function.attribute_proto if function else ())]
+        total.add(_Size(body.nodes, body.bytes, body.levels, body.calls))
+        if function:
+            total.bytes += function.ByteSize()
+            total.bytes += body.references * sum(attribute.ByteSize() for attribute in attributes)
+            total.calls = max(total.calls, body.calls + 1)
+        for attribute in attributes:
+            total.references += body.references * bool(attribute.ref_attr_name)
+            for inner in bodies_in(attribute):
+                deeper = body.levels + 1 if function else 1
+                total.add(_measure(inner.node, functions, sizes), body.references, deeper)
     return total
-
-
-def _inside(
-    attribute: onnx.AttributeProto, functions: dict[Key, onnx.FunctionProto], sizes: dict[Key, _Size]
-) -> _Size:
-    """Return the size of an attribute's bodies, and which attribute of the function it refers to."""
-    size = _Size()
-    if attribute.ref_attr_name:
-        size.references[attribute.ref_attr_name] += 1
-    for body in bodies_in(attribute):
-        inner = _measure(body.node, functions, sizes)
-        size.add(inner, deeper=1)
-        size.references += inner.references
-    return size
-
-
-def _add_call(
-    total: _Size, node: onnx.NodeProto, function: onnx.FunctionProto, body: _Size, inside: dict[str, _Size]
-) -> None:
-    """Add the body of a function, and its attributes as often as the body refers to them."""
-    total.add(body)
-    total.bytes += function.ByteSize()
-    total.calls = max(total.calls, body.calls + 1)
-    given = {attribute.name: attribute for attribute in (*function.attribute_proto, *node.attribute)}
-    for name, attribute in given.items():
-        times, size = body.references[name], inside[name]
-        total.bytes += times * attribute.ByteSize()
-        total.add(size, times=times, deeper=body.levels)
-        for outer, count in size.references.items():
-            total.references[outer] += times * count

@@ -6,13 +6,13 @@ annotations; the types of inputs and outputs that are not tensors; attributes of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms.graph.proto_graphs import each_node
+from transforms.graph.proto_graphs import each_graph, each_node
 from transforms.graph.typed import ModelInfo, Node
 
 _SURGEON_ATTRIBUTES = frozenset(
@@ -170,3 +170,38 @@ def _is_text(attribute: onnx.AttributeProto) -> bool:
 def _write_entries(target: onnx.GraphProto | onnx.NodeProto, entries: dict[str, str]) -> None:
     for key, text in entries.items():
         target.metadata_props.add(key=key, value=text)
+
+
+def notes_on_left_out(
+    model: onnx.ModelProto, inlined: Sequence[onnx.FunctionProto], sparse: int
+) -> list[str]:
+    """Return notes on what a model has and its graph will not.
+
+    ``inlined`` are the functions that it loses, ``sparse`` is the number of sparse tensors.
+    """
+    notes = []
+    if inlined:
+        notes.append(f"Local functions inlined: {len(inlined)}")
+    if sparse:
+        notes.append(f"Sparse tensors stored as dense ones: {sparse}")
+    left_out = list(_left_out(model, inlined))
+    if left_out:
+        notes.append(f"Left out of the result: {', '.join(left_out)}")
+    return notes
+
+
+def _left_out(model: onnx.ModelProto, inlined: Sequence[onnx.FunctionProto]) -> Iterator[str]:
+    if model.training_info:
+        yield "training_info"
+    if model.configuration:
+        yield "device configurations"
+    bodies = [graph for graph in each_graph(model.graph) if graph is not model.graph]
+    if any(body.quantization_annotation for body in bodies):
+        yield "quantization annotations inside bodies"
+    if any(body.metadata_props for body in bodies):
+        yield "metadata of bodies"
+    if any(function.doc_string or function.metadata_props for function in inlined):
+        yield "documentation and metadata of functions"
+    tensors = (one for graph in (model.graph, *bodies) for one in (*graph.initializer, *graph.value_info))
+    if any(one.doc_string or one.metadata_props for one in tensors):
+        yield "documentation and metadata of tensors"

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from importlib import metadata
 
-import onnx_graphsurgeon as gs
 import onnxruntime
-
-from transforms.graph.lazy_values import stored
-from transforms.model import graph_proto
 
 PREFIX = "onnx_narrow."
 
@@ -52,13 +47,3 @@ def version() -> str:
         return metadata.version("onnx-narrow")
     except metadata.PackageNotFoundError:
         return "unknown"
-
-
-def model_hash(graph: gs.Graph) -> str:
-    """Return a SHA-256 of a graph with all its weights."""
-    light, weights = graph_proto.export_light(graph)
-    digest = hashlib.sha256(light.SerializeToString(deterministic=True))
-    for name in sorted(weights):
-        digest.update(name.encode())
-        digest.update(stored(weights[name]).data)
-    return digest.hexdigest()

@@ -21,6 +21,9 @@ from transforms.files.named_file import named
 from transforms.graph.lazy_values import Weight
 from transforms.graph.proto_graphs import bodies_in
 from transforms.model.mapped_weights import parse_in_place, unique_heavy, weight_at
+from transforms.model.model_error import ModelError
+
+__all__ = ["ModelError", "ModelFile", "check_opsets", "parse", "read", "read_bytes", "tensors"]
 
 _BLOCK = 1 << 22
 """Bytes of external data that are hashed at a time."""
@@ -46,10 +49,6 @@ _PACKED_BITS = {
     **dict.fromkeys(("FLOAT6E2M3", "FLOAT6E3M2"), 6),
 }
 """Bits per element of the types that files pack, and NumPy stores in a whole byte."""
-
-
-class ModelError(ValueError):
-    """A model that cannot be read, or cannot be converted as requested; the message names the reason."""
 
 
 @dataclass(frozen=True)

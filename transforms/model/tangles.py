@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 import onnx
 
 from transforms.graph.proto_graphs import bodies_in
-from transforms.model.read_model import ModelError
+from transforms.model.model_error import ModelError
 
 
 def refuse_tangles(graph: onnx.GraphProto) -> None:
@@ -22,17 +22,20 @@ def refuse_tangles(graph: onnx.GraphProto) -> None:
 
 def _refuse_tangle(graph: onnx.GraphProto) -> None:
     makers: dict[str, int] = {}
-    reads: list[set[str]] = []
-    is_sorted = True
     for i, node in enumerate(graph.node):
-        reads.append(_reads(node))
         for name in filter(None, node.output):
             if makers.setdefault(name, i) != i:
                 raise ModelError(f"nodes {_label(graph.node[makers[name]])} and {_label(node)} make '{name}'")
-    for i, names in enumerate(reads):
-        is_sorted = is_sorted and all(makers.get(name, -1) < i for name in names)
-    if not is_sorted:
-        _refuse_cycles(graph, [{makers[name] for name in names if name in makers} for names in reads])
+    before = {
+        i: [makers[name] for name in _reads(node) if name in makers] for i, node in enumerate(graph.node)
+    }
+    if all(maker < i for i, made in before.items() for maker in made):
+        return
+    try:
+        TopologicalSorter(before).prepare()
+    except CycleError as error:
+        first, second = (_label(graph.node[i]) for i in error.args[1][:2])
+        raise ModelError(f"nodes {first} and {second} feed each other: the graph has a cycle") from None
 
 
 def _reads(node: onnx.NodeProto) -> set[str]:
@@ -45,14 +48,6 @@ def _reads(node: onnx.NodeProto) -> set[str]:
             inside = {name for inner in body.node for name in _reads(inner)}
             names |= (inside | {value.name for value in body.output}) - own
     return names
-
-
-def _refuse_cycles(graph: onnx.GraphProto, before: list[set[int]]) -> None:
-    try:
-        TopologicalSorter(dict(enumerate(before))).prepare()
-    except CycleError as error:
-        first, second = (_label(graph.node[i]) for i in error.args[1][:2])
-        raise ModelError(f"nodes {first} and {second} feed each other: the graph has a cycle") from None
 
 
 def _label(node: onnx.NodeProto) -> str:

@@ -32,7 +32,7 @@ def large_tensors(
     halves = rounded(plan, _FLOAT16)
     if not halves:
         return [], []
-    seen = calibrate(graph, halves, data.feeds(graph), run=data.run, sharing=data.sharing).observed
+    seen = calibrate(graph, halves, data.feeds(graph), run=data.run, workers=data.workers).observed
     largest = {name: max(-one.low, one.high) for name, one in seen.items()}
     near = [name for name in halves if largest[name] <= _LARGEST < _HEADROOM * largest[name]]
     return near, [name for name in halves if largest[name] > _LARGEST]

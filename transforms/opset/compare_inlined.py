@@ -10,8 +10,7 @@ import onnx.inliner
 
 from ops.registration import AMD_DOMAIN, DOMAIN
 from transforms.graph.lazy_values import Weight
-from transforms.model.attribute_defaults import write_defaults
-from transforms.model.local_functions import key_of, shown
+from transforms.model.local_functions import key_of, shown, write_defaults
 from transforms.model.read_model import ModelError
 from transforms.runtime.compare_runs import why_not_compared
 from transforms.twins.own_functions import TWINS

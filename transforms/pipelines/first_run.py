@@ -27,9 +27,9 @@ from transforms.runtime.compare_runs import (
     run_in_time,
     too_large,
 )
+from transforms.runtime.devices import has_vnni
 from transforms.runtime.find_fault import find_fault
 from transforms.runtime.inputs import ModelInput
-from transforms.runtime.processor import has_vnni
 from transforms.runtime.session import RunOptions, open_session, why_not_on_cpu
 from transforms.runtime.trial import Outputs, Trial, open_as_user, try_model
 from transforms.twins.attach_functions import attach_functions

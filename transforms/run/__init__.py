@@ -1,6 +1,6 @@
-"""Running a model on samples: models, feeds, inner tensors, steps, and tasks on executors.
+"""Running a model on samples: models, feeds, inner tensors, steps, and tasks of workers.
 
 Imports ``runtime`` and the rewrites. Names: ``run_model.open_model``,
-``instrumented_model.InstrumentedModel``, ``segmented_model``, ``shared_steps``, ``feeds``, ``samples``,
-``tasks``.
+``instrumented_model.InstrumentedModel``, ``segmented_model``, ``feeds``, ``samples``,
+``workers``.
 """

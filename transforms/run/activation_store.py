@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,19 +17,6 @@ Value = np.ndarray | list[np.ndarray]
 def bytes_of(value: Value) -> int:
     """Return the bytes of the numbers of a value."""
     return sum(map(bytes_of, value)) if isinstance(value, list) else value.nbytes
-
-
-class Store(Protocol):
-    """Arrays, and sequences of them, by sample and name."""
-
-    def put(self, sample: int, name: str, value: Value) -> None:
-        """Keep a value."""
-
-    def get(self, sample: int, name: str) -> Any:
-        """Return a value that was kept."""
-
-    def drop(self, sample: int, name: str) -> None:
-        """Drop a value, if it is there."""
 
 
 class ActivationStore:

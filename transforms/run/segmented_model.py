@@ -6,8 +6,11 @@ What has not run yet may change meanwhile, such as the weights of layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import pickle
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,43 +18,29 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from transforms.files import cleanup
 from transforms.graph import dtypes, walk
+from transforms.graph.lazy_values import load_values
 from transforms.graph.typed import Graph, info_of
-from transforms.run.activation_store import Store, Value, bytes_of
-from transforms.run.instrumented_model import InstrumentedModel, ShownModel, show_tensors
+from transforms.run.activation_store import ActivationStore, Value, bytes_of
+from transforms.run.instrumented_model import InstrumentedModel, show_tensors
 from transforms.run.run_each import run_each, with_fixed_threads
-from transforms.runtime.session import RunOptions
+from transforms.run.workers import Workers
+from transforms.runtime.session import OpenModel, RunOptions, open_light
 
 _UNSTORABLE = {dtypes.BFLOAT16, int(onnx.TensorProto.INT4), int(onnx.TensorProto.UINT4)}
 """Element types that NumPy does not have."""
 
+_STEP = "step.pickle"
+
 
 @dataclass(frozen=True)
-class Step:
-    """Nodes that run together for tensors of some ``names``.
+class _Step:
+    """Nodes that run together: the types of their ``inputs``, and what is taken of what they make."""
 
-    ``inputs``: the types of what is kept and they read; ``made``: what is taken of what they make;
-    ``needed``: what is to be kept after them; ``stale``: what was kept and is not needed any more.
-    """
-
-    names: tuple[str, ...]
     nodes: list[gs.Node]
     inputs: Mapping[str, np.dtype]
-    made: frozenset[str]
-    needed: frozenset[str]
-    stale: tuple[str, ...]
-
-    def feed(self, sample: int, store: Store) -> dict[str, Any]:
-        """Return the inputs of the nodes for a sample."""
-        return {name: store.get(sample, name) for name in self.inputs}
-
-    def keep(self, sample: int, found: Mapping[str, Any], store: Store) -> tuple[dict[str, Any], int]:
-        """Store what was made of a sample and is needed; return tensors by ``names``, and bytes in memory."""
-        held = [*found.values(), *(store.get(sample, name) for name in self.inputs if name not in found)]
-        asked = {name: found[name] if name in found else store.get(sample, name) for name in self.names}
-        for name in self.needed & found.keys():
-            store.put(sample, name, found[name])
-        return asked, sum(map(bytes_of, held))
+    made: list[str]
 
 
 class SegmentedRun:
@@ -62,16 +51,19 @@ class SegmentedRun:
         graph: gs.Graph,
         feeds: Sequence[Feed],
         wanted: Collection[str],
-        store: Store,
+        store: ActivationStore,
         options: RunOptions | None = None,
+        workers: Workers | None = None,
     ) -> None:
         """Start in front of the first node; ``wanted`` are all tensors that will be asked for.
+
+        ``workers`` run the steps, one sample a task, if they are given; else this process does.
 
         ``largest_step`` tells how many bytes the tensors have that one sample brings into a step and takes
         out of it: so much is in memory, whatever the store's limit.
         """
         self.largest_step = 0
-        self._graph, self._store, self.options = graph, store, options
+        self._graph, self._store, self._options, self._workers = graph, store, options, workers
         self._feeds, self._count = feeds, len(feeds)
         self._done: set[int] = set()
         self._wanted = list(wanted)
@@ -94,20 +86,6 @@ class SegmentedRun:
         The iterator has to be taken to its end. Names that were ``wanted`` are dropped by :meth:`forget`,
         or at once where this is the ``last`` time that they are asked for.
         """
-        step = self.begin(names, last=last)
-        run = self._runner(step)
-        feeds = (step.feed(i, self._store) for i in range(self._count))
-        for i, found in enumerate(run_each(run, feeds, self.options)):
-            asked, size = step.keep(i, found, self._store)
-            self.largest_step = max(self.largest_step, size)
-            self._types |= {name: self.type_of(name, found[name]) for name in step.needed & found.keys()}
-            for name in step.stale:
-                self._store.drop(i, name)
-            yield asked
-        self._kept = (self._kept | step.made) & step.needed
-
-    def begin(self, names: Sequence[str], *, last: bool = False) -> Step:
-        """Return what has to run for tensors of these names; its nodes count as done from now on."""
         if last:
             for name in names:
                 if name in self._wanted:
@@ -119,9 +97,21 @@ class SegmentedRun:
         inputs = {name: self._types[name] for name in sorted(read & self._kept)}
         stale = [name for name in {*inputs, *names} & self._kept if name not in needed]
         made = {tensor.name for node in ahead for tensor in node.outputs} & (needed | set(names))
-        return Step(tuple(names), ahead, inputs, frozenset(made), frozenset(needed), tuple(stale))
+        get = self._store.get
+        feeds = ({name: get(i, name) for name in inputs} for i in range(self._count))
+        for i, found in enumerate(self._run(_Step(ahead, inputs, sorted(made)), feeds)):
+            held = [*found.values(), *(get(i, name) for name in inputs if name not in found)]
+            self.largest_step = max(self.largest_step, sum(map(bytes_of, held)))
+            asked = {name: found[name] if name in found else get(i, name) for name in names}
+            for name in needed & found.keys():
+                self._store.put(i, name, found[name])
+                self._types[name] = self._type_of(name, found[name])
+            for name in stale:
+                self._store.drop(i, name)
+            yield asked
+        self._kept = (self._kept | made) & needed
 
-    def type_of(self, name: str, value: Value) -> np.dtype:
+    def _type_of(self, name: str, value: Value) -> np.dtype:
         """Return the type of an array, or of those of a sequence, which may be without one."""
         if not isinstance(value, list):
             return value.dtype
@@ -129,20 +119,7 @@ class SegmentedRun:
         assert element is not None, f"a sequence of unknown type, '{name}', is not kept"
         return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element))
 
-    def end(self, step: Step, types: Mapping[str, np.dtype], size: int) -> None:
-        """Take a step as run elsewhere, with the store: the types of what it keeps, the bytes of a sample."""
-        self.largest_step = max(self.largest_step, size)
-        self._types |= types
-        for name in step.stale:
-            for i in range(self._count):
-                self._store.drop(i, name)
-        self._kept = (self._kept | step.made) & step.needed
-
-    def show(self, step: Step) -> ShownModel[str]:
-        """Return the nodes of a step as a model that makes its tensors."""
-        return show_tensors(self._part(step), sorted(step.made), step.inputs, sequences=self._sequences)
-
-    def _part(self, step: Step) -> Graph:
+    def _part(self, step: _Step) -> Graph:
         return Graph(
             nodes=step.nodes,
             opset=self._graph.opset,
@@ -151,13 +128,27 @@ class SegmentedRun:
             info=info_of(self._graph),
         )
 
-    def _runner(self, step: Step) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
-        """Return what runs the nodes of a step on their inputs, for the tensors that it makes."""
+    def _run(self, step: _Step, feeds: Iterator[Feed]) -> Iterator[dict[str, Any]]:
+        """Yield what the nodes of a step make of the feeds, one after another."""
         if not step.nodes:
-            return lambda feed: {}
-        options, part = with_fixed_threads(self.options), self._part(step)
-        shown, sequences = sorted(step.made), self._sequences
-        return InstrumentedModel(part, shown, options, inputs=step.inputs, sequences=sequences).run
+            yield from ({} for _ in feeds)
+            return
+        options, part = with_fixed_threads(self._options), self._part(step)
+        made, sequences = step.made, self._sequences
+        if self._workers is None:
+            model = InstrumentedModel(part, made, options, inputs=step.inputs, sequences=sequences)
+            yield from run_each(model.run, feeds, self._options)
+            return
+        shown = show_tensors(part, made, step.inputs, sequences=sequences)
+        with cleanup.temporary_folder() as folder:
+            weights = {name: load_values(values) for name, values in shown.weights.items()}
+            options = replace(options, spin=False)  # other workers need the cores
+            content = shown.light.SerializeToString(), weights, shown.places, options
+            (folder / _STEP).write_bytes(pickle.dumps(content))
+            try:
+                yield from self._workers.map(run_step, (StepTask(str(folder), feed) for feed in feeds))
+            finally:
+                _open_step.cache_clear()
 
     def forget(self, name: str) -> None:
         """Take a tensor as no longer wanted, if it was."""
@@ -205,6 +196,28 @@ class SegmentedRun:
             if id(node) in chosen:
                 unstorable |= {t.name for t in node.outputs if _is_unstorable(t)}
         return [node for node in waiting if id(node) in chosen]
+
+
+@dataclass(frozen=True)
+class StepTask:
+    """The inputs of a step for one sample, and the folder of its nodes."""
+
+    folder: str
+    feed: Feed
+
+
+def run_step(task: StepTask) -> dict[str, Any]:
+    """Return what a step makes of its inputs."""
+    model, places = _open_step(task.folder)
+    made = model.run(task.feed, list(places.values()))
+    return {name: made[place] for name, place in places.items()}
+
+
+@lru_cache(maxsize=1)
+def _open_step(folder: str) -> tuple[OpenModel, dict[str, str]]:
+    """Return the nodes in a folder, and where what they make is; no two folders have the same name."""
+    light, weights, places, options = pickle.loads((Path(folder) / _STEP).read_bytes())
+    return open_light(onnx.load_model_from_string(light), weights, options, sequences=True), places
 
 
 def _is_unstorable(tensor: gs.Tensor) -> bool:

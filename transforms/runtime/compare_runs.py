@@ -16,9 +16,9 @@ import onnxruntime as ort
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph.lazy_values import Weight, load_values
 from transforms.model.bounds import bytes_in_runs
+from transforms.model.model_error import ModelError
 from transforms.model.proto_facts import bodies
 from transforms.model.quiet_settings import SILENT
-from transforms.model.read_model import ModelError
 from transforms.runtime.inputs import ModelInput, random_array
 from transforms.runtime.session import MissingKernelError, OpenModel, RunOptions, open_light
 

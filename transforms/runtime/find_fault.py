@@ -11,7 +11,7 @@ import onnx
 from ops.array_types import Feed
 from transforms.graph.lazy_values import Weight
 from transforms.graph.proto_graphs import bodies_in, read_names
-from transforms.model.read_model import ModelError
+from transforms.model.model_error import ModelError
 from transforms.runtime.session import RunOptions
 from transforms.runtime.trial import NOTICED, relative_error, run_as_user
 from transforms.search.output_metrics import is_float_array

@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 import onnxruntime as ort
 
 from transforms.files.array_header import ArrayHeader
-from transforms.model.read_model import ModelError
+from transforms.model.model_error import ModelError
 
 _NUMPY_TYPES = {
     "tensor(float)": np.float32,

@@ -8,6 +8,7 @@ some weights in place and would compute with the untransposed ones.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,19 +22,13 @@ from transforms.deploy import rounded_inputs
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph.lazy_values import Weight
 from transforms.model import detached_weights, graph_proto
-from transforms.model.bounds import PROTOBUF_LIMIT, bytes_in_runs, refuse_bomb
-from transforms.model.distinct_nodes import distinct_nodes
-from transforms.model.empty_tensors import unsafe_optimizers
+from transforms.model.bounds import PROTOBUF_LIMIT, bytes_in_runs, refuse_bomb, unsafe_optimizers
+from transforms.model.model_error import ModelError
 from transforms.model.quiet_settings import quiet_settings
-from transforms.model.read_model import ModelError
-from transforms.runtime.devices import DEVICES
+from transforms.runtime.devices import DEVICES, MissingKernelError, ProviderError, start_on
 from transforms.runtime.devices import provider as device_provider
 from transforms.runtime.inputs import session_input
-from transforms.runtime.on_provider import MissingKernelError, ProviderError, start_on
-from transforms.runtime.run_options import RunOptions
-from transforms.runtime.share_mapped import share_mapped
-from transforms.runtime.shared_arrays import is_shareable, value_of
-from transforms.runtime.weight_arrays import weight_arrays
+from transforms.runtime.weight_arrays import share_weights, weight_arrays
 
 _BLOCKS = "NchwcTransformer"
 _NO_PREPACKING = "session.disable_prepacking"
@@ -44,10 +39,37 @@ _MOST_COPIED = 1 << 31
 of another type, might not fit into memory."""
 
 _NO_INTEGER_KERNELS = "session.disable_quant_qdq"
-_MANY_NODES = 4000  # a session on as many is open in 0.2 s
 _MANY = 256  # inputs: below, binding each takes longer than looking for it
-_NOWHERE = "memory"  # a location that is never read: the arrays take its place
 _BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # domains that need no library
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a session runs: provider (``provider_name``), threads (0: the runtime chooses), optimization.
+
+    ``simulate``: between quantizations to integers nodes compute in float32, as the model says, and not in
+    kernels for integers. The runtime then leaves weights alone, too, which it would otherwise quantize itself
+    where they are float32 and the rest of a layer is integers: with 16-bit inputs to something useless.
+    ``prepack``: a copy of each weight is put in order for the kernels when the model is opened, which pays
+    where there are dozens of runs. ``blocked``: convolutions may compute on blocks of channels; tensors
+    between them that are looked at are then brought into their own layout late, and live long. ``spin``:
+    threads without work look for some in a loop, which is fast where each has a core of its own. ``arena``:
+    memory stays for the next tensor and the next run, and doubles whenever it does not do. ``guarded``:
+    optimizers are left out that compute something else or end the process; users' own sessions have them.
+    ``full_inputs``: no input of a product with stored integers is rounded to 8 bits
+    (:mod:`transforms.deploy.rounded_inputs`).
+    """
+
+    provider: str = "CPU"
+    threads: int = 0
+    optimize: bool = True
+    simulate: bool = False
+    prepack: bool = True
+    blocked: bool = True
+    spin: bool = True
+    arena: bool = True
+    guarded: bool = True
+    full_inputs: bool = False
 
 
 class OpenModel:
@@ -145,8 +167,7 @@ def why_not_on_cpu(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) ->
     """Return why the installed ONNX Runtime's CPU provider cannot load a light model, or None if it can.
 
     Our operators are registered. Large weights are declared as inputs, which changes nothing about which
-    kernels a node needs. Of a model with many nodes only those are loaded that differ: the time that the
-    runtime takes grows faster than their number.
+    kernels a node needs.
     """
     return why_not_on("CPUExecutionProvider", detached_weights.as_inputs(light, dict(weights)))
 
@@ -157,12 +178,8 @@ def why_not_on(provider: str, model: onnx.ModelProto) -> str | None:
 
     The model's large weights are inputs.
     """
-    if len(model.graph.node) > _MANY_NODES:
-        model = distinct_nodes(model) or model
-    content = model.SerializeToString()
     try:
-        settings = session_settings(RunOptions(optimize=False))
-        start_on(provider, content, settings)
+        start_on(provider, model.SerializeToString(), session_settings(RunOptions(optimize=False)))
     except Exception as error:  # the runtime's exceptions share no narrower class
         return said_by_runtime(error)
     return None
@@ -209,7 +226,8 @@ def _start_light(
     settings = session_settings(options, with_operators=not known)
     if in_order:
         settings.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-    disabled = _without_copies(settings, _share(light, weights, settings), options)
+    share_weights(light, weights, settings)
+    disabled = _without_copies(settings, _bytes_in_runs(weights), options)
     size = light.ByteSize()
     if size > PROTOBUF_LIMIT:
         raise ValueError(
@@ -234,25 +252,6 @@ def _start(
         raise MissingKernelError(f"{provider} cannot run the model: {said_by_runtime(error)}") from error
     except Exception as error:  # the runtime's exceptions share no narrower class
         raise ModelError(f"ONNX Runtime refuses the model: {said_by_runtime(error)}") from error
-
-
-def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: ort.SessionOptions) -> int:
-    """Let the runtime find the arrays where they are; those that it cannot read go into the model.
-
-    Returns the bytes of all of them when the model is open.
-    """
-    mapped = share_mapped(light, weights, settings)
-    stored = _bytes_in_runs(weights)
-    weights = {name: array for name, array in weights.items() if name not in mapped}
-    shared = {name: array for name, array in weights.items() if is_shareable(array)}
-    detached_weights.fill(light, {name: array for name, array in weights.items() if name not in shared})
-    for tensor in light.graph.initializer:
-        if tensor.name in shared:
-            tensor.data_location = onnx.TensorProto.EXTERNAL
-            tensor.external_data.add(key="location", value=_NOWHERE)
-    values = [value_of(array) for array in shared.values()]
-    settings.add_external_initializers(list(shared), values)
-    return stored
 
 
 def _bytes_in_runs(weights: Mapping[str, Weight]) -> int:

@@ -20,7 +20,7 @@ from ops.metrics import sums_of_numbers
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph.lazy_values import Weight
 from transforms.model.detached_weights import fill
-from transforms.model.read_model import ModelError
+from transforms.model.model_error import ModelError
 from transforms.runtime.compare_runs import run_in_time
 from transforms.runtime.session import OpenModel, RunOptions, open_light
 from transforms.runtime.survival import how_it_ends, is_risky

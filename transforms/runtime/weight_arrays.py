@@ -1,19 +1,34 @@
-"""The weights of a model as arrays that a session can read, in files where they would not fit into memory."""
+"""The weights of a model as a session reads them: arrays where they are, or places in files that it maps.
+
+Computed weights that would not fit into memory are written to a file first.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime as ort
 from numpy.typing import NDArray
 
 from transforms.files import cleanup
-from transforms.files.mapped_file import map_file
+from transforms.files.mapped_file import map_file, place_of
+from transforms.graph import dtypes
 from transforms.graph.lazy_values import PACKED, Computed, Weight, load_values
+from transforms.model import detached_weights
 
 _ALIGNMENT = 4096  # weights are mapped by pages
+_FOLDER = "session.model_external_initializers_file_folder_path"
+_NOWHERE = "memory"  # a location that is never read: the arrays take its place
+_SHARED_KINDS = "fiub"  # NumPy's own types, which the runtime takes as they are
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_TYPED = "ortvalue_from_numpy_with_onnx_type"  # not in the oldest versions
 
 
 @contextmanager
@@ -30,6 +45,50 @@ def weight_arrays(weights: Mapping[str, Weight], *, in_file: bool) -> Iterator[d
     with cleanup.temporary_folder() as folder:
         mapped = _written(computed, folder / "weights")
         yield {name: mapped[name] if name in mapped else load_values(w) for name, w in weights.items()}
+
+
+def share_weights(
+    light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: ort.SessionOptions
+) -> None:
+    """Let the runtime find the arrays where they are; those that it cannot read go into the model.
+
+    Initializers refer to the files that are mapped, of which ``settings`` names a folder that encloses all.
+    """
+    found = {name: place_of(array) for name, array in weights.items()}
+    places = {name: place for name, place in found.items() if place is not None}
+    if places:
+        folder = Path(os.path.commonpath([place.path.parent for place in places.values()]))
+        settings.add_session_config_entry(_FOLDER, str(folder))
+    rest = {name: array for name, array in weights.items() if name not in places}
+    shared = {name: array for name, array in rest.items() if _is_shareable(array)}
+    detached_weights.fill(light, {name: array for name, array in rest.items() if name not in shared})
+    for tensor in light.graph.initializer:
+        if tensor.name in places:
+            place = places[tensor.name]
+            location = place.path.relative_to(folder).as_posix()
+            _refer(tensor, location=location, offset=place.offset, length=place.length)
+        elif tensor.name in shared:
+            _refer(tensor, location=_NOWHERE)
+    settings.add_external_initializers(list(shared), [_value_of(array) for array in shared.values()])
+
+
+def _refer(tensor: onnx.TensorProto, **entries: object) -> None:
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def _is_shareable(array: np.ndarray) -> bool:
+    """Return whether the runtime can read an array where it is."""
+    kind = array.dtype.kind in _SHARED_KINDS or (array.dtype == _BFLOAT16 and hasattr(ort.OrtValue, _TYPED))
+    return kind and array.flags.c_contiguous
+
+
+def _value_of(array: np.ndarray) -> ort.OrtValue:
+    """Return the runtime's view of an array that it can read where it is."""
+    if array.dtype != _BFLOAT16:
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    return getattr(ort.OrtValue, _TYPED)(array.view(np.uint16), dtypes.BFLOAT16)
 
 
 def _written(weights: Mapping[str, Computed], path: Path) -> dict[str, NDArray[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from transforms.files.read_toml import parse_toml
+from transforms.files.named_file import parse_toml
 from transforms.graph.typed import info_of
 from transforms.model import provenance
 from transforms.scheme.scheme import Scheme, check_keys

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.legal_names import refuse_unknown
-from transforms.files.named_file import in_words
-from transforms.files.read_toml import read_toml
+from transforms.files.named_file import in_words, read_toml
 from transforms.scheme.presets import PRESETS
 from transforms.scheme.scheme import Scheme, check_keys
 from transforms.scheme.scheme_values import checked_value

@@ -1,0 +1,178 @@
+"""The objective of tuning where there are fewer rows than inputs: rows take the place of Gram matrices.
+
+With R rows x of K inputs, H = X^T X + d I has all it holds in X [R, K]. Solutions of systems with H follow
+from X X^T + d I [R, R] (the push-through identity), and so do the factors of H that GPTQ needs: with P_j the
+inverse of d I + sum_{i >= j} x_i x_i^T, x_i being the column of X of input i, the factor U of H = U D U^T is
+U_ij = x_i P_j x_j for i < j. P is carried from the last block of inputs to the first (Woodbury identity).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops.array_types import Float64Array
+from ops.subnormals import keeps_subnormals
+
+BLOCK = 48  # inputs whose effect on each other is summed one by one, and on the rest by a matrix product
+
+
+def unit_upper(matrix: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """Return U and the diagonal of D of U D U^T, matrices [..., K, K] with U's diagonal of ones."""
+    lower = np.linalg.cholesky(matrix[..., ::-1, ::-1])
+    diagonal = np.diagonal(lower, axis1=-2, axis2=-1)
+    unit = (lower / diagonal[..., None, :])[..., ::-1, ::-1]
+    return np.ascontiguousarray(unit), np.square(diagonal[..., ::-1])
+
+
+@dataclass(frozen=True)
+class RowProblem:
+    """A layer: its float ``weight`` [..., N, K], ``rows`` [..., R, K] of inputs and ``outputs`` [..., R, N].
+
+    Rows are centred if a bias will absorb the means, and times the square root of their weight.
+    """
+
+    weight: Float64Array
+    rows: Float64Array
+    outputs: Float64Array
+
+    @keeps_subnormals
+    def form(self, damping: float, *, shift: bool) -> RowQuadratic:
+        """Return the error around the shifted target, or around the float weights; see quadratic."""
+        squares = np.square(self.rows).sum((-2, -1)) / self.rows.shape[-1]
+        amount = damping * np.where(squares > 0, squares, 1.0)[..., None, None]
+        if not shift:
+            return RowQuadratic(self.weight, self.rows, amount)
+        residual = self.outputs - self.rows @ np.swapaxes(self.weight, -1, -2)
+        gram = self.rows @ np.swapaxes(self.rows, -1, -2) + amount * np.eye(self.rows.shape[-2])
+        change = np.swapaxes(np.linalg.solve(gram, residual), -1, -2) @ self.rows
+        return RowQuadratic(self.weight + change, self.rows, amount)
+
+
+@dataclass(frozen=True)
+class RowGram:
+    """The matrix X^T X + d I of ``rows`` X [..., R, K] and an ``amount`` d [..., 1, 1], never formed."""
+
+    rows: Float64Array
+    amount: Float64Array
+
+    def times(self, weights: Float64Array, inputs: slice, outputs: slice) -> Float64Array:
+        """Return weights [..., N, k] of some inputs times their rows of the matrix, in columns of others."""
+        made = weights @ np.swapaxes(self.rows[..., inputs], -1, -2) @ self.rows[..., outputs]
+        own, size = np.arange(self.rows.shape[-1]), weights.shape[:-1]
+        wide = np.zeros((*size, len(own)))
+        wide[..., inputs] = weights
+        return np.asarray(made + self.amount * wide[..., outputs])
+
+
+@dataclass(frozen=True)
+class RowQuadratic:
+    """The error tr((W - target) (X^T X + d I) (W - target)^T), X being ``rows`` and d ``amount``."""
+
+    target: Float64Array
+    rows: Float64Array
+    amount: Float64Array
+
+    @property
+    def hessian(self) -> Float64Array:
+        """The matrix [..., K, K], for solvers that need all of it."""
+        inner = np.swapaxes(self.rows, -1, -2) @ self.rows
+        return np.asarray(inner + self.amount * np.eye(self.rows.shape[-1]))
+
+    @cached_property
+    def order(self) -> NDArray[np.intp]:
+        """The inputs as solvers visit them, the same in all groups: the largest mean square first."""
+        squares = np.square(self.rows).sum(-2)
+        return np.argsort(-squares.reshape(-1, squares.shape[-1]).mean(0), kind="stable")
+
+    @keeps_subnormals
+    def error(self, weights: Float64Array) -> float:
+        """Return the error of weights [..., N, K]."""
+        return float(self.row_errors(weights).sum())
+
+    @keeps_subnormals
+    def row_errors(self, weights: Float64Array) -> Float64Array:
+        """Return the error of each output's weights: [..., N, 1]."""
+        difference = weights - self.target
+        made = difference @ np.swapaxes(self.rows, -1, -2)
+        squares = (np.square(part).sum(-1, keepdims=True) for part in (made, difference))
+        return np.asarray(next(squares) + self.amount * next(squares))
+
+    def elimination(self, outputs: int) -> RowElimination:
+        """Return what GPTQ adds to the inputs to come, for so many outputs."""
+        return RowElimination(self, outputs)
+
+    def descent(self, difference: Float64Array) -> RowDescent:
+        """Return the slope of the error at the target less a ``difference`` [..., K, N] of ordered inputs."""
+        return RowDescent(self, difference)
+
+    @cached_property
+    def ordered_rows(self) -> Float64Array:
+        """The rows with their inputs in ``order``."""
+        return np.ascontiguousarray(self.rows[..., self.order])
+
+    @cached_property
+    def factors(self) -> tuple[Float64Array, list[Float64Array]]:
+        """P_j x_j of each ordered input, [..., R, K], and U of each block of inputs."""
+        rows, count = self.ordered_rows, self.rows.shape[-2]
+        inverse = np.eye(count) / self.amount
+        moved, blocks = np.empty_like(rows), list[Float64Array]()
+        for start in reversed(range(0, rows.shape[-1], BLOCK)):
+            own = rows[..., start : start + BLOCK]
+            solved = inverse @ own
+            inner = np.swapaxes(own, -1, -2) @ solved
+            unit, diagonal = unit_upper(inner + np.eye(own.shape[-1]))
+            reduced = np.linalg.solve(unit, np.swapaxes(solved, -1, -2))
+            scaled = reduced / diagonal[..., None]
+            moved[..., start : start + BLOCK] = np.swapaxes(scaled, -1, -2)
+            inverse = inverse - np.swapaxes(reduced, -1, -2) @ scaled
+            blocks.insert(0, unit)
+        return moved, blocks
+
+
+class RowElimination:
+    """As of :class:`ops.rounding.quadratic.Elimination`."""
+
+    def __init__(self, form: RowQuadratic, outputs: int) -> None:
+        """Start before the first input."""
+        self._rows, (self._moved, self._blocks) = form.ordered_rows, form.factors
+        self._errors = np.zeros((*self._rows.shape[:-1], outputs))
+
+    def before(self, block: slice) -> Float64Array:
+        """As of Elimination."""
+        return np.asarray(np.swapaxes(self._moved[..., block], -1, -2) @ self._errors)
+
+    def near(self, block: slice) -> Float64Array:
+        """As of Elimination."""
+        return self._blocks[block.start // BLOCK]
+
+    def add(self, block: slice, change: Float64Array) -> None:
+        """As of Elimination."""
+        self._errors += self._rows[..., block] @ change
+
+
+class RowDescent:
+    """As of :class:`ops.rounding.quadratic.Descent`."""
+
+    def __init__(self, form: RowQuadratic, difference: Float64Array) -> None:
+        """Start at the weights that the target less the difference is."""
+        self._rows, self._amount = form.ordered_rows, form.amount
+        self._difference, self._errors = difference, self._rows @ difference
+
+    def slope(self, block: slice) -> Float64Array:
+        """As of Descent."""
+        made = np.swapaxes(self._rows[..., block], -1, -2) @ self._errors
+        return np.asarray(made + self._amount * self._difference[..., block, :])
+
+    def near(self, block: slice) -> Float64Array:
+        """As of Descent."""
+        own = self._rows[..., block]
+        return np.asarray(np.swapaxes(own, -1, -2) @ own + self._amount * np.eye(own.shape[-1]))
+
+    def add(self, block: slice, change: Float64Array) -> None:
+        """As of Descent."""
+        self._difference[..., block, :] -= change
+        self._errors -= self._rows[..., block] @ change

@@ -1,0 +1,179 @@
+"""The errors of tuned models on samples that their layers were not fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from ops.array_types import Feed, Float64Array
+from transforms.all_codes.recorded_shifts import shifts_within
+from transforms.finetune.find_states import find_states
+from transforms.finetune.options import FinetuneOptions, is_held_out
+from transforms.graph.number_shapes import in_words, judged_tensors
+from transforms.judge.errors import WORTH, Errors, Gain, energies, gain, signals
+from transforms.judge.judge import MOST_SAMPLES, Judge, Run
+from transforms.model.copy_graph import copy_graph
+from transforms.run.kept_arrays import KeptArrays
+
+_LEAST_JUDGED = 16
+"""Samples that models are run on: those that are held out, and others up to as many, for their scatter."""
+
+_PASSES = 2
+"""How often a recurrent model runs through the samples, for its errors take steps to add up."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Errors of a model on all samples that are compared, and on those that are held out."""
+
+    every: Errors
+    held: Errors
+
+    @property
+    def relative(self) -> float:
+        """The error on held-out samples as a share of the power, in the mean over outputs."""
+        return relative(self.held)
+
+
+def relative(errors: Errors) -> float:
+    """Return the error by the power over all samples, in the mean over outputs; may be infinite."""
+    outputs = slice(errors.count)
+    found, power = (part[:, outputs].sum(0) for part in (errors.errors, errors.signal))
+    with np.errstate(all="ignore"):
+        shares = np.where(found == 0, 0.0, found / power)
+    return float(shares.mean()) if shares.size else np.inf
+
+
+class HeldOutJudge:
+    """Runs models on held-out samples, and on a few of the others.
+
+    A recurrent model is run in a loop: its states come back with the next sample, since an error that always
+    has the same sign adds up from step to step. ``notes``: lines on outputs that are not compared themselves.
+    """
+
+    def __init__(
+        self,
+        float_graph: gs.Graph,
+        quantized_graph: gs.Graph,
+        feeds: Sequence[Feed],
+        options: FinetuneOptions,
+        output_index: int | None = None,
+    ) -> None:
+        """Run the float model and the quantized one; ValueError for an output index out of range."""
+        held = [i for i in range(len(feeds)) if is_held_out(i, len(feeds), options)]
+        others = sorted(set(range(len(feeds))) - set(held))
+        held = _spread(held, MOST_SAMPLES)
+        places = sorted(held + _spread(others, max(0, _LEAST_JUDGED - len(held))))
+        self._feeds, self._is_held = [feeds[i] for i in places], np.isin(places, held)
+        self._judge = Judge(float_graph, self._feeds, options.run)
+        compared = _chosen(judged_tensors(float_graph), output_index)
+        self.notes = in_words(compared)
+        self._names = [name for names in compared.values() for name in names]
+        self._states = find_states(float_graph, feeds[:MOST_SAMPLES], options.run)
+        self._expected = list[Feed]()
+        if self._states:
+            kept, run = KeptArrays(), self._judge.opened(copy_graph(float_graph))
+            self._expected = [kept.keep(made) for made in self._loop(run)]
+        self.before = self.errors(quantized_graph)
+
+    @property
+    def can_judge(self) -> bool:
+        """Whether there are outputs of a floating type to judge by."""
+        return bool(self._outputs)
+
+    def errors(self, graph: gs.Graph) -> Judged:
+        """Return the errors of a model."""
+        if not self.can_judge:
+            nothing = np.zeros((len(self._feeds), 0))
+            return Judged(Errors(nothing, nothing, 0), Errors(nothing, nothing, 0))
+        shifts = shifts_within(graph)
+        if self._states:
+            every = self._errors_in_loop(self._judge.opened(copy_graph(graph), shifts))
+        else:
+            every = self._judge.errors_of(copy_graph(graph), shifts=shifts)
+        outputs = self._judge.reference.outputs
+        if len(self._outputs) < len(outputs):
+            columns = [outputs.index(name) for name in self._outputs]
+            every = Errors(every.errors[:, columns], every.signal[:, columns], len(columns))
+        return Judged(every, _of(every, np.tile(self._is_held, len(every.errors) // len(self._is_held))))
+
+    def compare(self, new: Judged, old: Judged | None = None) -> Gain:
+        """Return the gain of a model over another, or over the quantized one, on held-out samples.
+
+        Its standard error is that of as many samples with the scatter that all samples show: those that are
+        held out may be few. ``worst`` is the least change of an output, on held-out samples or on all.
+        """
+        old, held = old or self.before, len(new.held.errors)
+        single = float(_changes(new.held, old.held).mean()) if self.can_judge else 0.0
+        decibels = gain(new.held, old.held).decibels if held > 1 else single
+        wider = float(np.sqrt(len(new.every.errors) / held))
+        error = wider * gain(new.every, old.every).error
+        worst = float(self._changes(new, old).min(initial=np.inf))
+        worst_error = wider * _worst_error(new.every, old.every)
+        return Gain(decibels, error, decibels, error, worst, worst_error)
+
+    def accepts(self, gain: Gain, cost: float = WORTH) -> bool:
+        """Return whether a gain is worth a change of a cost in dB, by the one rule of all changes."""
+        return self.can_judge and gain.is_accepted(cost)
+
+    def regressed(self, new: Judged) -> str:
+        """Return the name of the output that changed least to the better."""
+        return self._outputs[int(np.argmin(self._changes(new, self.before)))]
+
+    @property
+    def _outputs(self) -> list[str]:
+        return [name for name in self._judge.reference.outputs if name in self._names]
+
+    def _changes(self, new: Judged, old: Judged) -> Float64Array:
+        return np.minimum(_changes(new.held, old.held), _changes(new.every, old.every))
+
+    def _errors_in_loop(self, run: Run) -> Errors:
+        pairs = zip(self._expected, self._loop(run), strict=True)
+        errors = np.array([energies(expected, found) for expected, found in pairs])
+        signal = np.array([signals(expected) for expected in self._expected])
+        return Errors(errors, signal, len(self._judge.reference.outputs))
+
+    def _loop(self, run: Run) -> list[Feed]:
+        """Return what a model makes of the samples in turn, each with the states of the one before."""
+        state: Feed = {}
+        found = list[Feed]()
+        for feed in [*self._feeds] * _PASSES:
+            made = run({**feed, **state})
+            state = {fed: made[back] for fed, back in self._states.items()}
+            found.append({name: made[name] for name in self._judge.shown if name in made})
+        return found
+
+
+def _chosen(compared: dict[str, list[str]], index: int | None) -> dict[str, list[str]]:
+    """Return what is compared of the output of an index, of all without one."""
+    if index is None:
+        return compared
+    names = list(compared)
+    if not 0 <= index < len(names):
+        raise ValueError(f"output {index} is not there, the model has {len(names)}, the first is 0")
+    return {names[index]: compared[names[index]]}
+
+
+def _spread(places: Sequence[int], most: int) -> list[int]:
+    count = min(most, len(places))
+    return [places[i * len(places) // count] for i in range(count)]
+
+
+def _of(errors: Errors, rows: NDArray[np.bool_]) -> Errors:
+    return Errors(errors.errors[rows], errors.signal[rows], errors.count)
+
+
+def _changes(new: Errors, old: Errors) -> Float64Array:
+    """Return by how many dB each output became better; 0 if the float model makes zeros."""
+    return np.nan_to_num(new.decibels - old.decibels)
+
+
+def _worst_error(new: Errors, old: Errors) -> float:
+    """Return the standard error over samples of the least change of an output, by the jackknife."""
+    rows = np.arange(len(new.errors))
+    left_out = [_changes(_of(new, rows != row), _of(old, rows != row)).min(initial=np.inf) for row in rows]
+    return float(np.sqrt((len(rows) - 1) * np.var(left_out))) if len(rows) > 1 else np.inf

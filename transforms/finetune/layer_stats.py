@@ -1,0 +1,181 @@
+"""What is known of the rows of a layer, or of several that share one weight: sums, or the rows themselves.
+
+Rows of a layer with many inputs are kept as they are while they are fewer than its inputs: their Gram matrix
+would be larger than they are, and solving for it would take the cube of the inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops.array_types import Float64Array
+from ops.rounding.row_space import RowProblem
+from transforms.finetune.gram import GramStats, finite_rows
+
+LEAST_INPUTS = 2048
+"""Inputs beyond which rows are kept: up to there a Gram matrix takes at most 32 MiB."""
+
+
+@dataclass
+class RowStats:
+    """Rows x [G, R, K] with outputs y [G, R, N], in float64, that count ``weights`` [R] times each."""
+
+    x_rows: Float64Array
+    y_rows: Float64Array
+    weights: Float64Array
+
+    @classmethod
+    def zeros(cls, groups: int, outputs: int, inputs: int) -> RowStats:
+        """Return no rows."""
+        return cls(np.zeros((groups, 0, inputs)), np.zeros((groups, 0, outputs)), np.zeros(0))
+
+    @property
+    def count(self) -> float:
+        """The number of rows."""
+        return float(self.weights.sum())
+
+    @property
+    def xx(self) -> Float64Array:
+        """The Gram matrix [G, K, K], for those that need all of it."""
+        return np.asarray(self._weighted(self.x_rows).transpose(0, 2, 1) @ self.x_rows)
+
+    @property
+    def yx(self) -> Float64Array:
+        """The sum of y x^T [G, N, K]."""
+        return np.asarray(self._weighted(self.y_rows).transpose(0, 2, 1) @ self.x_rows)
+
+    @property
+    def importance(self) -> Float64Array:
+        """The sum of squares of each input, [G, K]."""
+        return np.asarray(self._weighted(np.square(self.x_rows)).sum(1))
+
+    def add(
+        self, x: NDArray[np.floating], y: NDArray[np.floating], weights: Float64Array | None = None
+    ) -> None:
+        """As of GramStats."""
+        finite = finite_rows(x, y)
+        counts = np.ones(x.shape[1]) if weights is None else weights
+        self.x_rows = np.concatenate([self.x_rows, x[:, finite]], 1)
+        self.y_rows = np.concatenate([self.y_rows, y[:, finite]], 1)
+        self.weights = np.concatenate([self.weights, counts[finite]])
+
+    def settled(self) -> GramStats | RowStats:
+        """Return the sums over the rows once they are as many as the inputs, else the rows."""
+        _, rows, inputs = self.x_rows.shape
+        return self if rows < inputs else self.summed()
+
+    def summed(self) -> GramStats:
+        """Return the sums over the rows."""
+        groups, _, inputs = self.x_rows.shape
+        sums = GramStats.zeros(groups, self.y_rows.shape[2], inputs)
+        sums.add(self.x_rows, self.y_rows, self.weights)
+        return sums
+
+    def joined(self, other: RowStats) -> RowStats:
+        """Return the rows of both."""
+        found = replace(self)
+        found.add(other.x_rows, other.y_rows, other.weights)
+        return found
+
+    def on_host(self) -> RowStats:
+        """As of GramStats."""
+        return self
+
+    def of_layer(self, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> RowStats:
+        """As of GramStats."""
+        return replace(self, y_rows=self._made(weights) + np.asarray(bias, np.float64)[:, None])
+
+    def centred(self) -> RowStats:
+        """As of GramStats."""
+        shares = self.weights / max(self.count, np.finfo(np.float64).tiny)
+        x, y = (part - (shares @ part)[:, None] for part in (self.x_rows, self.y_rows))
+        return RowStats(x, y, self.weights)
+
+    def bias(self, weights: NDArray[np.floating]) -> Float64Array:
+        """As of GramStats."""
+        shares = self.weights / max(self.count, np.finfo(np.float64).tiny)
+        return np.asarray(shares @ (self.y_rows - self._made(weights)))
+
+    def error(self, weights: NDArray[np.floating], bias: NDArray[np.floating] | None = None) -> Float64Array:
+        """As of GramStats."""
+        offset = self.bias(weights) if bias is None else np.asarray(bias, np.float64)
+        return np.asarray(self.weights @ np.square(self.y_rows - self._made(weights) - offset[:, None]))
+
+    @property
+    def yy(self) -> Float64Array:
+        """The sum of squares of each output, [G, N]."""
+        return np.asarray(self._weighted(np.square(self.y_rows)).sum(1))
+
+    def problem(self, weights: Float64Array) -> RowProblem:
+        """As of GramStats."""
+        root = np.sqrt(self.weights)[:, None]
+        return RowProblem(weights, self.x_rows * root, self.y_rows * root)
+
+    def solve(self, matrix: Float64Array, right: Float64Array) -> Float64Array:
+        """As of GramStats."""
+        return np.asarray(np.linalg.solve(matrix, right), np.float64)
+
+    def _made(self, weights: NDArray[np.floating]) -> Float64Array:
+        return np.asarray(self.x_rows @ np.asarray(weights, np.float64).transpose(0, 2, 1))
+
+    def _weighted(self, part: Float64Array) -> Float64Array:
+        return part * self.weights[:, None]
+
+
+LayerStats = GramStats | RowStats
+"""Sums over the rows of a layer, or its rows while they are fewer than its inputs."""
+
+
+def total(stats: Iterable[LayerStats]) -> LayerStats:
+    """Return the sums over the rows of all; there must be at least one."""
+    parts = [*stats]
+    rows = [part for part in parts if isinstance(part, RowStats)]
+    if len(rows) == len(parts):
+        return reduce(RowStats.joined, rows).settled()
+    return reduce(add, [part.summed() if isinstance(part, RowStats) else part for part in parts])
+
+
+@dataclass(frozen=True)
+class SharedGramStats:
+    """Sums of each user of a weight, and whether it has a bias that may change.
+
+    Biases of U users are [U * G, N], one user after another.
+    """
+
+    parts: tuple[LayerStats, ...]
+    has_bias: tuple[bool, ...]
+
+    def freed(self) -> SharedGramStats:
+        """Return the same sums with a bias for every layer."""
+        return SharedGramStats(self.parts, (True,) * len(self.parts))
+
+    @property
+    def count(self) -> float:
+        """The number of rows."""
+        return sum(part.count for part in self.parts)
+
+    def free(self) -> LayerStats:
+        """Return the sums that determine the best weights: around the means if there is a bias."""
+        pairs = zip(self.parts, self.has_bias, strict=True)
+        return total(part.centred() if has_bias else part for part, has_bias in pairs)
+
+    def bias(self, weights: NDArray[np.floating]) -> Float64Array:
+        """Return the biases [U * G, N] with the least error for weights [G, N, K]; 0 if there is none."""
+        pairs = zip(self.parts, self.has_bias, strict=True)
+        return np.concatenate([part.bias(weights) * has_bias for part, has_bias in pairs])
+
+    def error(self, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> Float64Array:
+        """Return the squared error [G, N] of weights [G, N, K] and biases [U * G, N]."""
+        biases = np.split(np.asarray(bias), len(self.parts))
+        errors = [part.error(weights, own) for part, own in zip(self.parts, biases, strict=True)]
+        return np.asarray(sum(errors[1:], errors[0]))
+
+    def power(self) -> float:
+        """Return the sum of squares of the outputs around their means."""
+        return sum(float(part.centred().yy.sum()) for part in self.parts)

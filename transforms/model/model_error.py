@@ -1,0 +1,7 @@
+"""The error of a model that cannot be read or converted."""
+
+from __future__ import annotations
+
+
+class ModelError(ValueError):
+    """A model that cannot be read, or cannot be converted as requested; the message names the reason."""

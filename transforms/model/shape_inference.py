@@ -1,0 +1,154 @@
+"""Types and shapes that follow from the nodes, and declared shapes that contradict them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import onnx
+
+from transforms.graph.proto_graphs import each_graph
+from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.model.metadata import contradicts, tensor_types
+
+
+def infer_types(model: onnx.ModelProto, *, data_prop: bool = False, strict: bool = False) -> onnx.ModelProto:
+    """Return what ``onnx.shape_inference.infer_shapes`` does, and also what GroupNormalization leads to.
+
+    For the time of inference an Identity stands for each node of such an operator whose output has the type
+    of its first input: GroupNormalization and MeanVarianceNormalization, which keep the shape as well.
+    ``strict`` raises onnx's InferenceError for a shape that contradicts the nodes.
+    """
+    opset = max((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), default=1)
+    places = [place for place, node in enumerate(_nodes(model.graph)) if _has_no_inference(node, opset)]
+    if not places:
+        return onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=data_prop)
+    nodes = list(_nodes(model.graph))
+    originals = [onnx.NodeProto.FromString(nodes[place].SerializeToString()) for place in places]
+    for place in places:
+        identity = onnx.helper.make_node("Identity", nodes[place].input[:1], nodes[place].output)
+        nodes[place].CopyFrom(identity)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=data_prop)
+    finally:
+        _put_back(model, places, originals)
+    _put_back(inferred, places, originals)
+    return inferred
+
+
+def all_sizes_known(graph: onnx.GraphProto) -> bool:
+    """Return whether every tensor of a graph has a size in all its dimensions, and no node has a body.
+
+    Values of shapes, if inference followed them, would then tell nothing new.
+    """
+    known = set[str]()
+    for value in (*graph.value_info, *graph.output, *graph.input):
+        kind = value.type.tensor_type
+        if not kind.HasField("shape") or not all(size.HasField("dim_value") for size in kind.shape.dim):
+            return False
+        known.add(value.name)
+    for node in graph.node:
+        if not known.issuperset(filter(None, node.output)) or any(a.HasField("g") for a in node.attribute):
+            return False
+    return True
+
+
+def _put_back(model: onnx.ModelProto, places: list[int], originals: list[onnx.NodeProto]) -> None:
+    nodes = list(_nodes(model.graph))
+    for place, original in zip(places, originals, strict=True):
+        nodes[place].CopyFrom(original)
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield every node of a graph and of its bodies."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _nodes(body)
+
+
+def _has_no_inference(node: onnx.NodeProto, opset: int) -> bool:
+    return node.domain in STANDARD_DOMAINS and _is_bare_function(node.op_type, opset)
+
+
+@lru_cache(maxsize=4096)
+def _is_bare_function(op: str, opset: int) -> bool:
+    try:
+        found = onnx.defs.get_schema(op, max_inclusive_version=opset)
+    except onnx.defs.SchemaError:
+        return False
+    is_function = found.has_function or found.has_context_dependent_function  # type: ignore[attr-defined]
+    follows = [p.type_str for p in found.outputs] == [found.inputs[0].type_str] if found.inputs else False
+    return is_function and follows and not found.has_type_and_shape_inference_function
+
+
+_UNKNOWN = "unk__"  # the names that onnx's inference makes for lengths
+
+
+def infer_mended(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
+    """Return a model with inferred types and shapes, and a note for each declared shape that was wrong.
+
+    Runtimes go by the nodes and only warn of such a shape, the full checker refuses the model. The shapes of
+    outputs and inner tensors that contradict inference are cleared in ``model`` itself; all others stay.
+    """
+    try:
+        return infer_types(model, strict=True), []
+    except onnx.shape_inference.InferenceError:
+        notes = _clear_wrong(model)
+    return infer_types(model), notes
+
+
+def clear_negative(model: onnx.ModelProto) -> None:
+    """Make each declared size below zero unknown, as ONNX Runtime does.
+
+    Some exporters write -1 for a length that a model leaves open. onnx's inference computes with it, and the
+    sizes that it makes of a convolution of -1 rows are those of no input.
+    """
+    for graph in each_graph(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            for kind in tensor_types(value.type):
+                for size in kind.shape.dim:
+                    if size.dim_value < 0:
+                        size.ClearField("dim_value")
+
+
+def _clear_wrong(model: onnx.ModelProto) -> list[str]:
+    """Clear each declared shape that differs from the inferred one; return a note for each."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    for graph in each_graph(bare.graph):
+        for value in _declared(graph):
+            value.type.tensor_type.ClearField("shape")
+    found = infer_types(bare)
+    notes = []
+    for graph, inferred in zip(each_graph(model.graph), each_graph(found.graph), strict=True):
+        shapes = {value.name: value.type for value in (*inferred.value_info, *inferred.output)}
+        for value in _declared(graph):
+            right = shapes.get(value.name)
+            if right is not None and contradicts(value.type.tensor_type, right.tensor_type):
+                notes.append(
+                    f"The declared shape of '{value.name}' was wrong: {_text(value.type.tensor_type)}, its "
+                    f"node makes {_text(right.tensor_type)}"
+                )
+                value.type.tensor_type.ClearField("shape")
+    return notes
+
+
+def _declared(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+    """Yield each declared tensor with a shape that a node of ONNX makes: of others nothing is inferred."""
+    made = {name for node in graph.node if node.domain in STANDARD_DOMAINS for name in node.output}
+    for value in (*graph.output, *graph.value_info):
+        kind = value.type
+        if value.name in made and kind.HasField("tensor_type") and kind.tensor_type.HasField("shape"):
+            yield value
+
+
+def _text(kind: onnx.TypeProto.Tensor) -> str:
+    return f"[{', '.join(map(_length, kind.shape.dim))}]"
+
+
+def _length(dim: onnx.TensorShapeProto.Dimension) -> str:
+    if dim.HasField("dim_value"):
+        return str(dim.dim_value)
+    return "?" if not dim.dim_param or dim.dim_param.startswith(_UNKNOWN) else dim.dim_param

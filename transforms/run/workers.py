@@ -1,0 +1,218 @@
+"""Pure tasks run by workers: in this process, in others of this machine, or on a cluster.
+
+Results come in the order of the items, so that sums over them do not depend on how many workers there are.
+Worker processes leave interrupts to this process, and end with it, whatever ends it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import islice
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from transforms.runtime.product_threads import start_products_on_one_thread
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_ATTEMPTS = 3
+_ENDING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
+_NO_WARNING = "ignore:resource_tracker"
+
+
+class Workers:
+    """Runs tasks on an executor that is opened at the first task and closed at the end of the block.
+
+    Without ``opens`` tasks run in this process. At most ``ahead`` tasks are handed over before the result of
+    the first is taken: enough to keep all workers busy, few enough to need little memory and to stop soon.
+    What tasks read from files has to be where all workers see it.
+    """
+
+    def __init__(
+        self, opens: Callable[[], AbstractContextManager[Executor]] | None = None, ahead: int = 64
+    ) -> None:
+        """Open nothing yet."""
+        self._opens, self._ahead, self._opened = opens, ahead, ExitStack()
+        self._executor: Executor | None = None
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._executor = None
+        self._opened.__exit__(*error)
+
+    def map(self, task: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Yield the result of each item in order; task, items and results are pickled for other processes.
+
+        Where workers die, others are opened and do again what is missing. Raises ValueError where they die
+        three times without a result, and whatever a task raises.
+        """
+        if self._opens is None:
+            yield from map(task, items)
+            return
+        source, failed = iter(items), 0
+        running: deque[_Running[Item, Result]] = deque()
+        try:
+            while True:
+                for item in islice(source, self._ahead - len(running)):
+                    running.append(_Running(item, self._submit(task, item)))
+                if not running:
+                    return
+                try:
+                    result = running[0].future.result()
+                except BrokenExecutor as error:
+                    failed += 1
+                    if failed == _ATTEMPTS:
+                        words = f"workers died {_ATTEMPTS} times, perhaps for want of memory"
+                        raise ValueError(words) from error
+                    self.__exit__(type(error), error, error.__traceback__)
+                    for one in running:
+                        if not one.is_done:
+                            one.future = self._submit(task, one.item)
+                    continue
+                running.popleft()
+                failed = 0
+                yield result
+        finally:
+            for one in running:
+                one.future.cancel()
+
+    def _submit(self, task: Callable[[Item], Result], item: Item) -> Future[Result]:
+        """Return the future of a task, which fails where the workers are lost already."""
+        try:
+            if self._executor is None:
+                assert self._opens is not None, "items are not run by this process"
+                self._executor = self._opened.enter_context(self._opens())
+            return self._executor.submit(task, item)
+        except BrokenExecutor as error:
+            future: Future[Result] = Future()
+            future.set_exception(error)
+            return future
+
+
+class _Running(Generic[Item, Result]):
+    """A task that was handed over."""
+
+    def __init__(self, item: Item, future: Future[Result]) -> None:
+        self.item, self.future = item, future
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is a result, or an error that is the task's own."""
+        if not self.future.done() or self.future.cancelled():
+            return False
+        return not isinstance(self.future.exception(), BrokenExecutor)
+
+
+@contextmanager
+def open_processes(jobs: int) -> Iterator[Executor]:
+    """Yield an executor with as many processes, spawned: threads of a runtime do not survive a fork.
+
+    At the end of the block they are idle, or killed if an exception or an interrupt ends it.
+    """
+    check_current_folder()
+    _start_resource_tracker()
+    others = set(multiprocessing.active_children())
+    spawn = multiprocessing.get_context("spawn")
+    end, alive = spawn.Pipe(duplex=False)
+    with end, alive:
+        executor = ProcessPoolExecutor(jobs, spawn, _begin, (end,))
+        try:
+            with interrupts_for_this_process_alone(), _signals_deferred():
+                for _ in range(jobs):  # one process is started for each task that finds none idle
+                    executor.submit(int)
+            yield executor
+        except BaseException:
+            with _quiet_threads():
+                for process in set(multiprocessing.active_children()) - others:
+                    process.kill()
+                executor.shutdown(cancel_futures=True)
+            raise
+        executor.shutdown()
+
+
+@contextmanager
+def _quiet_threads() -> Iterator[None]:
+    """Let the executor's thread fail at cancelled tasks when it finds its processes killed."""
+    before, threading.excepthook = threading.excepthook, lambda failed: None
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+
+
+def check_current_folder() -> None:
+    """Raise OSError in one line where no process can be started since the current folder was removed."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "the current folder, in which processes start") from error
+
+
+@contextmanager
+def interrupts_for_this_process_alone() -> Iterator[None]:
+    """Block interrupts in processes that are started meanwhile: a terminal sends them to all.
+
+    The signal mask is inherited from this thread.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    _start_resource_tracker()  # started later it would unblock interrupts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _signals_deferred() -> Iterator[None]:
+    """Handle signals that end this process at the end of the block: half a process would print an error."""
+    came: list[int] = []
+    previous: dict[int, Any] = {}
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for number in _ENDING:
+                previous[number] = signal.signal(number, lambda number, _: came.append(number))
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
+
+
+def _start_resource_tracker() -> None:
+    """Start the process that removes semaphores after this one, without its warning of a leak."""
+    sys.warnoptions.append(_NO_WARNING)
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions.remove(_NO_WARNING)
+
+
+def _begin(end: Connection) -> None:
+    """Ignore interrupts, multiply matrices on one thread, and end with the parent, whose pipe closes then."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(end,), daemon=True).start()
+    start_products_on_one_thread()
+
+
+def _end_with(end: Connection) -> None:
+    try:
+        end.recv()
+    finally:
+        os._exit(1)
