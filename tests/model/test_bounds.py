@@ -17,7 +17,7 @@ from tests.helpers.refusal import Scene
 from tools import quantize
 from transforms import model_io
 from transforms.model.constant_size import LARGEST
-from transforms.model.inlined_size import MOST_NODES
+from transforms.model.local_functions import MOST_NODES
 from transforms.run.run_model import open_model
 
 HUGE = 1 << 40

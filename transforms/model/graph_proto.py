@@ -27,8 +27,7 @@ from transforms.graph.unique_names import rename_hiding
 from transforms.model.constant_size import count_constants
 from transforms.model.detached_weights import fill, sparse_tensors, sparse_to_dense, split, without_data
 from transforms.model.export_graph import export_graph
-from transforms.model.inlined_size import refuse_explosion
-from transforms.model.local_functions import align_opsets, key_of, write_defaults
+from transforms.model.local_functions import align_opsets, key_of, refuse_explosion, write_defaults
 from transforms.model.metadata import (
     attach_metadata,
     bodies_of,
