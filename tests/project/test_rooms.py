@@ -119,8 +119,8 @@ def test_layers_import_only_layers_below() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "transforms").glob("*.py")), ids=lambda path: path.stem)
 def test_files_at_the_top_are_rewrites(path: Path) -> None:
-    """Each has a function of its own name; model_io loads and saves."""
-    if path.stem in ("__init__", "model_io"):
+    """Each has a function of its own name; model_io loads and saves, runtime_workarounds has several."""
+    if path.stem in ("__init__", "model_io", "runtime_workarounds"):
         return
     functions = {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
     assert {"align_scales": "align_concat"}.get(path.stem, path.stem) in functions

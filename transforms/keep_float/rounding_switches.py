@@ -15,7 +15,7 @@ from transforms.graph import dtypes, walk
 from transforms.graph.if_nodes import Branch, add_switch, choose, copied
 from transforms.graph.rewire import Insertions, detach
 from transforms.insert_cast import cast_pair
-from transforms.plan.meant_infinities import meant_infinities
+from transforms.plan.infinities import meant_infinities
 from transforms.plan.rounding_plan import Edge, Rounding, RoundingPlan, reach
 from transforms.saturate import clip, clip_finite
 

@@ -13,7 +13,7 @@ _RESHAPES_WRONGLY = "MatMulAddFusion"
 
 _ABORTS = "QDQPropagationTransformer"
 """Ends the process where a body reads what nodes make of dequantized numbers that they move
-(:mod:`transforms.requantize_captured`)."""
+(:mod:`transforms.runtime_workarounds`)."""
 
 
 def unsafe_optimizers(graph: onnx.GraphProto) -> list[str]:

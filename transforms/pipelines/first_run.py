@@ -16,7 +16,6 @@ from transforms.deploy.rounded_inputs import rounded_inputs
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph.number_shapes import judged_tensors
 from transforms.graph.typed import source_files
-from transforms.leave_float import leave_float
 from transforms.model.read_model import ModelError
 from transforms.model_io import Exported
 from transforms.run.tensor_sizes import TensorSizes
@@ -32,6 +31,7 @@ from transforms.runtime.inputs import ModelInput
 from transforms.runtime.processor import has_vnni
 from transforms.runtime.session import RunOptions, open_session, why_not_on_cpu
 from transforms.runtime.trial import Outputs, Trial, open_as_user, try_model
+from transforms.runtime_workarounds import leave_float
 from transforms.twins.attach_functions import attach_functions
 
 _MOST_KEPT = 16

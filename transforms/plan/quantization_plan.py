@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
-from transforms.plan.alike_ranges import Extremes
+from transforms.graph.constants import magnitude
 from transforms.plan.choose_specs import SpecChooser
 from transforms.plan.node_formats import check_targets
-from transforms.plan.quant_spec import ACTIVATION, BIAS, WEIGHT, QuantSite, QuantSpec
-from transforms.plan.range_joiner import RangeJoiner
+from transforms.plan.quant_spec import ACTIVATION, BIAS, WEIGHT, QuantSite, QuantSpec, saturates
+from transforms.plan.range_joiner import Extremes, RangeJoiner
 from transforms.plan.scheme_targets import SchemeTargets, Targets
 from transforms.plan.tensor_grids import TensorGrid
 from transforms.scheme import Scheme
@@ -78,7 +78,6 @@ class QuantizationPlan:
             joiner = RangeJoiner(self.quantizations, self.specs.integers.source, self.group, extremes)
             for node in joining:
                 if joiner.is_alike(node):
-                    joiner.merge(node)
                     self._alike += self.share([*node.inputs, *node.outputs])
         return self._alike
 
@@ -118,3 +117,16 @@ def each_use(plan: QuantizationPlan) -> Iterator[tuple[gs.Node, int, QuantSite]]
     for quantization in plan.quantizations:
         for node, index in quantization.uses:
             yield node, index, quantization
+
+
+def saturated_constants(plan: QuantizationPlan) -> list[str]:
+    """Return the names of the constants with numbers that their float type does not have, in the order of
+    first use: what is stored is its largest one.
+    """
+    found: dict[str, None] = {}
+    for site in plan.quantizations:
+        fmt = site.steps[-1].format
+        is_limited = isinstance(site.tensor, gs.Constant) and saturates(fmt)
+        if is_limited and magnitude(site.tensor.values) > fmt.highest:
+            found[str(site.tensor.name)] = None
+    return [*found]
