@@ -16,8 +16,7 @@ from transforms.calibrate.sample_statistics import EachSample
 from transforms.graph import walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.plan.bias_correction import corrected_inputs
-from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.weight_importance import WEIGHTED, weighed_inputs
+from transforms.plan.quantization_plan import WEIGHTED, QuantizationPlan, weighed_inputs
 from transforms.run.feeds import Feeds, Source, open_feeds
 from transforms.run.samples import ImageOptions
 from transforms.runtime.inputs import model_inputs

@@ -20,18 +20,19 @@ from transforms.graph import dot_products, walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.graph.lazy_values import Computed, LazyConstant
 from transforms.plan.quant_spec import BIAS, WEIGHT, QuantSite, QuantSpec
-from transforms.plan.quantization_plan import QuantizationPlan, each_use
-from transforms.plan.range_joiner import Extremes
-from transforms.plan.tensor_grids import TensorGrid, check_grid
-from transforms.plan.weight_cache import WeightMemory
-from transforms.plan.weight_importance import (
+from transforms.plan.quantization_plan import (
     MSE,
     WEIGHTED,
+    QuantizationPlan,
+    each_use,
     importance,
     weighed_inputs,
     weighed_uses,
     weight_method,
 )
+from transforms.plan.range_joiner import Extremes
+from transforms.plan.tensor_grids import TensorGrid, check_grid
+from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme.scheme import POWER_OF_TWO
 
 _FEW = 2
