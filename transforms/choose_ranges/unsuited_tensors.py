@@ -2,7 +2,7 @@
 
 Exponentials of sums, and what is summed up of them, leave the range of float16 where their quotient, which is
 what the model makes, does not. Rounding takes them for the largest float16, and outputs are wrong by any
-amount. Of some tensors constants tell that (:mod:`transforms.plan.large_numbers`), of these samples do. And
+amount. Of some tensors constants tell that (:mod:`transforms.plan.float16_range`), of these samples do. And
 numbers of very different magnitudes may share an exponent in a block: most of them become 0. If outputs are
 of no use, or in float16 far from those of that format, the tensors that this comes of are found by what they
 cost, as those of integers are (:mod:`transforms.choose_ranges.float_tensors`).
