@@ -32,10 +32,10 @@ moved to the smallest format. Layers that can move are Conv, ConvTranspose, Gemm
 Loop and Scan which the scheme neither excludes nor gives formats of their own.
 
 strategies:
-  speed     from the baseline down: the least sensitive layers first, layers that miss the target are skipped
-  quality   from the smallest formats up: the most sensitive layers back until the target holds
-  budget    the least harm within --bits-target or --bytes-target; if that misses a target, or with a
-            target alone, as few bits of weights as keep it, found by halving their range
+  speed     the least sensitive layers first, layers with which the target does not hold are skipped
+  quality   the same, but all layers at once first, then as few less as the target requires
+  budget    the least error per bit of weights first, as many as --bits-target or --bytes-target takes, then
+            as few less as a target requires; with a target alone, as many as it allows
   latency   the least time on this machine, with --provider and --threads: each layer is timed alone in
             each format, and those that save time beyond the spread are moved, the least error per second
             saved first; the model must be faster than the baseline as a whole, or nothing is moved

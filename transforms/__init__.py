@@ -29,7 +29,6 @@ To bfloat16:
     ``insert_bf16_qdq``        rounds by operators of this package
     ``qdq_to_cast``            replaces those operators by Casts
     ``convert_type``           nodes compute on bfloat16 tensors, as far as their schemas allow
-    ``convert_bodies``         the same for inputs and outputs of the bodies of If, Loop and Scan
     ``simulate_bf16``          rounds weights and inputs, computes in float32
     ``fold_weights``           stores weights in rounded form
     ``saturate``               brings huge weights, and infinities that mean nothing, into the range of BF16
@@ -61,6 +60,6 @@ Store, as the last step:
 
 ``model_io`` loads and saves. Everything else lies in rooms, whose docstrings say what each is for; a room
 imports only rooms below it (files, graph, twins, packed, model, search, scheme, deploy, plan, algebra,
-gradients, runtime, opset; then these rewrites; then run, calibrate, outliers, pipelines, layers, finetune,
+runtime, opset; then these rewrites; then run, calibrate, outliers, pipelines, layers, finetune,
 mix_precision, keep_float, compare).
 """

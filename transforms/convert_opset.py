@@ -15,8 +15,8 @@ import onnx_graphsurgeon as gs
 
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph import walk
-from transforms.graph.definitions import changes, definition
 from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.schemas import changes, definition
 from transforms.graph.selection import label_of
 from transforms.lift_constants import lift_constants
 from transforms.model import proto_pass

@@ -6,11 +6,10 @@ import logging
 
 import onnx_graphsurgeon as gs
 
-from transforms.algebra.find_form import Form, FormMatch, each_form
+from transforms.algebra.find_form import Form, FormMatch, fuse_form
 from transforms.algebra.polynomial import monomial
 from transforms.graph import walk
-from transforms.graph.rewire import Replacements, take_over
-from transforms.graph.selection import Exclusion, resolve
+from transforms.graph.selection import Exclusion
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +17,6 @@ OPSET = 20
 """First opset with Gelu."""
 
 _FORM = Form(
-    "GELU",
     ("Erf", "Tanh"),
     {
         "none": {monomial(x=1): 0.5, monomial(x=1, erf=1): 0.5},
@@ -41,18 +39,14 @@ def fuse_gelu(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     if graph.opset < OPSET:
         log.debug("Gelu needs opset %d, the graph has %d", OPSET, graph.opset)
         return 0
-    names = walk.Names(graph)
-    return each_form(
-        graph, _FORM, resolve(exclude, graph), lambda fused, match: _replace(fused, match, names)
-    )
+    return fuse_form(graph, exclude, _FORM, _gelu)
 
 
 def find_gelu(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """Return how many GELUs :func:`fuse_gelu` would replace if the opset were 20."""
-    return each_form(graph, _FORM, resolve(exclude, graph))
+    return fuse_form(graph, exclude, _FORM)
 
 
-def _replace(fused: Replacements, match: FormMatch, names: walk.Names) -> None:
-    attributes = {"approximate": match.polynomial}
-    node = gs.Node("Gelu", names.derive(match.output.name, "gelu"), attributes, [match.context.root])
-    fused.replace([take_over(node, match.output)], [node])
+def _gelu(match: FormMatch, names: walk.Names) -> list[gs.Node]:
+    name, attributes = names.derive(match.output.name, "gelu"), {"approximate": match.polynomial}
+    return [gs.Node("Gelu", name, attributes, [match.context.root])]

@@ -7,7 +7,7 @@ E[x^2] - E[x]^2 cancels.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,15 +15,15 @@ import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms.algebra.context import Context, is_float, make_context
-from transforms.algebra.interpret import Order, interpret
-from transforms.algebra.norm_terms import MEAN, RSQRT, X
+from transforms.algebra.find_form import Match, Order, fuse
+from transforms.algebra.interpret import Context, interpret, make_context
 from transforms.algebra.polynomial import ONE, Polynomial, is_close
+from transforms.algebra.quantities import MEAN, RSQRT, X
 from transforms.graph import shapes, walk
 from transforms.graph.constants import Constants
 from transforms.graph.dtypes import element_type
-from transforms.graph.rewire import STANDARD_DOMAINS, Replacements, take_over
-from transforms.graph.selection import Exclusion, resolve
+from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.selection import Exclusion
 
 log = logging.getLogger(__name__)
 
@@ -32,11 +32,9 @@ OPSET = 17
 
 
 @dataclass(frozen=True)
-class _Match:
+class _Norm(Match):
     """``output = (x - mean) / sqrt(variance + epsilon) * scale + bias``, x and the axes from the context."""
 
-    context: Context
-    output: gs.Tensor
     epsilon: float
     scale: NDArray[np.float64]
     bias: NDArray[np.float64] | None
@@ -62,27 +60,26 @@ def fuse_layernorm(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     if graph.opset < OPSET:
         log.debug("LayerNormalization needs opset %d, the graph has %d", OPSET, graph.opset)
         return 0
-    names = walk.Names(graph)
-    return _visit(graph, resolve(exclude, graph), lambda fused, match: _replace(fused, match, names))
+    return fuse(graph, exclude, _norms, _nodes)
 
 
 def find_layernorm(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """Return how many layer normalisations :func:`fuse_layernorm` would replace if the opset were 17."""
-    return _visit(graph, resolve(exclude, graph), lambda fused, match: None)
+    return fuse(graph, exclude, _norms)
 
 
-def _visit(graph: gs.Graph, exclude: Container[gs.Node], act: Callable[[Replacements, _Match], None]) -> int:
-    """Call ``act`` on every match that can be replaced; return how many there were."""
-    constants, seen = Constants(graph), set()
-    for inner in walk.graphs(graph):
-        order, fused = Order(inner), Replacements(inner)
-        for context in list(_contexts(inner, constants)):
-            for match in _matches(order, context, constants, exclude):
-                if id(match.output) not in seen:
-                    seen.add(id(match.output))
-                    act(fused, match)
-        fused.place()
-    return len(seen)
+def _norms(order: Order, constants: Constants, exclude: Container[gs.Node]) -> Iterator[_Norm]:
+    """Yield the normalisations of a graph, each extended while no other node uses its results."""
+    for context in list(_contexts(order.graph, constants)):
+        values = interpret(context, constants, exclude)
+        found = (_norm(context, output, values[id(output)].polynomial) for output in order.of(values))
+        norms = [norm for norm in found if norm is not None]
+        reasons = {id(norm.output): _why_not(norm) for norm in norms}
+        largest = _largest(order.graph, [norm for norm in norms if reasons[id(norm.output)] is None])
+        if norms and not largest:
+            name = norms[-1].output.name
+            log.debug("layer normalisation '%s' is not fused: %s", name, reasons[id(norms[-1].output)])
+        yield from largest
 
 
 def _contexts(graph: gs.Graph, constants: Constants) -> Iterator[Context]:
@@ -92,11 +89,12 @@ def _contexts(graph: gs.Graph, constants: Constants) -> Iterator[Context]:
         if node.op not in ("ReduceMean", "ReduceSum") or node.domain not in STANDARD_DOMAINS:
             continue
         root = _origin(node.inputs[0], inside)
-        shape, element = shapes.shape_of(root), element_type(root)
+        shape = shapes.shape_of(root)
         axes = shapes.reduced_axes(node, None if shape is None else len(shape), constants)
-        if axes and element is not None and is_float(element) and (id(root), axes) not in seen:
+        context = make_context(root, axes) if axes else None
+        if context and (id(root), axes) not in seen:
             seen.add((id(root), axes))
-            yield make_context(root, element, axes)
+            yield context
 
 
 def _origin(tensor: gs.Tensor, inside: set[int]) -> gs.Tensor:
@@ -109,40 +107,24 @@ def _origin(tensor: gs.Tensor, inside: set[int]) -> gs.Tensor:
     return tensor
 
 
-def _matches(
-    order: Order, context: Context, constants: Constants, exclude: Container[gs.Node]
-) -> list[_Match]:
-    """Return the normalisations of its tensor, each extended while no other node uses its results."""
-    values = interpret(context, constants, exclude)
-    matches = [
-        m for output in order.of(values) if (m := _match(context, output, values[id(output)].polynomial))
-    ]
-    reasons = {id(match.output): _why_not(match) for match in matches}
-    found = _largest(order.graph, [match for match in matches if reasons[id(match.output)] is None])
-    if matches and not found:
-        name = matches[-1].output.name
-        log.debug("layer normalisation '%s' is not fused: %s", name, reasons[id(matches[-1].output)])
-    return found
-
-
-def _largest(graph: gs.Graph, matches: list[_Match]) -> list[_Match]:
-    """Return the matches, each extended by those that follow from it while no other node uses it."""
-    found: dict[int, _Match] = {}
+def _largest(graph: gs.Graph, norms: list[_Norm]) -> list[_Norm]:
+    """Return the normalisations, each extended by those that follow from it while no other node uses it."""
+    found: dict[int, _Norm] = {}
     covered: set[int] = set()
-    for match in matches:
-        output, inputs = match.output, match.output.inputs[0].inputs
+    for norm in norms:
+        output, inputs = norm.output, norm.output.inputs[0].inputs
         smaller = next((tensor for tensor in inputs if id(tensor) in covered), None)
         covered.add(id(output))
         if smaller is None:
-            found[id(output)] = match
+            found[id(output)] = norm
         elif id(smaller) in found and len(smaller.outputs) == 1 and not walk.is_output(smaller, graph):
             del found[id(smaller)]
-            found[id(output)] = match
+            found[id(output)] = norm
     return list(found.values())
 
 
-def _match(context: Context, output: gs.Tensor, polynomial: Polynomial) -> _Match | None:
-    """Return the match if the polynomial is scale * x * rsqrt - scale * mean * rsqrt + bias."""
+def _norm(context: Context, output: gs.Tensor, polynomial: Polynomial) -> _Norm | None:
+    """Return the normalisation if the polynomial is scale * x * rsqrt - scale * mean * rsqrt + bias."""
     roots = {symbol for product in polynomial.terms for symbol, _ in product if symbol.name == RSQRT}
     if len(roots) != 1:
         return None
@@ -153,15 +135,15 @@ def _match(context: Context, output: gs.Tensor, polynomial: Polynomial) -> _Matc
     scale = polynomial.get(of_x)
     if not is_close(scale, -polynomial.get(of_mean), context.tolerance):
         return None
-    return _Match(context, output, root.parameter, scale, polynomial.terms.get(ONE))
+    return _Norm(context, output, root.parameter, scale, polynomial.terms.get(ONE))
 
 
-def _why_not(match: _Match) -> str | None:
-    """Return the reason against replacing the match, or None."""
-    context = match.context
+def _why_not(norm: _Norm) -> str | None:
+    """Return the reason against replacing it, or None."""
+    context = norm.context
     if context.element_type == onnx.TensorProto.DOUBLE:
         return "LayerNormalization computes in float32 at most, the tensor is double"
-    if element_type(match.output) not in (None, context.element_type):
+    if element_type(norm.output) not in (None, context.element_type):
         return f"its type is not that of '{context.root.name}'"
     if not context.count:
         return f"the size of the normalised axes {context.axes} of '{context.root.name}' is unknown or 0"
@@ -174,41 +156,37 @@ def _is_last(context: Context) -> bool:
     return context.axes == tuple(range(-len(context.axes), 0))
 
 
-def _replace(fused: Replacements, match: _Match, names: walk.Names) -> None:
-    context, output = match.context, match.output
+def _nodes(norm: _Norm, names: walk.Names) -> list[gs.Node]:
+    """Return the node, between two Transposes unless the axes are the last."""
+    context, output = norm.context, norm.output
     if _is_last(context):
-        normalize = _layer_norm(match, context.root, names)
-        news = [normalize]
-    else:
-        order = [axis for axis in range(-(context.rank or 0), 0) if axis not in context.axes] + list(
-            context.axes
-        )
-        perm = [axis % len(order) for axis in order]
-        moved = _moved(context.root, perm, names.derive(context.root.name, "to_last_axis"))
-        before = gs.Node("Transpose", moved.name, {"perm": perm}, [context.root], [moved])
-        normalize = _layer_norm(match, moved, names)
-        normal = _moved(context.root, perm, names.derive(output.name, "last_axis"))
-        normalize.outputs.append(normal)
-        back = [int(axis) for axis in np.argsort(perm)]
-        news = [before, normalize, gs.Node("Transpose", normal.name, {"perm": back}, [normal])]
-    fused.replace([take_over(news[-1], output)], news)
+        return [_layer_norm(norm, context.root, names)]
+    order = [axis for axis in range(-(context.rank or 0), 0) if axis not in context.axes]
+    perm = [axis % (context.rank or 0) for axis in (*order, *context.axes)]
+    moved = _moved(context.root, perm, names.derive(context.root.name, "to_last_axis"))
+    before = gs.Node("Transpose", moved.name, {"perm": perm}, [context.root], [moved])
+    normalize = _layer_norm(norm, moved, names)
+    normal = _moved(context.root, perm, names.derive(output.name, "last_axis"))
+    normalize.outputs.append(normal)
+    back = [int(axis) for axis in np.argsort(perm)]
+    return [before, normalize, gs.Node("Transpose", normal.name, {"perm": back}, [normal])]
 
 
 def _moved(tensor: gs.Tensor, perm: list[int], name: str) -> gs.Variable:
     return gs.Variable(name, tensor.dtype, [tensor.shape[axis] for axis in perm])
 
 
-def _layer_norm(match: _Match, x: gs.Tensor, names: walk.Names) -> gs.Node:
+def _layer_norm(norm: _Norm, x: gs.Tensor, names: walk.Names) -> gs.Node:
     """Return the node on x, whose normalised axes are the last; it has no output yet."""
-    name = names.derive(match.output.name, "layernorm")
-    inputs = [x, _parameter(match, match.scale, names.derive(match.output.name, "scale"))]
-    if match.bias is not None:
-        inputs.append(_parameter(match, match.bias, names.derive(match.output.name, "bias")))
-    attributes = {"axis": -len(match.context.axes), "epsilon": float(np.float32(match.epsilon))}
+    name = names.derive(norm.output.name, "layernorm")
+    inputs = [x, _parameter(norm, norm.scale, names.derive(norm.output.name, "scale"))]
+    if norm.bias is not None:
+        inputs.append(_parameter(norm, norm.bias, names.derive(norm.output.name, "bias")))
+    attributes = {"axis": -len(norm.context.axes), "epsilon": float(np.float32(norm.epsilon))}
     return gs.Node("LayerNormalization", name, attributes, inputs)
 
 
-def _parameter(match: _Match, values: NDArray[np.float64], name: str) -> gs.Constant:
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(match.context.element_type)
-    sizes = [size or 1 for size in match.context.sizes]
+def _parameter(norm: _Norm, values: NDArray[np.float64], name: str) -> gs.Constant:
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(norm.context.element_type)
+    sizes = [size or 1 for size in norm.context.sizes]
     return gs.Constant(name, np.ascontiguousarray(np.broadcast_to(values, sizes).astype(dtype)))

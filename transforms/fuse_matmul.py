@@ -20,11 +20,9 @@ from transforms.graph.selection import Exclusion, resolve
 
 log = logging.getLogger(__name__)
 
-OPSET = 7
-"""First opset in which Add and Gemm broadcast as they do today."""
+OPSET = 13
+"""First opset in which the sizes of a Split are an input."""
 
-_SPLIT_SIZES_AS_INPUT = 13
-_NEGATIVE_SPLIT_AXIS = 11
 _GEMM_DEFAULTS = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
 
 
@@ -55,7 +53,7 @@ def fuse_matmul(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     Each result is the same sum of products in an order that the runtime chooses by the shape, so it is equal
     within 2 * K * u * sum |x| * |w|, K being the summed axis and u the type's unit roundoff.
 
-    Does nothing below opset 7, for weights that are not constant, that can be overridden through a graph
+    Does nothing below opset 13, for weights that are not constant, that can be overridden through a graph
     input, whose rank is not 2 or that have no columns, for a bias that is not one number per column (such a
     MatMul takes part without its Add, such a Gemm not at all), and to products in ``exclude``.
     """
@@ -67,14 +65,10 @@ def fuse_matmul(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     for inner in walk.graphs(graph):
         fused = Replacements(inner)
         for group in _groups(inner, constants, kept):
-            reason = _why_not(group, graph.opset)
-            if reason:
-                log.debug("'%s' and its siblings are not fused: %s", group[0].output.name, reason)
-            else:
-                _replace(fused, group, constants, names, graph.opset)
-                fused.forget()
-                release([member.weight for member in group], outputs)
-                count += 1
+            _replace(fused, group, constants, names)
+            fused.forget()
+            release([member.weight for member in group], outputs)
+            count += 1
         fused.place()
     return count
 
@@ -142,16 +136,7 @@ def _attributes(node: gs.Node) -> tuple[float, ...]:
     return tuple(node.attrs.get(name, default) for name, default in _GEMM_DEFAULTS.items())
 
 
-def _why_not(group: list[_Member], opset: int) -> str | None:
-    """Return the reason against fusing a group, or None."""
-    if opset < _NEGATIVE_SPLIT_AXIS and shapes.shape_of(group[0].output) is None:
-        return f"Split of opset {opset} needs the rank of '{group[0].output.name}', which is unknown"
-    return None
-
-
-def _replace(
-    fused: Replacements, group: list[_Member], constants: Constants, names: walk.Names, opset: int
-) -> None:
+def _replace(fused: Replacements, group: list[_Member], constants: Constants, names: walk.Names) -> None:
     first = group[0]
     weight_axis = 0 if first.nodes[0].attrs.get("transB") else 1
     weights = _joined([constants.source(member.weight) for member in group], weight_axis)
@@ -160,7 +145,7 @@ def _replace(
         biases = _join([_bias(member, constants, np.dtype(weights.dtype)) for member in group], 0)
         operands.append(gs.Constant(names.derive(first.output.name, "bias"), biases))
     news = [*_product(group, operands, names)]
-    news.append(_split(group, news[-1].outputs[0], opset, names))
+    news.append(_split(group, news[-1].outputs[0], names))
     for member in group:
         take_over(news[-1], member.output)
     fused.replace([node for member in group for node in member.nodes], news)
@@ -205,12 +190,9 @@ def _node(like: gs.Node, inputs: list[gs.Tensor], group: list[_Member], names: w
     return gs.Node(like.op, result.name, dict(like.attrs), inputs, [result])
 
 
-def _split(group: list[_Member], wide: gs.Tensor, opset: int, names: walk.Names) -> gs.Node:
+def _split(group: list[_Member], wide: gs.Tensor, names: walk.Names) -> gs.Node:
     """Return the Split of the fused result into the members' columns; it has no outputs yet."""
     name = names.derive(group[0].output.name, "split")
-    sizes = [member.width for member in group]
-    axis = -1 if opset >= _NEGATIVE_SPLIT_AXIS else len(wide.shape) - 1
-    if opset < _SPLIT_SIZES_AS_INPUT:
-        return gs.Node("Split", name, {"axis": axis, "split": sizes}, [wide])
-    column_counts = gs.Constant(names.derive(group[0].output.name, "sizes"), np.array(sizes, np.int64))
-    return gs.Node("Split", name, {"axis": axis}, [wide, column_counts])
+    sizes = np.array([member.width for member in group], np.int64)
+    column_counts = gs.Constant(names.derive(group[0].output.name, "sizes"), sizes)
+    return gs.Node("Split", name, {"axis": -1}, [wide, column_counts])

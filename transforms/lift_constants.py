@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from transforms.graph import walk
+from transforms.graph.constants import PLAIN_VALUES
 from transforms.graph.lazy_values import Weight, become_constant
-
-_VALUES: dict[str, Callable[[object], np.ndarray]] = {
-    "value_float": lambda value: np.array(value, np.float32),
-    "value_floats": lambda value: np.array(value, np.float32),
-    "value_int": lambda value: np.array(value, np.int64),
-    "value_ints": lambda value: np.array(value, np.int64),
-}
 
 
 def lift_constants(graph: gs.Graph) -> int:
@@ -54,7 +46,6 @@ def _constant_value(node: gs.Node) -> Weight | LazyValues | None:
     if isinstance(tensor, gs.Constant):
         values: Weight | LazyValues = tensor._values  # `.values` would convert types without a NumPy form
         return values
-    for name, convert in _VALUES.items():
-        if name in node.attrs:
-            return convert(node.attrs[name])
-    return None
+    return next(
+        (np.array(node.attrs[name], PLAIN_VALUES[name]) for name in PLAIN_VALUES if name in node.attrs), None
+    )

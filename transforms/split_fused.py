@@ -10,21 +10,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms.fused.activations import split_gelu, split_quick_gelu
 from transforms.fused.attentions import split_attention, split_multi_head_attention
-from transforms.fused.layers import split_conv, split_gemm, split_matmul
-from transforms.fused.norms import (
-    split_embed_norm,
-    split_layer_norm,
-    split_rms_norm,
-    split_skip_norm,
-    split_skip_rms_norm,
-)
+from transforms.fused.layers import split_conv, split_gelu, split_gemm, split_matmul, split_quick_gelu
+from transforms.fused.norms import split_embed_norm, split_norm, split_skip_norm
 from transforms.fused.parts import Known, Parts
 from transforms.graph import walk
 from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS
@@ -116,12 +110,12 @@ class _Split:
 
 FUSED: Mapping[Operator, Split] = MappingProxyType(
     {
-        ("", "LayerNormalization"): split_layer_norm,
-        ("", "SimplifiedLayerNormalization"): split_rms_norm,
+        ("", "LayerNormalization"): split_norm,
+        ("", "SimplifiedLayerNormalization"): partial(split_norm, centred=False),
         (RUNTIME_DOMAIN, "Attention"): split_attention,
         (RUNTIME_DOMAIN, "BiasGelu"): split_gelu,
         (RUNTIME_DOMAIN, "EmbedLayerNormalization"): split_embed_norm,
-        (RUNTIME_DOMAIN, "FastGelu"): lambda parts: split_gelu(parts, tanh=True),
+        (RUNTIME_DOMAIN, "FastGelu"): partial(split_gelu, tanh=True),
         (RUNTIME_DOMAIN, "FusedConv"): split_conv,
         (RUNTIME_DOMAIN, "FusedGemm"): split_gemm,
         (RUNTIME_DOMAIN, "FusedMatMul"): split_matmul,
@@ -129,7 +123,7 @@ FUSED: Mapping[Operator, Split] = MappingProxyType(
         (RUNTIME_DOMAIN, "MultiHeadAttention"): split_multi_head_attention,
         (RUNTIME_DOMAIN, "QuickGelu"): split_quick_gelu,
         (RUNTIME_DOMAIN, "SkipLayerNormalization"): split_skip_norm,
-        (RUNTIME_DOMAIN, "SkipSimplifiedLayerNormalization"): split_skip_rms_norm,
+        (RUNTIME_DOMAIN, "SkipSimplifiedLayerNormalization"): partial(split_skip_norm, centred=False),
     }
 )
 """How each operator, by domain and name, is taken apart; false if a node of it has to stay."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
-from transforms.graph.constants import load
 from transforms.graph.dtypes import BFLOAT16, FLOAT, is_type, variable
+from transforms.widen_float16 import cast, widen_attributes
 
 _RUNTIME_DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
 _TYPE_BLIND = frozenset({"Cast", "CastLike", "Constant", "If", "Loop", "Scan", "Identity", "Reshape"})
-_TYPE_ATTRIBUTES = ("dtype", "output_dtype")
 
 
 def widen_bf16(graph: gs.Graph) -> int:
@@ -32,7 +30,7 @@ def widen_bf16(graph: gs.Graph) -> int:
     """
     names = walk.Names(graph)
     changed = sum(_widen_nodes(inner, names) for inner in walk.graphs(graph))
-    return changed + _widen_inputs(graph, names) + _widen_outputs(graph, names)
+    return changed + _widen_interface(graph, names)
 
 
 def _widen_nodes(graph: gs.Graph, names: walk.Names) -> int:
@@ -70,62 +68,44 @@ def _widened(
 ) -> gs.Variable:
     """Return the float32 form of a bfloat16 tensor in this graph; the first call inserts the Cast."""
     if id(tensor) not in widened:
-        cast = _cast(tensor, _like(tensor, "float32", names), names)
-        rebuilt.append(cast)
-        widened[id(tensor)] = cast.outputs[0]
+        rebuilt.append(cast(tensor, _like(tensor, "float32", names), names))
+        widened[id(tensor)] = rebuilt[-1].outputs[0]
     return widened[id(tensor)]
 
 
 def _round_outputs(node: gs.Node, names: walk.Names) -> list[gs.Node]:
-    _widen_attributes(node)
+    widen_attributes(node, BFLOAT16)
     casts = []
     for i, tensor in enumerate(node.outputs):
         if is_type(tensor, BFLOAT16):
             node.outputs[i] = _like(tensor, "unrounded", names)
-            casts.append(_cast(node.outputs[i], tensor, names))
+            casts.append(cast(node.outputs[i], tensor, names))
     return casts
 
 
-def _widen_attributes(node: gs.Node) -> None:
-    for name in _TYPE_ATTRIBUTES:
-        if node.attrs.get(name) == BFLOAT16:
-            node.attrs[name] = FLOAT
-    value = node.attrs.get("value")
-    if isinstance(value, gs.Constant) and is_type(value, BFLOAT16):
-        node.attrs["value"] = gs.Constant(value.name, load(value).astype(np.float32))
-
-
-def _widen_inputs(graph: gs.Graph, names: walk.Names) -> int:
-    """Make each bfloat16 graph input float32: its consumers get the rounded value under a new name."""
+def _widen_interface(graph: gs.Graph, names: walk.Names) -> int:
+    """Make each bfloat16 input and output of the graph float32 under its name; tensors inside get others."""
     count = 0
-    for i, tensor in enumerate(graph.inputs):
+    for index, tensor in enumerate(graph.inputs):
         if is_type(tensor, BFLOAT16):
-            outer = variable(tensor.name, FLOAT, tensor)
-            tensor.name = names.derive(outer.name, "bfloat16")
-            graph.inputs[i] = outer
+            outer = graph.inputs[index] = _outer(tensor, names)
             graph.outputs[:] = [outer if output is tensor else output for output in graph.outputs]
-            graph.nodes.insert(0, _cast(outer, tensor, names))
+            graph.nodes.insert(0, cast(outer, tensor, names))
             count += 1
-    return count
-
-
-def _widen_outputs(graph: gs.Graph, names: walk.Names) -> int:
-    """Make each bfloat16 graph output float32 under its name; the tensor inside gets another."""
-    count = 0
-    for i, tensor in enumerate(graph.outputs):
+    for index, tensor in enumerate(graph.outputs):
         if is_type(tensor, BFLOAT16):
-            outer = variable(tensor.name, FLOAT, tensor)
-            tensor.name = names.derive(outer.name, "bfloat16")
-            graph.outputs[i] = outer
-            graph.nodes.append(_cast(tensor, outer, names))
+            outer = graph.outputs[index] = _outer(tensor, names)
+            graph.nodes.append(cast(tensor, outer, names))
             count += 1
     return count
+
+
+def _outer(tensor: gs.Tensor, names: walk.Names) -> gs.Variable:
+    """Return a float32 tensor that has the name of a bfloat16 one from now on."""
+    outer = variable(tensor.name, FLOAT, tensor)
+    tensor.name = names.derive(outer.name, "bfloat16")
+    return outer
 
 
 def _like(tensor: gs.Tensor, suffix: str, names: walk.Names) -> gs.Variable:
     return variable(names.derive(tensor.name, suffix), FLOAT, tensor)
-
-
-def _cast(source: gs.Tensor, target: gs.Variable, names: walk.Names) -> gs.Node:
-    to = BFLOAT16 if is_type(target, BFLOAT16) else FLOAT
-    return gs.Node("Cast", names.derive(target.name, "cast"), {"to": to}, [source], [target])

@@ -7,12 +7,13 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
+from transforms.graph.constants import load
 from transforms.graph.lazy_values import Weight, become_constant, constant, derived
 from transforms.graph.rewire import detach, position
 from transforms.graph.typed import Node, info_of
 from transforms.model import metadata
 
-_TYPE_ATTRIBUTES = ("to", "dtype")
+_TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 """Attributes that name the element type of an output, as in Cast, EyeLike or RandomNormal."""
 
 _CONTAINERS = {
@@ -42,7 +43,7 @@ def widen_float16(graph: gs.Graph, *, keep_io_types: bool = True) -> int:
     changed += _widen_constants(graph, fixed, names) + _widen_variables(graph, fixed)
     for node in walk.nodes(graph):
         if all(id(tensor) not in fixed for tensor in node.outputs):
-            _widen_attributes(node)
+            widen_attributes(node, dtypes.FLOAT16)
     if changed:
         _drop_void_casts(graph)
     return changed
@@ -75,7 +76,7 @@ def _cast_input(graph: gs.Graph, tensor: gs.Variable, names: walk.Names) -> int:
         return 0
     wide = dtypes.variable(names.derive(tensor.name, "float32"), dtypes.FLOAT, tensor)
     walk.redirect(tensor, wide)
-    graph.nodes.insert(0, _cast(names, tensor, wide, dtypes.FLOAT))
+    graph.nodes.insert(0, cast(tensor, wide, names))
     return 1
 
 
@@ -89,7 +90,7 @@ def _cast_output(graph: gs.Graph, tensor: gs.Variable, names: walk.Names) -> int
     walk.replace_output(producer, tensor, wide)
     if producer.op == "Cast":
         producer.attrs["to"] = dtypes.FLOAT
-    graph.nodes.insert(position(graph, producer) + 1, _cast(names, wide, tensor, dtypes.FLOAT16))
+    graph.nodes.insert(position(graph, producer) + 1, cast(wide, tensor, names))
     return 1
 
 
@@ -98,9 +99,10 @@ def _is_narrowed(tensor: gs.Variable) -> bool:
     return producer.op == "Cast" and not tensor.outputs and dtypes.is_type(producer.inputs[0], dtypes.FLOAT)
 
 
-def _cast(names: walk.Names, source: gs.Tensor, target: gs.Tensor, element: int) -> gs.Node:
-    name = names.derive(target.name, "cast")
-    return gs.Node("Cast", name, attrs={"to": element}, inputs=[source], outputs=[target])
+def cast(source: gs.Tensor, target: gs.Tensor, names: walk.Names) -> gs.Node:
+    """Return a Cast of one tensor to the type of another."""
+    to = dtypes.element_type(target)
+    return gs.Node("Cast", names.derive(target.name, "cast"), {"to": to}, [source], [target])
 
 
 def _widen_constants(graph: gs.Graph, fixed: set[int], names: walk.Names) -> int:
@@ -129,25 +131,26 @@ def _widen_variables(graph: gs.Graph, fixed: set[int]) -> int:
     return changed
 
 
-def _widen_attributes(node: gs.Node) -> None:
+def widen_attributes(node: gs.Node, element: int) -> None:
+    """Let a node make float32 where its attributes say an element type; :class:`Node` may have lost some."""
     for name in _TYPE_ATTRIBUTES:
-        if node.attrs.get(name) == dtypes.FLOAT16:
+        if node.attrs.get(name) == element:
             node.attrs[name] = dtypes.FLOAT
     if isinstance(node, Node):
-        node.lost = [_wide_type(attribute) for attribute in node.lost]
+        node.lost = [_wide_type(attribute, element) for attribute in node.lost]
     value = node.attrs.get("value")
-    if isinstance(value, gs.Constant) and dtypes.is_type(value, dtypes.FLOAT16):
-        node.attrs["value"] = gs.Constant(value.name, value.values.astype(np.float32))
+    if isinstance(value, gs.Constant) and dtypes.is_type(value, element):
+        node.attrs["value"] = gs.Constant(value.name, load(value).astype(np.float32))
 
 
-def _wide_type(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
-    """Return the attribute with float32 for float16 if it is a type, such as that of an empty Optional."""
+def _wide_type(attribute: onnx.AttributeProto, element: int) -> onnx.AttributeProto:
+    """Return the attribute with float32 for an element type if it is a type, as that of an empty Optional."""
     if attribute.type != onnx.AttributeProto.TYPE_PROTO:
         return attribute
     wide = onnx.AttributeProto()
     wide.CopyFrom(attribute)
     for kind in metadata.tensor_types(wide.tp):
-        if kind.elem_type == dtypes.FLOAT16:
+        if kind.elem_type == element:
             kind.elem_type = dtypes.FLOAT
     return wide
 

@@ -16,10 +16,10 @@ from transforms.convert_opset import convert_opset
 from transforms.graph import dtypes, walk
 from transforms.graph.block_format import block_format_of
 from transforms.graph.constants import Constants, exportable
-from transforms.graph.definitions import changes
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.graph.lazy_values import constant, derived, load_values
 from transforms.graph.rewire import STANDARD_DOMAINS, detach
+from transforms.graph.schemas import changes
 from transforms.graph.selection import label_of
 from transforms.model.read_model import ModelError
 from transforms.packed import DOMAIN

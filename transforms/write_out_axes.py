@@ -8,7 +8,6 @@ other outputs. Over reductions, Slice, Split, Squeeze, normalizations and all ot
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -22,7 +21,6 @@ from transforms.plan.exact_arithmetic import shape_arithmetic
 _ROI, _SCALES, _SIZES = 1, 2, 3  # inputs of Resize
 _PADS, _PAD_AXES = 1, 3  # of Pad
 _CROP = "tf_crop_and_resize"  # what alone reads the roi
-_POLICIES = {"not_larger": min, "not_smaller": max}
 
 
 def write_out_axes(graph: gs.Graph) -> int:
@@ -30,8 +28,7 @@ def write_out_axes(graph: gs.Graph) -> int:
 
     The axes left out have pads of 0, scales of 1 and sizes of the input. Each node computes the same. It is
     left as it is if its rank is not known, if its axes, region or scales are computed of other than shapes,
-    or if it keeps an aspect ratio by which its sizes are not whole, or along axes counted from the end, for
-    which ONNX Runtime keeps another one than the standard says.
+    or if it keeps an aspect ratio.
     """
     found = [[node for node in inner.nodes if _has_axes(node)] for inner in walk.graphs(graph)]
     if not any(found):
@@ -96,14 +93,12 @@ class _Writer:
         given = [*node.inputs, *(gs.Variable.empty() for _ in range(len(node.inputs), _SIZES + 1))]
         roi = self._roi(node, given[_ROI], axes, sizes)
         by_sizes = not given[_SIZES].is_empty()
-        wanted: gs.Tensor | None
-        if not by_sizes:
-            wanted = self._scales(node, given[_SCALES], axes, sizes)
-        elif node.attrs.get("keep_aspect_ratio_policy", "stretch") == "stretch":
+        if by_sizes:
             wanted = self._sizes(node, given[_SIZES], axes, sizes)
         else:
-            wanted = self._in_ratio(node, given[_SIZES], axes, sizes)
-        if wanted is None or roi is None:
+            wanted = self._scales(node, given[_SCALES], axes, sizes)
+        keeps_ratio = by_sizes and node.attrs.get("keep_aspect_ratio_policy", "stretch") != "stretch"
+        if wanted is None or roi is None or keeps_ratio:
             return False
         node.inputs = [given[0], roi, *((gs.Variable.empty(), wanted) if by_sizes else (wanted,))]
         for name in ("axes", "keep_aspect_ratio_policy"):
@@ -133,21 +128,6 @@ class _Writer:
         if all(isinstance(size, int) for size in others):
             return self._spread(node, part, np.array(others, np.int64), axes)
         return self._spread(node, part, self._add(node, "Shape", [node.inputs[0]], len(sizes)), axes)
-
-    def _in_ratio(self, node: gs.Node, part: gs.Tensor, axes: list[int], sizes: Shape) -> gs.Tensor | None:
-        """Return the sizes of all axes that keep a ratio, None if they are not known or not whole."""
-        limits, now = self._constants.integers(part), [sizes[axis] for axis in axes]
-        known = [size for size in now if isinstance(size, int) and size > 0]
-        if limits is None or not len(limits) == len(known) == len(axes):
-            return None
-        if min(node.attrs["axes"]) < 0:
-            return None
-        choose = _POLICIES[node.attrs["keep_aspect_ratio_policy"]]
-        scale = choose(Fraction(limit, size) for limit, size in zip(limits, known, strict=True))
-        scaled = [scale * size for size in known]
-        if any(size.denominator != 1 for size in scaled):
-            return None
-        return self._sizes(node, self._constant(node, np.array(scaled, np.int64)), axes, sizes)
 
     def _spread(
         self, node: gs.Node, part: gs.Tensor, whole: np.ndarray | gs.Tensor, places: Sequence[int]

@@ -37,3 +37,17 @@ def test_values_that_are_not_rounded_are_bit_for_bit_those_of_the_runtime() -> N
     feed = {"x": np.ones((2, 7), np.float32)}
     found = Interpreter(model).run(feed, Rounded(model))
     np.testing.assert_array_equal(found["y"], session(model).run(None, feed)[0])
+
+
+def test_the_cast_of_a_float16_output_is_part_of_the_arithmetic_on_shapes_before_it() -> None:
+    """What a Reshape by a Shape makes of a constant stays; a float16 output of a layer is rounded."""
+    text = (
+        "main (float16[2] x) => (float16[N] y, float16[M] z) <float16[2] w = {15361, 16384}> "
+        "{ s = Shape(w) y = Reshape(w, s) z = Mul(x, x) }"
+    )
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    interpreter = Interpreter(model)
+    feed = {"x": np.asarray([1.0009765625, 2], np.float16)}
+    found = interpreter.run(feed, Rounded(interpreter.model, {"x", "y", "z"}))
+    assert found["y"].tolist() == [1.0009765625, 2]
+    assert found["z"].tolist() == [1, 4]

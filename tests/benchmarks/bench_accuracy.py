@@ -65,7 +65,7 @@ def subjects(names: Sequence[str], samples: int) -> Iterator[Subject]:
         yield _example(samples)
     for name in real_models.NAMES:
         if not names or name in names:
-            yield _real(name, samples)
+            yield real(name, samples)
 
 
 def _example(samples: int) -> Subject:
@@ -73,21 +73,33 @@ def _example(samples: int) -> Subject:
     session = onnxruntime.InferenceSession(str(EXAMPLES / "digits.onnx"))
     (source,) = session.get_inputs()
     feeds = [{source.name: image[None].astype(np.float32)} for image in images]
-    unseen = feeds[samples:]
-    expected = [session.run(None, feed)[0] for feed in unseen]
+    return judged("digits", EXAMPLES / "digits.onnx", feeds[:samples], feeds[samples:])
+
+
+def judged(
+    name: str,
+    path: Path,
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    unseen: Sequence[Mapping[str, np.ndarray]],
+) -> Subject:
+    """Return a model that is judged by its first output on unseen samples."""
+    session = onnxruntime.InferenceSession(str(path))
+    expected = [session.run(None, dict(feed))[0] for feed in unseen]
 
     def _judge(model: Path) -> float:
         opened = real_models.session(model, optimized=True)
-        pairs = [(x, opened.run(None, feed)[0]) for x, feed in zip(expected, unseen, strict=True)]
+        pairs = [(x, opened.run(None, dict(feed))[0]) for x, feed in zip(expected, unseen, strict=True)]
         noise = sum(float(np.sum((x - y) ** 2)) for x, y in pairs)
         return float(10 * np.log10(sum(float(np.sum(x**2)) for x, _ in pairs) / noise))
 
-    return Subject("digits", EXAMPLES / "digits.onnx", feeds[:samples], _judge)
+    return Subject(name, path, feeds, _judge)
 
 
-def _real(name: str, samples: int) -> Subject:
+def real(name: str, samples: int, chosen: Sequence[Mapping[str, np.ndarray]] | None = None) -> Subject:
+    """Return a model beside the project; ``chosen``: its samples, otherwise so many, spread over all."""
     feeds = real_models.task(name).calib
-    chosen = [feeds[int(i)] for i in np.linspace(0, len(feeds) - 1, min(samples, len(feeds)))]
+    if chosen is None:
+        chosen = [feeds[int(i)] for i in np.linspace(0, len(feeds) - 1, min(samples, len(feeds)))]
     path = real_models.MODELS / name / "model.onnx"
     baseline = real_models.all_outputs(path, name)
 
@@ -101,17 +113,17 @@ def row(subject: Subject, preset: str, folder: Path, *, tuned: bool) -> list[Cel
     """Return the figures of a preset: before tuning, after it, of the peer per tensor and per channel."""
     data, plain, better = folder / "data", folder / "q.onnx", folder / "t.onnx"
     cells: list[Cell | str] = [
-        _made(subject, plain, "quantize", "--input", subject.model, "--config", preset, "--data", data)
+        made(subject, plain, "quantize", "--input", subject.model, "--config", preset, "--data", data)
     ]
     if tuned:
         options = ("--float", subject.model, "--quantized", plain, "--data", data)
-        cells.append(_made(subject, better, "finetune", *options) if isinstance(cells[0], Cell) else "-")
+        cells.append(made(subject, better, "finetune", *options) if isinstance(cells[0], Cell) else "-")
     for per_channel in (False, True):
         cells.append(_peer(subject, folder, preset, per_channel=per_channel) if preset in PEERS else "")
     return cells
 
 
-def _made(subject: Subject, output: Path, tool: str, *options: object) -> Cell | str:
+def made(subject: Subject, output: Path, tool: str, *options: object) -> Cell | str:
     """Return the figure of what a tool writes, or its error."""
     import importlib
 

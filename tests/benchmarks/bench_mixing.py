@@ -2,10 +2,9 @@
 
 Run it from the project's root: ``python -m tests.benchmarks.bench_mixing``.
 
-* **Measured**, each MatMul and Gemm by itself in another format, against as many runs of the float model:
-  candidates x samples. The float model runs in the same process, in turns with the measurements, so that what
-  else the machine does hits both alike. The shares of building, writing, opening and running are printed.
-* **Traced**, all layers in five formats together, against one calibration pass over the same samples.
+Each MatMul and Gemm by itself in another format is set against as many runs of the float model: two for each
+candidate and sample. The float model runs in the same process, in turns with the measurements, so that what
+else the machine does hits both alike. The shares of building, writing, opening and running are printed.
 
 Nothing here fails when a target is missed: times depend on the machine, so the numbers are printed beside the
 targets.
@@ -28,23 +27,20 @@ import numpy as np
 from tests.benchmarks.bench_quantize import VOCABULARY, WORDS, verdict
 from tests.benchmarks.transformer import Size, transformer
 from transforms import model_io
-from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.mix_precision import measured_sensitivity, switch_worker
 from transforms.mix_precision.candidates import Candidate, find_candidates, measure_candidates
 from transforms.mix_precision.evaluation import EvaluationSet
 from transforms.mix_precision.measured_sensitivity import measure_sensitivity
 from transforms.mix_precision.mixed_model import Mix, MixedModel
-from transforms.mix_precision.traced_sensitivity import trace_sensitivity
-from transforms.pipelines.quantize_graph import Quantized, make_plan
 from transforms.run.tasks import SerialExecutor, TaskLog
 from transforms.runtime.session import OpenModel, RunOptions, open_session
 from transforms.scheme import preset
 from transforms.scheme.layer_rule import LayerRule
 
-SAMPLES, TRACED_SAMPLES = 2, 32
+SAMPLES = 2
 MEASURED = (("A16W8", "int8"), ("BF16", "bfp16"))
-TRACED = ("bfp16", "mx6", "mxint8", "int8", "mxfp8_e4m3")
-MEASURED_TARGET, TRACED_TARGET = 1.5, 3.0
+RATIO = 1.5
 
 Feed = dict[str, np.ndarray]
 
@@ -86,11 +82,6 @@ class Prepared:
             self.plain.run(feed)
         return time.perf_counter() - start
 
-    def calibrate(self) -> None:
-        """Measure what the scheme itself needs to know, as quantizing does."""
-        plan = make_plan(self.model.graph, self.model.scheme, self.model.targets(), Quantized())
-        calibrate_plan(plan, CalibrationData(self.feeds))
-
 
 def measured_lines(size: Size, config: str, label: str, folder: Path) -> Iterator[str]:
     """Yield what measuring takes, in parts, beside as many float runs."""
@@ -109,35 +100,12 @@ def measured_lines(size: Size, config: str, label: str, folder: Path) -> Iterato
             prepared.model, prepared.candidates, prepared.choices, "sqnr", bench, progress=_between
         )
     count = len(prepared.candidates)
-    reference = statistics.median(plain) * count
+    reference = statistics.median(plain) * count * 2  # in the formats of the baseline and in others
     yield f"{config} -> {label}: {count} candidates, {SAMPLES} samples; measured in {clock.seconds:.2f} s"
     yield f"  {'as many float runs':36}{reference:6.2f} s ({len(plain) * SAMPLES} runs in turns with these)"
     for part, seconds in clock.parts():
         yield f"  {part:36}{seconds:6.2f} s {seconds / clock.seconds:6.1%}"
-    yield verdict(f"measured {config} -> {label}", clock.seconds / reference, MEASURED_TARGET)
-
-
-def traced_lines(size: Size, folder: Path, samples: int, rounds: int) -> Iterator[str]:
-    """Yield what a trace takes beside a calibration pass, in turns."""
-    prepared = Prepared(size, "A16W8", TRACED, samples)
-    bench, ratios, traces, passes = prepared.bench(folder), [], [], []
-    for _ in range(rounds):
-        passes.append(seconds(prepared.calibrate))
-        traces.append(
-            seconds(lambda: trace_sensitivity(prepared.model, prepared.candidates, prepared.choices, bench))
-        )
-        ratios.append(traces[-1] / passes[-1])
-    formats = f"{len(prepared.candidates)} candidates, {len(TRACED)} formats, {samples} samples"
-    yield f"{formats}: traced in {statistics.median(traces):.2f} s"
-    yield f"  {'one calibration pass':36}{statistics.median(passes):6.2f} s"
-    yield verdict("trace to calibration", statistics.median(ratios), TRACED_TARGET)
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """Return how long work takes."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    yield verdict(f"measured {config} -> {label}", clock.seconds / reference, RATIO)
 
 
 _PARTS: tuple[tuple[str, Any, str], ...] = (
@@ -190,20 +158,12 @@ class Clock:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Compare sensitivities with float runs of the same data.")
-    parser.add_argument("--rounds", type=int, default=3, help="traces to run (default: %(default)s)")
-    parser.add_argument(
-        "--samples", type=int, default=TRACED_SAMPLES, help="of traces (default: %(default)s)"
-    )
-    parser.add_argument("--only", choices=("measured", "traced"), help="one of the two alone")
     parser.add_argument("--layers", type=int, default=Size().layers, help="of the transformer, to try it out")
     options = parser.parse_args()
     size = Size(layers=options.layers)
     with tempfile.TemporaryDirectory() as name:
-        for config, label in MEASURED if options.only != "traced" else ():
+        for config, label in MEASURED:
             for line in measured_lines(size, config, label, Path(name)):
-                print(line, flush=True)
-        if options.only != "measured":
-            for line in traced_lines(size, Path(name), options.samples, options.rounds):
                 print(line, flush=True)
 
 

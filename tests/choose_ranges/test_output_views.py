@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 
 from transforms import model_io
 from transforms.choose_ranges.float_runs import FloatRuns
-from transforms.choose_ranges.output_views import FEW, views_of
+from transforms.judge.output_views import FEW, views_of
 
 node = helper.make_node
 

@@ -16,9 +16,8 @@ from tests.helpers import build, corpus, small_networks
 from tests.pipelines.test_exclusion_from_fusion import decomposed
 from transforms import model_io
 from transforms.balance_channels import balance_channels
-from transforms.convert_bodies import convert_bodies
 from transforms.convert_opset import convert_opset
-from transforms.convert_type import convert_type
+from transforms.convert_type import convert_bodies, convert_type
 from transforms.equalize_layers import equalize_layers
 from transforms.fuse_gelu import find_gelu, fuse_gelu
 from transforms.fuse_hardswish import fuse_hardswish

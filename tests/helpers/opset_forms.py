@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnx.parser
 
-from transforms.graph.definitions import definition
+from transforms.graph.schemas import definition
 
 OLDEST, NEWEST = 7, 22
 

@@ -14,9 +14,8 @@ from tests.helpers import corpus, small_networks
 from transforms import model_io
 from transforms.keep_float import bf16_error
 from transforms.keep_float import keep as module
-from transforms.keep_float.bf16_error import Bf16Error
+from transforms.keep_float.bf16_error import Bf16Error, SwitchedRounding
 from transforms.keep_float.keep import KeptFloat, keep_float
-from transforms.keep_float.switchable_bf16 import SwitchedRounding
 from transforms.pipelines.convert_bf16 import Bf16Options
 from transforms.search.target import TargetError
 

@@ -11,8 +11,7 @@ import pytest
 
 from tests.helpers import corpus, small_networks
 from transforms import model_io
-from transforms.keep_float.bf16_error import Bf16Error
-from transforms.keep_float.switchable_bf16 import SwitchedRounding
+from transforms.keep_float.bf16_error import Bf16Error, SwitchedRounding
 from transforms.lift_constants import lift_constants
 from transforms.pipelines.convert_bf16 import Bf16Options
 from transforms.runtime import session

@@ -18,8 +18,9 @@ from transforms.mix_precision import measured_sensitivity
 from transforms.mix_precision.candidates import find_candidates, measure_candidates
 from transforms.mix_precision.evaluation import EvaluationSet
 from transforms.mix_precision.measured_sensitivity import measure_sensitivity
-from transforms.mix_precision.mixed_model import Mix, MixedModel
+from transforms.mix_precision.mixed_model import MixedModel
 from transforms.mix_precision.sensitivity import Sensitivity
+from transforms.mix_precision.switchable_model import switched_model
 from transforms.model.provenance import model_hash
 from transforms.run.tasks import SerialExecutor, TaskLog, Workers
 from transforms.scheme import preset
@@ -60,22 +61,43 @@ def measured(
     return measure_sensitivity(mixed, candidates, choices, metric, bench(mixed, folder, workers))
 
 
+def alone() -> Callable[[str, str], list[Outputs]]:
+    """Return what says what the float model makes with one layer alone in formats; none: the baseline's."""
+    mixed, names = mixing.prepared(CONV, preset("BF16"), LABELS, FEEDS)
+
+    def _made(layer: str, label: str = "") -> list[Outputs]:
+        mix = dict.fromkeys(names, mixing.rule(label)) if label else {}
+        base, other = mixed.in_float(), mixed.build(mix, finished=False)
+        switches = switched_model(base, {label: other}, [(layer, label)])
+        return mixing.outputs(base.graph, mixing.with_switch(FEEDS, switches, (layer, label)))
+
+    return _made
+
+
 @pytest.mark.parametrize("metric", list(METRICS))
 def test_values_are_those_of_rebuilt_models(tmp_path: Path, metric: str) -> None:
     found = measured(tmp_path / "a", metric)
+    made_by = alone()
     mixed, names = mixing.prepared(CONV, preset("BF16"), LABELS, FEEDS)
     expected = mixing.outputs(mixed.graph, FEEDS, mixing.RunOptions(threads=1))
     assert [(one.layer, one.label) for one in found.damages] == [(n, x) for n in names for x in LABELS]
 
-    def _made(mix: Mix) -> list[Outputs]:
-        return mixing.outputs(mixed.build(mix).graph, FEEDS)
-
     for one in found.damages:
-        made = _made({one.layer: mixing.rule(one.label)})
+        made, plain = made_by(one.layer, one.label), made_by(one.layer)
         assert one.value == METRICS[metric].score(zip(expected, made, strict=True))
-        moved = METRICS[metric].score(zip(_made({}), made, strict=True))  # how far from the baseline
+        moved = METRICS[metric].score(zip(plain, made, strict=True))  # how far from the baseline's formats
         assert one.harm == METRICS[metric].error(moved)
-    assert (found.method, found.metric, found.samples) == ("measured", metric, 3)
+    assert (found.metric, found.samples) == (metric, 3)
+
+
+def test_as_many_samples_as_come_to_so_many_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four layers in three formats: 12 runs of a sample. The first and the last are the most unlike."""
+    for runs, samples in ((11, 1), (24, 2), (999, 3)):
+        monkeypatch.setattr(measured_sensitivity, "RUNS", runs)
+        assert measured(tmp_path / "a").samples == samples  # in one folder: they are not mixed up
+    monkeypatch.setattr(measured_sensitivity, "RUNS", 1)
+    (tmp_path / "metric.py").write_text("def count(outputs):\n    return float(len(outputs))\n")
+    assert {one.value for one in measured(tmp_path / "b", f"{tmp_path / 'metric.py'}:count").damages} == {3.0}
 
 
 def test_a_second_run_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,12 +126,14 @@ def test_other_formats_in_the_same_folder_are_not_mixed_up(
 def test_the_harm_of_a_function_is_what_it_returns_less_than_for_the_baseline(tmp_path: Path) -> None:
     (tmp_path / "metric.py").write_text("def first(outputs):\n    return float(outputs[0]['y'][0, 0])\n")
     found = measured(tmp_path / "a", f"{tmp_path / 'metric.py'}:first")
-    mixed, _ = mixing.prepared(CONV, preset("BF16"), LABELS, FEEDS)
-    plain = float(mixing.outputs(mixed.build({}).graph, FEEDS)[0]["y"][0, 0])
+    made_by = alone()
+
+    def _first(layer: str, label: str = "") -> float:
+        return float(made_by(layer, label)[0]["y"][0, 0])
+
     for one in found.damages:
-        rebuilt = mixing.outputs(mixed.build({one.layer: mixing.rule(one.label)}).graph, FEEDS[:1])
-        assert one.value == float(rebuilt[0]["y"][0, 0])
-        assert one.harm == max(0.0, plain - one.value)
+        assert one.value == _first(one.layer, one.label)
+        assert one.harm == max(0.0, _first(one.layer) - one.value)
     assert len({one.value for one in found.damages}) > 3
 
 

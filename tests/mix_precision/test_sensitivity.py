@@ -19,14 +19,13 @@ from transforms.mix_precision.sensitivity import LayerSensitivity, Sensitivity
 
 def table(harms: list[float], label: str = "int8") -> Sensitivity:
     damages = tuple(LayerSensitivity(f"n{i}", "Conv", label, -harm, harm) for i, harm in enumerate(harms))
-    return Sensitivity("trace", "l2", 4, damages)
+    return Sensitivity("l2", 4, damages)
 
 
 NAMES = st.text(max_size=6)
 VALUES = st.floats(allow_nan=False)
 TABLES = st.builds(
     Sensitivity,
-    st.sampled_from(["trace", "measured"]),
     st.sampled_from(["l2", "sqnr"]),
     st.integers(0, 9),
     st.lists(st.builds(LayerSensitivity, NAMES, NAMES, NAMES, VALUES, VALUES.map(abs)), max_size=5).map(
@@ -37,15 +36,27 @@ TABLES = st.builds(
 
 @given(TABLES)
 def test_json_reads_back_to_the_last_bit(found: Sensitivity) -> None:
-    assert Sensitivity.from_json(found.to_json()) == found
-    json.loads(found.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    read = json.loads(found.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    rows = [{**row, "value": float(row["value"]), "harm": float(row["harm"])} for row in read["damages"]]
+    assert (read["metric"], read["samples"]) == (found.metric, found.samples)
+    assert tuple(LayerSensitivity(**row) for row in rows) == found.damages
 
 
 def test_infinities_are_words() -> None:
     found = table([math.inf, 0.1])
     assert '"harm": "inf"' in found.to_json() and '"value": "-inf"' in found.to_json()
     assert '"harm": 0.1' in found.to_json()
-    assert Sensitivity.from_json(found.to_json()) == found
+
+
+def test_times_are_more_columns_and_a_table_of_their_own() -> None:
+    found, times = table([1.0]), {("n0", "int8"): {"seconds": 0.5, "runs": 7}}
+    assert found.to_csv(times).splitlines() == [
+        '"layer","op","label","value","harm","seconds","runs"',
+        '"n0","Conv","int8",-1.0,1.0,0.5,7',
+    ]
+    read = json.loads(found.to_json(times))
+    assert read["times"] == [{"layer": "n0", "op": "Conv", "label": "int8", "seconds": 0.5, "runs": 7}]
+    assert "times" not in json.loads(found.to_json())
 
 
 @given(TABLES)
@@ -56,30 +67,10 @@ def test_csv_reads_back_to_the_last_bit(found: Sensitivity) -> None:
 
 
 def test_csv_as_it_is_written() -> None:
-    found = Sensitivity(
-        "measured", "sqnr", 2, (LayerSensitivity('a,"b"', "MatMul", "int16/int8", -math.inf, 0.1),)
-    )
+    found = Sensitivity("sqnr", 2, (LayerSensitivity('a,"b"', "MatMul", "int16/int8", -math.inf, 0.1),))
     assert found.to_csv() == (
         '"layer","op","label","value","harm"\n"a,""b""","MatMul","int16/int8",-inf,0.1\n'
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "JSONDecodeError"),
-        ("[]", "TypeError"),
-        ("{}", "KeyError: 'damages'"),
-        ('{"damages": [{}]}', "KeyError: 'value'"),
-        ('{"damages": [], "method": 3, "metric": "l2", "samples": 1}', "TypeError: 3 is no string"),
-        ('{"damages": [{"value": 1, "harm": -1}]}', "value 1.0 and harm -1.0 of a layer"),
-        ('{"damages": [{"value": "nan", "harm": 1}]}', "value nan and harm 1.0 of a layer"),
-    ],
-)
-def test_other_texts_are_refused_in_one_line(text: str, words: str) -> None:
-    with pytest.raises(ValueError, match=r"^these are no sensitivities: ") as caught:
-        Sensitivity.from_json(text)
-    assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_harms_are_found_and_ranked() -> None:
@@ -112,7 +103,7 @@ def test_ties_share_the_mean_rank() -> None:
 
 
 def test_only_what_is_in_both_counts() -> None:
-    a = Sensitivity("trace", "l2", 1, table([1, 2, 3]).damages + table([9, 8, 7], "mx9").damages)
+    a = Sensitivity("l2", 1, table([1, 2, 3]).damages + table([9, 8, 7], "mx9").damages)
     assert spearman(a, table([10, 20, 30])) == 1.0
     assert spearman(table([10, 20, 5]), a) == spearman(a, table([10, 20, 5])) == -0.5
 

@@ -12,11 +12,10 @@ from onnx import helper
 
 from tests.helpers import build, mixing, tunable
 from transforms import model_io
-from transforms.mix_precision.switchable_model import fold_weights
 from transforms.model import graph_proto
-from transforms.runtime.session import RunOptions
-from transforms.scheme import preset
+from transforms.scheme import Scheme, preset
 
+FLOAT = Scheme("float32", "float32")
 CONV, MATMUL, ATTENTION = tunable.conv_net(), tunable.matmul_net(), mixing.attention()
 
 
@@ -27,7 +26,8 @@ def unlike(model: onnx.ModelProto, name: str, labels: list[str], **changes: obje
     them: coarse formats behind a layer may swallow what it does.
     """
     feeds = tunable.samples(model, 2)
-    scheme = preset(name).with_(auto_mixed_precision={"target": labels}, **changes)
+    scheme = FLOAT if name == "float" else preset(name)
+    scheme = scheme.with_(auto_mixed_precision={"target": labels}, **changes)
     mixed, names = mixing.prepared(model, scheme, labels, feeds)
     graph, switches = mixing.switched(mixed, names, labels)
     onnx.checker.check_model(graph_proto.export_model(graph), full_check=True)
@@ -53,6 +53,9 @@ def unlike(model: onnx.ModelProto, name: str, labels: list[str], **changes: obje
 @pytest.mark.parametrize(
     ("model", "name", "labels"),
     [
+        (CONV, "float", ["mx9", "bfp16", "mxint8"]),
+        (MATMUL, "float", ["mxfp8_e4m3", "bfp16"]),
+        (ATTENTION, "float", ["bfp16", "mx6"]),
         (CONV, "BF16", ["bfp16", "mx6", "mxint8"]),
         (CONV, "BFP16", ["float32", "mx4"]),
         (CONV, "MXINT8", ["mxint8/mx6", "bfp16/mx9"]),
@@ -101,11 +104,11 @@ def test_one_layer_reads_the_input_and_makes_the_output() -> None:
     assert unlike(model, "BF16", ["bfp16", "mx4"]) == {"bfp16": [], "mx4": []}
 
 
-@pytest.mark.parametrize(("name", "label"), [("A16W8", "int8/int4"), ("BF16", "mx6")])
-def test_large_weights_lie_beside_the_model(name: str, label: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("label", ["mxint8", "mx6"])
+def test_large_weights_lie_beside_the_model(label: str, tmp_path: Path) -> None:
     model = build.dense(128, layers=3)  # 64 KiB each
     feeds = [{"x": mixing.normal(4, 128, seed=i)} for i in range(2)]
-    scheme = preset(name).with_(auto_mixed_precision={"target": label})
+    scheme = FLOAT.with_(auto_mixed_precision={"target": label})
     mixed, names = mixing.prepared(model, scheme, [label], feeds)
     graph, switches = mixing.switched(mixed, names, [label])
     files = model_io.save(graph, tmp_path / "switched.onnx", external_data=True, functions=False)
@@ -131,17 +134,3 @@ def test_names_of_switches_are_new_and_inputs_keep_theirs() -> None:
 def test_an_output_in_a_float_type_stays_as_it_is() -> None:
     # A layer with bfloat16 operands has a bfloat16 output, too, where it is an output of the model.
     assert unlike(CONV, "MXINT8", ["bfloat16/mx6"]) == {"bfloat16/mx6": ["dense"]}
-
-
-def test_simulation_leaves_float_weights_beside_integers_alone() -> None:
-    # Oracle: the session without optimization. By itself the runtime quantizes such weights a second time.
-    feeds = tunable.samples(CONV, 2)
-
-    def _run(options: RunOptions) -> list[dict[str, np.ndarray]]:
-        graph = mixing.quantized(CONV, preset("A16W8"), feeds)
-        fold_weights(graph)
-        return mixing.outputs(graph, feeds, options)
-
-    plain = _run(RunOptions(threads=1, optimize=False))
-    assert mixing.same(plain, _run(RunOptions(threads=1, simulate=True)))
-    assert not mixing.same(plain, _run(RunOptions(threads=1)))

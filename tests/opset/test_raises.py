@@ -17,7 +17,7 @@ from tests.helpers.opset_forms import NEWEST, OLDEST, forms
 from transforms import convert_opset as module
 from transforms import model_io
 from transforms.convert_opset import convert_opset
-from transforms.graph.definitions import changes, definition
+from transforms.graph.schemas import changes, definition
 from transforms.model import graph_proto
 from transforms.opset.raises import CHECKED
 from transforms.opset.rules import RULES

@@ -186,7 +186,7 @@ def small_graphs(draw: st.DrawFn) -> str:
     return f"(float[2] x, float[2] z) => ({outputs}) <float[2] w = {{0.1, -0.7}}> {{ {' '.join(body)} }}"
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(text=small_graphs(), optimized=st.booleans())
 def test_random_graphs(text: str, optimized: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
     model = corpus.parse(text)

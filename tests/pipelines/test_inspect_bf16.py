@@ -65,7 +65,7 @@ def test_converted_by_metadata_or_by_pairs() -> None:
     assert (state.converted, state.format) == (True, "format simulate_bf16")
     graph = model_io.load(build.dense(8))
     insert_cast(graph)
-    assert inspect_bf16.describe(graph).format == "every tensor is rounded"
+    assert inspect_bf16.describe(graph).format == "what its layers read is rounded"
     graph = model_io.load(build.dense(8))
     insert_cast(graph, exclude=select(graph, op_types=["MatMul"]))
     assert not inspect_bf16.describe(graph).converted, "something is left to round"

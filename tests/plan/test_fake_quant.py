@@ -11,9 +11,10 @@ import pytest
 
 from tests.helpers import build, mixing, tunable
 from transforms.mix_precision.candidates import layers_of
-from transforms.mix_precision.mixed_model import MixedModel
+from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.model.copy_graph import copy_graph
 from transforms.model.detached_weights import LARGE
+from transforms.plan.fake_quant import FakeQuant, fake_quants
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import preset
@@ -29,12 +30,22 @@ def source(tensor: gs.Tensor) -> gs.Tensor:
     return tensor
 
 
+def rounders(mixed: MixedModel, mix: Mix) -> dict[str, list[dict[int, FakeQuant]]]:
+    """Return what is done to the operands of layers in a mix: for each node of a name, by input."""
+    plan, built = mixed._plan(mix)
+    found = fake_quants(plan, mixed._ranges, mixed._memory)
+    return {
+        name: [{i: found[id(node), i] for i in range(2) if (id(node), i) in found} for node in nodes]
+        for name, nodes in built.layers.items()
+    }
+
+
 def compared(mixed: MixedModel, names: list[str], label: str | None, feed: Mapping[str, np.ndarray]) -> int:
     """Compare what each layer reads with rounders; return how many operands change."""
     mix = dict.fromkeys(names, mixing.rule(label)) if label else {}
     built = copy_graph(mixed.build(mix, finished=False).graph)
     layers, floats = layers_of(built), layers_of(mixed.graph)
-    found = mixed.fake_quants(mix)
+    found = rounders(mixed, mix)
     read = [tensor for name in names for tensor in layers[name][0].inputs[:2]]
     raw = [source(tensor) for tensor in read]
     built.outputs = list({t.name: t for t in (*read, *raw) if t.inputs}.values())
@@ -91,5 +102,5 @@ def test_large_weights_that_were_rounded_before() -> None:
 
 def test_a_layer_in_float_has_nothing_done_to_it() -> None:
     mixed, names = mixing.prepared(CONV, preset("A8W8"), ["float32"], tunable.samples(CONV, 2))
-    found = mixed.fake_quants(dict.fromkeys(names, mixing.rule("float32")))
+    found = rounders(mixed, dict.fromkeys(names, mixing.rule("float32")))
     assert found == {name: [{}] for name in names}

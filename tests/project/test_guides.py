@@ -20,7 +20,7 @@ from transforms.finetune.options import FinetuneOptions
 from transforms.scheme import Scheme
 
 GUIDE, OPERATORS = "transforms/README.md", "ops/README.md"
-UNDER_ANOTHER_NAME = {"align_scales": "align_concat", "convert_bodies": "convert_type"}
+UNDER_ANOTHER_NAME = {"align_scales": "align_concat"}
 
 
 def section(document: str, heading: str) -> str:

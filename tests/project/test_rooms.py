@@ -28,7 +28,6 @@ ROOMS = [
         "deploy",
         "plan",
         "algebra",
-        "gradients",
         "runtime",
         "opset",
         REWRITES,
@@ -36,6 +35,7 @@ ROOMS = [
     *(
         "run",
         "calibrate",
+        "judge",
         "outliers",
         "choose_ranges",
         "layers",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_graphsurgeon as gs
 import pytest
 from onnx import TensorProto
@@ -11,7 +14,7 @@ from onnx import TensorProto
 from tests.helpers import conversion, corpus
 from transforms import model_io
 from transforms.convert_opset import convert_opset
-from transforms.convert_type import convert_type
+from transforms.convert_type import convert_bodies, convert_type
 from transforms.fold_weights import fold_weights
 from transforms.graph import dtypes, walk
 from transforms.graph.selection import select
@@ -178,3 +181,24 @@ def test_what_a_body_hands_from_one_state_to_another() -> None:
     onnx.checker.check_model(graph_proto.export_model(graph), full_check=True)
     (loop,) = (node for node in graph.nodes if node.op == "Loop")
     assert all(dtypes.is_type(tensor, LOW) for tensor in loop.outputs)
+
+
+BRANCHES = """<ir_version: 8, opset_import: ["": 17]> main (float[3] x, bool c) => (float[3] y) {
+    a = Neg(x)
+    r = If (c) <then_branch = yes () => (float[3] p) { p = Abs(a) },
+                else_branch = no () => (float[3] s) { s = Neg(a) }>
+    y = Tanh(r) }"""
+
+
+def test_alone_it_leaves_a_model_that_is_saved_and_computes_the_same(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(BRANCHES)
+    graph = model_io.load(model)
+    insert_cast(graph, "bfloat16", round_before_relu=True)
+    model_io.save(graph, tmp_path / "casts.onnx")
+    assert convert_bodies(graph, "bfloat16") == 1
+    assert all(node.outputs for node in graph.nodes), "no Cast without ends is left"
+    model_io.save(graph, tmp_path / "bodies.onnx")
+    before, after = (onnx.load(tmp_path / name) for name in ("casts.onnx", "bodies.onnx"))
+    for chosen in (True, False):
+        feeds = {"x": np.array([0.3, -1.7, 2.9], np.float32), "c": np.array(chosen)}
+        assert conversion.same(conversion.run(before, feeds), conversion.run(after, feeds))

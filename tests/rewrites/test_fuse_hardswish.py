@@ -49,14 +49,18 @@ def test_product_with_its_own_sigmoid(product: str) -> None:
         (f"{FORM} z = Neg(x) y = Mul(z, h)", 17, "float[N] y"),
         (f"{FORM} y = Add(x, h)", 17, "float[N] y"),
         (f"{FORM} y = Mul(h, h)", 17, "float[N] y"),
-        (f"{FORM} z = Neg(h) y = Mul(x, h)", 17, "float[N] y, float[N] z"),
-        (f"{FORM} y = Mul(x, h)", 17, "float[N] y, float[N] h"),
     ),
 )
 def test_does_nothing(body: str, opset: int, outputs: str) -> None:
     count, operators, _ = fused(body, opset=opset, outputs=outputs)
     assert count == 0
     assert "HardSigmoid" in operators
+
+
+def test_a_sigmoid_with_another_use_stays() -> None:
+    for body, outputs in (("z = Neg(h)", "float[N] y, float[N] z"), ("", "float[N] y, float[N] h")):
+        count, operators, _ = fused(f"{FORM} {body} y = Mul(x, h)", outputs=outputs)
+        assert count == 1 and {"HardSigmoid", "HardSwish"} <= set(operators)
 
 
 def test_in_bodies() -> None:

@@ -25,8 +25,7 @@ from transforms.write_out_axes import write_out_axes
 CONSTANTS = """<int64[2] last = {3, 2}, int64[2] minus = {-1, -2}, int64[4] all = {0, 1, 3, 2},
     int64[1] one = {1},
     int64[4] p = {1, 2, 0, 1}, int64[8] q = {0, 0, 1, 2, 0, 0, 2, 1}, int64[2] r = {1, 0}, float v = {0.5},
-    float[2] up = {2.0, 1.5}, float[4] roi = {0.1, 0.2, 0.9, 0.8}, int64[2] sizes = {10, 3},
-    int64[2] double = {12, 16}>"""
+    float[2] up = {2.0, 1.5}, float[4] roi = {0.1, 0.2, 0.9, 0.8}, int64[2] sizes = {10, 3}>"""
 CROP = 'coordinate_transformation_mode = "tf_crop_and_resize"'
 NODES = (
     "Pad (a, p, , last)",
@@ -39,8 +38,6 @@ NODES = (
     f'Resize <axes = [2, 3], mode = "linear", {CROP}> (a, roi, up)',
     "Resize <axes = [2, 3]> (a, roi, up)",
     'Resize <axes = [3, 2], mode = "linear"> (a, , , sizes)',
-    'Resize <axes = [3, 2], keep_aspect_ratio_policy = "not_larger"> (a, , , double)',
-    'Resize <axes = [2, 3], keep_aspect_ratio_policy = "not_smaller"> (a, , , double)',
     "CenterCropPad <axes = [3, 2]> (a, sizes)",
     "CenterCropPad <axes = [-1, -3]> (a, sizes)",
 )
@@ -109,7 +106,6 @@ def test_what_is_computed_is_put_in_its_places(node: str, more: str, values: lis
         ("Pad (a, p, , given)", ", int64[2] given"),
         ("Resize <axes = [3, 2]> (a, , given)", ", float[2] given"),
         ('Resize <axes = [2, 3], keep_aspect_ratio_policy = "not_larger"> (a, , , sizes)', ""),
-        ('Resize <axes = [-2, -1], keep_aspect_ratio_policy = "not_larger"> (a, , , double)', ""),
         ("CenterCropPad <axes = [-1, 1]> (a, given)", ", int32[2] given"),
         ("Pad (a, q)", ""),
         ("Resize (a, , given)", ", float[4] given"),

@@ -69,8 +69,8 @@ def test_formats_of_layers() -> None:
             Target("evaluate", 0.1, relative=True),
             "evaluate",
         ),
-        ({"l2_target": 1, "metric": "kl", "sensitivity": "measured"}, Target("l2", 1.0), "kl"),
-        ({"metric": "evaluate", "evaluate": "m.py:f", "sensitivity": "measured"}, None, "evaluate"),
+        ({"l2_target": 1, "metric": "kl"}, Target("l2", 1.0), "kl"),
+        ({"metric": "evaluate", "evaluate": "m.py:f"}, None, "evaluate"),
     ],
 )
 def test_targets(table: dict[str, Any], target: Target | None, measured_by: str) -> None:
@@ -153,13 +153,9 @@ START = "auto_mixed_precision "
             {"target": "mx6", "evaluate": "m", "evaluate_target": 0.01},
             "evaluate 'm' is not FILE.py:FUNCTION",
         ),
+        ({"target": "mx6", "sensitivity": "trace"}, START + "key 'sensitivity' is unknown"),
         (
-            {"target": "mx6", "sensitivity": "guess"},
-            START + "sensitivity 'guess' is unknown, legal are trace",
-        ),
-        ({"target": "mx6", "metric": "l2"}, START + "metric goes with sensitivity 'measured'"),
-        (
-            {"target": "mx6", "metric": "l3", "sensitivity": "measured"},
+            {"target": "mx6", "metric": "l3"},
             START + "metric 'l3' is unknown, legal are l2, sqnr, cosine, kl, psnr, top1, evaluate",
         ),
         ({"target": "mx6", "strategy": "slow"}, START + "strategy 'slow' is unknown, legal are speed, quali"),

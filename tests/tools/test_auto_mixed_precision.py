@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 def run(folder: Path, config: str, *more: str, output: str | None = "mixed.onnx", data: str = "data") -> int:
     given = ["--input", str(folder / "float.onnx"), "--config", config]
     given += ["--output", str(folder / output)] if output else []
-    given += ["--data", str(folder / data), "--sensitivity", "measured"] if data else []
+    given += ["--data", str(folder / data)] if data else []
     return auto_mixed_precision.main([*given, *more])
 
 
@@ -270,7 +270,7 @@ def test_a_budget_of_bits_and_one_of_bytes(folder: Path, capsys: pytest.CaptureF
     said = capsys.readouterr().out
     used = float(said.split("Bits per weight: 16 -> ")[1].split(";")[0])
     assert 6 <= used <= 8
-    assert set(moved(folder).values()) == {"mx6", "mx9"}
+    assert set(moved(folder).values()) <= {"mx6", "mx9"}
     weights = 510  # 8*3*9 + 8*9 + 8*6*4 + 5*6
     assert run(folder, "BF16", *rule, "--bytes-target", str(weights), output="bytes.onnx") == 0
     assert moved(folder, "bytes.onnx") == moved(folder)  # a byte per weight
@@ -309,7 +309,9 @@ def test_analysis_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert files["chart"].read_bytes().startswith(b"\x89PNG")
     said = capsys.readouterr()
     assert not said.err  # no progress where stderr is no terminal
-    assert said.out.startswith("Sensitivity (measured): cosine with that layer alone in a format\n")
+    assert said.out.startswith(
+        "Sensitivity: cosine with that layer alone in a format, else float, on 4 samples\n"
+    )
     assert len(said.out.splitlines()) == 6 and "Moved" not in said.out
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         ["float.onnx", "data", *(path.name for path in files.values())]
@@ -358,8 +360,8 @@ def test_an_interrupt_leaves_what_was_measured(
     measure = measured_sensitivity.measure
     calls: list[int] = []
 
-    def _interrupted(task: Any) -> tuple[float, float]:
-        calls.append(task.switch)
+    def _interrupted(task: Any) -> tuple[float, ...]:
+        calls.append(task.layer)
         if len(calls) == 3:
             raise KeyboardInterrupt
         return measure(task)
@@ -422,9 +424,8 @@ def test_quantize_with_a_preset_that_mixes(
     config = ["--config", f"S16S8_MIXED_S8S8{tuned}"]
     assert quantize.main([*paths, *config]) == 1
     assert "give --data DIR" in capsys.readouterr().err
-    measured = ["--set", "auto_mixed_precision.sensitivity=measured"]
-    measured += ["--set", "auto_mixed_precision.sqnr_drop_target=1"]
-    assert quantize.main([*paths, *config, *measured, "--data", str(folder / "data")]) == 0
+    target = ["--set", "auto_mixed_precision.sqnr_drop_target=1"]
+    assert quantize.main([*paths, *config, *target, "--data", str(folder / "data")]) == 0
     said = capsys.readouterr().out
     assert "Moved 3 of 4 layers: 3 to int8" in said and ("Tuned: " in said) == bool(tuned)
     again(folder)
@@ -486,7 +487,8 @@ def test_quantize_without_data_moves_all(folder: Path) -> None:
         ("BF16_MIXED_BFP16", ["--output-index", "1"], "output 1 is not there, the model has 1"),
         ("BF16", ["--target", "bfp17"], "format 'bfp17' is unknown"),
         ("BF16", ["--target", "bfloat16"], "'bfloat16' is the scheme's own format"),
-        ("BF16", [], "auto_mixed_precision target is missing"),
+        ("BF16", [], "'BF16' has no table [auto_mixed_precision]: give --target FORMAT"),
+        ("BF16", ["--metric", "l2"], "auto_mixed_precision target is missing"),
         ("BF16_MIXED_BFP16", ["--evaluate-target", "1"], "evaluate"),
         ("BF16_MIXED_BFP16", ["--l2-target", "1", "--sqnr-target", "1"], "there is one target"),
         ("BF16_MIXED_BFP16", ["--bits-target", "8"], "goes with strategy 'budget'"),
@@ -513,11 +515,6 @@ def test_quantize_without_data_moves_all(folder: Path) -> None:
         ),
         ("BF16_MIXED_BFP16", ["--csv", "DIR/a", "--json", "DIR/a"], "--json and --csv are the same file"),
         ("BF16_MIXED_BFP16", ["--json", "DIR/mixed.onnx"], "--output and --json are the same file"),
-        (
-            "BF16_MIXED_BFP16",
-            ["--jobs", "2", "--sensitivity", "trace"],
-            "--jobs goes with --sensitivity measured",
-        ),
         ("BF16_MIXED_BFP16", ["--labels", "DIR/labels.npy"], "--labels goes with --top1-target"),
         ("BF16_MIXED_BFP16", ["--labels", "DIR/labels.npy", "--top1-target", "0"], "3 labels for 4 rows"),
     ],

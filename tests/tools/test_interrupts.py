@@ -135,8 +135,6 @@ def measuring(folder: Path, *options: str) -> ToolProcess:
     rule = (
         "--target",
         "mx6",
-        "--sensitivity",
-        "measured",
         "--evaluate",
         "metric.py:slow",
         "--evaluate-target",

@@ -11,8 +11,7 @@ import pytest
 
 from tools.charts import pareto_plot, plot_file, sensitivity_chart
 from transforms.mix_precision.sensitivity import LayerSensitivity, Sensitivity
-from transforms.search.greedy_search import Step
-from transforms.search.knapsack import Size
+from transforms.search.assign_precision import Size, Step
 from transforms.search.target import Target
 
 pytest.importorskip("matplotlib")
@@ -25,7 +24,6 @@ STEPS = (
 )
 TARGET = Target("sqnr", 30.0)
 TABLE = Sensitivity(
-    "trace",
     "l2",
     1,
     (
@@ -38,7 +36,7 @@ TABLE = Sensitivity(
 DRAW: dict[str, Callable[[Path], None]] = {
     "pareto": lambda path: pareto_plot.draw(STEPS, TARGET, path, metric="sqnr in dB"),
     "sensitivity": lambda path: sensitivity_chart.draw(TABLE, path),
-    "nothing": lambda path: sensitivity_chart.draw(Sensitivity("trace", "l2", 0, ()), path),
+    "nothing": lambda path: sensitivity_chart.draw(Sensitivity("l2", 0, ()), path),
 }
 
 
@@ -91,7 +89,7 @@ def test_bars_are_as_long_as_harms_and_the_most_harmful_layer_is_on_top() -> Non
     assert ends[0] == pytest.approx([0.002, low], rel=1e-12)  # differences of numbers below 1: a few 2^-53
     assert ends[1] == pytest.approx([0.5, high], rel=1e-12)
     assert [bar.get_hatch() for bar in axes.containers[1]] == [None, "///"]
-    assert axes.get_xlabel() == "harm (l2, trace, 1 sample)"
+    assert axes.get_xlabel() == "harm (l2, 1 sample)"
     first, second = (bars[0] for bars in axes.containers)
     assert first.get_y() == pytest.approx(second.get_y() + second.get_height())  # side by side
 

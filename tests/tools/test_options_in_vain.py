@@ -90,7 +90,7 @@ def _cases() -> list[tuple[str, str, str]]:
                 "--saturate-activations goes with --format",
             ),
         ]
-    measured = ("--sensitivity measured", "--sensitivity trace", "--metric l2", "--output-index 0")
+    measured = ("--metric l2", "--output-index 0")
     measured += ("--data-size 3", "--labels l.npy", "--calibration-cache f", "--jobs 1", "--dask local")
     measured += ("--resume r", "--json f", "--csv f", "--chart f.svg", "--plot f.svg", "--memory-limit 1G")
     tool = "auto_mixed_precision"
@@ -294,8 +294,6 @@ WITH_A_SCHEME = [
         "--data d --calibration-cache f",
         f"--calibration-cache goes with {MEASURED} bfloat16, bfp16",
     ),
-    ("auto_mixed_precision", "BF16_MIXED_BFP16", "--data d --jobs 2", "--jobs goes with --sensitivity meas"),
-    ("auto_mixed_precision", "BF16_MIXED_BFP16", "--data d --dask local", "--dask goes with --sensitivity m"),
     ("quantize", "BF16", "--allow-code", "--allow-code goes with a scheme whose key evaluate names a file"),
     ("auto_mixed_precision", "BF16_MIXED_BFP16", "--allow-code", "--allow-code goes with a scheme whose key"),
     ("auto_mixed_precision", "BF16_MIXED_BFP16", "--data d --labels f", "--labels goes with --top1-target"),
@@ -307,7 +305,7 @@ WITH_A_SCHEME = [
             f"--set auto_mixed_precision.{name} goes",
         )
         for tool in ("quantize", "auto_mixed_precision")
-        for key in ("sensitivity=measured", "output_index=0", "data_size=3")
+        for key in ("metric=l2", "output_index=0", "data_size=3")
         for name in [key.partition("=")[0]]
     ),
     *(
@@ -319,23 +317,16 @@ WITH_A_SCHEME = [
         )
         for key in ("finetune.algorithm=gptq", "auto_mixed_precision.strategy=speed")
     ),
-    (
-        "auto_mixed_precision",
-        "BF16_MIXED_BFP16",
-        "--data d --metric l2",
-        "auto_mixed_precision metric goes with sensitivity 'measured'",
-    ),
     *(
         (
             "auto_mixed_precision",
             "BF16_MIXED_BFP16",
             f"--analyze-only --data d {options}",
-            f"{options.split()[0]} goes with --output, or --sensitivity measured without --metric",
+            f"{options.split()[0]} goes with --output, or without --metric",
         )
         for options in (
-            *(f"{target} 0.5" for target in TARGETS if target != "--evaluate-target"),
-            "--evaluate-target 0.5 --evaluate a.py:f",
-            "--l2-target 0.5 --sensitivity measured --metric sqnr",
+            *(f"{target} 0.5 --metric sqnr" for target in TARGETS if target != "--evaluate-target"),
+            "--evaluate-target 0.5 --evaluate a.py:f --metric sqnr",
         )
     ),
 ]

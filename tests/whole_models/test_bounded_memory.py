@@ -163,21 +163,6 @@ def write_pair(path: Path, width: int, hidden: int) -> None:
     )
 
 
-@pytest.mark.parametrize(("config", "target"), [("BF16", "mx6"), ("A16W8", "int8")])
-def test_tracing_takes_weights_in_parts(tmp_path: Path, config: str, target: str) -> None:
-    """Oracle: the bound of this file; each of the two layers has sixteen gradients of one sample."""
-    peaks = {}
-    for hidden in (8, 8192):
-        folder = tmp_path / str(hidden)
-        folder.mkdir()
-        write_pair(folder / "model.onnx", 512, hidden)
-        given = ("--input", folder / "model.onnx", "--data", folder / "data", "--json", folder / "found.json")
-        peaks[hidden] = run_peak(
-            "auto_mixed_precision", *given, "--analyze-only", "--config", config, "--target", target
-        )
-    assert peaks[8192] <= peaks[8] + 4 * LARGEST + SLACK
-
-
 def test_large_samples_are_calibrated_and_compared_in_bounded_memory(tmp_path: Path) -> None:
     """Beyond a plain run at most a fifth of the activations and 200 MB, choice of settings included.
 

@@ -43,7 +43,7 @@ def chart(sensitivity: Sensitivity) -> Figure:
     axes.set_yticks(range(len(layers)), labels=[shortened(layer) for layer in layers])
     samples = counted(sensitivity.samples, "sample")
     axes.set(xscale="log", xlim=(low, high), ylim=(-0.6, len(layers) - 0.4))
-    axes.set_xlabel(f"harm ({sensitivity.metric}, {sensitivity.method}, {samples})")
+    axes.set_xlabel(f"harm ({sensitivity.metric}, {samples})")
     axes.grid(axis="x", color="0.9")
     axes.tick_params(axis="y", length=0)
     if labels:

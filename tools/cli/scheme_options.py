@@ -208,7 +208,7 @@ _OF_FORMATS: Mapping[str, Need] = {
 _SAMPLES = Need(DATA.words, lambda job: DATA.is_met(job) or "random_data" in job.given)
 _MODEL = Need("--output", lambda job: "output" in job.given)
 _OF_WORK: Mapping[str, Need] = {
-    **{f"{MIXING}.{key}": _SAMPLES for key in ("sensitivity", "metric", "output_index", "data_size")},
+    **{f"{MIXING}.{key}": _SAMPLES for key in ("metric", "output_index", "data_size")},
     **{f"{MIXING}.{key}": _MODEL for key in ("strategy", "bits_target", "bytes_target")},
     "finetune": _MODEL,
 }

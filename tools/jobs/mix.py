@@ -53,16 +53,11 @@ def _check_effect(scheme: Scheme, job: MixJob) -> None:
     """Raise ValueError for an option that would do nothing with this scheme."""
     rule = scheme.auto_mixed_precision
     assert rule is not None, "the scheme has the table"
-    if rule.sensitivity != "measured" and (job.jobs > 1 or job.dask):
-        option = "dask" if job.dask else "jobs"
-        raise ValueError(
-            f"--{option} goes with --sensitivity measured: '{rule.sensitivity}' runs one model once"
-        )
     if job.labels and rule.top1_target is None:
         raise ValueError("--labels goes with --top1-target")
     targets = [key for key in TARGETS if key in job.given]
-    if targets and job.analyze_only and (rule.sensitivity != "measured" or rule.metric):
-        words = "goes with --output, or --sensitivity measured without --metric"
+    if targets and job.analyze_only and rule.metric:
+        words = "goes with --output, or without --metric"
         raise ValueError(f"{job.given[targets[0]]} {words}: those use the metric of the target")
     check_effect(scheme, job)
 
@@ -86,13 +81,14 @@ def _check_files(job: MixJob) -> Path | None:
 
 
 def _write_results(mixed: MixedPrecision, job: MixJob) -> None:
-    found, chosen, times = mixed.sensitivity, mixed.assignment, mixed.layer_times
+    found, chosen = mixed.sensitivity, mixed.assignment
     if found is None:
         return
+    times = {key: one.columns for key, one in mixed.layer_times.items()}
     if job.json:
-        write_text(job.json, times.to_json(found) if times else found.to_json())
+        write_text(job.json, found.to_json(times))
     if job.csv:
-        write_text(job.csv, times.to_csv(found) if times else found.to_csv())
+        write_text(job.csv, found.to_csv(times))
     if job.chart:
         sensitivity_chart.draw(found, job.chart)
     if job.plot and chosen:

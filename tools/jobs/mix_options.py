@@ -48,7 +48,7 @@ class MixJob(SchemeJob):
     csv: Path | None = _result("--csv FILE", "write the same as CSV")
     chart: Path | None = _result("--chart FILE", "draw sensitivities as bars, .png or .svg")
     plot: Path | None = _result("--plot FILE", "draw bits against error, .png or .svg")
-    jobs: int = jobs("processes for --sensitivity measured (default: 1)", DATA, 1)
+    jobs: int = jobs("processes that measure layers (default: 1)", DATA, 1)
     dask: str | None = dask(DATA)
     resume: Path | None = resume(DATA)
     force: bool = force("an existing output", _FILE)
@@ -110,15 +110,9 @@ KEYS: Mapping[str, Option] = {
         needs=(_MODEL,),
         choices=("speed", "quality", "budget", "latency"),
     ),
-    "sensitivity": _search(
-        "--sensitivity",
-        "estimated in one pass, or measured layer by layer (default: trace)",
-        needs=(DATA,),
-        choices=("trace", "measured"),
-    ),
     "metric": _search(
         "--metric",
-        "metric of measured sensitivities (default: the target's, kl for --top1-target, else sqnr)",
+        "metric of sensitivities (default: the target's, kl for --top1-target, else sqnr)",
         needs=(DATA,),
         choices=("l2", "sqnr", "cosine", "kl", "psnr", "top1", "evaluate"),
     ),

@@ -35,7 +35,7 @@ from transforms.runtime.session import RunOptions
 from transforms.runtime.trial import open_as_user
 from transforms.scheme import Scheme
 from transforms.scheme.targets import target
-from transforms.search.greedy_search import Step
+from transforms.search.assign_precision import Step
 from transforms.search.target import LATENCY
 
 SLOW_HERE = ("int8",)

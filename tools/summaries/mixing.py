@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from tools.summaries.timing import duration
 from tools.summaries.words import counted, shortened
+from transforms.mix_precision.layer_times import saved_seconds
 from transforms.mix_precision.mix import MixedPrecision
 from transforms.search.output_metrics import METRICS, in_words
 
@@ -46,7 +47,8 @@ def _table(mixed: MixedPrecision) -> Iterator[str]:
         rows = [(*cells[:2], *cells[3:-1]) for cells in rows]
     unit = METRICS[mixed.sensitivity.metric].unit if mixed.sensitivity.metric in METRICS else ""
     what = f"{mixed.sensitivity.metric} {unit}".rstrip()
-    yield f"Sensitivity ({mixed.sensitivity.method}): {what} with that layer alone in a format"
+    samples = counted(mixed.sensitivity.samples, "sample")
+    yield f"Sensitivity: {what} with that layer alone in a format, else float, on {samples}"
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for cells in rows:
         yield "  ".join(text.ljust(width) for text, width in zip(cells, widths, strict=True)).rstrip()
@@ -81,37 +83,28 @@ def _sizes(mixed: MixedPrecision) -> Iterator[str]:
 
 def _time_lines(mixed: MixedPrecision) -> Iterator[str]:
     """Yield what strategy ``latency`` measured: layers alone, and the whole model in turns with others."""
-    table, times = mixed.layer_times, mixed.whole_times
-    if table is None or times is None:
+    times = mixed.whole_times
+    if times is None:
         return
-    faster = len({layer for layer, _ in table.saved})
-    yield (
-        f"Time of layers alone: {faster} of {counted(len(table.layers), 'layer')} faster in another format,"
-        " beyond the spread"
-    )
-    if times.refused:
-        what = counted(times.refused, "mixed model")
-        yield f"Timed as a whole and not faster than the baseline, beyond the spread: {what}, left out"
+    faster = len({layer for layer, _ in saved_seconds(mixed.layer_times)})
+    layers = counted(len({layer for layer, _ in mixed.layer_times}), "layer")
+    yield f"Time of layers alone: {faster} of {layers} faster in another format, beyond the spread"
     before, plain = duration(times.before), duration(times.float_run)
     if times.after is None:
         yield f"Time per sample: {before}, float {plain}; {times.before.runs} runs each"
-        yield f"The model is the baseline: {_why_baseline(mixed, faster)}"
+        why = "no layer can be moved within the target" if faster else "no layer is faster in another format"
     else:
         change = f"{times.after.median / times.before.median:.2f} times"
         yield (
             f"Time per sample: {before} -> {duration(times.after)}: {change}, float {plain};"
             f" {times.after.runs} runs each"
         )
-    found = times.after or times.before
+        why = "the mixed model is not faster as a whole, beyond the spread" if times.is_refused else ""
+    if why:
+        yield f"The model is the baseline: {why}"
+    found = times.before if why else times.after or times.before
     if found.median > times.float_run.median:
         yield f"Slower than the float model: {found.median / times.float_run.median:.2f} times its time"
-
-
-def _why_baseline(mixed: MixedPrecision, faster: int) -> str:
-    assert mixed.whole_times is not None
-    if mixed.whole_times.refused:
-        return "no mixed model that meets the target is faster as a whole"
-    return "no layer can be moved within the target" if faster else "no layer is faster in another format"
 
 
 def _bytes(bits: float) -> str:

@@ -1,92 +1,113 @@
-"""Finding a function of one tensor that exporters write in many nodes, by its form as a polynomial."""
+"""Finding a function of one tensor that exporters write in many nodes, and replacing it by one node."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import onnx_graphsurgeon as gs
 
-from transforms.algebra.context import Context, is_float, make_context
-from transforms.algebra.interpret import RULES, Order, interpret
+from transforms.algebra.interpret import RULES, Context, interpret, make_context
 from transforms.algebra.polynomial import Monomial
 from transforms.graph import walk
 from transforms.graph.constants import Constants
 from transforms.graph.dtypes import element_type
-from transforms.graph.rewire import STANDARD_DOMAINS, Replacements
-
-log = logging.getLogger(__name__)
+from transforms.graph.rewire import STANDARD_DOMAINS, Replacements, take_over
+from transforms.graph.selection import Exclusion, resolve
 
 _DEPTH = 8  # nodes between x and the core; the longest known form, of GELU, has 6
+
+
+class Order:
+    """The first outputs of the nodes of a graph, in its order when it was asked for."""
+
+    def __init__(self, graph: gs.Graph) -> None:
+        """Number them."""
+        self.graph = graph
+        firsts = (node.outputs[0] for node in graph.nodes if node.outputs)
+        self._places = {id(tensor): (place, tensor) for place, tensor in enumerate(firsts)}
+
+    def of(self, tensors: Iterable[int]) -> list[gs.Tensor]:
+        """Return those whose ids are among some, in order."""
+        return [tensor for _, tensor in sorted(self._places[key] for key in tensors if key in self._places)]
 
 
 @dataclass(frozen=True)
 class Form:
     """A function of x: operators one of which every way to write it has, and its polynomials, by name."""
 
-    name: str
     cores: Collection[str]
     polynomials: Mapping[str, Mapping[Monomial, float]]
 
 
 @dataclass(frozen=True)
-class FormMatch:
-    """``output`` is the function, of the polynomial of that name, of x, which is the context's tensor."""
+class Match:
+    """``output`` is a function of the context's tensor."""
 
     context: Context
     output: gs.Tensor
+
+
+@dataclass(frozen=True)
+class FormMatch(Match):
+    """``polynomial``: the name of the polynomial that the function is."""
+
     polynomial: str
 
 
-def each_form(
-    graph: gs.Graph,
-    form: Form,
-    exclude: Container[gs.Node],
-    act: Callable[[Replacements, FormMatch], None] = lambda fused, match: None,
-) -> int:
-    """Call ``act`` for each place where a graph or a body writes the form; return how many there are.
+AnyMatch = TypeVar("AnyMatch", bound=Match)
+Find = Callable[["Order", Constants, Container[gs.Node]], Iterable[AnyMatch]]
+Build = Callable[[AnyMatch, walk.Names], list[gs.Node]]
 
-    Nodes in ``exclude`` are part of none.
+
+def fuse(
+    graph: gs.Graph, exclude: Exclusion, find: Find[AnyMatch], build: Build[AnyMatch] | None = None
+) -> int:
+    """Replace what ``find`` yields of a graph and of each body by the nodes of ``build``; return how many.
+
+    The last of those nodes has no output yet: it gets that of the match. Without ``build`` nothing changes.
     """
-    constants, seen = Constants(graph), set()
+    constants, kept, seen = Constants(graph), resolve(exclude, graph), set[int]()
+    names = walk.Names(graph if build else None)
     for inner in walk.graphs(graph):
-        cores = [node for node in inner.nodes if node.op in form.cores and node.domain in STANDARD_DOMAINS]
-        order, fused = Order(inner), Replacements(inner)
-        for match in (match for core in cores for match in _matches(order, core, form, constants, exclude)):
-            if element_type(match.output) not in (None, match.context.element_type):
-                log.debug(
-                    "%s '%s' is not fused: its type is not that of '%s'",
-                    form.name,
-                    match.output.name,
-                    match.context.root.name,
-                )
-            elif id(match.output) not in seen:
-                seen.add(id(match.output))
-                act(fused, match)
-        fused.place()
+        order, replacements = Order(inner), Replacements(inner)
+        for match in find(order, constants, kept):
+            if id(match.output) in seen:
+                continue
+            seen.add(id(match.output))
+            if build:
+                news = build(match, names)
+                replacements.replace([take_over(news[-1], match.output)], news)
+        replacements.place()
     return len(seen)
 
 
-def _matches(
+def fuse_form(graph: gs.Graph, exclude: Exclusion, form: Form, build: Build[FormMatch] | None = None) -> int:
+    """Replace each place where a graph or a body writes the form, as :func:`fuse` does."""
+
+    def _find(order: Order, constants: Constants, kept: Container[gs.Node]) -> Iterator[FormMatch]:
+        nodes = order.graph.nodes
+        for core in [node for node in nodes if node.op in form.cores and node.domain in STANDARD_DOMAINS]:
+            match = _nearest_match(order, core, form, constants, kept)
+            if match and element_type(match.output) in (None, match.context.element_type):
+                yield match
+
+    return fuse(graph, exclude, _find, build)
+
+
+def _nearest_match(
     order: Order, core: gs.Node, form: Form, constants: Constants, exclude: Container[gs.Node]
-) -> list[FormMatch]:
-    """Return the places around a core, of the nearest tensor before it that has any."""
+) -> FormMatch | None:
+    """Return the first match around a core, of the nearest tensor before it that has any."""
     for root in _ancestors(core, constants):
-        element = element_type(root)
-        if element is None or not is_float(element):
-            continue
-        context = make_context(root, element)
-        values = interpret(context, constants, exclude)
-        found = [
-            FormMatch(context, output, name)
-            for output in order.of(values)
-            for name, polynomial in form.polynomials.items()
-            if values[id(output)].polynomial.is_close(polynomial, context.tolerance)
-        ]
-        if found:
-            return found[:1]
-    return []
+        context = make_context(root)
+        values = interpret(context, constants, exclude) if context else {}
+        for output in order.of(values):
+            for name, polynomial in form.polynomials.items():
+                if context and values[id(output)].polynomial.is_close(polynomial, context.tolerance):
+                    return FormMatch(context, output, name)
+    return None
 
 
 def _ancestors(core: gs.Node, constants: Constants) -> Iterator[gs.Tensor]:

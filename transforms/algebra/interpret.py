@@ -9,14 +9,16 @@ A node of an unknown operator, or whose broadcast cannot be proven, has no polyn
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms.algebra.context import ALIGNED, CONSTANT, FLOAT_BITS, REDUCED, Context, Value
-from transforms.algebra.norm_terms import (
+from transforms.algebra.polynomial import Monomial, Polynomial, Symbol, monomial
+from transforms.algebra.quantities import (
     ERF,
     ERF_ARGUMENT,
     RELU6,
@@ -24,18 +26,80 @@ from transforms.algebra.norm_terms import (
     TANH,
     TANH_ARGUMENT,
     X,
+    greater,
     inverse,
     mean,
     power,
+    quotient,
     square_root,
     variance_form,
 )
-from transforms.algebra.polynomial import ONE, Monomial, Polynomial, Symbol
 from transforms.graph import shapes
 from transforms.graph.constants import Constants
+from transforms.graph.dtypes import element_type
 from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.shapes import Shape
+
+ALIGNED = "aligned"  # as many dimensions as x, each of size 1 or of x's size
+REDUCED = "reduced"  # a statistic of x without its reduced axes
+CONSTANT = "constant"
 
 _MAX_TERMS = 24
+_FLOAT_BITS: dict[int, int] = {
+    onnx.TensorProto.FLOAT16: 16,
+    onnx.TensorProto.BFLOAT16: 16,
+    onnx.TensorProto.FLOAT: 32,
+    onnx.TensorProto.DOUBLE: 64,
+}
+_TOLERANCES: dict[int, float] = {onnx.TensorProto.FLOAT16: 2.0**-10, onnx.TensorProto.BFLOAT16: 2.0**-7}
+
+
+@dataclass(frozen=True)
+class Value:
+    """The polynomial of a tensor, and the relation of its shape to x's; ``rank`` is that of a constant."""
+
+    polynomial: Polynomial
+    layout: str
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class Context:
+    """The tensor x in which others are expressed, of a floating type, and the axes of its statistics.
+
+    ``axes`` count from the end (-1 is the last) and ascend, ``sizes`` are their sizes, or None if unknown.
+    """
+
+    root: gs.Tensor
+    element_type: int
+    shape: Shape | None
+    axes: tuple[int, ...]
+    sizes: tuple[int | None, ...]
+
+    @property
+    def rank(self) -> int | None:
+        """The number of dimensions of x, or None if unknown."""
+        return None if self.shape is None else len(self.shape)
+
+    @property
+    def count(self) -> int | None:
+        """The number of elements that a statistic is taken over, or None if unknown."""
+        sizes = [size for size in self.sizes if size is not None]
+        return prod(sizes) if len(sizes) == len(self.axes) else None
+
+    @property
+    def tolerance(self) -> float:
+        """The relative rounding of a constant in x's type, at least 1e-6."""
+        return _TOLERANCES.get(self.element_type, 1e-6)
+
+
+def make_context(root: gs.Tensor, axes: tuple[int, ...] = ()) -> Context | None:
+    """Return the context of a tensor and of axes that count from the end, None unless it is of floats."""
+    element = element_type(root)
+    if element not in _FLOAT_BITS:
+        return None
+    sizes = tuple(shapes.size(root, axis) for axis in axes)
+    return Context(root, element, shapes.shape_of(root), axes, sizes)
 
 
 def interpret(context: Context, constants: Constants, exclude: Container[gs.Node] = ()) -> dict[int, Value]:
@@ -44,20 +108,6 @@ def interpret(context: Context, constants: Constants, exclude: Container[gs.Node
     Outputs of nodes in ``exclude`` are not interpreted.
     """
     return _Reader(context, constants, exclude).read()
-
-
-class Order:
-    """The first outputs of the nodes of a graph, in its order when it was asked for."""
-
-    def __init__(self, graph: gs.Graph) -> None:
-        """Number them."""
-        self.graph = graph
-        firsts = (node.outputs[0] for node in graph.nodes if node.outputs)
-        self._places = {id(tensor): (place, tensor) for place, tensor in enumerate(firsts)}
-
-    def of(self, values: dict[int, Value]) -> list[gs.Tensor]:
-        """Return those that have a value, in order."""
-        return [tensor for _, tensor in sorted(self._places[key] for key in values if key in self._places)]
 
 
 class _Reader:
@@ -111,122 +161,91 @@ class _Reader:
         pairs = ((size, known.get(index - len(shape))) for index, size in enumerate(shape))
         return len(shape) <= least and all(size == 1 or size == expected for size, expected in pairs)
 
-    def combine(self, left: Value, right: Value, result: Polynomial) -> Value | None:
-        """Return the value of a binary operator's result, or None if its shape may differ from x's."""
-        layouts = {left.layout, right.layout} - {CONSTANT}
-        rank = max(left.rank, right.rank)
+    def combine(self, values: Sequence[Value], result: Polynomial) -> Value | None:
+        """Return the value of an operator's result, or None if its shape may differ from x's."""
+        layouts = {value.layout for value in values} - {CONSTANT}
         if len(layouts) != 1:
             return None
-        layout = layouts.pop()
-        reduced = len(self.context.axes)
-        least = reduced if self.context.rank is None else self.context.rank
-        if layout == REDUCED and not (result.is_uniform and rank <= max(0, least - reduced)):
-            return None
-        return Value(result, layout)
+        layout, reduced = layouts.pop(), len(self.context.axes)
+        room = 0 if self.context.rank is None else max(0, self.context.rank - reduced)
+        fits = result.is_uniform and all(value.rank <= room for value in values)
+        return Value(result, layout) if layout != REDUCED or fits else None
 
 
 Rule = Callable[[_Reader, gs.Node], "Value | None"]
 
 
-def _binary(operation: Callable[[Polynomial, Polynomial, float], Polynomial | None]) -> Rule:
+def _pointwise(operation: Callable[..., Polynomial | None], operands: int = 1) -> Rule:
+    """Return the rule of a function of polynomials and of the tolerance of their constants."""
+
     def _rule(reader: _Reader, node: gs.Node) -> Value | None:
-        left, right = reader.value(node, 0), reader.value(node, 1)
-        if left is None or right is None:
+        found = [reader.value(node, index) for index in range(len(node.inputs))]
+        values = [value for value in found if value is not None]
+        if not len(values) == len(found) == operands:
             return None
-        result = operation(left.polynomial, right.polynomial, reader.context.tolerance)
-        return None if result is None else reader.combine(left, right, result)
+        result = operation(*(value.polynomial for value in values), reader.context.tolerance)
+        return None if result is None else reader.combine(values, result)
 
     return _rule
 
 
-def _quotient(left: Polynomial, right: Polynomial, tolerance: float) -> Polynomial | None:
-    divisor = inverse(right, tolerance)
-    return None if divisor is None else left * divisor
-
-
-def _unary(operation: Callable[[Polynomial, float], Polynomial | None]) -> Rule:
-    def _rule(reader: _Reader, node: gs.Node) -> Value | None:
-        value = reader.value(node)
-        result = None if value is None else operation(value.polynomial, reader.context.tolerance)
-        return None if value is None or result is None else Value(result, value.layout)
-
-    return _rule
-
-
-def _power(reader: _Reader, node: gs.Node) -> Value | None:
-    left, right = reader.value(node, 0), reader.value(node, 1)
-    if left is None or right is None or right.layout != CONSTANT or not right.polynomial.is_uniform:
-        return None
-    result = power(left.polynomial, float(right.polynomial.get(ONE)), reader.context.tolerance)
-    return None if result is None else reader.combine(left, right, result)
-
-
-def _special(symbol: Symbol, argument: dict[Monomial, float]) -> Rule:
+def _special(symbol: Symbol, argument: Mapping[Monomial, float]) -> Rule:
     def _operation(polynomial: Polynomial, tolerance: float) -> Polynomial | None:
         return Polynomial.symbol(symbol) if polynomial.is_close(argument, tolerance) else None
 
-    return _unary(_operation)
-
-
-def _max(reader: _Reader, node: gs.Node) -> Value | None:
-    """Max of a variance and 0 changes nothing but rounding errors."""
-    if len(node.inputs) != 2:
-        return None
-    values = [value for index in (0, 1) if (value := reader.value(node, index)) is not None]
-    zeros = [value for value in values if value.layout == CONSTANT and not value.polynomial.get(ONE).any()]
-    others = [value for value in values if _is_variance(value, reader)]
-    return reader.combine(others[0], zeros[0], others[0].polynomial) if zeros and others else None
+    return _pointwise(_operation)
 
 
 def _clip(reader: _Reader, node: gs.Node) -> Value | None:
-    """Clip of a variance from 0 upwards, or Relu of it, changes nothing but rounding errors either; that of
-    x + 3 from 0 to 6 is a quantity of its own."""
-    value = reader.value(node)
+    """Clip of a variance from 0 upwards, or Relu of it, changes nothing but rounding errors; that of x + 3
+    from 0 to 6 is a quantity of its own."""
+    value, tolerance = reader.value(node), reader.context.tolerance
     has_upper = "max" in node.attrs or (len(node.inputs) > 2 and not node.inputs[2].is_empty())
     lower = node.attrs["min"] if "min" in node.attrs else reader.scalar(node, 1)
     upper = node.attrs["max"] if "max" in node.attrs else reader.scalar(node, 2)
     if value is None:
         return None
-    if (lower, upper) == (0, 6) and value.polynomial.is_close(RELU6_ARGUMENT, reader.context.tolerance):
+    if (lower, upper) == (0, 6) and value.polynomial.is_close(RELU6_ARGUMENT, tolerance):
         return Value(Polynomial.symbol(RELU6), value.layout)
     starts_at_zero = node.op == "Relu" or (lower == 0 and not has_upper)
-    return value if starts_at_zero and _is_variance(value, reader) else None
+    return value if starts_at_zero and variance_form(value.polynomial, tolerance) else None
 
 
-def _is_variance(value: Value, reader: _Reader) -> bool:
-    return variance_form(value.polynomial, reader.context.tolerance) is not None
+def _hard_sigmoid(reader: _Reader, node: gs.Node) -> Value | None:
+    """HardSigmoid with the slope and offset of HardSwish is a sixth of min(max(x + 3, 0), 6)."""
+    value, sixth = reader.value(node), Polynomial.constant(1 / 6)
+    is_hardswish = abs(node.attrs.get("alpha", 0.2) - 1 / 6) < 1e-7 and node.attrs.get("beta", 0.5) == 0.5
+    if value is None or not is_hardswish or not value.polynomial.is_close({monomial(x=1): 1.0}, 0):
+        return None
+    return Value(Polynomial.symbol(RELU6) * sixth, value.layout)
 
 
 def _cast(reader: _Reader, node: gs.Node) -> Value | None:
     """A Cast to a type at least as wide as x's is read as changing nothing."""
     to, own = node.attrs.get("to"), reader.context.element_type
     target = to if isinstance(to, int) else int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(to)))
-    is_wide = target == own or FLOAT_BITS.get(target, 0) > FLOAT_BITS[own]
+    is_wide = target == own or _FLOAT_BITS.get(target, 0) > _FLOAT_BITS[own]
     return reader.value(node) if is_wide else None
 
 
 def _reduce(reader: _Reader, node: gs.Node) -> Value | None:
-    value = reader.value(node)
+    value, factor = reader.value(node), reader.context.count if node.op == "ReduceSum" else 1
     axes = shapes.reduced_axes(node, reader.context.rank, reader.constants)
-    if value is None or value.layout != ALIGNED or axes != reader.context.axes:
+    if value is None or value.layout != ALIGNED or axes != reader.context.axes or factor is None:
         return None
     result = mean(value.polynomial)
     if result is None or (node.op == "ReduceSum" and not value.polynomial.has(X)):
         return None
-    if node.op == "ReduceSum":
-        if reader.context.count is None:
-            return None
-        result = result * Polynomial.constant(reader.context.count)
-    return Value(result, ALIGNED if node.attrs.get("keepdims", 1) else REDUCED)
+    layout = ALIGNED if node.attrs.get("keepdims", 1) else REDUCED
+    return Value(result * Polynomial.constant(factor), layout)
 
 
 def _restore_axes(reader: _Reader, node: gs.Node) -> Value | None:
     """Unsqueeze, Reshape or Expand that gives a statistic its reduced axes back, or only broadcasts."""
-    value = reader.value(node)
+    value, context = reader.value(node), reader.context
     if value is None or value.layout == CONSTANT:
         return None
-    context, is_reduced = reader.context, value.layout == REDUCED
-    fits = shapes.RESTORES[node.op](node, is_reduced, context.axes, context.shape, reader.constants)
+    fits = shapes.restores(node, value.layout == REDUCED, context.axes, context.shape, reader.constants)
     return Value(value.polynomial, ALIGNED) if fits else None
 
 
@@ -240,20 +259,21 @@ def _squeeze(reader: _Reader, node: gs.Node) -> Value | None:
 
 
 RULES: dict[str, Rule] = {
-    "Add": _binary(lambda left, right, _: left + right),
-    "Sub": _binary(lambda left, right, _: left - right),
-    "Mul": _binary(lambda left, right, _: left * right),
-    "Div": _binary(_quotient),
-    "Neg": _unary(lambda polynomial, _: -polynomial),
-    "Pow": _power,
-    "Sqrt": _unary(square_root),
-    "Reciprocal": _unary(inverse),
+    "Add": _pointwise(lambda left, right, _: left + right, 2),
+    "Sub": _pointwise(lambda left, right, _: left - right, 2),
+    "Mul": _pointwise(lambda left, right, _: left * right, 2),
+    "Div": _pointwise(quotient, 2),
+    "Pow": _pointwise(power, 2),
+    "Max": _pointwise(greater, 2),
+    "Neg": _pointwise(lambda polynomial, _: -polynomial),
+    "Sqrt": _pointwise(square_root),
+    "Reciprocal": _pointwise(inverse),
+    "Identity": _pointwise(lambda polynomial, _: polynomial),
     "Erf": _special(ERF, ERF_ARGUMENT),
     "Tanh": _special(TANH, TANH_ARGUMENT),
-    "Max": _max,
+    "HardSigmoid": _hard_sigmoid,
     "Clip": _clip,
     "Relu": _clip,
-    "Identity": _unary(lambda polynomial, _: polynomial),
     "Cast": _cast,
     "ReduceMean": _reduce,
     "ReduceSum": _reduce,

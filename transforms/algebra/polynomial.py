@@ -48,9 +48,9 @@ class Polynomial:
         return cls({ONE: np.asarray(values, np.float64)})
 
     @classmethod
-    def symbol(cls, symbol: Symbol, power: int = 1) -> Polynomial:
-        """Return one symbol, or a power of it."""
-        return cls({((symbol, power),): np.asarray(1.0)})
+    def symbol(cls, symbol: Symbol) -> Polynomial:
+        """Return one symbol."""
+        return cls({((symbol, 1),): np.asarray(1.0)})
 
     @property
     def is_uniform(self) -> bool:

@@ -12,10 +12,10 @@ from ops.array_types import Feed, Float64Array
 from transforms.calibrate.calibration import Calibration
 from transforms.choose_ranges.float_runs import FloatRuns, Sample
 from transforms.choose_ranges.measure_outputs import Score, energies, is_hopeless, signals, sizes
-from transforms.choose_ranges.output_views import show
 from transforms.choose_ranges.parameters import Parameters, PlanOf
 from transforms.choose_ranges.setting import Setting
 from transforms.choose_ranges.switchable_ranges import switchable_ranges
+from transforms.judge.output_views import show
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.weight_cache import WeightMemory
 from transforms.run.run_each import run_each

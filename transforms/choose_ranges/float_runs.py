@@ -10,8 +10,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms.choose_ranges.output_views import FEW, views_of
 from transforms.graph.number_shapes import NumberShapes, judged_tensors
+from transforms.judge.output_views import FEW, views_of
 from transforms.model.copy_graph import copy_graph
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.kept_arrays import KeptArrays

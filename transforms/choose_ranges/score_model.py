@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.choose_ranges.float_runs import FloatRuns, Sample
 from transforms.choose_ranges.measure_outputs import Score, energies, signals, sizes
-from transforms.choose_ranges.output_views import show
+from transforms.judge.output_views import show
 from transforms.run.run_each import run_each
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions

@@ -60,8 +60,9 @@ def is_stream(feeds: Sequence[Feed]) -> bool:
 
 
 def _likeness(feeds: Sequence[Feed], name: str) -> float:
-    """Return the correlation of neighbours, in the mean over the elements of an input that change."""
+    """Return the correlation of neighbours, in the mean over the finite elements of an input that change."""
     values = np.array([feed[name].reshape(-1) for feed in feeds], np.float64)
+    values = values[:, np.isfinite(values).all(0)]
     variances = values.var(0)
     changing = variances > 0
     if not changing.any():

@@ -1,13 +1,17 @@
-"""Convolutions and products of matrices that ONNX Runtime writes with what follows them."""
+"""Products that ONNX Runtime writes with what follows them, and forms of GELU."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from transforms.fused.parts import Parts
 from transforms.graph.schemas import find_schema
+
+_GELU = 20
+"""First opset with a Gelu."""
 
 _PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"Relu": (), "Tanh": (), "Sigmoid": (), "LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta")}
@@ -39,17 +43,15 @@ def split_conv(parts: Parts) -> bool:
 
 def split_gemm(parts: Parts) -> bool:
     """Take a FusedGemm apart: Gemm and an activation."""
-    attributes = dict(parts.attributes)
+    attributes, prefix = dict(parts.attributes), "activation_"
     activation = attributes.pop("activation", b"").decode()
     if activation and find_schema(activation, "", parts.known.opset) is None:
         return False
-    own = {key: value for key, value in attributes.items() if not key.startswith("activation_")}
-    made = parts.add("Gemm", *(name for name in parts.node.input if name), **own)
+    own = {key: value for key, value in attributes.items() if not key.startswith(prefix)}
+    made = parts.add("Gemm", *filter(None, parts.node.input), **own)
     if activation:
-        prefix = "activation_"
-        parts.add(
-            activation, made, **{k.removeprefix(prefix): attributes[k] for k in attributes.keys() - own}
-        )
+        others = attributes.keys() - own
+        parts.add(activation, made, **{key.removeprefix(prefix): attributes[key] for key in others})
     return parts.end()
 
 
@@ -70,4 +72,30 @@ def split_matmul(parts: Parts) -> bool:
     made = parts.add("MatMul", *inputs)
     if (alpha := float(found.get("alpha", 1.0))) != 1:
         parts.add("Mul", made, parts.constant(alpha, "alpha"))
+    return parts.end()
+
+
+def split_gelu(parts: Parts, *, tanh: bool = False) -> bool:
+    """Take a GELU apart, with the bias before it; one node from opset 20 on."""
+    x = parts.given(0)
+    if parts.given(1):
+        x = parts.add("Add", x, parts.given(1))
+    if parts.known.opset >= _GELU:
+        parts.add("Gelu", x, approximate="tanh" if tanh else "none")
+        return parts.end()
+    one, half = parts.constant(1.0, "one"), parts.constant(0.5, "half")
+    if tanh:
+        cube = parts.add("Mul", parts.add("Mul", x, x), x)
+        bent = parts.add("Add", x, parts.add("Mul", cube, parts.constant(0.044715, "cubic")))
+        gate = parts.add("Tanh", parts.add("Mul", bent, parts.constant(math.sqrt(2 / math.pi), "scale")))
+    else:
+        gate = parts.add("Erf", parts.add("Div", x, parts.constant(math.sqrt(2), "root")))
+    parts.add("Mul", parts.add("Mul", x, parts.add("Add", gate, one)), half)
+    return parts.end()
+
+
+def split_quick_gelu(parts: Parts) -> bool:
+    """Take a QuickGelu apart: x times the sigmoid of alpha x."""
+    x, alpha = parts.given(0), float(parts.attributes.get("alpha", 1.702))
+    parts.add("Mul", x, parts.add("Sigmoid", parts.add("Mul", x, parts.constant(alpha, "alpha"))))
     return parts.end()

@@ -17,33 +17,27 @@ _EPSILON, _SKIP_EPSILON = 1e-5, 1e-12
 """What epsilon is unless an attribute says it, in norms alone and in those with a sum before them."""
 
 
-def split_layer_norm(parts: Parts) -> bool:
-    """Take a LayerNormalization apart that a model has before opset 17."""
-    x, gamma, beta = (parts.given(place) for place in range(3))
-    return _normalize(parts, x, gamma, beta, _EPSILON, mean=parts.made(1), inverse=parts.made(2))
+def split_norm(parts: Parts, *, centred: bool = True) -> bool:
+    """Take a LayerNormalization apart that a model has before opset 17, or one that is not ``centred``.
 
-
-def split_rms_norm(parts: Parts) -> bool:
-    """Take a SimplifiedLayerNormalization apart: x over the root of its mean square, times a gain.
-
-    Its second output is one over that root.
+    The latter, a SimplifiedLayerNormalization, is x over the root of its mean square, times a gain. The last
+    output is one over the root, the one before it, where there is one, the mean.
     """
-    return _normalize_rms(parts, parts.given(0), parts.given(1), _EPSILON, inverse=parts.made(1))
+    x, gamma = parts.given(0), parts.given(1)
+    if not centred:
+        return _normalize(parts, x, gamma, NONE, _EPSILON, centred=False, inverse=parts.made(1))
+    return _normalize(parts, x, gamma, parts.given(2), _EPSILON, mean=parts.made(1), inverse=parts.made(2))
 
 
-def split_skip_norm(parts: Parts) -> bool:
-    """Take a SkipLayerNormalization apart: a sum, and LayerNormalization."""
-    if _uses_statistics(parts):
+def split_skip_norm(parts: Parts, *, centred: bool = True) -> bool:
+    """Take a SkipLayerNormalization or SkipSimplifiedLayerNormalization apart: a sum and a norm.
+
+    Not one whose mean or variance is read, which ONNX Runtime may not compute.
+    """
+    if parts.made(1) or parts.made(2):
         return False
-    x = _sum(parts, (0, 1, 4))
-    return _normalize(parts, x, parts.given(2), parts.given(3), _SKIP_EPSILON)
-
-
-def split_skip_rms_norm(parts: Parts) -> bool:
-    """Take a SkipSimplifiedLayerNormalization apart: a sum, and what a SimplifiedLayerNormalization is."""
-    if _uses_statistics(parts):
-        return False
-    return _normalize_rms(parts, _sum(parts, (0, 1, 3)), parts.given(2), _SKIP_EPSILON)
+    x, beta = _sum(parts, (0, 1, 4 if centred else 3)), parts.given(3) if centred else NONE
+    return _normalize(parts, x, parts.given(2), beta, _SKIP_EPSILON, centred=centred)
 
 
 def split_embed_norm(parts: Parts) -> bool:
@@ -76,11 +70,6 @@ def _sum(parts: Parts, places: tuple[int, ...]) -> str:
     return x
 
 
-def _uses_statistics(parts: Parts) -> bool:
-    """Return whether anything reads the mean or the variance, which ONNX Runtime may not compute."""
-    return bool(parts.made(1) or parts.made(2))
-
-
 def _axes(parts: Parts) -> list[int] | None:
     """Return the axes that a norm goes over, counted from the last; None if the rank has to be known."""
     axis, rank = int(parts.attributes.get("axis", -1)), parts.rank_of(parts.given(0))
@@ -89,42 +78,35 @@ def _axes(parts: Parts) -> list[int] | None:
 
 
 def _normalize(
-    parts: Parts, x: str, gamma: str, beta: str, epsilon: float, *, mean: str = NONE, inverse: str = NONE
+    parts: Parts,
+    x: str,
+    gamma: str,
+    beta: str,
+    epsilon: float,
+    *,
+    centred: bool = True,
+    mean: str = NONE,
+    inverse: str = NONE,
 ) -> bool:
-    """Add (x - mean) / sqrt(variance + epsilon), times gamma, plus beta.
+    """Add (x - mean) / sqrt(variance + epsilon), times gamma, plus beta; not ``centred`` the mean is 0.
 
-    ``mean`` and ``inverse``, below opset 17: what the mean and one over the root are named.
+    ``mean`` and ``inverse``: what the mean and one over the root are named, which LayerNormalization, that is
+    there only below opset 17, makes itself from then on, and RMSNormalization does not.
     """
     axes, epsilon = _axes(parts), float(parts.attributes.get("epsilon", epsilon))
     if axes is None:
         return False
-    if parts.known.opset >= _LAYER_NORM:
-        inputs = [x, gamma, beta] if beta else [x, gamma]
-        parts.add("LayerNormalization", *inputs, axis=axes[0], epsilon=epsilon)
+    op, first = ("LayerNormalization", _LAYER_NORM) if centred else ("RMSNormalization", _RMS_NORM)
+    if parts.known.opset >= first and (centred or not inverse):
+        parts.add(op, *filter(None, (x, gamma, beta)), axis=axes[0], epsilon=epsilon)
         return parts.end()
-    centred = parts.add("Sub", x, parts.reduce("ReduceMean", x, axes, to=mean))
-    variance = parts.reduce("ReduceMean", parts.add("Mul", centred, centred), axes)
+    if centred:
+        x = parts.add("Sub", x, parts.reduce("ReduceMean", x, axes, to=mean))
+    variance = parts.reduce("ReduceMean", parts.add("Mul", x, x), axes)
     deviation = parts.add("Sqrt", parts.add("Add", variance, parts.constant(epsilon, "epsilon")))
     if inverse:
         parts.add("Reciprocal", deviation, to=inverse)
-    made = parts.add("Mul", parts.add("Div", centred, deviation), gamma)
+    made = parts.add("Mul", parts.add("Div", x, deviation), gamma)
     if beta:
         parts.add("Add", made, beta)
-    return parts.end()
-
-
-def _normalize_rms(parts: Parts, x: str, gamma: str, epsilon: float, *, inverse: str = NONE) -> bool:
-    """Add x / sqrt(mean of squares + epsilon), times gamma; ``inverse``: what one over the root is named."""
-    axes, epsilon = _axes(parts), float(parts.attributes.get("epsilon", epsilon))
-    if axes is None:
-        return False
-    if parts.known.opset >= _RMS_NORM and not inverse:
-        parts.add("RMSNormalization", x, gamma, axis=axes[0], epsilon=epsilon)
-        return parts.end()
-    squares = parts.add("Pow", x, parts.constant(2.0, "two"))
-    mean = parts.reduce("ReduceMean", squares, axes)
-    root = parts.add("Sqrt", parts.add("Add", mean, parts.constant(epsilon, "epsilon")))
-    if inverse:
-        parts.add("Reciprocal", root, to=inverse)
-    parts.add("Mul", parts.add("Div", x, root), gamma)
     return parts.end()

@@ -12,12 +12,13 @@ from transforms.graph import walk
 from transforms.graph.dtypes import element_type
 from transforms.graph.lazy_values import LARGE, PACKED, Computed, Weight, load_values, stored_bytes
 
-_PLAIN_VALUES = {
+PLAIN_VALUES = {
     "value_float": np.float32,
     "value_floats": np.float32,
     "value_int": np.int64,
     "value_ints": np.int64,
 }
+"""Attributes of a Constant that hold numbers without a tensor, and their types."""
 
 
 def magnitude(values: NDArray) -> float:
@@ -77,8 +78,8 @@ class Constants:
         for name, value in tensor.inputs[0].attrs.items():
             if name == "value" and isinstance(value, gs.Constant):
                 return value
-            if name in _PLAIN_VALUES:
-                return np.asarray(value, _PLAIN_VALUES[name])
+            if name in PLAIN_VALUES:
+                return np.asarray(value, PLAIN_VALUES[name])
         return None
 
 

@@ -8,18 +8,20 @@ and constants alone, as most arithmetic on shapes, is the same in both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
+from transforms.graph.slots import passed_on
 
 _COUNTING = frozenset({"NonMaxSuppression", "NonZero", "Unique", "Compress", "StringSplit"})
 """Operators that make as many rows as they find."""
 
-_RANDOM = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}) | frozenset(
-    {"Bernoulli", "Multinomial"}
-)
+_RANDOM = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}) | {
+    "Bernoulli",
+    "Multinomial",
+}
 
 _LENGTHS: dict[str, Sequence[int]] = {
     **dict.fromkeys(("Reshape", "Expand", "Tile", "TopK", "Split", "Squeeze", "Unsqueeze", "Upsample"), (1,)),
@@ -90,8 +92,9 @@ class NumberShapes:
         """Follow numbers through the nodes, which stand in the order in which they run."""
         self._graph = graph
         self._valued, self._shaped, self._lengths = set[int](), set[int](), set[int]()
-        if any(map(_may_set_lengths, walk.nodes(graph))):
-            self._visit(graph.nodes)
+        nodes = list(_bodies_first(graph))
+        if any(map(_may_set_lengths, nodes)):
+            self._visit(nodes)
 
     @property
     def names(self) -> frozenset[str]:
@@ -128,16 +131,15 @@ class NumberShapes:
         own = {str(made.name) for node in self._graph.nodes for made in node.outputs}
         return sorted(name for name in found if name in own)
 
-    def _visit(self, nodes: Iterable[gs.Node]) -> None:
-        for node in nodes:
-            if node.op == "If":
-                self._branch(node)
-            elif node.op == "Loop":
-                self._loop(node)
-            elif any(True for _ in walk.bodies(node)):
-                self._scan(node)
-            else:
-                self._compute(node)
+    def _visit(self, nodes: Sequence[gs.Node]) -> None:
+        """Mark what nodes make, again as long as that changes what bodies are given."""
+        before = -1
+        while before != (before := len(self._valued) + len(self._shaped)):
+            for node in nodes:
+                if any(True for _ in walk.bodies(node)):
+                    self._pass_on(node)
+                else:
+                    self._compute(node)
 
     def _compute(self, node: gs.Node) -> None:
         """Mark what a node without bodies makes."""
@@ -163,60 +165,24 @@ class NumberShapes:
     def _is_length(self, tensor: gs.Tensor) -> bool:
         return walk.is_given(tensor) or id(tensor) in self._lengths
 
-    def _branch(self, node: gs.Node) -> None:
-        """Mark what an If makes: which branch runs may depend on numbers."""
-        decided = id(node.inputs[0]) in self._valued
-        branches = list(walk.bodies(node))
-        for branch in branches:
-            self._visit(branch.nodes)
-        for tensor, *ends in zip(node.outputs, *(branch.outputs for branch in branches), strict=False):
-            sizes = [_sizes(end) for end in ends]
-            differ = None in sizes or len({*map(str, sizes)}) > 1
-            valued = decided or any(id(end) in self._valued for end in ends)
-            shaped = any(id(end) in self._shaped for end in ends)
-            self._mark([tensor], valued, shaped or (decided and differ))
-
-    def _loop(self, node: gs.Node) -> None:
-        """Mark what a Loop makes: how often it runs may depend on numbers."""
-        (body,) = walk.bodies(node)
-        count = len(node.inputs) - 2
-        given = node.inputs[2:]
-        self._pass(zip(given, body.inputs[2:], strict=False))
-        counted = any(id(tensor) in self._valued for tensor in node.inputs[:2])
-        for _ in range(2 * count + 1):  # each run marks one more of the carried tensors at least
-            before = len(self._valued) + len(self._shaped)
-            self._visit(body.nodes)
-            counted = counted or id(body.outputs[0]) in self._valued
-            self._pass(zip(body.outputs[1 : 1 + count], body.inputs[2:], strict=False))
-            if len(self._valued) + len(self._shaped) == before:
-                break
-        ends = zip(node.outputs, body.outputs[1:], strict=False)
-        for place, (tensor, end) in enumerate(ends):
-            starts = [end, *given[place : place + 1]]
-            shaped = any(id(one) in self._shaped for one in starts)
-            grows = counted and (place >= count or _sizes(end) is None)
-            valued = counted or any(id(one) in self._valued for one in starts)
-            self._mark([tensor], valued, shaped or grows)
-
-    def _scan(self, node: gs.Node) -> None:
-        """Mark what a Scan or a SequenceMap makes, which runs as often as its inputs have rows."""
-        for body in walk.bodies(node):
-            inputs = node.inputs[len(node.inputs) - len(body.inputs) :]
-            pairs = list(zip(inputs, body.inputs, strict=False))
-            self._pass(pairs)
-            for _ in range(2 * len(pairs) + 1):
-                before = len(self._valued) + len(self._shaped)
-                self._visit(body.nodes)
-                self._pass(zip(body.outputs, body.inputs, strict=False))
-                if len(self._valued) + len(self._shaped) == before:
-                    break
-            rows = any(id(tensor) in self._shaped for tensor in node.inputs)
-            for tensor, end in zip(node.outputs, body.outputs, strict=False):
-                self._mark([tensor], id(end) in self._valued or rows, id(end) in self._shaped or rows)
-
-    def _pass(self, pairs: Iterable[tuple[gs.Tensor, gs.Tensor]]) -> None:
-        for source, target in pairs:
+    def _pass_on(self, node: gs.Node) -> None:
+        """Mark what an If, Loop, Scan or SequenceMap hands on, and what depends on how often a body runs."""
+        for source, target in passed_on(node):
             self._mark([target], id(source) in self._valued, id(source) in self._shaped)
+        body = next(walk.bodies(node))
+        if node.op == "If":
+            decided = id(node.inputs[0]) in self._valued
+            sizes = [map(_sizes, branch.outputs) for branch in walk.bodies(node)]
+            are_free = [None in ends or ends[0] != ends[-1] for ends in zip(*sizes, strict=False)]
+        elif node.op == "Loop":
+            decided = any(id(tensor) in self._valued for tensor in (*node.inputs[:2], body.outputs[0]))
+            states = len(node.inputs) - 2
+            are_free = [place >= states or _sizes(end) is None for place, end in enumerate(body.outputs[1:])]
+        else:
+            decided = any(id(tensor) in self._shaped for tensor in node.inputs)
+            are_free = [True] * len(node.outputs)
+        for tensor, is_free in zip(node.outputs, are_free, strict=False):
+            self._mark([tensor], decided, decided and is_free)
 
     def _mark(self, tensors: Iterable[gs.Tensor], valued: bool, shaped: bool) -> None:
         for tensor in tensors:
@@ -226,6 +192,14 @@ class NumberShapes:
                 self._valued.add(id(tensor))
             if shaped:  # whatever is declared: exporters write the shapes of one example
                 self._shaped.add(id(tensor))
+
+
+def _bodies_first(graph: gs.Graph) -> Iterator[gs.Node]:
+    """Yield the nodes of a graph and of its bodies, each after those in its own bodies."""
+    for node in graph.nodes:
+        for body in walk.bodies(node):
+            yield from _bodies_first(body)
+        yield node
 
 
 def _may_set_lengths(node: gs.Node) -> bool:

@@ -1,11 +1,14 @@
-"""Types of a node by ONNX's operator schemas, in place of lists of operators."""
+"""Schemas of operators: types of their tensors, and opsets that change more than types."""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
+from typing import Any
 
 import onnx
 import onnx_graphsurgeon as gs
+import onnxruntime.capi.onnxruntime_pybind11_state as runtime
 
 from transforms.graph import dtypes
 from transforms.graph.rewire import STANDARD_DOMAINS
@@ -15,6 +18,19 @@ _TYPE_STRINGS = {
     dtypes.FLOAT16: "tensor(float16)",
     dtypes.BFLOAT16: "tensor(bfloat16)",
 }
+
+
+_FLOAT32_BODIES = frozenset({"MeanVarianceNormalization"})
+"""Functions of other operators with constants of float32, whatever their schemas allow.
+
+The only ones of onnx that its inference refuses in float16 or bfloat16.
+"""
+
+Variables = tuple[tuple[str, ...], tuple[str, ...]]
+"""Names of the type variables of inputs and of outputs, empty for a tensor with a type of its own.
+
+The last of them is that of all further tensors as well.
+"""
 
 
 def versions(graph: gs.Graph) -> dict[str, int]:
@@ -30,6 +46,45 @@ def find_schema(op: str, domain: str, version: int) -> onnx.defs.OpSchema | None
         return onnx.defs.get_schema(op, max_inclusive_version=version, domain=domain)
     except onnx.defs.SchemaError:
         return None
+
+
+def definition(op: str, opset: int) -> onnx.defs.OpSchema | None:
+    """Return the definition of one of ONNX's own operators in an opset, or None if there is none."""
+    return find_schema(op, "", opset)
+
+
+@lru_cache(maxsize=4096)
+def changes(op: str, before: int, after: int) -> tuple[int, ...]:
+    """Return the opsets after ``before``, up to ``after``, that change an operator beyond its types."""
+    found = [definition(op, before), *(definition(op, opset) for opset in range(before + 1, after + 1))]
+    pairs = pairwise(found)
+    return tuple(
+        new.since_version for old, new in pairs if new is not None and new != old and _is_change(old, new)
+    )
+
+
+def _is_change(old: onnx.defs.OpSchema | None, new: onnx.defs.OpSchema) -> bool:
+    """Return whether a definition differs by more than added types from an older one, if there is one."""
+    if old is None or old.since_version == new.since_version:
+        return False
+    return _signature(old) != _signature(new) or _loses_types(old, new)
+
+
+def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
+    attributes = {
+        name: (attribute.type, attribute.required, attribute.default_value.SerializeToString())
+        for name, attribute in schema.attributes.items()
+    }
+    ends = [
+        [(one.option, one.is_homogeneous, one.min_arity) for one in parameters]
+        for parameters in (schema.inputs, schema.outputs)
+    ]
+    return attributes, ends, schema.deprecated
+
+
+def _loses_types(old: onnx.defs.OpSchema, new: onnx.defs.OpSchema) -> bool:
+    pairs = [*zip(old.inputs, new.inputs, strict=False), *zip(old.outputs, new.outputs, strict=False)]
+    return any(not set(before.types) <= set(after.types) for before, after in pairs)
 
 
 def schema(node: gs.Node, opsets: dict[str, int]) -> onnx.defs.OpSchema | None:
@@ -69,7 +124,7 @@ def allows(node: gs.Node, element: int, opsets: dict[str, int]) -> bool:
     Inputs that have to stay float32 are ignored, unless the schema ties other tensors to their type.
     """
     found = schema(node, opsets)
-    if found is None or _shares_bound_type(node, found, opsets) or not _body_allows(found, element):
+    if found is None or _shares_bound_type(node, found, opsets) or found.name in _FLOAT32_BODIES:
         return False
     return all(
         _TYPE_STRINGS[element] in parameters[min(index, len(parameters) - 1)].types
@@ -78,30 +133,6 @@ def allows(node: gs.Node, element: int, opsets: dict[str, int]) -> bool:
         if dtypes.is_type(tensor, dtypes.FLOAT)
         and not (tensors is node.inputs and must_stay_float32(node, index, opsets))
     )
-
-
-@lru_cache(maxsize=1024)
-def _body_allows(found: onnx.defs.OpSchema, element: int) -> bool:
-    """Return whether an operator defined as a function of others passes inference with the element type.
-
-    MeanVarianceNormalization's function has float32 constants, whatever type its schema allows.
-    """
-    is_function: bool = found.has_function  # type: ignore[attr-defined]  # missing in the stubs
-    if not is_function or found.has_type_and_shape_inference_function:
-        return True
-    names = [parameter.name for parameter in found.inputs]
-    node = onnx.helper.make_node(found.name, names, [found.outputs[0].name], domain=found.domain)
-    node.attribute.extend(a.default_value for a in found.attributes.values() if a.default_value.name)
-    inputs = [onnx.helper.make_tensor_value_info(name, element, None) for name in names]
-    output = onnx.helper.make_empty_tensor_value_info(node.output[0])
-    graph = onnx.helper.make_graph([node], found.name, inputs, [output])
-    imports = [onnx.helper.make_opsetid(found.domain, found.since_version)]
-    model = onnx.helper.make_model(graph, opset_imports=imports)
-    try:
-        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-    except onnx.shape_inference.InferenceError:
-        return False
-    return True
 
 
 def _shares_bound_type(node: gs.Node, found: onnx.defs.OpSchema, opsets: dict[str, int]) -> bool:
@@ -121,3 +152,30 @@ def output_follows(node: gs.Node, output: int, inputs: list[int], opsets: dict[s
         return False
     kind = found.outputs[min(output, len(found.outputs) - 1)].type_str
     return any(found.inputs[min(index, len(found.inputs) - 1)].type_str == kind for index in inputs)
+
+
+def type_variables(schema: Any) -> Variables:
+    """Return the type variables of a schema of onnx or ONNX Runtime; none for tensors of mixed types."""
+    names = {constraint.type_param_str for constraint in schema.type_constraints}
+    own = hasattr(schema, "has_function")  # onnx's
+    type_field, alike_field = ("type_str", "is_homogeneous") if own else ("typeStr", "isHomogeneous")
+
+    def _of(parameters: Any) -> tuple[str, ...]:
+        kinds = ((getattr(one, type_field), getattr(one, alike_field)) for one in parameters)
+        return tuple(kind if kind in names and alike else "" for kind, alike in kinds)
+
+    return _of(schema.inputs), _of(schema.outputs)
+
+
+def runtime_schema(op: str, domain: str, version: int) -> Any | None:
+    """Return ONNX Runtime's own schema of an operator; None if it has none, or does not tell them."""
+    fitting = [one for one in _of_runtime().get((domain, op), ()) if one.since_version <= version]
+    return max(fitting, key=lambda one: one.since_version, default=None)
+
+
+@lru_cache(maxsize=1)
+def _of_runtime() -> dict[tuple[str, str], list[Any]]:
+    schemas: dict[tuple[str, str], list[Any]] = {}
+    for one in getattr(runtime, "get_all_operator_schema", list)():
+        schemas.setdefault((one.domain, one.name), []).append(one)
+    return schemas

@@ -6,7 +6,7 @@ dimension is a number, a name (the same name is the same size), or unknown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import onnx_graphsurgeon as gs
 
@@ -14,7 +14,6 @@ from transforms.graph.constants import Constants
 
 Dimension = int | str | None
 Shape = tuple[Dimension, ...]
-Restores = Callable[[gs.Node, bool, tuple[int, ...], "Shape | None", Constants], bool]
 
 _DEPTH = 16
 _KEEP_SHAPE = frozenset(
@@ -52,11 +51,6 @@ def size(tensor: gs.Tensor, axis: int) -> int | None:
     if isinstance(found, int):
         return found
     return _last_size(tensor, _DEPTH) if axis == -1 else None
-
-
-def are_same(a: Dimension, b: Dimension) -> bool:
-    """Return whether two dimensions are known to be equal."""
-    return a is not None and a == b
 
 
 def reduced_axes(node: gs.Node, rank: int | None, constants: Constants) -> tuple[int, ...] | None:
@@ -106,18 +100,26 @@ def _broadcast(sizes: list[int | None]) -> int | None:
     return next((size for size in sizes if size is not None and size != 1), 1 if set(sizes) == {1} else None)
 
 
-def _unsqueeze(
+def restores(
     node: gs.Node, reduced: bool, axes: tuple[int, ...], shape: Shape | None, constants: Constants
 ) -> bool:
-    return reduced and listed_axes(node, None if shape is None else len(shape), constants) == axes
+    """Return whether an Unsqueeze, Reshape or Expand gives a statistic of x its shape, or 1 along the axes.
 
-
-def _reshape(
-    node: gs.Node, reduced: bool, axes: tuple[int, ...], shape: Shape | None, constants: Constants
-) -> bool:
-    """A Reshape keeps the number of elements: if all dimensions but one are equal, so is that one."""
+    The statistic is without these axes if ``reduced``, and x has the given ``shape``.
+    """
+    if node.op == "Unsqueeze":
+        return reduced and listed_axes(node, None if shape is None else len(shape), constants) == axes
     before, after = shape_of(node.inputs[0]), shape_of(node.outputs[0])
-    if before is None or after is None or len(after) < max(map(abs, axes), default=0):
+    if before is None or after is None:
+        return False
+    if node.op == "Reshape":
+        return _keeps_order(before, after, axes, reduced=reduced)
+    return not reduced and shape is not None and _broadcasts_along(axes, before, after, shape)
+
+
+def _keeps_order(before: Shape, after: Shape, axes: tuple[int, ...], *, reduced: bool) -> bool:
+    """A Reshape keeps the number of elements: if all dimensions but one are equal, so is that one."""
+    if len(after) < max(map(abs, axes), default=0):
         return False
     restored = {axis + len(after) for axis in axes} if reduced else set()
     rest = [dimension for index, dimension in enumerate(after) if index not in restored]
@@ -127,20 +129,9 @@ def _reshape(
     return len(different) <= 1 and not any(isinstance(a, int) and isinstance(b, int) for a, b in different)
 
 
-def _expand(
-    node: gs.Node, reduced: bool, axes: tuple[int, ...], shape: Shape | None, constants: Constants
-) -> bool:
+def _broadcasts_along(axes: tuple[int, ...], before: Shape, after: Shape, shape: Shape) -> bool:
     """An Expand may broadcast along the reduced axes up to the size in ``shape``, and nowhere else."""
-    before, after = shape_of(node.inputs[0]), shape_of(node.outputs[0])
-    if (
-        reduced
-        or before is None
-        or after is None
-        or shape is None
-        or not len(before) == len(after) == len(shape)
-    ):
-        return False
-    return all(
+    return len(before) == len(after) == len(shape) and all(
         are_same(a, b)
         or (isinstance(a, int) and a > 1)
         or (index - len(shape) in axes and are_same(b, shape[index]))
@@ -148,6 +139,6 @@ def _expand(
     )
 
 
-RESTORES: dict[str, Restores] = {"Unsqueeze": _unsqueeze, "Reshape": _reshape, "Expand": _expand}
-"""Whether the node gives a statistic (without its reduced axes if ``reduced``) the shape of x, size 1 or
-x's along the reduced axes; x has the given ``shape``."""
+def are_same(a: Dimension, b: Dimension) -> bool:
+    """Return whether two dimensions are known to be equal."""
+    return a is not None and a == b

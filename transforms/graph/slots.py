@@ -1,11 +1,13 @@
-"""How values pass through If, Loop and Scan: into a body, out of it, and from one round to the next."""
+"""How values pass through nodes and bodies: into these, out of them, and from one round to the next."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
+
+from transforms.graph import walk
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ def slots(node: gs.Node) -> list[Slot]:
 
 def passed_on(node: gs.Node) -> Iterator[tuple[gs.Tensor, gs.Tensor]]:
     """Yield each tensor that is handed to a body, to the next round or out, with what it is called there."""
-    for slot in slots(node):
+    for slot in slots(node) or _map_slots(node):
         given = None if slot.node_input is None else node.inputs[slot.node_input]
         made = None if slot.node_output is None else node.outputs[slot.node_output]
         if given is not None and made is not None:
@@ -63,8 +65,63 @@ def _scan_slots(node: gs.Node) -> Iterator[Slot]:
         yield Slot((body,), None, None, index, index)
 
 
+def _map_slots(node: gs.Node) -> Iterator[Slot]:
+    """Yield the slots of a SequenceMap, whose body is given elements of sequences; none of a node without."""
+    for body in walk.bodies(node):
+        yield from (Slot((body,), index, index, None, None) for index in range(len(body.inputs)))
+        yield from (Slot((body,), None, None, index, index) for index in range(len(body.outputs)))
+
+
 _SLOTS: dict[str, Callable[[gs.Node], Iterator[Slot]]] = {
     "If": _if_slots,
     "Loop": _loop_slots,
     "Scan": _scan_slots,
 }
+
+Carries = Callable[[gs.Node, int], bool]
+"""Whether what a node reads as an input is handed on to what it makes."""
+
+
+class Spread:
+    """The ways of values through a graph and its bodies: into these, out of them and from round to round."""
+
+    def __init__(self, graph: gs.Graph, carries: Carries) -> None:
+        """Find how values pass through control flow; ``carries`` says it of all other nodes."""
+        self._carries = carries
+        self._after: dict[int, list[gs.Tensor]] = {}
+        self._before: dict[int, list[gs.Tensor]] = {}
+        for node in walk.nodes(graph):
+            for given, read in passed_on(node):
+                self._after.setdefault(id(given), []).append(read)
+                self._before.setdefault(id(read), []).append(given)
+
+    def onwards(self, sources: Iterable[gs.Tensor]) -> dict[int, gs.Tensor]:
+        """Return the tensors, by id, that sources are handed on to, themselves included."""
+        return _reach(sources, self._next)
+
+    def backwards(self, ends: Iterable[gs.Tensor]) -> dict[int, gs.Tensor]:
+        """Return the tensors, by id, that are handed on to the ends, themselves included."""
+        return _reach(ends, self._last)
+
+    def _next(self, tensor: gs.Tensor) -> list[gs.Tensor]:
+        carried = (node.outputs for node, index in walk.uses(tensor) if self._carries(node, index))
+        return [*self._after.get(id(tensor), ()), *(made for outputs in carried for made in outputs)]
+
+    def _last(self, tensor: gs.Tensor) -> list[gs.Tensor]:
+        node = walk.producer(tensor)
+        read = enumerate(node.inputs) if node is not None else ()
+        carried = [one for index, one in read if node is not None and self._carries(node, index)]
+        return [*self._before.get(id(tensor), ()), *carried]
+
+
+def _reach(
+    starts: Iterable[gs.Tensor], others: Callable[[gs.Tensor], Iterable[gs.Tensor]]
+) -> dict[int, gs.Tensor]:
+    found: dict[int, gs.Tensor] = {}
+    waiting = list(starts)
+    while waiting:
+        tensor = waiting.pop()
+        if id(tensor) not in found:
+            found[id(tensor)] = tensor
+            waiting += others(tensor)
+    return found

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import onnx
 
 from transforms.graph import walk
-from transforms.graph.proto_graphs import bodies_in
+from transforms.graph.proto_graphs import bodies_in, each_graph
 
 
 class _Renamer:
@@ -59,18 +59,10 @@ def rename_hiding(graph: onnx.GraphProto) -> None:
     """Give each tensor of a body another name, in place, whose name a graph around the body gives, too."""
     if any(attribute.HasField("g") for node in graph.node for attribute in node.attribute):
         names = walk.Names()
-        for name in _used(graph):
-            names.take(name)
+        for inner in each_graph(graph):
+            for name in (*_defined(inner), *(node.name for node in inner.node)):
+                names.take(name)
         _Renamer(names, "inner").rename(graph, {})
-
-
-def _used(graph: onnx.GraphProto) -> Iterator[str]:
-    yield from _defined(graph)
-    for node in graph.node:
-        yield node.name
-        for attribute in node.attribute:
-            for body in bodies_in(attribute):
-                yield from _used(body)
 
 
 def _defined(graph: onnx.GraphProto) -> Iterator[str]:

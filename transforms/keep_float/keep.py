@@ -7,9 +7,8 @@ is judged by the model that the conversion would write.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
 from glob import escape
 
 import onnx_graphsurgeon as gs
@@ -17,12 +16,13 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.graph import walk
 from transforms.graph.selection import label_of
-from transforms.keep_float.bf16_error import Bf16Error, Progress
-from transforms.keep_float.switchable_bf16 import SwitchedRounding
+from transforms.keep_float.bf16_error import Bf16Error, Progress, SwitchedRounding
 from transforms.pipelines.convert_bf16 import Bf16Options
 from transforms.runtime.session import RunOptions
-from transforms.search.smallest_set import Kept, drop_greedily, smallest_set
+from transforms.search.group_search import add_in_groups
 from transforms.search.target import Target, TargetError
+
+Kept = Set[int]
 
 _RANKED_ON, _SEARCHED_ON = 4, 8
 """Samples at most, evenly taken, for ranks and for the search; the result is judged on all of them."""
@@ -99,21 +99,31 @@ class _Search:
         return [escape(name) for name in ((ends and group.ends) or group.names)]
 
     def choose(self) -> Kept:
-        """Return the parts to keep: found on some samples, and of those what all samples want.
+        """Return the parts to keep, as few as are found on some samples.
 
-        All of them where the model with switches does not reach the target, for the written one may do so.
+        Parts are given up in the order of their error alone, then again in that beside the parts found:
+        errors depend on what else is kept. All are kept where the model with switches does not reach the
+        target, for the written one may do so.
         """
-        kept: Kept = self._everything
-        samples = len(self._error.feeds)
-        for every in sorted({-(-samples // _SEARCHED_ON), 1}, reverse=True):
-            evaluate = partial(self._switched.keeping, every=every)
-            if not self._target.holds(evaluate(self._everything)):
-                return self._everything
-            if kept != self._everything and self._target.holds(evaluate(kept)):
-                kept = drop_greedily(kept, dict.fromkeys(kept, 0.0), evaluate, self._target)
-            else:
-                kept = smallest_set(len(self._everything), evaluate, self._target, self._rank)
-        return kept
+        everything = self._everything
+        if not self._target.holds(self._searched(everything)):
+            return everything
+        alone = {part: self._rank(everything - {part}) for part in everything}
+        first = self._fewest(everything, alone)
+        beside = {part: self._rank(first - {part}) - self._rank(first | {part}) for part in everything}
+        return min(first, self._fewest(everything, beside), key=len)
+
+    def _fewest(self, parts: Kept, values: Mapping[int, float]) -> frozenset[int]:
+        """Return what is left of parts after giving up all that the target allows, the best values first."""
+
+        def _holds(given_up: Sequence[int]) -> bool:
+            return self._target.holds(self._searched(parts - set(given_up)))
+
+        order = sorted(parts, key=lambda part: -values[part])
+        return frozenset(parts - set(add_in_groups(order, _holds, together=True)))
+
+    def _searched(self, kept: Kept) -> float:
+        return self._switched.keeping(kept, -(-len(self._error.feeds) // _SEARCHED_ON))
 
     def _rank(self, kept: Kept) -> float:
         return self._switched.keeping(kept, -(-len(self._error.feeds) // _RANKED_ON))
@@ -122,40 +132,32 @@ class _Search:
         """Return the patterns of parts, and of more where the conversion as it is written falls short."""
         if not self._holds(kept):
             kept = self._extended(kept)
-        several = {i: 0.0 for i in kept if self._patterns(i) != self._patterns(i, ends=True)}
+        several: list[int] = [
+            part for part in kept if self._patterns(part) != self._patterns(part, ends=True)
+        ]
 
-        def _chosen(whole: Kept) -> list[str]:
-            ends = several.keys() - whole
-            return [pattern for i in kept for pattern in self._patterns(i, ends=i in ends)]
+        def _chosen(by_ends: Sequence[int]) -> list[str]:
+            return [one for part in kept for one in self._patterns(part, ends=part in by_ends)]
 
-        whole = drop_greedily(
-            frozenset(several), several, lambda one: self._written(_chosen(one)), self._target
-        )
-        return self._in_order(_chosen(whole))
+        def _hold(by_ends: Sequence[int]) -> bool:
+            return self._target.holds(self._written(_chosen(by_ends)))
+
+        by_ends = add_in_groups(several, _hold, together=True)
+        return self._in_order(_chosen(by_ends))
 
     def _extended(self, kept: Kept) -> Kept:
         """Return the parts with as few others as will do, those of most error first; at worst all."""
-        others = sorted(self._everything - kept, key=lambda i: self._rank(self._everything - {i}))
-        order = [*sorted(kept), *others, len(self._everything)]
-        low, high, step = len(kept), len(order), 1  # so many are too few, and enough
-        while high - low > 1:
-            middle = min(low + step, (low + high) // 2)
-            if self._holds(order[:middle]):
-                high = middle
-            else:
-                low, step = middle, 2 * step
-        added = {i: float(high - place) for place, i in enumerate(order[:high]) if i not in kept}
+        others = sorted(self._everything - kept, key=lambda part: -self._rank(self._everything - {part}))
+        every = {*kept, *others, len(self._everything)}
 
-        def _value(chosen: Kept) -> float:
-            return self._written_with(kept | chosen)
+        def _hold(given_up: Sequence[int]) -> bool:
+            return self._holds(every - set(given_up))
 
-        return kept | drop_greedily(added.keys(), added, _value, self._target)
+        given_up = add_in_groups([len(self._everything), *others], _hold, together=True)
+        return every - set(given_up)
 
-    def _holds(self, kept: Iterable[int]) -> bool:
-        return self._target.holds(self._written_with(kept))
-
-    def _written_with(self, kept: Iterable[int]) -> float:
-        return self._written(pattern for i in kept for pattern in self._patterns(i))
+    def _holds(self, kept: Kept) -> bool:
+        return self._target.holds(self._written(one for part in kept for one in self._patterns(part)))
 
     def _written(self, patterns: Iterable[str]) -> float:
         """Return the SQNR of the model that would be written; the worst where the runtime refuses it."""

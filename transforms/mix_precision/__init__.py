@@ -1,6 +1,6 @@
 """Sensitivities of layers, and a format for each layer that keeps a target.
 
-Imports ``search``, ``gradients``, ``layers``, ``run``, ``pipelines`` and what lies below.
+Imports ``search``, ``judge``, ``run``, ``pipelines`` and what lies below.
 Public name: :func:`mix_precision`.
 """
 

@@ -20,7 +20,7 @@ from transforms.run.instrumented_model import InstrumentedModel
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
-from transforms.search.knapsack import Size
+from transforms.search.assign_precision import Size
 from transforms.search.target import LATENCY
 
 _FLOAT_BITS = 32

@@ -1,113 +1,80 @@
-"""How long each layer of a model takes in each format on this machine."""
+"""How long layers, and whole models, take in each format on this machine."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.graph import walk
+from transforms.graph.if_nodes import copied
+from transforms.graph.typed import Graph
 from transforms.mix_precision.candidates import Candidate, layers_of
-from transforms.mix_precision.cut_layer import cut_layer, float_raw, layer_ends
-from transforms.mix_precision.mixed_model import MixedModel
-from transforms.mix_precision.sensitivity import Sensitivity
-from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.quantize_steps import Quantized, finish_nodes
+from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.run.instrumented_model import InstrumentedModel
-from transforms.run.turns import Seconds, Timer, Timing, saving
+from transforms.run.turns import Timer, Timing, saving
 from transforms.runtime.session import RunOptions
 from transforms.scheme.layer_rule import LayerRule
 
-_SECONDS = 60.0
-"""About how long all layers together are timed, sessions being opened aside."""
+_SECONDS, _WHOLE = 60.0, 10.0
+"""About how long all layers together are timed, sessions being opened aside, and whole models."""
+
+_SAMPLES = 8
+"""Samples at most that whole models are timed on, in turns."""
+
+_NO_PATTERNS: Mapping[str, object] = {
+    **{key: {} for key in ("layers", "tensors", "outliers", "calibrate_tensors", "input_shapes")},
+    **dict.fromkeys(("op_types", "exclude_nodes", "exclude_op_types"), ()),
+}
+"""Keys that name parts of the whole model."""
+
+_FUSED = frozenset({"Relu", "Clip"})
+"""Operators that kernels of layers compute along with them; an Add of a constant is another."""
 
 
 @dataclass(frozen=True)
 class LayerTime:
-    """Seconds of a layer alone: in float, in the baseline's formats, and by label in those it may get.
+    """Seconds of a layer alone in a format, in that of the baseline, in float, and what is saved by it."""
 
-    ``saved``: seconds less than in the baseline's, by label, with the quartiles.
-    """
-
-    layer: str
-    op: str
-    float_run: Timing
+    run: Timing
     baseline: Timing
-    runs: Mapping[str, Timing]
-    saved: Mapping[str, Timing]
+    float_run: Timing
+    saved: Timing
 
-    @classmethod
-    def of(cls, one: Candidate, labels: Sequence[str], seconds: Sequence[Seconds]) -> LayerTime:
-        """Return the times of a layer from those of its runs: float, the baseline, each label."""
-        by_label = dict(zip(labels, seconds[2:], strict=True))
-        return cls(
-            one.name,
-            one.op,
-            Timing.of(seconds[0]),
-            Timing.of(seconds[1]),
-            {label: Timing.of(found) for label, found in by_label.items()},
-            {label: saving(seconds[1], found) for label, found in by_label.items()},
-        )
+    @property
+    def columns(self) -> dict[str, float]:
+        """Medians and quartiles by name."""
+        parts = {"": self.run, "baseline_": self.baseline, "float_": self.float_run, "saved_": self.saved}
+        found: dict[str, float] = {}
+        for prefix, timing in parts.items():
+            numbers = {"seconds": timing.median, "low": timing.low, "high": timing.high}
+            found |= {f"{prefix}{name}": number for name, number in numbers.items()}
+        return {**found, "runs": self.run.runs}
+
+
+LayerTimes = Mapping[tuple[str, str], LayerTime]
+"""By layer and label."""
 
 
 @dataclass(frozen=True)
-class TimeTable:
-    """The times of all candidates, in their order."""
+class WholeTimes:
+    """Seconds of an inference in float, in the baseline, and with layers moved (None: none was).
 
-    layers: tuple[LayerTime, ...]
+    All of them took turns. ``is_refused``: layers were moved, and that was not faster than the baseline.
+    """
 
-    @property
-    def saved(self) -> dict[tuple[str, str], float]:
-        """Seconds saved, by layer and label, where that is beyond the spread: in three of four rounds."""
-        return {
-            (one.layer, label): saved.median
-            for one in self.layers
-            for label, saved in one.saved.items()
-            if saved.low > 0
-        }
+    float_run: Timing
+    before: Timing
+    after: Timing | None
+    is_refused: bool = False
 
-    def to_csv(self, sensitivity: Sensitivity) -> str:
-        """Return a line for each layer and format: its sensitivity, and its seconds."""
-        rows = self._rows(sensitivity)
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-        writer.writeheader()
-        writer.writerows(rows)
-        return text.getvalue()
 
-    def to_json(self, sensitivity: Sensitivity) -> str:
-        """Return the sensitivities as they are written alone, with ``times``: the seconds of each format."""
-        head = json.loads(sensitivity.to_json())
-        harms = ("value", "harm")
-        times = [
-            {key: number for key, number in row.items() if key not in harms}
-            for row in self._rows(sensitivity)
-        ]
-        return json.dumps({**head, "times": times}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-    def _rows(self, sensitivity: Sensitivity) -> list[dict[str, str | float]]:
-        known = {one.layer: one for one in self.layers}
-        rows: list[dict[str, str | float]] = []
-        for damage in sensitivity.damages:
-            one = known[damage.layer]
-            run, saved = one.runs[damage.label], one.saved[damage.label]
-            rows.append(
-                {
-                    **{"layer": one.layer, "op": one.op, "label": damage.label},
-                    **{"value": damage.value, "harm": damage.harm},
-                    **_seconds("", run),
-                    **_seconds("baseline_", one.baseline),
-                    **_seconds("float_", one.float_run),
-                    **_seconds("saved_", saved),
-                    "runs": run.runs,
-                }
-            )
-        return rows
+def saved_seconds(times: LayerTimes) -> dict[tuple[str, str], float]:
+    """Return what is saved where that is beyond the spread: in three of four rounds."""
+    return {key: one.saved.median for key, one in times.items() if one.saved.low > 0}
 
 
 def time_layers(
@@ -119,49 +86,87 @@ def time_layers(
     timer: Timer,
     *,
     progress: Callable[[int, int], None] | None = None,
-) -> TimeTable:
-    """Return the seconds of each layer alone, as in the model, on what it reads of one sample.
+) -> LayerTimes:
+    """Return the seconds of each layer alone on what it reads of one sample.
 
-    A layer has its bias, Relu or Clip with it, and the roundings of what it reads and makes: that is what it
-    takes between layers of other formats. It is quantized with all others in the same format, so that what it
-    makes is in that format, too.
+    A layer has its bias, Relu or Clip with it. It is a model of its own, quantized as the whole is: that is
+    what it takes between layers of other formats, with the roundings of what it reads and makes.
     """
     nodes = layers_of(model.graph)
-    ends = {one.name: layer_ends(model.graph, nodes[one.name]) for one in candidates}
-    cut = list(_cut(model, candidates, choices, ends))
-    read = dict.fromkeys(str(t.name) for layer in cut for graph in layer for t in graph.inputs)
+    alone = {one.name: layer_alone(one.name, model.graph, nodes[one.name]) for one in candidates}
+    read = dict.fromkeys(str(t.name) for graph in alone.values() for t in graph.inputs)
     arrays = InstrumentedModel(model.graph, read, run).run(feed)
-    labels = [choice.label for choice in choices]
-    times: list[LayerTime] = []
-    end = time.perf_counter() + _SECONDS
-    for number, (one, graphs) in enumerate(zip(candidates, cut, strict=True)):
-        share = max(0.0, end - time.perf_counter()) / (len(candidates) - number)
-        times.append(LayerTime.of(one, labels, timer(graphs, [arrays], run, share)))
+    scheme = model.scheme.with_(optimize=False, **_NO_PATTERNS)
+    times: dict[tuple[str, str], LayerTime] = {}
+    for number, (name, graph) in enumerate(alone.items(), 1):
+        own = {str(t.name): arrays[str(t.name)] for t in graph.inputs}
+        layer = MixedModel(graph, scheme)
+        mixes: list[Mix] = [{}, *({name: choice} for choice in choices)]
+        layer.measure(CalibrationData([own]), mixes)
+        graphs = [layer.in_float().graph, *(layer.build(mix).graph for mix in mixes)]
+        plain, before, *moved = timer(graphs, [own], run, _SECONDS / len(alone))
+        floats, baseline = Timing.of(plain), Timing.of(before)
+        for choice, found in zip(choices, moved, strict=True):
+            saved = saving(before, found)
+            times[name, choice.label] = LayerTime(Timing.of(found), baseline, floats, saved)
         if progress:
-            progress(number + 1, len(candidates))
-    return TimeTable(tuple(times))
+            progress(number, len(alone))
+    return times
 
 
-def _cut(
-    model: MixedModel,
-    candidates: Sequence[Candidate],
-    choices: Sequence[LayerRule],
-    ends: Mapping[str, Mapping[str, frozenset[str]]],
-) -> Iterator[list[gs.Graph]]:
-    """Yield each layer alone: in float, in the formats of the baseline, in each of the choices."""
-    plain = copy_graph(model.graph)
-    mixes = [{}, *({one.name: choice for one in candidates} for choice in choices)]
-    mixed = [model.build(mix, finished=False) for mix in mixes]
-    known = float_raw(plain)
-    for one in candidates:
-        graphs: list[gs.Graph] = [cut_layer(one.name, plain, known, ends[one.name])]
-        for other in mixed:
-            graph = cut_layer(one.name, other.graph, other.raw, ends[one.name])
-            finish_nodes(graph, model.scheme, Quantized())
-            graphs.append(graph)
-        yield graphs
+def time_whole(
+    graphs: Sequence[gs.Graph], feeds: Sequence[Feed], run: RunOptions, timer: Timer
+) -> WholeTimes:
+    """Return the times of a float model, the baseline and, if there is a third, the model with layers moved.
+
+    That is refused if it was not faster than the baseline in three of four rounds.
+    """
+    plain, before, *moved = timer(graphs, feeds[:_SAMPLES], run, _WHOLE)
+    after = Timing.of(moved[0]) if moved else None
+    is_refused = bool(moved) and saving(before, moved[0]).low <= 0
+    return WholeTimes(Timing.of(plain), Timing.of(before), after, is_refused)
 
 
-def _seconds(prefix: str, timing: Timing) -> dict[str, str | float]:
-    parts = (("seconds", timing.median), ("low", timing.low), ("high", timing.high))
-    return {f"{prefix}{name}": number for name, number in parts}
+def layer_alone(name: str, graph: gs.Graph, nodes: Sequence[gs.Node]) -> Graph:
+    """Return a layer of a float model as a model of its own, with what its kernel computes along with it.
+
+    Names of tensors and nodes are the same. Constants share their values.
+    """
+    chains = [[node, *_following(graph, node)] for node in nodes]
+    every = [node for chain in chains for node in chain]
+    made = {id(tensor) for node in every for tensor in node.outputs}
+    copies: dict[int, gs.Tensor] = {}
+    inputs: list[gs.Tensor] = []
+
+    def _copy(tensor: gs.Tensor) -> gs.Tensor:
+        if id(tensor) not in copies:
+            copies[id(tensor)] = tensor.copy()
+            if not (id(tensor) in made or tensor.is_empty() or isinstance(tensor, gs.Constant)):
+                inputs.append(copies[id(tensor)])
+        return copies[id(tensor)]
+
+    new = [copied(one, one.name, [*map(_copy, one.inputs)], [*map(_copy, one.outputs)]) for one in every]
+    return Graph(
+        new,
+        inputs=inputs,
+        outputs=[copies[id(chain[-1].outputs[0])] for chain in chains],
+        name=name,
+        opset=graph.opset,
+        import_domains=graph.import_domains,
+        ir_version=graph.ir_version,
+    )
+
+
+def _following(graph: gs.Graph, node: gs.Node) -> Iterator[gs.Node]:
+    """Yield an Add of a bias, Relu and Clip after a layer, as long as nothing else reads what they read."""
+    tensor, main = node.outputs[0], {id(one) for one in graph.nodes}
+    while walk.is_read_once(tensor) and not walk.is_output(tensor, graph):
+        (user,) = tensor.outputs
+        others = [one for one in user.inputs if one is not tensor and not one.is_empty()]
+        is_bias = user.op == "Add" and tensor is node.outputs[0]
+        if id(user) not in main or not (is_bias or user.op in _FUSED):
+            return
+        if not all(isinstance(one, gs.Constant) for one in others):
+            return
+        yield user
+        tensor = user.outputs[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,8 +10,6 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate import calibrate
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
-from transforms.files.atomic_write import replacing
-from transforms.files.model_files import clear_leftovers
 from transforms.mix_precision.candidates import (
     Candidate,
     find_candidates,
@@ -21,12 +18,16 @@ from transforms.mix_precision.candidates import (
     without_uneven,
 )
 from transforms.mix_precision.evaluation import EvaluationSet, MixingOptions, open_evaluation, repeatable
-from transforms.mix_precision.layer_times import TimeTable, time_layers
+from transforms.mix_precision.layer_times import (
+    LayerTimes,
+    WholeTimes,
+    saved_seconds,
+    time_layers,
+    time_whole,
+)
 from transforms.mix_precision.measured_sensitivity import measure_sensitivity
 from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.mix_precision.sensitivity import Sensitivity
-from transforms.mix_precision.traced_sensitivity import trace_sensitivity
-from transforms.mix_precision.whole_times import WholeTimes, confirm
 from transforms.pipelines.prepare import note_mended
 from transforms.pipelines.quantize_steps import Quantized
 from transforms.run import tasks
@@ -34,10 +35,7 @@ from transforms.run.mend_shapes import mend_shapes
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.mixing_rule import MixingRule
-from transforms.search.assign_by_time import assign_by_time
-from transforms.search.assign_precision import assign
-from transforms.search.greedy_search import Assignment, Choices, Step, checked_target
-from transforms.search.knapsack import Option, Size, least_bits
+from transforms.search.assign_precision import Assignment, Choices, Option, Size, Step, assign, least_bits
 from transforms.search.target import EVALUATE, LATENCY, Target
 from transforms.search.user_metric import load_metric
 
@@ -82,7 +80,7 @@ class MixedPrecision:
     sensitivity: Sensitivity | None = None
     assignment: Assignment | None = None
     evaluation: EvaluationSet | None = None
-    layer_times: TimeTable | None = None
+    layer_times: LayerTimes = field(default_factory=dict)
     whole_times: WholeTimes | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -150,23 +148,23 @@ class _Mixing:
         """Measure, assign and build."""
         target = self._target()
         if target and not self.options.analyse_only:
-            target = checked_target(target, self._evaluate({}))  # before anything that takes long
+            target = target.checked(self._evaluate({}))  # before anything that takes long
         sensitivity = self._sensitivity(watch)
         found: Assignment | None = None
-        table: TimeTable | None = None
-        times: WholeTimes | None = None
+        layer_times: LayerTimes = {}
+        whole_times: WholeTimes | None = None
         if not self.options.analyse_only:
             if self.rule.strategy == LATENCY:
-                table = self._time_layers(watch)
-            found = self._assign(sensitivity, target, table, watch)
-            if table:
-                found, times = self._confirm(found)
+                layer_times = self._time_layers(watch)
+            found = self._assign(sensitivity, target, layer_times, watch)
+            if layer_times:
+                found, whole_times = self._confirm(found)
         chosen = {name: self.labels[label] for name, label in (found.choices if found else {}).items()}
         result = _built(self.model, chosen, len(self.candidates), self.choices, self.bench.metric)
         return replace(
             result,
-            layer_times=table,
-            whole_times=times,
+            layer_times=layer_times,
+            whole_times=whole_times,
             samples=len(self.bench.feeds),
             candidates=self.candidates,
             sensitivity=sensitivity,
@@ -175,22 +173,27 @@ class _Mixing:
         )
 
     def _assign(
-        self, sensitivity: Sensitivity, target: Target | None, table: TimeTable | None, watch: ProgressHooks
+        self, sensitivity: Sensitivity, target: Target | None, times: LayerTimes, watch: ProgressHooks
     ) -> Assignment:
-        options, sizes = self._sizes_of_options(sensitivity), self._sizes()
-        if table:
-            return assign_by_time(options, sizes, table.saved, self._evaluate, target, progress=watch.step)
+        options, sizes, saved = self._sizes_of_options(sensitivity), self._sizes(), saved_seconds(times)
         budget, strategy = self._budget(options), self.rule.strategy
-        return assign(options, sizes, self._evaluate, target, strategy, budget=budget, progress=watch.step)
+        return assign(
+            options, sizes, self._evaluate, target, strategy, budget=budget, saved=saved, progress=watch.step
+        )
 
-    def _time_layers(self, watch: ProgressHooks) -> TimeTable:
-        """Return seconds, always measured anew: they are those of this machine, as it is now."""
+    def _time_layers(self, watch: ProgressHooks) -> LayerTimes:
+        """Return seconds, always measured again: they are those of this machine, as it is now."""
         feed, run, timer = self.bench.feeds[0], self.bench.run, self.options.timer
         return time_layers(self.model, self.candidates, self.choices, feed, run, timer, progress=watch.timing)
 
     def _confirm(self, found: Assignment) -> tuple[Assignment, WholeTimes]:
-        bench = self.bench
-        return confirm(found, self.model.graph, self._graph, bench.feeds, bench.run, self.options.timer)
+        """Return the assignment, with nothing moved where the model as a whole is not faster by it."""
+        graphs = [self.model.in_float().graph, self._graph({})]
+        graphs += [self._graph(found.choices)] if found.choices else []
+        times = time_whole(graphs, self.bench.feeds, self.bench.run, self.options.timer)
+        if times.is_refused:
+            found = replace(found, choices={}, value=found.baseline, size=found.baseline_size)
+        return found, times
 
     def _graph(self, choices: Choices) -> gs.Graph:
         return self.model.build({layer: self.labels[label] for layer, label in choices.items()}).graph
@@ -203,23 +206,6 @@ class _Mixing:
         return target.at(load_metric(self.rule.evaluate)(self.bench.expected))
 
     def _sensitivity(self, watch: ProgressHooks) -> Sensitivity:
-        """Return the sensitivities, found now or by an earlier run with the same folder."""
-        names = [one.name for one in self.candidates]
-        said = json.dumps([names, list(self.labels), self.rule.sensitivity, self.rule.measured_by])
-        kept = self.bench.folder / f"sensitivity-{hashlib.sha256(said.encode()).hexdigest()[:16]}.json"
-        if kept.exists():
-            return Sensitivity.from_json(kept.read_text(encoding="utf-8"))
-        found = self._find_sensitivity(watch)
-        clear_leftovers(kept.parent)
-        with replacing(kept) as temporary:
-            temporary.write_text(found.to_json(), encoding="utf-8")
-        return found
-
-    def _find_sensitivity(self, watch: ProgressHooks) -> Sensitivity:
-        if self.rule.sensitivity == "trace":
-            return trace_sensitivity(
-                self.model, self.candidates, self.choices, self.bench, progress=watch.measuring
-            )
         metric = self.rule.measured_by
         place = self.rule.evaluate if metric == EVALUATE else metric
         return measure_sensitivity(

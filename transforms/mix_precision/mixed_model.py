@@ -12,10 +12,10 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate import Calibration, Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.graph import walk
 from transforms.mix_precision.candidates import layers_of
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.quantize_steps import Quantized, finish_nodes, make_plan, prepare_for, write_plan
-from transforms.plan.fake_quant import FakeQuant, fake_quants
 from transforms.plan.guarded_nan import guarded_nan, kept_for_nan
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import Targets, named
@@ -59,7 +59,6 @@ class MixedModel:
         self.scheme = ruled.with_(auto_mixed_precision=None, finetune=None, dual_quant_nodes=dual)
         self._memory = WeightMemory()
         self._ranges: Calibration | None = None
-        self._measured: list[tuple[Mix, QuantizationPlan, Mixed]] = []
 
     def measure(
         self, data: CalibrationData | None, mixes: Iterable[Mix], *, progress: Progress | None = None
@@ -69,8 +68,7 @@ class MixedModel:
         Layers of each other mix must have formats that one of these gives them. Raises MissingDataError and
         ValueError as :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
         """
-        self._measured = [(mix, *self._plan(mix)) for mix in mixes]
-        plans = [plan for _, plan, _ in self._measured]
+        plans = [self._plan(mix)[0] for mix in mixes]
         self._ranges = calibrate_plan(plans, data, progress=progress)
         holding = self._ranges.holding_nan if self._ranges else set[str]()
         names = list(dict.fromkeys(name for plan in plans for name in guarded_nan(plan, holding)))
@@ -83,7 +81,12 @@ class MixedModel:
         tensors = {**self.scheme.tensors, **dict.fromkeys(names, FLOAT32)}
         self.scheme = self.scheme.with_(tensors=tensors)
         self._targets = self._targets.naming(self.graph, self.scheme)
-        self._measured = [(mix, *self._plan(mix)) for mix, _, _ in self._measured]
+
+    def in_float(self) -> Mixed:
+        """Return a copy of the float model, of which each tensor stands for itself."""
+        graph = copy_graph(self.graph)
+        raw = {name: t for name, t in walk.tensors(graph).items() if isinstance(t, gs.Variable)}
+        return Mixed(graph, raw, layers_of(graph), Quantized())
 
     def targets(self, graph: gs.Graph | None = None) -> Targets:
         """Return what the scheme names in the float model, or in a copy of it."""
@@ -109,16 +112,6 @@ class MixedModel:
         mixed.raw = {tensor.name: tensor for tensor in graph.inputs}
         mixed.raw |= {name: node.outputs[index] for name, node, index in made}
         return mixed
-
-    def fake_quants(self, mix: Mix) -> dict[str, list[dict[int, FakeQuant]]]:
-        """Return what is done to the operands of layers in a mix: for each node of a name, by input."""
-        known = ((plan, mixed) for other, plan, mixed in self._measured if other == mix)
-        plan, mixed = next(known, None) or self._plan(mix)
-        found = fake_quants(plan, self._ranges, self._memory)
-        return {
-            name: [{i: found[id(node), i] for i in range(2) if (id(node), i) in found} for node in nodes]
-            for name, nodes in mixed.layers.items()
-        }
 
     def _plan(self, mix: Mix) -> tuple[QuantizationPlan, Mixed]:
         graph = copy_graph(self.graph)

@@ -1,4 +1,4 @@
-"""How much each layer of a model suffers from each format, and how such tables are kept and compared."""
+"""How much each layer of a model suffers from each format, and how such tables are written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from types import MappingProxyType
 from typing import Any
+
+Times = Mapping[tuple[str, str], Mapping[str, float]]
+"""Seconds by layer and label, each in columns with names."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,8 @@ class LayerSensitivity:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """Damages of all candidates and formats: ``trace`` (estimated) or ``measured``, by which metric."""
+    """Damages of all candidates and formats, by which metric, on how many samples."""
 
-    method: str
     metric: str
     samples: int
     damages: tuple[LayerSensitivity, ...]
@@ -46,47 +49,27 @@ class Sensitivity:
         """Return the damages by rising harm, like ones in their order."""
         return sorted(self.damages, key=lambda damage: damage.harm)
 
-    def to_json(self) -> str:
-        """Return the table as JSON, from which :meth:`from_json` makes an equal one, to the last bit."""
-        damages = [_without_infinity(asdict(damage)) for damage in self.damages]
-        head = {"method": self.method, "metric": self.metric, "samples": self.samples}
-        return json.dumps({**head, "damages": damages}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    def to_json(self, times: Times = MappingProxyType({})) -> str:
+        """Return the table as JSON, whose numbers read back to the last bit, with any ``times``."""
+        head = {"metric": self.metric, "samples": self.samples}
+        tables = {"damages": [asdict(one) for one in self.damages]}
+        if times:
+            names = [{key: getattr(one, key) for key in ("layer", "op", "label")} for one in self.damages]
+            tables["times"] = [{**one, **times[one["layer"], one["label"]]} for one in names]
+        written = {name: [_without_infinity(row) for row in rows] for name, rows in tables.items()}
+        return json.dumps({**head, **written}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
-    @staticmethod
-    def from_json(text: str) -> Sensitivity:
-        """Return the table that was written as JSON; ValueError of one line for any other text."""
-        try:
-            values = json.loads(text)
-            damages = tuple(_damage(row) for row in values["damages"])
-            return Sensitivity(
-                _str(values["method"]), _str(values["metric"]), int(values["samples"]), damages
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"these are no sensitivities: {type(error).__name__}: {error}") from error
-
-    def to_csv(self) -> str:
-        """Return the damages as lines of comma-separated values, under a line with the names of columns."""
+    def to_csv(self, times: Times = MappingProxyType({})) -> str:
+        """Return the rows as comma-separated values, under a line with the names of columns."""
+        rows = [{**asdict(one), **times.get((one.layer, one.label), {})} for one in self.damages]
+        columns = list(rows[0]) if rows else [field.name for field in fields(LayerSensitivity)]
         text = io.StringIO()
-        columns = [field.name for field in fields(LayerSensitivity)]
         writer = csv.DictWriter(text, columns, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         writer.writeheader()
-        writer.writerows(asdict(damage) for damage in self.damages)  # floats as repr does, to the last bit
+        writer.writerows(rows)  # floats as repr does, to the last bit
         return text.getvalue()
 
 
 def _without_infinity(row: Mapping[str, Any]) -> dict[str, Any]:
     """Write infinities, which JSON does not have, as Python does."""
     return {key: str(x) if isinstance(x, float) and math.isinf(x) else x for key, x in row.items()}
-
-
-def _damage(row: Mapping[str, Any]) -> LayerSensitivity:
-    value, harm = float(row["value"]), float(row["harm"])
-    if math.isnan(value) or not harm >= 0:
-        raise ValueError(f"value {value} and harm {harm} of a layer")
-    return LayerSensitivity(_str(row["layer"]), _str(row["op"]), _str(row["label"]), value, harm)
-
-
-def _str(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no string")
-    return value

@@ -1,4 +1,4 @@
-"""Measuring a model with one switch on: a task for any process that can read a folder.
+"""Measuring a layer of a model in each format: a task for any process that can read a folder.
 
 The folder holds the model, the samples, and what the float model makes of them. A process opens the model
 once for all its tasks.
@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -22,30 +23,32 @@ from transforms.runtime.session import OpenModel, RunOptions
 from transforms.search.output_metrics import METRICS, Outputs
 from transforms.search.user_metric import UserMetric, load_metric
 
-NO_SWITCH = -1
 _MODEL, _ABOUT = "switched.onnx", "about.json"
 
 
 @dataclass(frozen=True)
 class SwitchTask:
-    """The folder, the number of the switch that is on, or NO_SWITCH, and a metric or FILE.py:FUNCTION."""
+    """The folder, the number of the layer, and a metric or FILE.py:FUNCTION."""
 
     folder: str
-    switch: int
+    layer: int
     metric: str
 
 
 def write_folder(
     folder: Path,
     graph: gs.Graph,
-    switches: Sequence[str],
+    switches: Sequence[Sequence[str]],
     feeds: Sequence[Mapping[str, np.ndarray]],
     expected: Sequence[Outputs],
     run: RunOptions,
 ) -> None:
-    """Write what tasks need: a model with switches, feeds and the outputs of the float model that count."""
+    """Write what tasks need: a model with switches, feeds and the outputs of the float model that count.
+
+    ``switches``: of each layer those of its formats, the ones of the baseline first.
+    """
     about = {
-        "switches": list(switches),
+        "switches": [list(one) for one in switches],
         "inputs": list(feeds[0]),
         "outputs": list(expected[0]),
         "provider": run.provider,
@@ -60,14 +63,14 @@ def write_folder(
         temporary.write_text(json.dumps(about), encoding="utf-8")
 
 
-def measure(task: SwitchTask) -> tuple[float, float]:
-    """Return the metric of the model over all samples, and how far it is from the model without any switch.
+def measure(task: SwitchTask) -> tuple[float, ...]:
+    """Return, of each format of a layer, the metric over all samples and how far that is from the baseline's.
 
     That is an error, see :mod:`transforms.search.output_metrics`; of a function of the user's it is what it
-    returns less than without any switch.
+    returns less than for the formats of the baseline.
     """
     written = (Path(task.folder) / _ABOUT).stat().st_mtime_ns  # workers may outlive what they have open
-    return _Bench.open(task.folder, written).measure(task.switch, task.metric)
+    return _Bench.open(task.folder, written).measure(task.layer, task.metric)
 
 
 def forget() -> None:
@@ -82,7 +85,7 @@ class _Bench:
         self._folder, self._about = folder, json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         run = RunOptions(self._about["provider"], self._about["threads"], simulate=True)
         self._model: OpenModel = open_model(folder / _MODEL, run)
-        self._metrics: dict[str, tuple[UserMetric, float]] = {}
+        self._metrics: dict[str, UserMetric] = {}
 
     @staticmethod
     @lru_cache(maxsize=1)
@@ -90,41 +93,37 @@ class _Bench:
         """Return the model that was written to a folder then; it stays open until another is asked for."""
         return _Bench(Path(folder))
 
-    def measure(self, switch: int, metric: str) -> tuple[float, float]:
-        """Return the metric with a switch on, and the error of switching."""
-        made = [self._run(i, switch) for i in range(self._about["count"])]
-        if metric in METRICS:
-            of = METRICS[metric]
-            return of.score(zip(self._expected, made, strict=True)), of.error(
-                of.score(zip(self._plain, made, strict=True))
-            )
-        function, plain = self._user_metric(metric)
-        value = function(made)
-        return value, max(0.0, plain - value)
+    def measure(self, layer: int, metric: str) -> tuple[float, ...]:
+        """Return the metric of each format of a layer, and the error of moving to it from the baseline's."""
+        plain, *moved = (self._outputs(switch) for switch in self._about["switches"][layer])
+        if metric not in METRICS:
+            function = self._user_metric(metric)
+            first = function(plain)
+            values = [function(made) for made in moved]
+            return tuple(chain(*((value, max(0.0, first - value)) for value in values)))
+        of = METRICS[metric]
+        found: list[float] = []
+        for made in moved:
+            found.append(of.score(zip(self._expected, made, strict=True)))
+            found.append(of.error(of.score(zip(plain, made, strict=True))))
+        return tuple(found)
 
     @cached_property
     def _expected(self) -> list[Outputs]:
         names = self._about["outputs"]
         return [self._read("expected", i, names) for i in range(self._about["count"])]
 
-    @cached_property
-    def _plain(self) -> list[Outputs]:
-        return [self._run(i, NO_SWITCH) for i in range(self._about["count"])]
-
-    def _user_metric(self, place: str) -> tuple[UserMetric, float]:
-        """Return the function of a file, and what it says without any switch.
-
-        The file is read once for each model: it may change between two.
-        """
+    def _user_metric(self, place: str) -> UserMetric:
+        """Return the function of a file, which is read once for each model: it may change between two."""
         if place not in self._metrics:
-            function = load_metric(place)
-            self._metrics[place] = function, function(self._plain)
+            self._metrics[place] = load_metric(place)
         return self._metrics[place]
 
-    def _run(self, number: int, switch: int) -> Outputs:
-        feed = self._read("feed", number, self._about["inputs"])
-        flags = {name: np.array(i == switch) for i, name in enumerate(self._about["switches"])}
-        return self._model.run({**feed, **flags}, self._about["outputs"])
+    def _outputs(self, switch: str) -> list[Outputs]:
+        """Return what the model makes of all samples with a switch on."""
+        flags = {name: np.array(name == switch) for one in self._about["switches"] for name in one}
+        feeds = (self._read("feed", i, self._about["inputs"]) for i in range(self._about["count"]))
+        return [self._model.run({**feed, **flags}, self._about["outputs"]) for feed in feeds]
 
     def _read(self, kind: str, number: int, names: Sequence[str]) -> dict[str, np.ndarray]:
         with np.load(_sample(self._folder, kind, number)) as file:

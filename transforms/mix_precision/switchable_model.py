@@ -1,4 +1,4 @@
-"""A quantized model in which each layer can be switched to other formats at every run.
+"""A float model in which each layer can be switched to formats of its own at every run.
 
 One session then serves all layers and formats: nothing is built anew between them.
 """
@@ -14,7 +14,7 @@ from ops.integers import dequantize
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.if_nodes import Branch, add_switch, choose, copied
-from transforms.graph.rewire import detach, position
+from transforms.graph.rewire import position
 from transforms.mix_precision.mixed_model import Mixed
 from transforms.model.detached_weights import LARGE
 
@@ -25,7 +25,7 @@ _DEQUANTIZE = ("DequantizeLinear", "ExtendedDequantizeLinear")
 
 
 def switched_model(base: Mixed, others: Mapping[str, Mixed], wanted: Iterable[Switch]) -> dict[Switch, str]:
-    """Give ``base``, in place, the operands of ``others`` to switch to; return the name of each switch.
+    """Give a float model, in place, the operands of ``others`` to switch to; return the name of each switch.
 
     Switches are new inputs of the model, of type bool and without dimensions. A layer whose switch is on
     reads its operands and bias in the formats that it has in the model of that label; all other layers
@@ -37,7 +37,6 @@ def switched_model(base: Mixed, others: Mapping[str, Mixed], wanted: Iterable[Sw
     for layer, label in wanted:
         pairs = zip(base.layers[layer], others[label].layers[layer], strict=True)
         switches[layer, label] = writer.add(f"{layer}_{label}", list(pairs), others[label])
-    fold_weights(base.graph)
     _lift_weights(base.graph)
     return switches
 
@@ -104,17 +103,6 @@ class _Copy:
         else:
             self.node(tensor.inputs[0])
         return self._raw[id(tensor)]
-
-
-def fold_weights(graph: gs.Graph) -> None:
-    """Store constants that are dequantized at every run as the float numbers that they stand for."""
-    for node in [node for node in graph.nodes if node.op in _DEQUANTIZE]:
-        values = _folded(node.outputs[0])
-        if values is not None:
-            (target,) = node.outputs
-            del graph.nodes[position(graph, node)]
-            detach(node)
-            target.to_constant(values)
 
 
 def _lift_weights(graph: gs.Graph) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx
 
-from transforms.graph.definitions import changes, definition
 from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.schemas import changes, definition
 from transforms.model.local_functions import Key, called, key_of, nodes_in
 
 

@@ -16,8 +16,7 @@ from onnx import helper
 
 from transforms.graph.proto_graphs import bodies_in, each_graph
 from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS
-from transforms.graph.schemas import find_schema
-from transforms.graph.type_variables import runtime_schema, type_variables
+from transforms.graph.schemas import find_schema, runtime_schema, type_variables
 
 _UNKNOWN = onnx.TensorProto.UNDEFINED
 _BATCH_OF_TOKENS = frozenset(

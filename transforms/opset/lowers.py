@@ -15,43 +15,16 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes
 from transforms.graph.constants import Constants
-from transforms.graph.definitions import changes, definition
+from transforms.graph.schemas import changes, definition
+from transforms.opset.raises import ADDED, REDUCTIONS
 
 LEAST = 13
 """The oldest opset to which a model can be lowered."""
 
-_NEW_ATTRIBUTES = frozenset(
-    {
-        ("AveragePool", 19),
-        ("BatchNormalization", 14),
-        ("Cast", 19),
-        ("Cast", 24),
-        ("CastLike", 19),
-        ("CastLike", 24),
-        ("DequantizeLinear", 21),
-        ("DequantizeLinear", 23),
-        ("GRU", 14),
-        ("LSTM", 14),
-        ("LpPool", 18),
-        ("OptionalHasElement", 18),
-        ("Pad", 18),
-        ("QuantizeLinear", 19),
-        ("QuantizeLinear", 21),
-        ("QuantizeLinear", 23),
-        ("RNN", 14),
-        ("Reshape", 14),
-        ("Resize", 18),
-        ("ScatterElements", 16),
-        ("ScatterND", 16),
-        ("Shape", 15),
-    }
-)
+_NEW_ATTRIBUTES = ADDED | {("Cast", 24), ("CastLike", 24), ("DequantizeLinear", 23), ("QuantizeLinear", 23)}
 """Definitions that added attributes with the old meaning as default, or made inputs optional."""
 
-_AXES_AS_INPUT = frozenset(
-    (f"Reduce{name}", 18)
-    for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
-)
+_AXES_AS_INPUT = frozenset((f"Reduce{name}", 18) for name in REDUCTIONS)
 _SPLIT = ("Split", 18)
 
 _NEW_VALUES: Mapping[tuple[str, str], Mapping[str, int]] = {

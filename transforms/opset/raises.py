@@ -12,15 +12,15 @@ _DEFAULT = "new attributes, whose defaults are the old meaning"
 _INPUT = "attributes became inputs, which the converter adds"
 _OPTIONAL = "inputs or outputs became optional"
 _REFUSED = "the converter refuses the removed attribute"
-_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
 
 CHECKED: dict[tuple[str, int], str] = {
     ("ArgMax", 12): _DEFAULT,
     ("ArgMin", 12): _DEFAULT,
     ("AveragePool", 10): _DEFAULT,
-    ("AveragePool", 19): "a new attribute, whose default is the old meaning; sums in another order",
+    ("AveragePool", 19): f"{_DEFAULT}; sums in another order",
     ("BatchNormalization", 9): _REFUSED,
-    ("BatchNormalization", 14): "a new attribute, whose default is the old meaning of a node with one output",
+    ("BatchNormalization", 14): f"{_DEFAULT} of a node with one output",
     ("Cast", 19): _DEFAULT,
     ("CastLike", 19): _DEFAULT,
     ("Constant", 11): _DEFAULT,
@@ -37,7 +37,7 @@ CHECKED: dict[tuple[str, int], str] = {
     ("LSTM", 14): _DEFAULT,
     ("Loop", 11): _OPTIONAL,
     ("LpPool", 18): _DEFAULT,
-    ("MaxPool", 8): "a new attribute, whose default is the old meaning, and a new optional output",
+    ("MaxPool", 8): f"{_DEFAULT}, and a new optional output",
     ("MaxPool", 10): _DEFAULT,
     ("OptionalHasElement", 18): _OPTIONAL,
     ("Pad", 18): _OPTIONAL,
@@ -45,7 +45,7 @@ CHECKED: dict[tuple[str, int], str] = {
     ("QuantizeLinear", 19): _DEFAULT,
     ("QuantizeLinear", 21): _DEFAULT,
     ("RNN", 14): _DEFAULT,
-    **{(f"Reduce{name}", 18): _INPUT for name in _REDUCTIONS},
+    **{(f"Reduce{name}", 18): _INPUT for name in REDUCTIONS},
     ("ReduceSum", 13): _INPUT,
     ("Reshape", 14): _DEFAULT,
     ("Resize", 18): _DEFAULT,
@@ -63,3 +63,6 @@ CHECKED: dict[tuple[str, int], str] = {
     ("Unsqueeze", 13): _INPUT,
 }
 """Why a raise keeps the meaning of every node, by operator and the opset that changed its definition."""
+
+ADDED = frozenset(key for key, why in CHECKED.items() if why.startswith((_DEFAULT, _OPTIONAL)))
+"""Changes that leave the older definition a part of the new one."""

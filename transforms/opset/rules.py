@@ -16,11 +16,13 @@ from onnx import NodeProto, TensorProto, helper
 from transforms.graph import walk
 from transforms.model.proto_facts import Facts, Shape, attributes_of, constant
 from transforms.model.read_model import ModelError
-from transforms.opset.numbers_as_inputs import clip_nodes, pad_nodes
 from transforms.opset.resize import resize_nodes
 
 LEAST = 13
 """Opset from which on the nodes of all rules are valid."""
+
+_LARGEST = float(np.finfo(np.float32).max)
+"""Bound of a Clip that names none, whatever the type of its data."""
 
 _ALLOWZERO = 14
 """First opset in which Reshape can take 0 as a size of 0."""
@@ -135,9 +137,44 @@ def _scan(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> None:
     raise ModelError(f"a Scan of opset {opset} has other inputs than later ones; export the model anew")
 
 
+def _clip(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> list[NodeProto] | None:
+    """Clip before opset 11 has bounds as attributes, which the converter makes float32 whatever the data."""
+    if facts.types.get(node.input[0], TensorProto.UNDEFINED) == TensorProto.FLOAT:
+        return None
+    bounds = {"min": -_LARGEST, "max": _LARGEST} | attributes_of(node)
+    return _with_inputs(node, {key: _typed(node, bounds[key], facts) for key in ("min", "max")}, names)
+
+
+def _pad(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> list[NodeProto]:
+    """Pad before opset 11 has attributes, too; the converter gives every filling the type float32."""
+    attributes = attributes_of(node)
+    mode, value = attributes.get("mode", b"constant").decode(), attributes.get("value", 0.0)
+    inputs = {"pads": np.array(attributes["pads"], np.int64)}
+    if mode == "constant" and value != 0:
+        inputs["value"] = _typed(node, value, facts)
+    return _with_inputs(node, inputs, names, mode=mode)
+
+
+def _with_inputs(
+    node: NodeProto, values: dict[str, np.ndarray], names: walk.Names, **attributes: str
+) -> list[NodeProto]:
+    """Return constants, and the node that reads its data and these."""
+    held = [constant(names.derive(node.output[0], key), value) for key, value in values.items()]
+    inputs = [node.input[0], *(one.output[0] for one in held)]
+    return [*held, helper.make_node(node.op_type, inputs, node.output, node.name, **attributes)]
+
+
+def _typed(node: NodeProto, value: float, facts: Facts) -> np.ndarray:
+    kind = facts.types.get(node.input[0], TensorProto.UNDEFINED)
+    if kind == TensorProto.UNDEFINED:
+        raise ModelError(f"the type of its input '{node.input[0]}' is unknown")
+    with np.errstate(over="ignore"):  # no bound of float16 is as large as that of a Clip without
+        return np.asarray(value, helper.tensor_dtype_to_np_dtype(kind))
+
+
 RULES: dict[str, Rule] = {
-    "Clip": Rule(frozenset({11}), clip_nodes),
-    "Pad": Rule(frozenset({11}), pad_nodes),
+    "Clip": Rule(frozenset({11}), _clip),
+    "Pad": Rule(frozenset({11}), _pad),
     "Dropout": Rule(frozenset({10, 12}), _mask),
     "GroupNormalization": Rule(frozenset({21}), _groups),
     "Resize": Rule(frozenset({11, 13}), _resize),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 
 from transforms.graph import walk
-from transforms.graph.definitions import changes
 from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.schemas import changes
 from transforms.model.proto_facts import Facts, bodies
 from transforms.model.read_model import ModelError
 from transforms.opset.rules import RULES, least_opset

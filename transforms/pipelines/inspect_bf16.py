@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, schemas, walk
+from transforms.graph.dot_products import is_dot_product
 from transforms.graph.selection import Exclusion, resolve
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
@@ -51,7 +52,7 @@ def describe(graph: gs.Graph) -> State:
     recorded = provenance.option(graph.info.metadata, "format")
     if recorded is not None:
         return State(element, f"format {recorded}")
-    return State(element, "every tensor is rounded" if _is_rounded_throughout(graph) else None)
+    return State(element, "what its layers read is rounded" if _is_rounded(graph) else None)
 
 
 def require(state: State, source: str, name: str) -> None:
@@ -115,8 +116,21 @@ def _count(tensors: Iterable[gs.Tensor]) -> Counter[int]:
     return Counter(element for element in map(dtypes.element_type, tensors) if element in _NAMES)
 
 
-def _is_rounded_throughout(graph: gs.Graph) -> bool:
-    elements = {dtypes.element_type(t) for node in walk.nodes(graph) for t in (*node.inputs, *node.outputs)}
-    if dtypes.BFLOAT16 not in elements or dtypes.FLOAT16 in _arithmetic(graph):
+def _is_rounded(graph: gs.Graph) -> bool:
+    """Return whether most dot products read nothing but rounded numbers.
+
+    A model without any has no rounding left to plan, at the cost of all rules of exactness.
+    """
+    if dtypes.FLOAT16 in _arithmetic(graph):
         return False
-    return not RoundingPlan(graph, dtypes.BFLOAT16).roundings
+    layers = [node for node in walk.nodes(graph) if is_dot_product(node)]
+    if layers:
+        return 2 * sum(all(map(_is_bfloat16, node.inputs[:2])) for node in layers) > len(layers)
+    has_bfloat16 = any(map(_has_bfloat16, walk.nodes(graph)))
+    return has_bfloat16 and not RoundingPlan(graph, dtypes.BFLOAT16).roundings
+
+
+def _is_bfloat16(tensor: gs.Tensor) -> bool:
+    if dtypes.is_type(tensor, dtypes.FLOAT):
+        return any(is_upcast(node, dtypes.BFLOAT16) for node in tensor.inputs)
+    return dtypes.is_type(tensor, dtypes.BFLOAT16)

@@ -22,13 +22,13 @@ from transforms.all_codes.integer_layers import is_at_zero
 from transforms.all_codes.recorded_shifts import shifts_within
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.measure_outputs import Score, drags, falls, gain
-from transforms.choose_ranges.output_views import show
 from transforms.choose_ranges.score_model import score_runs
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.lazy_values import constant
 from transforms.graph.number_shapes import NumberShapes
 from transforms.graph.rewire import Insertions
+from transforms.judge.output_views import show
 from transforms.model.copy_graph import copy_graph
 from transforms.run.run_each import run_each
 from transforms.run.run_model import open_model

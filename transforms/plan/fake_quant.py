@@ -9,7 +9,6 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.array_types import QParams
-from ops.formats import BFP, MX
 from ops.integer_blocks import dequantize_blocks, quantize_blocks
 from ops.integers import dequantize, quantize
 from transforms.plan.qdq_writer import on_blocks
@@ -32,18 +31,6 @@ class FakeQuant:
             values = _put(values, step, parameters)
         return values
 
-    def is_separable(self, axis: int, rank: int) -> bool:
-        """Return whether values of a rank are rounded one by one along an axis: no blocks lie along it."""
-        return not any(
-            _block_axis(step, rank) == axis
-            for step, parameters in self.steps
-            if _has_blocks(step, parameters)
-        )
-
-    def cut(self, axis: int, where: slice, rank: int) -> FakeQuant:
-        """Return what is done to a part of values of a rank, along an axis that is separable."""
-        return FakeQuant(tuple((step, _cut(step, found, axis, where, rank)) for step, found in self.steps))
-
 
 def fake_quants(
     plan: QuantizationPlan, ranges: Ranges | None, memory: WeightMemory | None = None
@@ -59,25 +46,6 @@ def fake_quants(
         for node, index, quantization in each_use(plan)
         if quantization.role != BIAS
     }
-
-
-def _has_blocks(step: QuantSpec, parameters: QParams | None) -> bool:
-    return bool(step.block) if parameters is not None else step.format.op in (BFP, MX)
-
-
-def _block_axis(step: QuantSpec, rank: int) -> int:
-    return rank - 1 if step.axis is None else step.axis % rank
-
-
-def _cut(step: QuantSpec, parameters: QParams | None, axis: int, where: slice, rank: int) -> QParams | None:
-    """Return scales and zero points of a part: those of its channels, or of the blocks that lie across it."""
-    if parameters is None or step.axis is None:
-        return parameters
-    scale, zero_point = parameters
-    if step.block:
-        part = (slice(None),) * axis + (where,)
-        return scale[part], zero_point[part]
-    return (scale[where], zero_point[where]) if step.axis % rank == axis else parameters
 
 
 def _put(values: NDArray[np.float32], step: QuantSpec, parameters: QParams | None) -> NDArray[np.float32]:

@@ -27,7 +27,7 @@ from transforms.graph import dtypes, walk
 from transforms.graph.constants import magnitude
 from transforms.graph.moved_axis import MOVES
 from transforms.graph.rewire import STANDARD_DOMAINS
-from transforms.graph.spread import Spread
+from transforms.graph.slots import Spread
 
 _CARRIERS = (
     MOVES

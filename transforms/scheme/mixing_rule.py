@@ -11,11 +11,10 @@ from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme_table import SchemeTable
 from transforms.search.output_metrics import METRICS
-from transforms.search.target import EVALUATE, LATENCY, LOST_TOP1, STRATEGIES, Target
+from transforms.search.target import EVALUATE, LOST_TOP1, STRATEGIES, Target
 from transforms.search.user_metric import split_place
 
 MIXING = "auto_mixed_precision"
-SENSITIVITIES = ("trace", "measured")
 
 TARGETS: Mapping[str, tuple[str, bool]] = {
     "l2_target": ("l2", False),
@@ -57,11 +56,10 @@ class MixingRule(SchemeTable):
     model (see :mod:`transforms.search.user_metric`). ``output_index``: the output that is measured (-1:
     all). ``data_size``: the largest number of samples (0: all).
 
-    How: ``sensitivity`` in one pass (``trace``) or layer by layer (``measured``, by ``metric``: one of
-    METRICS or ``evaluate``; left out, that of the target, SQNR without one); ``strategy`` as in
-    :func:`transforms.search.assign_precision.assign`, ``budget`` with ``bits_target``, the mean of all
-    weights, or ``bytes_target``, of all weights together; ``latency`` as in
-    :func:`transforms.search.assign_by_time.assign_by_time`, by seconds measured on this machine.
+    How: sensitivities are measured by ``metric``, one of METRICS or ``evaluate`` (left out: that of the
+    target, SQNR without one); ``strategy`` as in :func:`transforms.search.assign_precision.assign`,
+    ``budget`` with ``bits_target``, the mean of all weights, or ``bytes_target``, of all weights together;
+    ``latency`` by seconds measured on this machine.
 
     The constructor raises ValueError naming key, value and the legal values, also for keys without effect.
     """
@@ -81,7 +79,6 @@ class MixingRule(SchemeTable):
     evaluate: str = ""
     output_index: int = -1
     data_size: int = 0
-    sensitivity: str = "trace"
     metric: str = ""
     strategy: str = "speed"
     bits_target: float | None = None
@@ -121,14 +118,11 @@ class MixingRule(SchemeTable):
         return "kl" if bound.metric == LOST_TOP1 else bound.metric
 
     def _check_names(self) -> None:
-        refuse_unknown(self.sensitivity, SENSITIVITIES, _place("sensitivity"))
-        refuse_unknown(self.strategy, [*STRATEGIES, LATENCY], _place("strategy"))
+        refuse_unknown(self.strategy, STRATEGIES, _place("strategy"))
         for op in self.target_op_types:
             refuse_unknown(op, DOT_PRODUCTS, _place("target_op_types"))
         if self.metric:
             refuse_unknown(self.metric, [*METRICS, EVALUATE], _place("metric"))
-            if self.sensitivity != "measured":
-                raise ValueError(f"{_place('metric')} goes with sensitivity 'measured'")
 
     def _check_formats(self) -> None:
         apart = self.activation_target or self.weight_target

@@ -1,5 +1,5 @@
-"""Searches over numbers, without a graph: metrics of outputs, targets, knapsack, greedy search.
+"""Searches over numbers, without a graph: metrics of outputs, targets, formats of layers, groups.
 
 Imports no other room. Names: ``output_metrics.METRICS``, ``target.Target``, ``assign_precision.assign``,
-``knapsack.choose_formats``, ``smallest_set``.
+``group_search.add_in_groups``.
 """

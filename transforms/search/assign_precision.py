@@ -1,21 +1,92 @@
 """Choosing formats of layers so that the model as a whole meets a target.
 
-Sensitivities determine the order of trials; only the measured value of the actual mixed model decides whether
-the target holds.
+Errors of single layers determine the order of trials; only the measured value of the actual mixed model
+decides whether the target holds.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 
 from ops.legal_names import refuse_unknown
-from transforms.search.greedy_search import Assignment, Evaluate, GreedySearch, Step, check_options
-from transforms.search.knapsack import Option, Size, choose_formats, least_bits, size_of
-from transforms.search.target import STRATEGIES, Target
+from transforms.search.group_search import add_in_groups
+from transforms.search.target import LATENCY, STRATEGIES, Target
 
-_BISECTIONS = 12
-"""Halvings of the range of budgets: down to a 4096th of it, a fortieth of one layer in a hundred."""
+Choices = Mapping[str, str]
+"""The formats of moved layers, by LayerRule.label; other layers have those of the baseline."""
+
+Evaluate = Callable[[Choices], float]
+"""Returns the metric of the model with these formats."""
+
+Saved = Mapping[tuple[str, str], float]
+"""Seconds that a layer saves in a format, by layer and label, against its format in the baseline."""
+
+_Cost = Callable[[str, str | None], float]
+"""What a layer costs in a format, None for that of the baseline: bits, or seconds."""
+
+_ROUNDING = 1e-12
+"""Sums of a thousand numbers in float64 are exact to this share."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Bits of a layer's weights, and of the activations that it reads for one sample."""
+
+    weight: float
+    activation: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Both together: fewer bits are cheaper."""
+        return self.weight + self.activation
+
+
+@dataclass(frozen=True)
+class Option:
+    """Formats that a layer may have, by their ``label``: the output error that they add, and their size."""
+
+    layer: str
+    label: str
+    error: float
+    size: Size
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for an invalid error."""
+        if not self.error >= 0:
+            place = f"'{self.label}' in layer '{self.layer}'"
+            raise ValueError(f"error of {place} is {self.error}, not 0 or more")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A model that was tried: its metric, its size, and its changes to the last accepted one.
+
+    ``moved``: layers and their formats, None for those of the baseline.
+    """
+
+    moved: tuple[tuple[str, str | None], ...]
+    value: float
+    accepted: bool
+    size: Size
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The chosen formats, with the metric and the size of the model, and those of the baseline.
+
+    ``steps``: all trials in order, the baseline first. ``target``: the bound that ``value`` meets, or None.
+    """
+
+    choices: Choices
+    steps: tuple[Step, ...]
+    baseline: float
+    value: float
+    baseline_size: Size
+    size: Size
+    target: Target | None
 
 
 def assign(
@@ -26,16 +97,19 @@ def assign(
     strategy: str = "speed",
     *,
     budget: float | None = None,
+    saved: Saved | None = None,
     progress: Callable[[Step], None] | None = None,
 ) -> Assignment:
     """Return formats with which the model meets the target; without a target, every layer is moved.
 
-    * ``speed``: starts from the baseline and moves options of least error first, skipping each that breaks
-      the target and going on with the next. Steps double while they hold and are halved if they do not.
-    * ``quality``: starts with every layer at its cheapest option, moves those of most error back until the
-      target holds, and then moves down again every layer that can be: in the end no single move holds.
-    * ``budget``: the least error with weights of ``budget`` bits; if that breaks the target, the least
-      greater budget that meets it.
+    All strategies move options in an order, and skip each with which the target does not hold
+    (:func:`transforms.search.group_search.add_in_groups`):
+
+    * ``speed``: the least error first, from the baseline on;
+    * ``quality``: the same, but all at once first, then as few less as the target requires;
+    * ``budget``: the least error per bit of weights first, as many as a ``budget`` in bits takes, or all of
+      them, then as few less as the target requires;
+    * ``latency``: the least error per second first, of options that save seconds by ``saved``.
 
     ``options`` are the formats that layers may get, ``baseline`` the size of each layer in the formats that
     the target is first checked with. A relative target is relative to the metric of the baseline.
@@ -45,92 +119,157 @@ def assign(
     is missing, too small or without effect, and options of unknown layers or given twice.
     """
     _check(options, baseline, strategy, budget)
+    sizes: dict[tuple[str, str | None], Size] = {(one.layer, one.label): one.size for one in options}
+    sizes |= {(layer, None): size for layer, size in baseline.items()}
 
-    def _rank(option: Option) -> tuple[float, float]:
-        return option.error, option.size.total - baseline[option.layer].total
+    def _bits(layer: str, label: str | None) -> float:
+        return sizes[layer, label].total
 
-    walk = GreedySearch(options, baseline, evaluate, target, progress, _rank)
-    if strategy == "speed":
-        walk.descend(together=target is None)
-    elif strategy == "quality":
-        _from_below(walk)
+    def _weight_bits(layer: str, label: str | None) -> float:
+        return sizes[layer, label].weight
+
+    def _seconds(layer: str, label: str | None) -> float:
+        return -(saved or {}).get((layer, label or ""), 0.0)
+
+    cost = {"budget": _weight_bits, LATENCY: _seconds}.get(strategy, _bits)
+    trials = _Trials(options, sizes, evaluate, target, progress, cost)
+    if strategy in ("budget", LATENCY):
+        order = by_error_per_cost(options, cost)
     else:
-        _within(walk, budget)
-    return walk.result()
+        order = sorted(
+            options, key=lambda one: (one.error, cost(one.layer, one.label) - cost(one.layer, None))
+        )
+    if budget is not None:
+        order = _within(order, trials, budget)
+    elif strategy == "budget" and target is None:
+        raise ValueError("strategy 'budget' needs a budget or a target")
+    add_in_groups(order, trials.holds, together=target is None or strategy in ("quality", "budget"))
+    return trials.result()
 
 
-def cheapest(options: Iterable[Option], baseline: Mapping[str, Size]) -> dict[str, str]:
-    """Return each layer's smallest option; the least error wins a tie."""
-    chosen: dict[str, Option] = {}
-    for option in sorted(options, key=lambda one: (one.size.total, one.error)):
-        if option.size.total < baseline[option.layer].total:
-            chosen.setdefault(option.layer, option)
-    return {layer: option.label for layer, option in chosen.items()}
+def by_error_per_cost(options: Iterable[Option], cost: _Cost) -> list[Option]:
+    """Return the moves of all layers to options of less cost, of rising error per cost saved.
 
-
-def _from_below(walk: GreedySearch) -> None:
-    """Move back as few layers as the target requires, most error first, then down again if possible."""
-    steps = _restorations(walk)
-    low, high = 0, len(steps) - 1  # the last is the baseline, which holds
-    if walk.attempt(steps[0]):
-        return
-    while high - low > 1:
-        middle = (low + high) // 2
-        if walk.attempt(steps[middle]):
-            high = middle
-        else:
-            low = middle
-    while walk.descend():
-        pass
-
-
-def _restorations(walk: GreedySearch) -> list[dict[str, str]]:
-    """Return assignments from every layer's cheapest option to the baseline, the most error restored first.
-
-    A layer goes to its smallest option that is larger and has less error, or else back to the baseline.
+    Each is relative to the one of its layer before, along the lower convex hull of the layer's options: in
+    this order the errors of any prefix are the least of all that save as much. Infinite errors are left out.
     """
-    errors = {(option.layer, option.label): option.error for option in walk.options}
-    choices = cheapest(walk.options, walk.baseline)
-    steps = [choices]
+    by_layer: dict[str, list[Option]] = {}
+    for option in options:
+        if math.isfinite(option.error):
+            by_layer.setdefault(option.layer, []).append(option)
 
-    def _rank(layer: str) -> tuple[float, float]:
-        saved = walk.baseline[layer].total - walk.size_in(choices, layer).total
-        return errors[layer, choices[layer]], -saved
+    def _step(option: Option, now: float, error: float) -> tuple[float, float, Option]:
+        saved = now - cost(option.layer, option.label)
+        return (option.error - error) / saved, -saved, option
 
-    while choices:
-        layer = max(choices, key=_rank)
-        now, error = walk.size_in(choices, layer), errors[layer, choices[layer]]
-        better = [
-            one
-            for one in walk.options
-            if one.layer == layer
-            and one.error < error
-            and now.total < one.size.total < walk.baseline[layer].total
-        ]
-        choices = {one: label for one, label in choices.items() if one != layer}
-        if better:
-            choices[layer] = min(better, key=lambda one: one.size.total).label
-        steps.append(choices)
-    return steps
+    steps: list[tuple[float, float, Option]] = []
+    for layer, own in by_layer.items():
+        now, error = cost(layer, None), 0.0
+        while cheaper := [one for one in own if cost(layer, one.label) < now]:
+            steps.append(min((_step(one, now, error) for one in cheaper), key=_first_two))
+            now, error = cost(layer, steps[-1][2].label), steps[-1][2].error
+    return [option for _, _, option in sorted(steps, key=_first_two)]
 
 
-def _within(walk: GreedySearch, budget: float | None) -> None:
-    """Choose formats for the budget, or for the least greater budget that meets the target."""
-    choose = partial(choose_formats, walk.options, walk.baseline)
-    if budget is None:
-        if walk.target is None:
-            raise ValueError("strategy 'budget' needs a budget or a target")
-        budget = least_bits(walk.options, walk.baseline)
-    if walk.attempt(choose(budget)):
-        return
-    low, high = budget, size_of({}, walk.sizes, walk.baseline).weight
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        choices = choose(middle)
-        if choices == walk.choices or walk.attempt(choices):
-            high = size_of(walk.choices, walk.sizes, walk.baseline).weight
-        else:
-            low = middle
+def least_bits(options: Iterable[Option], baseline: Mapping[str, Size]) -> float:
+    """Return the fewest bits that all weights can take, at any finite error."""
+    least = {layer: size.weight for layer, size in baseline.items()}
+    for option in options:
+        if math.isfinite(option.error):
+            least[option.layer] = min(least[option.layer], option.size.weight)
+    return math.fsum(least.values())
+
+
+class _Trials:
+    """A current assignment, which holds, and the models tried so far."""
+
+    def __init__(
+        self,
+        options: Iterable[Option],
+        sizes: Mapping[tuple[str, str | None], Size],
+        evaluate: Evaluate,
+        target: Target | None,
+        progress: Callable[[Step], None] | None,
+        cost: _Cost,
+    ) -> None:
+        """Evaluate the baseline; TargetError if it breaks the target."""
+        self._layers = [layer for layer, label in sizes if label is None]
+        self._sizes, self._cost = sizes, cost
+        self._evaluate, self._progress = evaluate, progress
+        self._known: dict[frozenset[tuple[str, str]], float] = {}
+        self._steps: list[Step] = []
+        self._order = list(dict.fromkeys(option.layer for option in options))
+        self.choices: dict[str, str] = {}
+        first = self._value({})
+        self._target = target.checked(first) if target else None
+        self._attempt({})
+
+    def holds(self, moved: Iterable[Option]) -> bool:
+        """Evaluate the model with options, the later of a layer if it costs less, and return if it holds."""
+        choices = self.choices_of(moved)
+        return choices == self.choices or self._attempt(choices)
+
+    def choices_of(self, moved: Iterable[Option]) -> dict[str, str]:
+        """Return the choices that options come to."""
+        choices: dict[str, str] = {}
+        for option in moved:
+            if self._cost(option.layer, option.label) < self._cost(option.layer, choices.get(option.layer)):
+                choices[option.layer] = option.label
+        return {layer: choices[layer] for layer in self._order if layer in choices}
+
+    def size(self, choices: Choices) -> Size:
+        """Return the size of all layers with these choices."""
+        present = [self._sizes[layer, choices.get(layer)] for layer in self._layers]
+        weights, activations = (one.weight for one in present), (one.activation for one in present)
+        return Size(math.fsum(weights), math.fsum(activations))
+
+    def result(self) -> Assignment:
+        """Return the current assignment."""
+        first = self._steps[0]
+        value, size = self._value(self.choices), self.size(self.choices)
+        steps = tuple(self._steps)
+        return Assignment(self.choices, steps, first.value, value, first.size, size, self._target)
+
+    def _value(self, choices: Choices) -> float:
+        key = frozenset(choices.items())
+        if key not in self._known:
+            self._known[key] = self._evaluate(dict(choices))
+        return self._known[key]
+
+    def _attempt(self, choices: dict[str, str]) -> bool:
+        value = self._value(choices)
+        accepted = self._target is None or self._target.holds(value)
+        changed = [layer for layer in self._order if choices.get(layer) != self.choices.get(layer)]
+        moved = tuple((layer, choices.get(layer)) for layer in changed)
+        self._steps.append(Step(moved, value, accepted, self.size(choices)))
+        if self._progress:
+            self._progress(self._steps[-1])
+        if accepted:
+            self.choices = choices
+        return accepted
+
+
+def _within(order: Sequence[Option], trials: _Trials, budget: float) -> list[Option]:
+    """Return the first options with which weights keep to a budget, without those that it does not need."""
+
+    def _weight(moved: Iterable[Option]) -> float:
+        return trials.size(trials.choices_of(moved)).weight
+
+    room = budget * (1 + _ROUNDING)
+    least = _weight(order)
+    if least > room:
+        raise ValueError(f"a budget of {budget:.10g} bits cannot be met: the weights take {least:.10g}")
+    count = bisect_left(range(len(order)), True, key=lambda count: _weight(order[:count]) <= room)
+    kept = list(order[:count])
+    for option in sorted(kept, key=lambda one: -one.error):
+        rest = [one for one in kept if one is not option]
+        if _weight(rest) <= room:
+            kept = rest
+    return kept
+
+
+def _first_two(step: tuple[float, float, Option]) -> tuple[float, float]:
+    return step[:2]
 
 
 def _check(
@@ -139,4 +278,10 @@ def _check(
     refuse_unknown(strategy, STRATEGIES, "strategy")
     if budget is not None and strategy != "budget":
         raise ValueError(f"a budget goes with strategy 'budget', not with '{strategy}'")
-    check_options(options, baseline)
+    seen = set()
+    for option in options:
+        if option.layer not in baseline:
+            raise ValueError(f"option '{option.label}': layer '{option.layer}' has no size")
+        if (option.layer, option.label) in seen:
+            raise ValueError(f"option '{option.label}' of layer '{option.layer}' is given twice")
+        seen.add((option.layer, option.label))

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from transforms.search.output_metrics import METRICS, in_words
 
-STRATEGIES = ("speed", "quality", "budget")
-"""How formats are assigned to layers for a target: :func:`transforms.search.assign_precision.assign`."""
-
 LATENCY = "latency"
-"""The strategy that goes by seconds: :func:`transforms.search.assign_by_time.assign_by_time`."""
+"""The strategy that goes by seconds."""
+
+STRATEGIES = ("speed", "quality", "budget", LATENCY)
+"""How formats are assigned to layers for a target: :func:`transforms.search.assign_precision.assign`."""
 
 LOST_TOP1, EVALUATE = "lost_top1", "evaluate"
 """Metrics besides METRICS: :func:`transforms.search.output_metrics.lost_top1`, and the user's function, see
@@ -45,6 +45,12 @@ class Target:
             return self
         limit = reference - self.limit if self.larger_is_better else reference + self.limit
         return dataclasses.replace(self, limit=limit, relative=False)
+
+    def checked(self, baseline: float) -> Target:
+        """Return the target as an absolute bound; TargetError if the value of the baseline breaks it."""
+        bound = self.at(baseline)
+        bound.check(baseline, "the model before anything is moved")
+        return bound
 
     def holds(self, value: float) -> bool:
         """Return whether a value is within the limit, which must not be relative; NaN never is."""

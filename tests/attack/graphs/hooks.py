@@ -40,7 +40,8 @@ class Rounded(Hook):
     That is arithmetic on shapes, found here, and on the way to places, integers and comparisons: which nodes
     these are is what :mod:`transforms.plan.exact_arithmetic` says, and has tests of its own.
 
-    ``halves``: inputs and outputs of the model that are float16: the Casts there are nodes like others.
+    ``halves``: inputs and outputs of the model that are float16: the Casts there are nodes like others, but
+    behind arithmetic on shapes, of which the Cast is a part.
     """
 
     def __init__(self, model: onnx.ModelProto, halves: Collection[str] = ()) -> None:
@@ -48,14 +49,15 @@ class Rounded(Hook):
         lift_constants(loaded)
         exact = exact_arithmetic(loaded)
         self._kept = {_key_of(node) for node in walk.nodes(loaded) if id(node) in exact}
+        self._sizes: set[str] = set()
         self._find_kept(model.graph, set(), set())
-        self._computed = {
+        self._halves = {*halves} - self._sizes
+        self._computed = self._halves | {
             tensor.name
             for node in walk.nodes(loaded)
             if _key_of(node) not in self._kept
             for tensor in node.outputs
-        } | {*halves}
-        self._halves = {*halves}
+        }
 
     def _find_kept(self, graph: onnx.GraphProto, shapes: set[str], constants: set[str]) -> None:
         constants = constants | {tensor.name for tensor in graph.initializer}
@@ -69,6 +71,7 @@ class Rounded(Hook):
             data = [name for name in node.input if name and name not in constants]
             if node.op_type in ("Shape", "Size") or (data and not bodies and set(data) <= shapes):
                 shapes.update(node.output)
+                self._sizes.update(node.output)
                 self._kept.add(_key(node))
         for node in graph.node:
             for attribute in node.attribute:

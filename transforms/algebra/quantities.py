@@ -58,17 +58,34 @@ def square_root(polynomial: Polynomial, tolerance: float) -> Polynomial | None:
     return Polynomial({tuple((symbol, power // 2) for symbol, power in term[0]): np.sqrt(term[1])})
 
 
-def power(polynomial: Polynomial, exponent: float, tolerance: float) -> Polynomial | None:
-    """Return the polynomial raised to 0.5, 1, 2 or 3, or to minus these; None otherwise."""
-    base = square_root(polynomial, tolerance) if abs(exponent) == 0.5 else polynomial
-    if base is not None and exponent < 0:
-        base = inverse(base, tolerance)
-    if base is None or abs(exponent) not in (0.5, 1, 2, 3):
+def quotient(left: Polynomial, right: Polynomial, tolerance: float) -> Polynomial | None:
+    """Return one polynomial divided by another, or None if that is not a polynomial."""
+    divisor = inverse(right, tolerance)
+    return None if divisor is None else left * divisor
+
+
+def power(base: Polynomial, exponent: Polynomial, tolerance: float) -> Polynomial | None:
+    """Return the polynomial raised to the number 0.5, 1, 2 or 3, or to minus these; None otherwise."""
+    number = float(exponent.get(ONE)) if exponent.is_uniform and exponent.terms.keys() == {ONE} else 0.0
+    if abs(number) not in (0.5, 1, 2, 3):
         return None
-    result = base
-    for _ in range(int(abs(exponent)) - 1):
-        result = result * base
+    found = square_root(base, tolerance) if abs(number) == 0.5 else base
+    if found is not None and number < 0:
+        found = inverse(found, tolerance)
+    if found is None:
+        return None
+    result = found
+    for _ in range(int(abs(number)) - 1):
+        result = result * found
     return result
+
+
+def greater(left: Polynomial, right: Polynomial, tolerance: float) -> Polynomial | None:
+    """Return the greater of a variance and 0, which is the variance up to rounding errors; None otherwise."""
+    for one, other in ((left, right), (right, left)):
+        if variance_form(one, tolerance) and not any(map(np.any, other.terms.values())):
+            return one
+    return None
 
 
 def mean(polynomial: Polynomial) -> Polynomial | None:

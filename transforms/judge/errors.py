@@ -1,0 +1,159 @@
+"""Errors of outputs beside the float model, and what one model gains over another, with its uncertainty."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ops.array_types import AnyArray, Feed, Float64Array
+from ops.metrics import sums_of_numbers
+
+WORTH = 0.1
+"""dB that any change has to bring: less cannot be seen on other data."""
+
+MAY_LOSE = 0.5
+"""dB that the worst output may lose: users look at each output, and half a dB is seen by none."""
+
+_VIEW_BIAS = 1.0
+"""dB by which a gain before a saturating function may differ from that of the output, as a standard error.
+
+Views decide where few samples make the gain of the outputs less certain than that."""
+
+_NOT_FINITE = 1e30  # error energy of an output that is not finite, or of another shape
+_EXACT = 1e-12  # share of the signal: what float32 rounding leaves
+
+
+def energies(expected: Feed, found: Feed) -> Float64Array:
+    """Return the squared error of each array of a sample, [arrays]; 0 of those that were not found."""
+    pairs = ((array, found.get(name, array)) for name, array in expected.items())
+    return np.array([_energy(*pair) for pair in pairs], np.float64)
+
+
+def signals(expected: Feed) -> Float64Array:
+    """Return the squares of each array of a sample, [arrays]."""
+    return energies(expected, {name: np.zeros_like(array) for name, array in expected.items()})
+
+
+def _energy(expected: AnyArray, found: AnyArray) -> float:
+    if found.shape != expected.shape:
+        return _NOT_FINITE
+    error = sums_of_numbers(expected, found).error_energy
+    return error if np.isfinite(error) else _NOT_FINITE
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Squared errors of a model beside the ``signal``, both [samples, arrays].
+
+    The first ``count`` arrays are the outputs, the others views: what an output saturates or sums up.
+    """
+
+    errors: Float64Array
+    signal: Float64Array
+    count: int
+
+    @property
+    def decibels(self) -> Float64Array:
+        """The signal-to-noise ratio of each output, pooled over the samples, in dB, [count]; at most 120."""
+        return _decibels(self.signal.sum(0), self.errors.sum(0))[: self.count]
+
+    @property
+    def mean(self) -> float:
+        """The mean over the outputs that hold a signal, in dB."""
+        return _mean(self.decibels)
+
+    def first(self, samples: int) -> Errors:
+        """Return those of the first samples."""
+        return Errors(self.errors[:samples], self.signal[:samples], self.count)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """By how many dB the outputs of a model are better, with the standard error over samples.
+
+    ``worst``: the change of the worst output, also in dB, with its standard error.
+    """
+
+    decibels: float
+    error: float
+    worst: float
+    worst_error: float
+
+    def is_accepted(self, cost: float = WORTH) -> bool:
+        """Return whether the gain is beyond its standard error and ``cost`` in dB, and no output regresses.
+
+        The one rule of all moves, of tuning and of mixed precision.
+        """
+        return self.decibels - self.error > 0 and self.decibels > cost and not self.is_regression
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the worst output is worse by more than ``MAY_LOSE``, and by more than chance."""
+        return self.worst < -max(MAY_LOSE, self.worst_error)
+
+    def __str__(self) -> str:
+        return f"{self.decibels:+.2f} +- {self.error:.2f} dB"
+
+
+def gain(new: Errors, old: Errors) -> Gain:
+    """Return what a model gains over another on the same samples.
+
+    The gain is that in the mean over outputs of errors pooled over samples. Where there are views, it is
+    weighed with that of the views by inverse variances. Standard errors are those of the jackknife over
+    samples (B. Efron, The Jackknife, the Bootstrap and Other Resampling Plans, 1982, equation 3.2), infinite
+    for one sample.
+    """
+    outputs = _gain_of(new, old, slice(new.count))
+    estimates = [outputs]
+    if new.signal.shape[1] > new.count:
+        estimates.append(_gain_of(new, old, slice(new.count, None)))
+    biases = (0.0, _VIEW_BIAS)
+    variances = np.array([max(e, 1e-3) ** 2 + b**2 for (_, e), b in zip(estimates, biases, strict=False)])
+    decibels = float(np.array([d for d, _ in estimates]) @ (1 / variances) / (1 / variances).sum())
+    error = float((1 / variances).sum() ** -0.5) if np.isfinite(variances).all() else np.inf
+    worst = _jackknife([_worst(a, b, new.count) for a, b in _left_out(new, old)])
+    return Gain(decibels, error, _worst(new, old, new.count), worst)
+
+
+def _gain_of(new: Errors, old: Errors, arrays: slice) -> tuple[float, float]:
+    def _of(one: Errors, other: Errors) -> float:
+        signal = one.signal[:, arrays].sum(0)
+        pair = (_decibels(signal, found.errors[:, arrays].sum(0)) for found in (one, other))
+        made, before = pair
+        return _mean(made - before)
+
+    return _of(new, old), _jackknife([_of(*pair) for pair in _left_out(new, old)])
+
+
+def _left_out(new: Errors, old: Errors) -> list[tuple[Errors, Errors]]:
+    """Return both without each of the samples in turn."""
+    rows = np.arange(len(new.errors))
+    return [(_without(new, rows != row), _without(old, rows != row)) for row in rows if len(rows) > 1]
+
+
+def _without(one: Errors, kept: AnyArray) -> Errors:
+    return Errors(one.errors[kept], one.signal[kept], one.count)
+
+
+def _jackknife(values: list[float]) -> float:
+    if len(values) < 2:
+        return float("inf")
+    return float(np.sqrt((len(values) - 1) * np.var(values)))
+
+
+def _worst(new: Errors, old: Errors, count: int) -> float:
+    made, before = (np.nan_to_num(one.decibels, nan=np.inf) for one in (new, old))
+    if not np.isfinite(made.min(initial=np.inf)) or not np.isfinite(before.min(initial=np.inf)):
+        return 0.0
+    return float(made.min() - before.min())
+
+
+def _decibels(signal: Float64Array, errors: Float64Array) -> Float64Array:
+    with np.errstate(all="ignore"):
+        return np.where(signal > 0, 10 * np.log10(signal / np.maximum(errors, _EXACT * signal)), np.nan)
+
+
+def _mean(values: Float64Array) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else 0.0

@@ -1,0 +1,97 @@
+"""The judge of quantized models: samples, what the float model makes of them, and errors of other models.
+
+Samples are the first of the data, at most ``MOST_SAMPLES``. They form two folds in turn, as calibration keeps
+statistics of: a model with ranges from one fold is judged on the other, so that no sample judges ranges that
+it has given (two-fold cross-validation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Feed, Float64Array
+from transforms.judge.errors import Errors, energies, signals
+from transforms.judge.reference import Reference, Sample
+from transforms.run.run_each import run_each
+from transforms.run.run_model import open_model
+from transforms.runtime.session import RunOptions
+
+MOST_SAMPLES = 32
+"""Samples that models are compared on: the standard error of the gain of a dB or more is below 0.2 then."""
+
+FEWEST = 2
+"""Samples without which nothing is judged: one has no standard error."""
+
+Run = Callable[[Feed], Feed]
+
+
+class Judge:
+    """Runs models on samples that the float model was run on.
+
+    ``reference``: the runs of the float model; ``samples``: how many of the feeds models are judged on.
+    """
+
+    def __init__(self, graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions | None = None) -> None:
+        """Take a float model and feeds; nothing is run yet, and the graph may be changed afterwards."""
+        self.reference = Reference(graph, feeds[:MOST_SAMPLES], run)
+        self.count = len(self.reference.feeds)
+        self.run = run
+        self._signal: dict[int, Float64Array] = {}
+
+    def rewritten(self, graph: gs.Graph) -> Judge:
+        """Return the judge of another form of the float model, on the same samples."""
+        if self.reference.is_of(graph):
+            return self
+        return Judge(graph, self.reference.feeds, self.run)
+
+    @property
+    def can_judge(self) -> bool:
+        """Whether there are enough samples, and outputs of a floating type."""
+        return self.count >= FEWEST and bool(self.reference.outputs)
+
+    @property
+    def shown(self) -> list[str]:
+        """The names of the tensors that are compared; those that are no outputs have to be made outputs."""
+        return self.reference.shown
+
+    def errors(self, run_of_fold: Callable[[int], Run], count: int | None = None) -> Errors:
+        """Return the errors over the first samples: those of a fold by what is made for that fold."""
+        samples = self.reference.samples(self.count if count is None else min(count, self.count))
+        runs = {fold: run_of_fold(fold) for fold in dict.fromkeys(sample.fold for sample in samples)}
+
+        def _of(sample: Sample) -> Float64Array:
+            return energies(sample.expected, runs[sample.fold](sample.feed))
+
+        return self._made(samples, list(run_each(_of, samples, self.run)))
+
+    def errors_of(
+        self, graph: gs.Graph, count: int | None = None, shifts: Mapping[str, float] | None = None
+    ) -> Errors:
+        """Return the errors of a quantized model, which may not be used afterwards.
+
+        ``shifts``: by how much tensors are less than in the float model.
+        """
+        run = self.opened(graph, shifts)
+        return self.errors(lambda _: run, count)
+
+    def opened(self, graph: gs.Graph, shifts: Mapping[str, float] | None = None) -> Run:
+        """Return what runs a quantized model, which may not be used afterwards; it makes what is compared."""
+        self.reference.show(graph)
+        model, shown = open_model(graph, self.reference.options), self.shown
+        back = {name: np.float32(shift) for name, shift in (shifts or {}).items() if name in shown}
+
+        def _run(feed: Feed) -> Feed:
+            made = model.run(feed)
+            return {**made, **{name: made[name] + shift for name, shift in back.items() if name in made}}
+
+        return _run
+
+    def _made(self, samples: Sequence[Sample], errors: Sequence[Float64Array]) -> Errors:
+        for place, sample in enumerate(samples):
+            if place not in self._signal:
+                self._signal[place] = signals(sample.expected)
+        signal = np.array([self._signal[place] for place in range(len(samples))])
+        return Errors(np.array(errors), signal, len(self.reference.outputs))

@@ -1,0 +1,131 @@
+"""What the float model makes of samples: each is run once, for all uses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Feed
+from transforms.graph.number_shapes import NumberShapes, judged_tensors
+from transforms.judge.output_views import FEW, show, views_of
+from transforms.model.copy_graph import copy_graph
+from transforms.run.instrumented_model import InstrumentedModel
+from transforms.run.kept_arrays import KeptArrays
+from transforms.run.run_each import run_each, with_bounded_memory, with_resting_threads
+from transforms.run.tensor_watch import See
+from transforms.runtime.session import RunOptions
+from transforms.search.output_metrics import is_float_array
+
+_UNPACKED = 8
+"""Samples up to which weights are not put in order for the kernels, which takes as long as it saves."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample, the fold that it belongs to, and what the float model makes of it."""
+
+    fold: int
+    feed: Feed
+    expected: Feed
+
+
+class Reference:
+    """Runs a float model on samples, on as many as are asked for."""
+
+    def __init__(self, graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions | None) -> None:
+        """Take samples, which form two folds in turn; run none yet. The graph may be changed afterwards."""
+        self._graph, self._run = copy_graph(graph), run
+        self.feeds, self.options = feeds, _options(feeds, run)
+        self._judged, self._views = _compared(graph)
+        self._kept, self._made = KeptArrays(), dict[int, Feed]()
+        self._model: InstrumentedModel[str] | None = None
+
+    def watch(self, names: Collection[str], see: See, most: int) -> None:
+        """Let tensors of the main graph go to a function while the first samples are run, ``most`` at most.
+
+        Samples that were run before are run again.
+        """
+        for _ in islice(self.watched(names, see), most):
+            pass
+
+    def watched(self, names: Collection[str], see: See) -> Iterator[Feed]:
+        """Yield what the model makes of as many of them as are asked for: the outputs with their views."""
+        model = self._open(names)
+        for place, feed in enumerate(self.feeds):
+            made = self._kept.keep(model.run(feed, see=see))
+            self._made.setdefault(place, made)
+            yield made
+
+    def is_of(self, graph: gs.Graph) -> bool:
+        """Return whether another form of the graph shows the same tensors beside its outputs."""
+        return _compared(graph) == (self._judged, self._views)
+
+    @property
+    def views(self) -> list[str]:
+        """The names of tensors that tell more than the outputs do (:mod:`output_views`)."""
+        first = self._first()
+        return [name for name, output in self._views.items() if not output or np.size(first[output]) < FEW]
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the outputs of a floating type.
+
+        Where numbers decide how many rows an output has, those of what it is made of before.
+        """
+        return [name for name in self._floats() if name in self._judged]
+
+    @property
+    def shown(self) -> list[str]:
+        """The names of these outputs, and after them of their views."""
+        outputs, views = self.outputs, set(self.views)
+        return [*outputs, *(name for name in self._floats() if name in views and name not in outputs)]
+
+    def show(self, graph: gs.Graph) -> None:
+        """Make what is compared and is no output of the model an output of another form of it, in place."""
+        ends = {tensor.name for tensor in self._graph.outputs}
+        inner = [name for name in dict.fromkeys((*self.outputs, *self.views)) if name not in ends]
+        show(graph, inner)
+
+    def samples(self, count: int) -> list[Sample]:
+        """Return the first samples, run as far as they were not."""
+        rest = [place for place in range(len(self.feeds[:count])) if place not in self._made]
+        if rest:
+            model = self._model or self._open()
+            feeds = [self.feeds[place] for place in rest]
+            runs = run_each(lambda feed: self._kept.keep(model.run(feed)), feeds, self._run)
+            self._made.update(zip(rest, runs, strict=True))
+        self._model = None
+        names, pairs = self.shown, enumerate(self.feeds[:count])
+        return [Sample(i % 2, feed, {name: self._made[i][name] for name in names}) for i, feed in pairs]
+
+    def _floats(self) -> list[str]:
+        return [name for name, array in self._first().items() if is_float_array(array)]
+
+    def _first(self) -> Feed:
+        if not self._made:
+            self._model = self._open()
+            self._made[0] = self._kept.keep(self._model.run(self.feeds[0]))
+        return self._made[0]
+
+    def _open(self, watched: Collection[str] = ()) -> InstrumentedModel[str]:
+        ends = (tensor.name for tensor in self._graph.outputs)
+        shown = dict.fromkeys((*ends, *self._judged, *self._views))
+        options = replace(self.options, blocked=not watched)  # what is seen of blocks is brought out of them
+        return InstrumentedModel[str](self._graph, shown, options, watched=watched)
+
+
+def _compared(graph: gs.Graph) -> tuple[list[str], dict[str, str]]:
+    """Return the names of tensors that stand for the outputs, and the views beside them."""
+    shapes = NumberShapes(graph)
+    judged = list(dict.fromkeys(chain(*judged_tensors(graph, shapes=shapes).values())))
+    return judged, {name: output for name, output in views_of(graph).items() if name not in shapes.names}
+
+
+def _options(feeds: Sequence[Feed], run: RunOptions | None) -> RunOptions:
+    """Return how models are run on samples."""
+    resting = replace(with_resting_threads(run), simulate=True, prepack=len(feeds) > _UNPACKED)
+    return with_bounded_memory(resting, feeds)
