@@ -119,8 +119,10 @@ def test_layers_import_only_layers_below() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "transforms").glob("*.py")), ids=lambda path: path.stem)
 def test_files_at_the_top_are_rewrites(path: Path) -> None:
-    """Each has a function of its own name, or that of a package; model_io loads and saves."""
-    if path.stem in ("__init__", "model_io"):
+    """Each has a function of its own name, or that of a package; model_io loads and saves, and
+    runtime_workarounds has several.
+    """
+    if path.stem in ("__init__", "model_io", "runtime_workarounds"):
         return
     names = set[str]()
     for node in ast.parse(path.read_text()).body:

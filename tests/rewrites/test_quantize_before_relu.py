@@ -17,7 +17,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph import walk
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.quantize_before_relu import quantize_before_relu
+from transforms.runtime_workarounds import quantize_before_relu
 from transforms.scheme import Scheme, preset
 
 RANDOM = np.random.default_rng(5)

@@ -15,8 +15,7 @@ from transforms.calibrate.calibration import options_of
 from transforms.graph import walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.plan.bias_correction import corrected_inputs
-from transforms.plan.qparams import WEIGHTED, weighed_inputs
-from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.quantization_plan import WEIGHTED, QuantizationPlan, weighed_inputs
 from transforms.run.feeds import Feeds, Source, open_feeds
 from transforms.run.samples import ImageOptions
 from transforms.run.workers import Workers

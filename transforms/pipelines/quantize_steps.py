@@ -19,9 +19,6 @@ from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.some_names import some_names
 from transforms.insert_qdq import insert_qdq, raise_opset
-from transforms.leave_out_biases import leave_out_biases
-from transforms.leave_out_pool_attributes import leave_out_pool_attributes
-from transforms.leave_out_zero_points import leave_out_zero_points
 from transforms.lift_constants import lift_constants
 from transforms.lower_opset import lower_opset
 from transforms.model import provenance
@@ -33,14 +30,18 @@ from transforms.pipelines.prepare import note_mended, prepare
 from transforms.plan.node_formats import FormatTable
 from transforms.plan.qparams import Ranges
 from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
-from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.saturated_constants import saturated_constants
+from transforms.plan.quantization_plan import QuantizationPlan, saturated_constants
 from transforms.plan.scheme_targets import SchemeTargets, Targets
 from transforms.plan.tensor_grids import TensorGrid
 from transforms.plan.weight_cache import WeightMemory
 from transforms.qdq_to_cast import qdq_to_cast
-from transforms.quantize_before_relu import quantize_before_relu
-from transforms.requantize_captured import requantize_captured
+from transforms.runtime_workarounds import (
+    leave_out_biases,
+    leave_out_pool_attributes,
+    leave_out_zero_points,
+    quantize_before_relu,
+    requantize_captured,
+)
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO

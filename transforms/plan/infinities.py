@@ -1,7 +1,9 @@
-"""Infinities that mean something: where one is told from a large number, it has to stay infinite.
+"""Tensors that may hold infinities, and those of them whose infinities mean something.
 
-A row of scores that is masked whole becomes NaN in a Softmax, which IsNaN finds and a Where replaces; a row
-of large numbers becomes a row of equal shares. What tells an infinity from a number:
+A block shares one exponent, and an infinity leaves it none: all of its numbers become NaN. A float type of
+our operators makes an infinity its largest number. That does no harm unless something tells the two apart: a
+row of scores that is masked whole becomes NaN in a Softmax, which IsNaN finds and a Where replaces; a row of
+large numbers becomes a row of equal shares. What tells an infinity from a number:
 
 * IsInf, and IsNaN of what an infinity becomes NaN in;
 * comparisons, and choices by size: Max, Min, ReduceMax, ReduceMin, ArgMax, ArgMin, TopK, Hardmax;
@@ -16,7 +18,7 @@ where they become NaN, in a Softmax or a difference.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -26,7 +28,20 @@ from transforms.graph.constants import magnitude
 from transforms.graph.moved_axis import MOVES
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.slots import Spread
-from transforms.plan.infinite_tensors import ADDED, carries, filled_with_infinity, is_infinite
+
+_CARRIERS = (
+    MOVES
+    | frozenset({"Add", "Sub", "Sum", "Mean", "CumSum", "Mul", "Div", "Pow", "Neg", "Abs"})
+    | {"Where", "Min", "Max", "Clip", "Relu", "LeakyRelu", "PRelu", "TopK"}
+    | {"Exp", "Log", "LogSoftmax", "Softplus", "Sqrt", "Floor", "Ceil", "Round"}
+    | {"ReduceMax", "ReduceMin", "ReduceSum", "ReduceLogSumExp", "MaxPool", "GlobalMaxPool"}
+    | {"ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceProd"}
+    | {"Cast", "CastLike", "Trilu", "Tile", "Pad", "ScatterND", "ScatterElements", "GatherND"}
+    | {"GatherElements", "Compress", "ReverseSequence", "DepthToSpace", "SpaceToDepth"}
+    | {"SequenceConstruct", "SequenceInsert", "SequenceAt", "ConcatFromSequence", "SplitToSequence"}
+)
+_ADDED = 2
+"""The input of a Gemm that is added to the product."""
 
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 _BY_SIZE = frozenset({"Max", "Min", "ReduceMax", "ReduceMin", "ArgMax", "ArgMin", "TopK", "Hardmax"})
@@ -40,6 +55,16 @@ _HALF = 2.0**127
 """The least number that is infinite in float32 once it is added to itself."""
 
 _LARGEST_FLOAT16 = 65504.0
+
+
+def infinite_tensors(graph: gs.Graph) -> set[int]:
+    """Return the ids of the tensors of a graph and its bodies to which stored infinities are carried.
+
+    That goes by moves, sums, products of single numbers, functions that are infinite where these are, and
+    choices, through control flow, and ends at all other operators.
+    """
+    sources = [*filter(is_infinite, walk.constants(graph)), *_filled(graph)]
+    return {*Spread(graph, _carries).onwards(sources)} if sources else set()
 
 
 def meant_infinities(graph: gs.Graph, *, computed: bool = False) -> dict[int, gs.Tensor]:
@@ -57,47 +82,76 @@ def meant_infinities(graph: gs.Graph, *, computed: bool = False) -> dict[int, gs
     return found
 
 
+def is_infinite(tensor: gs.Tensor) -> bool:
+    """Return whether a tensor is a constant that holds an infinity."""
+    if not isinstance(tensor, gs.Constant) or dtypes.is_discrete(tensor):
+        return False
+    values = np.asarray(tensor.values)
+    return values.dtype.kind == "f" and has_infinity(values)
+
+
+def has_infinity(values: np.ndarray) -> bool:
+    """Return whether an array of floats holds an infinity, beside NaN or not."""
+    if not values.size:
+        return False
+    low, high = np.fmin.reduce(values, axis=None), np.fmax.reduce(values, axis=None)  # which ignore NaN
+    return bool(np.isinf(low) or np.isinf(high))
+
+
+def _carries(node: gs.Node, index: int) -> bool:
+    """Return whether what a node makes may be infinite if what it reads as an input is."""
+    if node.domain not in STANDARD_DOMAINS or dtypes.is_discrete(node.inputs[index]):
+        return False
+    return node.op in _CARRIERS or (node.op == "Gemm" and index == _ADDED)
+
+
+def _filled(graph: gs.Graph) -> Iterator[gs.Tensor]:
+    """Yield what nodes fill with a stored infinity."""
+    for node in walk.nodes(graph):
+        if node.op == "ConstantOfShape" and node.domain in STANDARD_DOMAINS:
+            value = node.attrs.get("value")
+            if value is not None and is_infinite(value):
+                yield node.outputs[0]
+
+
 class _Meant:
     """Where infinities of a graph come from, and where they are told from numbers."""
 
     def __init__(self, graph: gs.Graph) -> None:
-        """Find all places where an infinity could be told from a number."""
-        self._graph, self._spread = graph, Spread(graph, carries)
+        self._graph, self._spread = graph, Spread(graph, _carries)
         guarded = [node.inputs[0] for node in walk.nodes(graph) if node.op == "IsNaN"]
         self._guarded = Spread(graph, _carries_nan).backwards(guarded) if guarded else {}
         self._edges = [
-            (node, index)
+            (node, tensor)
             for node in walk.nodes(graph)
             if node.domain in STANDARD_DOMAINS
-            for index, tensor in enumerate(node.inputs)
+            for tensor in node.inputs
             if not (tensor.is_empty() or dtypes.is_discrete(tensor))
         ]
 
     def stored(self) -> dict[int, gs.Tensor]:
         """Return the tensors between stored infinities and where these are told from numbers."""
-        ends = [node.inputs[index] for node, index in self._edges if self._tells(node)]
-        before = self._spread.backwards(ends)
+        telling = [(node, tensor) for node, tensor in self._edges if self._tells(node)]
+        before = self._spread.backwards(tensor for _, tensor in telling)
         sources = [one for one in before.values() if is_infinite(one)]
-        sources += (one for one in filled_with_infinity(self._graph) if id(one) in before)
+        sources += (one for one in _filled(self._graph) if id(one) in before)
         reached = self._spread.onwards(sources)
-        return self._between(
-            reached,
-            [
-                node.inputs[index]
-                for node, index in self._edges
-                if id(node.inputs[index]) in reached and self._tells(node)
-                if node.op not in _SOFTMAX or self._is_before_nan(node) or may_fill_a_row(node, reached)
-            ],
+        ends = (
+            tensor
+            for node, tensor in telling
+            if id(tensor) in reached
+            if node.op not in _SOFTMAX or self._is_before_nan(node) or _may_fill_a_row(node, reached)
         )
+        return self._between(reached, ends)
 
     def computed(self) -> dict[int, gs.Tensor]:
         """Return the tensors between infinities that a run brings and where the model expects them."""
-        ends = [node.inputs[index] for node, index in self._edges if self._expects(node)]
+        ends = [tensor for node, tensor in self._edges if self._expects(node)]
         before = self._spread.backwards(ends)
         sources = [one for one in before.values() if self._may_become_infinite(one)]
         return self._between(self._spread.onwards(sources), ends)
 
-    def _between(self, reached: dict[int, gs.Tensor], ends: list[gs.Tensor]) -> dict[int, gs.Tensor]:
+    def _between(self, reached: dict[int, gs.Tensor], ends: Iterable[gs.Tensor]) -> dict[int, gs.Tensor]:
         before = self._spread.backwards(one for one in ends if id(one) in reached)
         return {key: tensor for key, tensor in before.items() if key in reached}
 
@@ -109,7 +163,7 @@ class _Meant:
         """Return whether a node is one by which a model shows that it expects infinities."""
         constants = [one for one in node.inputs if isinstance(one, gs.Constant)]
         if node.op in _COMPARISONS:
-            return any(magnitude(one.values) >= _LARGEST_FLOAT16 for one in constants if _is_float(one))
+            return any(_is_float(one) and magnitude(one.values) >= _LARGEST_FLOAT16 for one in constants)
         makes_nan = node.op in _SOFTMAX or (node.op == "Sub" and not constants)
         return node.op == "IsInf" or (makes_nan and self._is_before_nan(node))
 
@@ -128,28 +182,23 @@ class _Meant:
         return node.op in _MAKERS or (node.op == "Div" and not isinstance(node.inputs[1], gs.Constant))
 
 
-def may_fill_a_row(softmax: gs.Node, infinite: dict[int, gs.Tensor]) -> bool:
+def _may_fill_a_row(softmax: gs.Node, infinite: dict[int, gs.Tensor]) -> bool:
     """Return whether a row of a Softmax may be all infinite, or hold a positive infinity.
 
     ``infinite``: the tensors, by id, that may hold infinities. Not if these are all in one constant that
     sums add, and that leaves a number in each of its rows along the last axis.
     """
-    constants: list[gs.Constant] = []
-    for tensor in _summands(softmax.inputs[0]):
-        if isinstance(tensor, gs.Constant):
-            constants += [tensor] if is_infinite(tensor) else []
-        elif id(tensor) in infinite:
-            return True
-    rank = len(softmax.inputs[0].shape) if softmax.inputs[0].shape is not None else 0
-    is_last = softmax.attrs.get("axis", -1) in (-1, rank - 1)
-    if len(constants) != 1 or not is_last:
+    summands = list(_summands(softmax.inputs[0]))
+    if any(id(one) in infinite for one in summands if not isinstance(one, gs.Constant)):
         return True
-    values = constants[0].values
+    constants = [one.values for one in summands if is_infinite(one)]
+    rank = len(softmax.inputs[0].shape) if softmax.inputs[0].shape is not None else 0
+    if len(constants) != 1 or softmax.attrs.get("axis", -1) not in (-1, rank - 1):
+        return True
+    (values,) = constants
     if not values.ndim or values.shape[-1] == 1:
         return True
-    return bool(
-        (values.min(-1) == np.inf).any() or (values.max(-1) == -np.inf).any() or np.isposinf(values).any()
-    )
+    return bool((values.max(-1) == -np.inf).any() or np.isposinf(values).any())
 
 
 def _summands(tensor: gs.Tensor) -> Iterator[gs.Tensor]:
@@ -162,8 +211,8 @@ def _summands(tensor: gs.Tensor) -> Iterator[gs.Tensor]:
             yield one
         elif node.op == "Add":
             waiting += node.inputs
-        elif node.op == "Gemm" and len(node.inputs) > ADDED and node.attrs.get("beta", 1.0) > 0:
-            waiting.append(node.inputs[ADDED])
+        elif node.op == "Gemm" and len(node.inputs) > _ADDED and node.attrs.get("beta", 1.0) > 0:
+            waiting.append(node.inputs[_ADDED])
         else:
             yield one
 
