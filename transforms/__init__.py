@@ -50,7 +50,8 @@ Quantize, by a plan of the room plan:
     ``fold_relu``              removes a Relu or Clip that the quantization after it applies already
     ``runtime_workarounds``    what ONNX Runtime gets wrong or computes in float: quantize_before_relu,
                                requantize_captured, leave_out_zero_points, leave_out_pool_attributes,
-                               leave_out_biases, leave_float
+                               leave_out_biases
+    ``leave_float``            leaves a node of a quantized model in float
     ``part_biases``            numbers of biases that mask are added after the layer, in float
     ``write_matmul_nbits``     writes products with integers in blocks as ONNX Runtime's MatMulNBits
 

@@ -50,7 +50,8 @@ def _rooms(best: Best) -> Iterator[tuple[str, Scheme]]:
                 _methods(best.scheme, WIDE, [name for group in groups for name in group]),
             )
     if beyond := form.model.reaching_beyond():
-        yield f"{len(beyond)} tensors {EXTRAPOLATED}", _methods(best.scheme, EXTRAPOLATED, beyond)
+        words = "1 tensor" if len(beyond) == 1 else f"{len(beyond)} tensors"
+        yield f"{words} {EXTRAPOLATED}", _methods(best.scheme, EXTRAPOLATED, beyond)
 
 
 def _methods(scheme: Scheme, method: str, names: list[str]) -> Scheme:
