@@ -9,8 +9,8 @@ from transforms.calibrate.calibrate import calibrate
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.plan.quantization_plan import QuantizationPlan
 
-_FLOAT16 = "float16"
-_LARGEST = ops.get_format(_FLOAT16).highest
+FLOAT16 = "float16"
+_LARGEST = ops.get_format(FLOAT16).highest
 _HEADROOM = 4.0
 """How many times as large numbers may be that the samples do not have."""
 
@@ -29,7 +29,7 @@ def large_tensors(
 
     Raises as :func:`transforms.calibrate.calibrate.calibrate` does.
     """
-    halves = rounded(plan, _FLOAT16)
+    halves = rounded(plan, FLOAT16)
     if not halves:
         return [], []
     seen = calibrate(graph, halves, data.feeds(graph), run=data.run, workers=data.workers).observed

@@ -17,7 +17,7 @@ from transforms.graph.some_names import some_names
 from transforms.judge.budget import Budget, too_large
 from transforms.judge.first_samples import FirstSamples
 from transforms.judge.judge import MOST_SAMPLES, Judge
-from transforms.moves.float16_range import large_tensors, rounded
+from transforms.moves.float16_range import FLOAT16, large_tensors, rounded
 from transforms.moves.float_tensors import (
     FINE,
     PRICE_WITHOUT_RANGES,
@@ -32,6 +32,7 @@ from transforms.moves.outliers import try_channels, try_outliers
 from transforms.moves.record import Record
 from transforms.moves.settings import try_room, try_settings
 from transforms.pipelines.quantize_steps import Quantized, make_plan, move_named_outliers
+from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
@@ -152,10 +153,10 @@ class _Decision:
         best = Best(form, Budget(sys.maxsize), self._record)
         if beyond:
             try_given_tensors(best, beyond, PRICE_WITHOUT_RANGES)
-        try_float_tensors(best, PRICE_WITHOUT_RANGES, FINE if near or beyond else USELESS)
+        try_float_tensors(best, PRICE_WITHOUT_RANGES, FINE if rounded(plan, FLOAT16) else USELESS)
         return best.scheme
 
-    def _plan_of(self, graph: gs.Graph, scheme: Scheme):  # type: ignore[no-untyped-def]
+    def _plan_of(self, graph: gs.Graph, scheme: Scheme) -> QuantizationPlan:
         named = (
             self._targets if scheme.tensors == self._asked.tensors else self._targets.naming(graph, scheme)
         )
