@@ -264,8 +264,7 @@ def test_quantizing_shifts_what_the_outputs_want() -> None:
         done = quantize_graph(graph, preset("A8W8").with_(all_codes=codes), CalibrationData(DATA))
         errors[codes] = OutputError(graph_proto.import_model(NET), DATA).each(graph).relative
         assert bool(recorded_shifts(graph)) == (codes == "added") and _without_zero_points(graph)
-        assert done.codes.startswith("All codes of int8 used: ") == (codes == "added")
-        assert ("Pads, Adds and Subs added" in done.codes) == (codes == "added")
+        assert bool(done.shifted) == (codes == "added")
     assert errors["added"] < 0.8 * errors["off"]
     assert errors["padded"] == errors["free"] == errors["off"]
 

@@ -5,7 +5,6 @@ Oracles: the float model on unseen samples; errors of settings that are given, b
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -55,15 +54,3 @@ def test_limits_are_known_with_and_without_a_cache(tmp_path: Path) -> None:
         found, taken = calibrate_cached(path, GATE, ["h", "y"], gate_feeds(), options)
         assert taken == known and within_limits(found)
         assert found.observed["h"].ends == made.observed["h"].ends
-
-
-def test_entries_without_ends_are_measured_again(tmp_path: Path) -> None:
-    """As those of earlier versions are."""
-    path, options = tmp_path / "ranges.json", CalibrationOptions("Extrapolated")
-    calibrate_cached(path, GATE, ["h", "y"], gate_feeds(), options)
-    content = json.loads(path.read_text())
-    for tensors in content["entries"].values():
-        del tensors["h"]["ends"]
-    path.write_text(json.dumps(content))
-    assert calibrate_cached(path, GATE, ["h", "y"], gate_feeds(), options)[1] == 1
-    assert calibrate_cached(path, GATE, ["h", "y"], gate_feeds(), options)[1] == 2

@@ -27,7 +27,8 @@ from transforms.scheme import preset
 def _quantized(codes: str, data: CalibrationData | None = None, **more: object) -> tuple[gs.Graph, Quantized]:
     graph = graph_proto.import_model(PADDED)
     scheme = preset("A8W8").with_(
-        all_codes=codes, calibrate_method="MinMax", correct_biases=False, tensors={"y": "float32"}
+        **{"all_codes": codes, "calibrate_method": "MinMax", "correct_biases": False, "per_channel": True},
+        **{"keep_float": False, "move_outliers": False, "tensors": {"y": "float32"}},
     )  # the rounding of the output itself is the largest error otherwise
     return graph, quantize_graph(graph, scheme, data or CalibrationData(PADDED_DATA), **more)  # type: ignore[arg-type]
 

@@ -152,7 +152,7 @@ def test_16_bits_leave_room_for_samples_that_were_not_seen(config: str) -> None:
         extremes = quantized(model, scheme.with_(calibrate_method="MinMax"), samples(8, 1))[0]
         gains.append(ratio(model, made, unseen) - ratio(model, extremes, unseen))
     assert min(gains) > 0
-    assert np.mean(gains) > 6
+    assert np.mean(gains) > 4
 
 
 @pytest.mark.parametrize("config", ("A16W8", "U16S8"))

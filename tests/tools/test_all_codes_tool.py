@@ -41,7 +41,7 @@ def _with_data(files: dict[str, str], *more: str) -> int:
 @pytest.mark.usefixtures("costs_here")
 def test_a_shifted_file_is_tuned_and_compared(files: dict[str, str], capsys: pytest.CaptureFixture) -> None:
     assert _with_data(files) == 0
-    assert "All codes of int8 used: 4 tensors without negative numbers; 3 Pads" in capsys.readouterr().out
+    assert "4 tensors without negative numbers" in capsys.readouterr().out
     graph = model_io.load(files["int8"])
     assert {"x", "c1", "r1"} <= recorded_shifts(graph).keys()
     pair = ["--float", files["float"], "--quantized", files["int8"], "--data", files["data"]]

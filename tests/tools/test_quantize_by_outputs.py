@@ -74,7 +74,10 @@ def test_fast_is_the_way_of_a_named_method(folder: Path) -> None:
         onnx.load(_quantize(folder, "--config", "W4A8", *options))
         for options in (["--fast"], ["--set", "weight_method=MSE", "--set", "equalize_layers=false"])
     )
-    assert fast.graph.initializer == named.graph.initializer
+    weights = [
+        [one for one in model.graph.initializer if one.name.startswith("w")] for model in (fast, named)
+    ]
+    assert weights[0] == weights[1] and weights[0]
 
 
 def test_poor_outputs_are_said_with_the_preset_that_tunes(

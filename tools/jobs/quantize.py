@@ -52,7 +52,7 @@ def quantize_file(job: QuantizeJob) -> bool:
 
 def _quantize_file(job: QuantizeJob, workers: Workers | None) -> bool:
     asked = quantization_scheme(job)
-    scheme = asked.by_rule().with_(move_outliers=False) if job.fast else asked
+    scheme = asked.by_rule() if job.fast else asked
     if job.print_config:
         print(scheme.to_toml(), end="")
     if not job.input:

@@ -62,7 +62,8 @@ def quantize_graph(
     _refuse_other_steps(scheme)
     done = Quantized(grids=[] if keep_grids else None)
     if fixed:
-        scheme = scheme.by_rule().with_(move_outliers=False)
+        corrected = scheme.correct_biases is True or (data is not None and scheme.correct_biases is not False)
+        scheme = scheme.by_rule().with_(correct_biases=corrected)
     scheme = scheme.with_(equalize_layers=scheme.equalizes_by_rule)
     targets = prepare_for(graph, scheme, done)
     targets.fixed = fixed or FixedGrids()

@@ -222,7 +222,7 @@ class Scheme:
 
     @property
     def equalizes_by_rule(self) -> bool:
-        """Whether layers are equalized unless outputs say no: powers of two gain most by it."""
+        """Whether layers are equalized: by rule with scales that are powers of two, which gain most by it."""
         return self.equalize_layers is True or (self.equalize_layers == AUTO and self.scale == POWER_OF_TWO)
 
     def by_rule(self) -> Scheme:
@@ -234,6 +234,7 @@ class Scheme:
             correct_biases=self.correct_biases is not False,
             equalize_layers=self.equalizes_by_rule,
             all_codes=OFF,
+            move_outliers=False,
             keep_float=False,
         )
 
