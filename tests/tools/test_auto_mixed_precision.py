@@ -87,8 +87,8 @@ def again(folder: Path, data: bool = True) -> None:
     entries = {entry.key: entry.value for entry in first.metadata_props}
     (folder / "scheme.toml").write_text(entries[provenance.PREFIX + "scheme"])
     given = ["--input", str(folder / "float.onnx"), "--output", str(folder / "again.onnx")]
-    given += ["--config", str(folder / "scheme.toml"), "--fast"]
-    given += ["--data", str(folder / "data")] if data else []
+    given += ["--config", str(folder / "scheme.toml")]
+    given += ["--fast", "--data", str(folder / "data")] if data else []
     assert quantize.main(given) == 0
     assert onnx.load(folder / "again.onnx").graph == first.graph
 

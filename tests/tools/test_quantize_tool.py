@@ -104,7 +104,7 @@ def bare(model: onnx.ModelProto) -> bytes:
 
 def as_asked(found: Scheme, asked: Scheme) -> Scheme:
     """Return a recorded scheme with what the outputs decided put back."""
-    found = found.with_(keep_float=asked.keep_float)
+    found = found.with_(keep_float=asked.keep_float, move_outliers=asked.move_outliers)
     if not asked.is_open:
         return found
     ranges = "calibrate_method", "calibrate_tensors", "correct_biases"
