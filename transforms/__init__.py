@@ -48,13 +48,11 @@ Quantize, by a plan of the room plan:
     ``equalize_layers``        cross-layer equalization of weights
     ``dual_quant_nodes``       quantizes a tensor at the border of two formats in both
     ``fold_relu``              removes a Relu or Clip that the quantization after it applies already
-    ``quantize_before_relu``   quantizes a layer's result before its Relu or Clip, too
-    ``requantize_captured``    quantizes anew what ONNX Runtime cannot move into bodies
-    ``leave_out_zero_points``  removes default zero points that ONNX Runtime fails on
-    ``leave_out_pool_attributes``  removes attributes of AveragePool that change nothing
-    ``leave_float``            removes the quantizations around a node
+    ``runtime_workarounds``    what ONNX Runtime gets wrong or computes in float: quantize_before_relu,
+                               requantize_captured, leave_out_zero_points, leave_out_pool_attributes,
+                               leave_out_biases
+    ``leave_float``            leaves a node of a quantized model in float
     ``part_biases``            numbers of biases that mask are added after the layer, in float
-    ``leave_out_biases``       removes the bias of a Gemm that multiplies it by 0
     ``write_matmul_nbits``     writes products with integers in blocks as ONNX Runtime's MatMulNBits
 
 Store, as the last step:
@@ -63,6 +61,6 @@ Store, as the last step:
 
 ``model_io`` loads and saves. Everything else lies in rooms, whose docstrings say what each is for; a room
 imports only rooms below it (files, graph, twins, packed, model, search, scheme, deploy, plan, algebra,
-runtime, opset; then these rewrites; then run, calibrate, outliers, pipelines, layers, finetune,
+runtime, opset, channels; then these rewrites; then run, calibrate, judge, moves, pipelines, layers, finetune,
 mix_precision, keep_float, compare).
 """

@@ -20,7 +20,6 @@ from transforms.plan.qdq_writer import QdqWriter
 from transforms.plan.qparams import QParamsTable, Ranges
 from transforms.plan.quant_spec import BIAS, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
-from transforms.plan.record_grids import grids_of
 from transforms.plan.tensor_grids import TensorGrid
 from transforms.plan.weight_cache import WeightMemory
 from transforms.plan.write_roundings import import_domains
@@ -48,8 +47,7 @@ def insert_qdq(
     """
     insertion = _Insertion(plan, ranges, memory)
     if grids is not None:
-        seen = {} if ranges is None else ranges.extremes()
-        grids += grids_of(plan, insertion.parameters.of, seen)
+        grids += insertion.parameters.grids({} if ranges is None else ranges.extremes())
     return insertion.run()
 
 

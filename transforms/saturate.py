@@ -8,8 +8,7 @@ import onnx_graphsurgeon as gs
 from transforms.graph import dtypes, walk
 from transforms.graph.lazy_values import become_constant, derived
 from transforms.graph.selection import Exclusion, NodeSet, resolve
-from transforms.plan.infinite_tensors import has_infinity
-from transforms.plan.meant_infinities import meant_infinities
+from transforms.plan.infinities import has_infinity, meant_infinities
 
 
 def saturate(graph: gs.Graph, *, exclude: Exclusion = None, names: list[str] | None = None) -> int:
@@ -17,7 +16,7 @@ def saturate(graph: gs.Graph, *, exclude: Exclusion = None, names: list[str] | N
 
     The -Inf of attention masks becomes finite, too: BF16 hardware does not guarantee to carry an infinity
     through a Softmax. Infinities that the model tells from large numbers stay infinite
-    (:mod:`transforms.plan.meant_infinities`), as do those that a ConstantOfShape fills in, whose finite value
+    (:mod:`transforms.plan.infinities`), as do those that a ConstantOfShape fills in, whose finite value
     is clipped. NaN is kept: see :func:`tensors_with_nan`. Does nothing to tensors that only nodes in
     ``exclude`` use, and to types other than float32. ``names`` receives those of the tensors that changed.
     """

@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 from transforms.graph import dtypes, walk
 from transforms.graph.rewire import Insertions
 from transforms.graph.selection import Exclusion
-from transforms.plan.meant_infinities import meant_infinities
+from transforms.plan.infinities import meant_infinities
 from transforms.plan.rounding_plan import Rounding, RoundingPlan, is_saturation
 
 
@@ -18,7 +18,7 @@ def saturate_activations(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_
     To be called before :func:`transforms.insert_cast.insert_cast` and its like: no sum that overflows BF16
     then becomes infinite. Does nothing to weights (see :func:`transforms.saturate.saturate`), to tensors
     that are clipped to the range already, to those whose infinities mean something
-    (:mod:`transforms.plan.meant_infinities`), and to inputs that are bfloat16 themselves with
+    (:mod:`transforms.plan.infinities`), and to inputs that are bfloat16 themselves with
     ``keep_io_types`` false. Raises ValueError below opset 12, in which Clip does not take bounds as inputs
     for all types.
     """

@@ -111,7 +111,7 @@ def pair(
     model: onnx.ModelProto, name: str, feeds: list[dict[str, np.ndarray]], **changes: Any
 ) -> tuple[gs.Graph, gs.Graph]:
     """Return the float graph in the form that a preset quantizes, and what it is quantized to."""
-    scheme = preset(name).by_rule().with_(move_outliers=False).with_(**changes)
+    scheme = preset(name).by_rule().with_(correct_biases=False).with_(**changes)
     float_graph, quantized = graph_proto.import_model(model), graph_proto.import_model(model)
     prepare_for(float_graph, scheme)
     quantize_graph(quantized, scheme, CalibrationData(feeds))

@@ -11,18 +11,15 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
-from typing import Any
 
 import onnx_graphsurgeon as gs
 import pytest
 
 from tests.benchmarks.chain_models import chain
-from tests.helpers import plans
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.feeds import random_feeds
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import why_not_on_cpu
@@ -66,23 +63,3 @@ def test_four_times_the_nodes_take_four_times_the_calls(form: str, kind: str) ->
     _convert(form, 12, kind)  # fills what is remembered of operators
     few, many = (_calls(partial(_convert, form, nodes, kind)) for nodes in (FEW, MANY))
     assert many <= 4.5 * few, f"{many / few:.2f}"
-
-
-def test_a_model_without_outliers_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: the number of plans; what the plan changed is in the summary all the same."""
-    made: list[gs.Graph] = []
-    init = QuantizationPlan.__init__
-
-    def _count(self: QuantizationPlan, graph: gs.Graph, *rest: Any) -> None:
-        made.append(graph)
-        init(self, graph, *rest)
-
-    monkeypatch.setattr(QuantizationPlan, "__init__", _count)
-    text = """(float[1,8,4,4] x) => (float[1,16,4,4] y)
-        { c = Conv(x, k) d = Conv(x, m) y = Concat <axis = 1> (c, d) }"""
-    graph = model_io.load(plans.model(text, {"k": (8, 8, 1, 1), "m": (8, 8, 1, 1)}))
-    scheme = preset("A8W8").by_rule().with_(align_concat=True)
-    assert scheme.move_outliers
-    done = quantize_graph(graph, scheme, CalibrationData(random_feeds(model_inputs(graph), 4)))
-    assert len(made) == 1 and done.calibrated
-    assert "Concats on one scale" in done.changes

@@ -8,7 +8,7 @@ import pytest
 from tests.helpers import plans
 from transforms.graph import walk
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.plan.infinite_tensors import infinite_tensors
+from transforms.plan.infinities import infinite_tensors
 from transforms.run.run_model import open_model
 from transforms.scheme import preset
 

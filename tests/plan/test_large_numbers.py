@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers import plans
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.plan.large_numbers import large_numbers
+from transforms.plan.float16_range import large_numbers
 from transforms.run.run_model import open_model
 from transforms.scheme import preset
 

@@ -16,7 +16,7 @@ from transforms.lift_constants import lift_constants
 from transforms.model import graph_proto
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.plan.meant_infinities import meant_infinities
+from transforms.plan.infinities import meant_infinities
 from transforms.saturate import saturate
 from transforms.scheme import preset
 

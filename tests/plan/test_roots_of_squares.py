@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers import plans
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.plan.roots_of_squares import roots_of_squares
+from transforms.plan.float16_range import roots_of_squares
 from transforms.run.run_model import open_model
 from transforms.scheme import preset
 

@@ -11,7 +11,7 @@ import pytest
 from tests.helpers import plans
 from transforms.pipelines.why_nothing import why_nothing
 from transforms.plan import choose_specs
-from transforms.plan.spectra import spectra
+from transforms.plan.float_only_nodes import spectra
 from transforms.scheme import preset
 
 BINS, BANDS, WINDOW = 17, 8, 32

@@ -20,16 +20,16 @@ from transforms.calibrate.calibrate import Calibration
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.range_statistics import RangeStats
-from transforms.plan import qparams
-from transforms.plan.qparams import (
-    QParamsTable,
+from transforms.plan import quantization_plan
+from transforms.plan.qparams import QParamsTable
+from transforms.plan.quant_spec import QuantSite, QuantSpec
+from transforms.plan.quantization_plan import (
+    QuantizationPlan,
     importance,
     weighed_inputs,
     weighed_uses,
     weight_method,
 )
-from transforms.plan.quant_spec import QuantSite, QuantSpec
-from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme, preset
 
@@ -129,13 +129,13 @@ def test_the_uses_of_a_plan_are_walked_as_often_for_many_weights_as_for_few(
 ) -> None:
     """Oracle: the number of walks; one for every weight makes the time quadratic."""
     walks: list[QuantizationPlan] = []
-    walk = qparams.each_use
+    walk = quantization_plan.each_use
 
     def counted(plan: QuantizationPlan) -> Iterator[tuple[gs.Node, int, QuantSite]]:
         walks.append(plan)
         return walk(plan)
 
-    monkeypatch.setattr(qparams, "each_use", counted)
+    monkeypatch.setattr(quantization_plan, "each_use", counted)
 
     def walked(layers: int) -> int:
         nodes = " ".join(f"x{i + 1} = MatMul(x{i}, w{i})" for i in range(layers))

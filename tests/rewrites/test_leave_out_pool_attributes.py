@@ -10,9 +10,9 @@ from tests.helpers import corpus
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph import walk
-from transforms.leave_out_pool_attributes import leave_out_pool_attributes
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.run.run_model import open_model
+from transforms.runtime_workarounds import leave_out_pool_attributes
 from transforms.scheme import Scheme
 from transforms.scheme.apply_target import scheme_of
 from transforms.scheme.sources import preset

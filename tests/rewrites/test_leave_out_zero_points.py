@@ -10,10 +10,10 @@ import onnx
 import pytest
 
 from transforms import model_io
-from transforms.leave_out_zero_points import leave_out_zero_points
 from transforms.model import graph_proto
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
+from transforms.runtime_workarounds import leave_out_zero_points
 
 MOVERS = {
     "Reshape": "y = Reshape(d, shape)",

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from tests.helpers import corpus
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.leave_out_biases import leave_out_biases
 from transforms.model.read_model import ModelError
 from transforms.part_biases import part_biases
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.run.run_model import open_model
+from transforms.runtime_workarounds import leave_out_biases
 from transforms.scheme import Scheme, preset
 
 RANDOM = np.random.default_rng(3)

@@ -17,7 +17,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph import walk
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.quantize_before_relu import quantize_before_relu
+from transforms.runtime_workarounds import quantize_before_relu
 from transforms.scheme import Scheme, preset
 
 RANDOM = np.random.default_rng(5)
@@ -58,7 +58,7 @@ def outputs(graph: gs.Graph, feeds: list[dict[str, np.ndarray]]) -> list[np.ndar
 @pytest.mark.parametrize("config", ["A8W8", "XINT8", "A16W8", "U8S8"])
 @pytest.mark.parametrize(("rectifier", "bounds"), [("Relu", None), ("Clip", (0, 6)), ("Clip", (-0.3, 0.7))])
 def test_no_number_changes(rectifier: str, bounds: tuple[float, float] | None, config: str) -> None:
-    graph = quantized(convolutions(rectifier, bounds), preset(config))
+    graph = quantized(convolutions(rectifier, bounds), preset(config).with_(keep_float=False))
     feeds = [{"x": 3 * feed["x"]} for feed in samples(8)]  # beyond the range that was measured, too
     before = outputs(graph, feeds)
     assert quantize_before_relu(graph) == 2

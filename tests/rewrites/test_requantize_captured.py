@@ -13,7 +13,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph import walk
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.requantize_captured import requantize_captured
+from transforms.runtime_workarounds import requantize_captured
 from transforms.scheme.sources import preset
 
 BODIES = """y = If (c) <then_branch = left () => (float[M] p) { p = Abs(t) },

@@ -101,7 +101,6 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
         averaging_constant=1e-5,
         weight_method="MSE",
         correct_biases="auto",
-        measured_biases=True,
         full_range="free",
         calibrate_tensors={"x": "Percentile"},
         quantize_all_op_types=True,

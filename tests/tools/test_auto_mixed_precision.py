@@ -79,13 +79,16 @@ def moved(folder: Path, output: str = "mixed.onnx") -> dict[str, str]:
 
 
 def again(folder: Path, data: bool = True) -> None:
-    """Assert that the recorded scheme makes the same model: all that is stored, and all nodes."""
+    """Assert that the recorded scheme makes the same model: all that is stored, and all nodes.
+
+    By rule: scales of few bits would follow from the outputs once more.
+    """
     first = onnx.load(folder / "mixed.onnx")
     entries = {entry.key: entry.value for entry in first.metadata_props}
     (folder / "scheme.toml").write_text(entries[provenance.PREFIX + "scheme"])
     given = ["--input", str(folder / "float.onnx"), "--output", str(folder / "again.onnx")]
     given += ["--config", str(folder / "scheme.toml")]
-    given += ["--data", str(folder / "data")] if data else []
+    given += ["--fast", "--data", str(folder / "data")] if data else []
     assert quantize.main(given) == 0
     assert onnx.load(folder / "again.onnx").graph == first.graph
 
@@ -116,7 +119,7 @@ def test_all_layers_move_without_a_target_and_without_data(
             "l2",
             4,
         ),
-        ("A8W8", ["--weight-target", "int4", "--l2-target", "0.05", "--strategy", "quality"], "l2", 3),
+        ("A8W8", ["--weight-target", "int4", "--l2-target", "0.05", "--strategy", "quality"], "l2", 4),
         ("BF16", ["--target", "mx6", "--dual-quant-nodes", "--l2-target", "0.05"], "l2", 3),
     ],
 )

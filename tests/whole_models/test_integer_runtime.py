@@ -51,7 +51,7 @@ def used(text: str) -> plans.Weights:
 
 def ours(scheme: str, text: str = CNN, **changes: Any) -> onnx.ModelProto:
     graph = plans.graph(text, used(text))
-    quantize_graph(graph, preset(scheme).with_(**changes), CalibrationData(feeds()))
+    quantize_graph(graph, preset(scheme).with_(keep_float=False, **changes), CalibrationData(feeds()))
     return graph_proto.export_model(graph)
 
 
@@ -152,7 +152,7 @@ def test_scales_per_channel_run_wherever_the_weight_is(call: str, scheme: str) -
     graph = plans.graph(text, shapes)
     random = np.random.default_rng(4)
     data = [{"x": random.standard_normal((6, 6)).astype(np.float32)} for _ in range(3)]
-    quantize_graph(graph, preset(scheme).with_(per_channel=True), CalibrationData(data))
+    quantize_graph(graph, preset(scheme).with_(per_channel=True, keep_float=False), CalibrationData(data))
     session = onnxruntime.InferenceSession(graph_proto.export_model(graph).SerializeToString())
     wanted = conversion.run(model, data[0])["y"]
     error = np.square(session.run(None, data[0])[0] - wanted).mean() / np.square(wanted).mean()

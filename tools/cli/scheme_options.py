@@ -10,7 +10,7 @@ import ops
 from tools.cli.job_options import SchemeJob, by_name
 from tools.cli.needs import DATA, Need
 from transforms.files.named_file import parse_toml
-from transforms.plan.qparams import WEIGHTED
+from transforms.plan.quantization_plan import WEIGHTED
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.apply_target import adapted, scheme_of
 from transforms.scheme.mixing_rule import MIXING, TARGETS
@@ -196,7 +196,6 @@ _OF_FORMATS: Mapping[str, Need] = {
     "weight_method": _INTEGERS,
     "block_size": _INTEGERS,
     "correct_biases": CALIBRATION,
-    "measured_biases": CALIBRATION,
     "calibrate_tensors": _ACTIVATIONS,
     "keep_float": _DECIDED,
     "full_range": Need(_SHIFTABLE, _is_shiftable),

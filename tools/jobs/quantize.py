@@ -21,9 +21,9 @@ from tools.summaries import mixing
 from tools.summaries.words import counted
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
-from transforms.choose_ranges.work import MOST_NODES, has_many_nodes
 from transforms.finetune.float_reference import float_reference
 from transforms.graph import walk
+from transforms.judge.budget import MOST_NODES, has_many_nodes
 from transforms.mix_precision.mix import MixingOptions
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.pipelines.why_nothing import why_nothing
@@ -52,7 +52,7 @@ def quantize_file(job: QuantizeJob) -> bool:
 
 def _quantize_file(job: QuantizeJob, workers: Workers | None) -> bool:
     asked = quantization_scheme(job)
-    scheme = asked.by_rule().with_(move_outliers=False) if job.fast else asked
+    scheme = asked.by_rule() if job.fast else asked
     if job.print_config:
         print(scheme.to_toml(), end="")
     if not job.input:

@@ -12,6 +12,7 @@ from tools.summaries import running
 from tools.summaries.words import counted, written
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, is_operand
+from transforms.moves.record import Record
 from transforms.packed import DOMAIN
 from transforms.pipelines.first_run import FirstRun
 from transforms.pipelines.quantize_steps import Quantized
@@ -27,7 +28,7 @@ def lines(done: Quantized, graph: gs.Graph, files: list[Path], first: FirstRun) 
             yield f"{count} {what}"
     if done.calibrated:
         yield f"Calibrated: {done.calibrated} tensors"
-    yield from filter(None, (done.choice, done.codes))
+    yield from decided(done.record)
     for name in dict.fromkeys(format for format, _ in done.tensors):
         roles = [(role, count) for (format, role), count in done.tensors.items() if format == name]
         yield f"Quantized to {name}: " + ", ".join(counted(count, role) for role, count in roles)
@@ -35,6 +36,18 @@ def lines(done: Quantized, graph: gs.Graph, files: list[Path], first: FirstRun) 
     yield written(graph.source_files, files)
     yield running.runs_line(first, graph)
     yield from running.rounded_line(first, graph)
+
+
+def decided(record: Record) -> Iterator[str]:
+    """Yield what outputs on samples decided, what was tried in vain, and what was not tried."""
+    samples = counted(record.samples, "sample")
+    if record.kept:
+        kept = "; ".join(f"{one.change} ({one.gain})" for one in record.kept)
+        yield f"Chosen by outputs on {samples}: {kept}"
+    if others := [one for one in record.tried if not one.kept]:
+        words = Counter(one.move for one in others)
+        yield "Tried, not kept: " + ", ".join(f"{move} {count}" for move, count in words.items())
+    yield from record.notes
 
 
 def _kept(graph: gs.Graph) -> str:

@@ -15,8 +15,7 @@ from transforms.calibrate.calibration import options_of
 from transforms.graph import walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.plan.bias_correction import corrected_inputs
-from transforms.plan.qparams import WEIGHTED, weighed_inputs
-from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.quantization_plan import WEIGHTED, QuantizationPlan, weighed_inputs
 from transforms.run.feeds import Feeds, Source, open_feeds
 from transforms.run.samples import ImageOptions
 from transforms.run.workers import Workers
@@ -81,7 +80,8 @@ def calibrate_plan(
     plans = [plan] if isinstance(plan, QuantizationPlan) else plan
     plan, scheme = plans[0], plans[0].scheme
     names = list(dict.fromkeys(tensor.name for one in plans for tensor in one.measured()))
-    wanted = bool(names) or scheme.weight_method == WEIGHTED
+    corrected = data is not None and scheme.correct_biases is True
+    wanted = bool(names) or scheme.weight_method == WEIGHTED or corrected
     channels = list(dict.fromkeys(pair for one in plans for pair in _channels(one, means))) if wanted else []
     needed = {*names, *(name for name, _ in channels)}
     if graph is not None:

@@ -113,7 +113,8 @@ class HeldOutJudge:
         wider = float(np.sqrt(len(new.every.errors) / held))
         error = wider * gain(new.every, old.every).error
         worst = float(self._changes(new, old).min(initial=np.inf))
-        return Gain(decibels, error, worst, wider * _worst_error(new.every, old.every))
+        worst_error = wider * _worst_error(new.every, old.every)
+        return Gain(decibels, error, decibels, error, worst, worst_error)
 
     def accepts(self, gain: Gain, cost: float = WORTH) -> bool:
         """Return whether a gain is worth a change of a cost in dB, by the one rule of all changes."""

@@ -14,7 +14,7 @@ from transforms.graph.constants import load
 from transforms.graph.rewire import detach, position
 from transforms.layers.matched_layer import Bias, MatchedLayer
 from transforms.layers.stored_constant import StoredConstant, trace_constant
-from transforms.leave_out_zero_points import leave_out_zero_point_before
+from transforms.runtime_workarounds import leave_out_zero_point_before
 
 
 def current(layer: MatchedLayer) -> LayerSolution:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
+from transforms.graph import walk
 from transforms.graph.rewire import STANDARD_DOMAINS
 
 DOT_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -90,3 +91,27 @@ def along_inputs(
         of_outputs = np.repeat(numbers.reshape(groups, -1), shape[0] // groups, axis=0)
         return of_outputs.reshape(*of_outputs.shape, *[1] * (len(shape) - 2))
     return numbers.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+
+
+def is_of_outliers(node: gs.Node) -> bool:
+    """Return whether a node is the narrow product that :func:`transforms.move_outliers` makes.
+
+    It multiplies what a Gather by constants takes out of the channels of a tensor, and an Add puts its result
+    to that of a layer on the same tensor, in which a Mul by constants makes those channels 0.
+    """
+    gather, users = walk.producer(node.inputs[0]), node.outputs[0].outputs
+    if node.op != "MatMul" or gather is None or gather.op != "Gather" or gather.attrs.get("axis", 0) != -1:
+        return False
+    if len(users) != 1 or users[0].op != "Add" or not isinstance(gather.inputs[1], gs.Constant):
+        return False
+    others = [walk.producer(t) for t in users[0].inputs if t is not node.outputs[0]]
+    other = others[0] if others else None
+    multiply = (
+        walk.producer(other.inputs[0]) if other is not None and other.op in ("MatMul", "Gemm") else None
+    )
+    if multiply is None or multiply.op != "Mul" or multiply.inputs[0] is not gather.inputs[0]:
+        return False
+    factors = multiply.inputs[1]
+    if not isinstance(factors, gs.Constant) or len(factors.shape) != 1:
+        return False
+    return np.array_equal(np.flatnonzero(factors.values == 0), gather.inputs[1].values)

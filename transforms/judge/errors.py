@@ -13,12 +13,7 @@ WORTH = 0.1
 """dB that any change has to bring: less cannot be seen on other data."""
 
 MAY_LOSE = 0.5
-"""dB that the worst output may lose: users look at each output, and half a dB is seen by none."""
-
-_VIEW_BIAS = 1.0
-"""dB by which a gain before a saturating function may differ from that of the output, as a standard error.
-
-Views decide where few samples make the gain of the outputs less certain than that."""
+"""dB that the worst output may lose, and views while outputs gain: half a dB is seen by nobody."""
 
 _NOT_FINITE = 1e30  # error energy of an output that is not finite, or of another shape
 _EXACT = 1e-12  # share of the signal: what float32 rounding leaves
@@ -72,20 +67,28 @@ class Errors:
 class Gain:
     """By how many dB the outputs of a model are better, with the standard error over samples.
 
-    ``worst``: the change of the worst output, also in dB, with its standard error.
+    ``view``, ``view_error``: the same before the functions that outputs saturate, where there are any: of
+    probabilities, one sample may hold nearly all of the error. ``worst``: the change of the worst output, in
+    dB, with its standard error.
     """
 
     decibels: float
     error: float
+    view: float
+    view_error: float
     worst: float
     worst_error: float
 
-    def is_accepted(self, cost: float = WORTH) -> bool:
-        """Return whether the gain is beyond its standard error and ``cost`` in dB, and no output regresses.
+    def is_accepted(self, cost: float = WORTH, *, certainty: float = 1.0) -> bool:
+        """Return whether a gain is beyond its standard error and ``cost`` in dB, and no output regresses.
 
-        The one rule of all moves, of tuning and of mixed precision.
+        Outputs or views have to show the gain, outputs gain at all, and views show no loss. The one rule of
+        all moves, of tuning and of mixed precision. ``certainty``: standard errors that a gain has to exceed.
         """
-        return self.decibels - self.error > 0 and self.decibels > cost and not self.is_regression
+        pairs = (self.decibels, self.error), (self.view, self.view_error)
+        shown = any(gained > max(certainty * error, cost) for gained, error in pairs)
+        losing = self.decibels <= 0 or self.view < -max(self.view_error, MAY_LOSE)
+        return shown and not losing and not self.is_regression
 
     @property
     def is_regression(self) -> bool:
@@ -99,21 +102,15 @@ class Gain:
 def gain(new: Errors, old: Errors) -> Gain:
     """Return what a model gains over another on the same samples.
 
-    The gain is that in the mean over outputs of errors pooled over samples. Where there are views, it is
-    weighed with that of the views by inverse variances. Standard errors are those of the jackknife over
-    samples (B. Efron, The Jackknife, the Bootstrap and Other Resampling Plans, 1982, equation 3.2), infinite
-    for one sample.
+    The gain is that of errors pooled over samples, in dB, in the mean over outputs. Standard errors are those
+    of the jackknife over samples (B. Efron, The Jackknife, the Bootstrap and Other Resampling Plans, 1982,
+    equation 3.2), infinite for one sample.
     """
     outputs = _gain_of(new, old, slice(new.count))
-    estimates = [outputs]
-    if new.signal.shape[1] > new.count:
-        estimates.append(_gain_of(new, old, slice(new.count, None)))
-    biases = (0.0, _VIEW_BIAS)
-    variances = np.array([max(e, 1e-3) ** 2 + b**2 for (_, e), b in zip(estimates, biases, strict=False)])
-    decibels = float(np.array([d for d, _ in estimates]) @ (1 / variances) / (1 / variances).sum())
-    error = float((1 / variances).sum() ** -0.5) if np.isfinite(variances).all() else np.inf
+    has_views = new.signal.shape[1] > new.count
+    views = _gain_of(new, old, slice(new.count, None)) if has_views else outputs
     worst = _jackknife([_worst(a, b, new.count) for a, b in _left_out(new, old)])
-    return Gain(decibels, error, _worst(new, old, new.count), worst)
+    return Gain(*outputs, *views, _worst(new, old, new.count), worst)
 
 
 def _gain_of(new: Errors, old: Errors, arrays: slice) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from transforms.graph import dtypes, walk
 from transforms.graph.if_nodes import Branch, add_switch, choose
 from transforms.graph.rewire import Insertions
 from transforms.insert_cast import cast_pair
-from transforms.plan.meant_infinities import meant_infinities
+from transforms.plan.infinities import meant_infinities
 from transforms.plan.rounding_plan import Rounding, RoundingPlan
 from transforms.saturate import clip, clip_finite
 

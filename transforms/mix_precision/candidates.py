@@ -13,9 +13,9 @@ from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product
 from transforms.graph.number_shapes import NumberShapes
 from transforms.graph.selection import label_of, matches
 from transforms.plan.exact_arithmetic import exact_arithmetic
+from transforms.plan.float_only_nodes import spectra
 from transforms.plan.quant_spec import is_unquantized_float
 from transforms.plan.scheme_targets import Targets, operators
-from transforms.plan.spectra import spectra
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme

@@ -16,11 +16,11 @@ from transforms.fold_weights import fold_weights
 from transforms.graph.selection import NodeSet, Selection, select
 from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
-from transforms.leave_out_biases import leave_out_biases
 from transforms.lower_opset import lower_opset
 from transforms.model.read_model import ModelError
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.prepare import note_mended, prepare
+from transforms.runtime_workarounds import leave_out_biases
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.saturate_activations import saturate_activations
 from transforms.simulate_bf16 import simulate_bf16

@@ -13,7 +13,8 @@ from transforms.graph.dot_products import is_dot_product
 from transforms.graph.selection import Exclusion, resolve
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
-from transforms.plan.exact_arithmetic import exact_steps, positions, shape_arithmetic
+from transforms.plan.exact_arithmetic import positions, shape_arithmetic
+from transforms.plan.exact_steps import exact_steps
 from transforms.plan.rounding_plan import LEARNED, RoundingPlan, is_downcast, is_saturation, is_upcast
 
 _NAMES = {dtypes.FLOAT: "float32", dtypes.FLOAT16: "float16", dtypes.BFLOAT16: "bfloat16"}

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from functools import partial
-
 import onnx_graphsurgeon as gs
 
-from ops.array_types import Feed
 from transforms.calibrate.calibrate import Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.calibrate.calibration import Calibration, options_of
-from transforms.choose_ranges.choose import Chosen, choose_settings
-from transforms.choose_ranges.float_runs import FloatRuns
-from transforms.choose_ranges.unsuited_tensors import unsuited_tensors
-from transforms.choose_ranges.work import too_large
-from transforms.full_range.apply_full_range import apply_full_range, shift_grids
-from transforms.graph.dot_products import is_dot_product
-from transforms.graph.lazy_values import is_weightless
-from transforms.graph.mixed_channels import anew
-from transforms.insert_qdq import insert_qdq
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.measure_biases import BiasSamples
+from transforms.moves.full_range import try_full_range
+from transforms.pipelines.build import build, shift
+from transforms.pipelines.decide import Decided, decide
 from transforms.pipelines.prepare import note_mended
-from transforms.pipelines.proposed_rewrites import candidates_of, proposer
 from transforms.pipelines.quantize_steps import (
-    EQUALIZED,
     Quantized,
     finish_nodes,
     make_plan,
@@ -33,19 +20,13 @@ from transforms.pipelines.quantize_steps import (
     prepare_for,
     write_plan,
 )
-from transforms.pipelines.settle_equalized import decides_by_rule, settle_equalized
-from transforms.pipelines.settle_full_range import said_of, samples_for_full_range, settle_full_range
-from transforms.pipelines.settle_outliers import Quantize, settle_outliers
-from transforms.plan.guarded_nan import guarded_nan, kept_for_nan
 from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.tensor_grids import FixedGrids
-from transforms.plan.weight_cache import WeightMemory
 from transforms.run.mend_shapes import mend_shapes
 from transforms.runtime.product_threads import products_on_one_thread
 from transforms.scheme import Scheme
-from transforms.scheme.scheme import AUTO, FLOAT32
 from transforms.scheme.scheme_values import OFF
 
 __all__ = ["Quantized", "finish_nodes", "make_plan", "prepare_for", "quantize_graph", "write_plan"]
@@ -64,12 +45,12 @@ def quantize_graph(
 ) -> Quantized:
     """Quantize a float model in place.
 
-    Optimizes it as the conversions to BF16 do, brings channels to like ranges where the scheme says so,
-    plans (:mod:`transforms.plan.quantization_plan`), measures ranges on the data where the plan needs them,
-    and writes the plan down. ``progress`` is called as by :func:`transforms.calibrate.calibrate.calibrate`.
-    ``keep_float`` keeps a copy of the float model as it was quantized, in the result, and ``keep_grids`` the
-    grids of tensors, for which weights are read once more. Tensors in ``fixed`` have the grids that it gives;
-    what a scheme leaves to the outputs follows rules then, for settings are compared with grids of their own.
+    Prepares it, lets the outputs on samples decide what the scheme leaves open
+    (:mod:`transforms.pipelines.decide`), and writes what was decided (:mod:`transforms.pipelines.build`).
+    ``progress`` is called as by :func:`transforms.calibrate.calibrate.calibrate`. ``keep_float`` keeps a copy
+    of the float model as it was quantized, in the result, and ``keep_grids`` the grids of tensors, for which
+    weights are read once more. Tensors in ``fixed`` have the grids that it gives; what a scheme leaves to the
+    outputs follows rules then.
 
     Fine-tuning is another step, :func:`transforms.finetune.finetune_model.finetune_model`: a scheme that asks
     for it is refused here. So is one that asks for mixed precision, which is
@@ -79,173 +60,78 @@ def quantize_graph(
     tensor cannot have, NaN in weights, and data that are missing or do not fit; OSError if data cannot be
     read. On error the graph is left in an undefined state.
     """
+    _refuse_other_steps(scheme)
+    done = Quantized(grids=[] if keep_grids else None)
+    if fixed:
+        corrected = scheme.correct_biases is True or (data is not None and scheme.correct_biases is not False)
+        scheme = scheme.by_rule().with_(correct_biases=corrected, full_range=OFF)
+    scheme = scheme.with_(equalize_layers=scheme.equalizes_by_rule)
+    targets = prepare_for(graph, scheme, done)
+    targets.fixed = fixed or FixedGrids()
+    if data is not None and (feeds := data.feeds(graph)).is_repeatable:
+        mend_shapes(graph, (feed for _, feed in feeds), data.run)
+        note_mended(graph, done.notes)
+    decided = decide(graph, scheme, targets, data, progress)
+    move_named_outliers(graph, decided.moved(scheme), targets, done)
+    statistics = decided.statistics or _measured(graph, decided.scheme, targets, data, progress)
+    statistics = statistics and statistics.with_(options_of(decided.scheme))
+    done.float_graph = copy_graph(graph) if keep_float else None
+    _note_data(graph, decided.scheme, targets, statistics, data, done)
+    built = build(graph, decided.scheme, statistics, targets, done, decided.memory)
+    wish = built.with_(full_range=scheme.full_range)
+    done.scheme, done.record = _use_full_range(graph, wish, decided, statistics, done), decided.record
+    return done
+
+
+def _refuse_other_steps(scheme: Scheme) -> None:
     if scheme.finetune:
         raise ValueError("the scheme asks for fine-tuning, which is a step of its own: finetune_model")
     if scheme.auto_mixed_precision:
         step = "transforms.mix_precision.mix_precision"
         raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
-    done = Quantized(grids=[] if keep_grids else None)
-    if fixed:
-        scheme = scheme.by_rule().with_(move_outliers=False, full_range=OFF)
-    if decides_by_rule(scheme, data):
-        scheme = scheme.with_(equalize_layers=scheme.equalizes_by_rule)
-    targets = prepare_for(graph, scheme, done)
-    if data is not None and (feeds := data.feeds(graph)).is_repeatable:
-        mend_shapes(graph, (feed for _, feed in feeds), data.run)
-        note_mended(graph, done.notes)
-    scheme = _equalize(graph, scheme, targets, data, done)
-    asked, samples = scheme, samples_for_full_range(graph, scheme, data, done)
-    if samples is not None and data is not None:
-        data = replace(data, source=samples.feeds)
-    scheme = scheme.with_(full_range=OFF)  # until ranges are known
-    targets.fixed = fixed or FixedGrids()
-    memory = _weights_of(graph, scheme)
-    biases = BiasSamples(graph, scheme, data)
-    data = biases.data
-    moved = _choose_moves(graph, scheme, targets, data, done, memory)
-    scheme, plan = moved.scheme, moved.plan
-    memory = memory if plan is not None else _weights_of(graph, scheme)
-    chosen = _choose(graph, moved, targets, data, done, progress, memory)
-    calibration, scheme = chosen.calibration, chosen.scheme
-    targets = targets.naming(graph, scheme)
-    biases.take(graph, chosen.spare)
-    float_graph = copy_graph(graph) if keep_float or biases.feeds or samples is not None else None
-    done.float_graph = float_graph if keep_float else None
-    if plan is not None and calibration is None and plan.scheme == scheme:
-        done.changes.update(moved.planned.changes)
-    else:
-        plan = make_plan(graph, scheme, targets.resolve_in(graph), done)
-    if calibration is None:
-        calibration = calibrate_plan(plan, data, progress=progress)
-        calibration = calibration and calibration.with_(options_of(scheme))
-    scheme, plan = _without_guarded_nan(plan, targets, calibration, done)
-    if calibration is not None:
-        done.calibrated = len(calibration.observed)
-    elif data is not None:
-        why = "those that are needed are given" if fixed else "the formats of this scheme need none"
-        done.notes.append(f"No ranges measured: {why}")
-    if fixed:
-        done.notes.append(_used(plan, fixed))
-    write_plan(plan, calibration, done, memory)
-    finish_nodes(graph, scheme, done)
-    done.scheme = scheme.with_(full_range=OFF if isinstance(asked.full_range, str) else asked.full_range)
-    if samples is not None and data is not None and float_graph is not None and calibration is not None:
-        wish = scheme.with_(full_range=asked.full_range)
-        done.scheme = settle_full_range(
-            graph, wish, float_graph, samples, calibration, data.run, done, chosen.floats
-        )
-    _shift(graph, calibration, done)
-    biases.settle(graph, float_graph, done)
-    return done
 
 
-def _shift(graph: gs.Graph, statistics: Calibration | None, done: Quantized) -> None:
-    """Shift the tensors that the scheme of the result names, and say so."""
-    if statistics is None or done.scheme is None:
-        return
-    shifted = apply_full_range(graph, done.scheme, statistics)
-    done.codes, done.shifted = said_of(shifted) or done.codes, shifted.count
-    shift_grids(done.grids, shifted)
-
-
-def _weights_of(graph: gs.Graph, scheme: Scheme) -> WeightMemory | None:
-    """Return a memory of the weights of a graph that its copies share; None if nothing is chosen or tried."""
-    if not (scheme.is_open or scheme.move_outliers) or too_large(graph):
-        return None
-    layers = (node for node in graph.nodes if is_dot_product(node))
-    weights = (tensor for node in layers for tensor in node.inputs if isinstance(tensor, gs.Constant))
-    return WeightMemory(tensor.values for tensor in weights if not is_weightless(tensor._values))
-
-
-def _by_rule(
-    ruled: Scheme, targets: SchemeTargets, data: CalibrationData, memory: WeightMemory | None = None
-) -> Quantize:
-    """Return what quantizes a copy of a prepared graph by a scheme of rules, with ranges from some feeds."""
-
-    def _quantize(copy: gs.Graph, feeds: list[Feed]) -> None:
-        plan = make_plan(copy, ruled, targets.resolve_in(copy), Quantized())
-        insert_qdq(plan, calibrate_plan(plan, CalibrationData(feeds, run=data.run)), memory=memory)
-
-    return _quantize
-
-
-def _equalize(
+def _measured(
     graph: gs.Graph,
     scheme: Scheme,
     targets: SchemeTargets,
     data: CalibrationData | None,
-    done: Quantized,
+    progress: Progress | None,
+) -> Calibration | None:
+    plan = make_plan(graph, scheme, targets.naming(graph, scheme).resolve_in(graph), Quantized())
+    return calibrate_plan(plan, data, progress=progress)
+
+
+def _use_full_range(
+    graph: gs.Graph, wish: Scheme, decided: Decided, statistics: Calibration | None, done: Quantized
 ) -> Scheme:
-    """Equalize layers of a prepared graph where outputs can only say no; return the scheme that says so."""
-    if scheme.equalize_layers != AUTO or not scheme.equalizes_by_rule or data is None:
-        return scheme
-    corrected = scheme.by_rule().with_(correct_biases=scheme.correct_biases is not False)
-    quantize = _by_rule(corrected, targets, data)
-    count = settle_equalized(graph, data, quantize, exclude=targets.excluded)
-    if count is None:
-        done.notes.append("Layers not equalized: the outputs on samples are better without")
-    else:
-        done.changes[EQUALIZED] = count
-    return scheme.with_(equalize_layers=count is not None)
+    """Shift tensors of a written graph if outputs are better; return the scheme that says so."""
+    if not isinstance(wish.full_range, str):
+        return wish  # they do already
+    if decided.judge is None or statistics is None:
+        return wish.with_(full_range=OFF)
+    scheme = try_full_range(graph, wish, statistics, decided.judge, decided.record)
+    shift(graph, scheme, statistics, done)
+    return scheme
 
 
-@dataclass(frozen=True)
-class _Moved:
-    """The scheme that says which outliers were moved, and how many models were ``searched`` for them.
-
-    ``floats``: runs of the float model on some samples. Without moves, the plan of the graph by the
-    rules, with what it ``planned`` to change.
-    """
-
-    scheme: Scheme
-    plan: QuantizationPlan | None = None
-    planned: Quantized = field(default_factory=Quantized)
-    searched: int = 0
-    floats: FloatRuns | None = None
-
-
-def _choose_moves(
+def _note_data(
     graph: gs.Graph,
     scheme: Scheme,
     targets: SchemeTargets,
+    statistics: Calibration | None,
     data: CalibrationData | None,
     done: Quantized,
-    memory: WeightMemory | None,
-) -> _Moved:
-    """Move outliers of a prepared graph if its outputs get better."""
-    planned = Quantized()
-    if not scheme.move_outliers or scheme.outliers or data is None or not data.decides:
-        return _Moved(scheme)
-    ruled = scheme.by_rule()
-    plan = make_plan(graph, ruled, targets.resolve_in(graph), planned)
-    quantize = _by_rule(ruled, targets, data, memory)
-    recall = anew if memory is None else WeightMemory().recall
-    settled = settle_outliers(
-        plan,
-        lambda: data.feeds(graph),
-        quantize,
-        data.run,
-        exclude=targets.excluded,
-        recall=recall,
-    )
-    if not settled.moves:
-        return _Moved(scheme, plan, planned, settled.models, settled.floats)
-    chosen = scheme.with_(outliers={name: str(move) for name, move in settled.moves.items()})
-    move_named_outliers(graph, chosen, targets, done, recall)
-    return _Moved(chosen, searched=settled.models, floats=settled.floats)
-
-
-def _without_guarded_nan(
-    plan: QuantizationPlan, targets: SchemeTargets, calibration: Calibration | None, done: Quantized
-) -> tuple[Scheme, QuantizationPlan]:
-    """Return the scheme and the plan in which tensors stay float that held NaN which the model looks for."""
-    scheme, graph = plan.scheme, plan.graph
-    names = guarded_nan(plan, calibration.holding_nan) if calibration else []
-    if not names:
-        return scheme, plan
-    done.notes.append(kept_for_nan(names))
-    scheme = scheme.with_(tensors={**scheme.tensors, **dict.fromkeys(names, FLOAT32)})
-    return scheme, make_plan(graph, scheme, targets.naming(graph, scheme).resolve_in(graph), done)
+) -> None:
+    """Say what the data were used for, and which of the grids that were given."""
+    if statistics is not None:
+        done.calibrated = len(statistics.observed)
+    elif data is not None:
+        why = "those that are needed are given" if targets.fixed else "the formats of this scheme need none"
+        done.notes.append(f"No ranges measured: {why}")
+    if targets.fixed:
+        plan = make_plan(graph, scheme, targets.naming(graph, scheme).resolve_in(graph), Quantized())
+        done.notes.append(_used(plan, targets.fixed))
 
 
 def _used(plan: QuantizationPlan, fixed: FixedGrids) -> str:
@@ -261,39 +147,3 @@ def _used(plan: QuantizationPlan, fixed: FixedGrids) -> str:
     others = [f"'{one.name}' in {one.format or f'{one.bits} bits'}" for one in fixed if id(one) not in used]
     unused = f"; not used: {', '.join(others[:3])}{', ...' if others[3:] else ''}" if others else ""
     return f"Ranges as given: {len(tensors)} tensors, of {len(fixed)} grids in the file{unused}"
-
-
-def _choose(
-    graph: gs.Graph,
-    moved: _Moved,
-    targets: SchemeTargets,
-    data: CalibrationData | None,
-    done: Quantized,
-    progress: Progress | None,
-    memory: WeightMemory | None,
-) -> Chosen:
-    """Return a scheme with nothing left open, and ranges if they were measured to choose it."""
-    scheme, known = moved.scheme, moved.plan
-    done.scheme = scheme.by_rule() if scheme.is_open else scheme.with_(keep_float=False)
-    if data is None or not data.decides:
-        return Chosen(done.scheme)
-
-    def _plan_of(variant: gs.Graph, changed: Scheme) -> QuantizationPlan:
-        if known is not None and variant is known.graph and changed == known.scheme:
-            return known
-        named = targets if changed.tensors == scheme.tensors else targets.naming(graph, changed)
-        return make_plan(variant, changed, named.resolve_in(variant), Quantized())
-
-    chosen = Chosen(done.scheme)
-    if scheme.is_open:
-        candidates, propose = list(candidates_of(scheme, targets)), proposer(graph, scheme, targets)
-        choose = partial(choose_settings, candidates=candidates, propose=propose, progress=progress)
-        searched, floats = moved.searched, moved.floats
-        chosen = choose(graph, scheme, _plan_of, data, memory=memory, searched=searched, known=floats)
-    if chosen.calibration is None and scheme.keep_float:
-        chosen = chosen.keeping(unsuited_tensors(graph, chosen.scheme, _plan_of, data))
-    if chosen.candidate is not None and chosen.candidate.rewrite is not None:
-        done.changes[chosen.candidate.label] = chosen.candidate.rewrite(graph)
-    done.scheme, done.choice = chosen.scheme, chosen.note
-    done.notes += [] if chosen.kept is None else [str(chosen.kept)]
-    return chosen

@@ -9,40 +9,40 @@ from functools import cache
 import onnx_graphsurgeon as gs
 
 from transforms.align_scales import align_concat
-from transforms.balance_channels import balance_channels
+from transforms.channels.apply_moves import apply_moves
+from transforms.channels.balance_channels import balance_channels
+from transforms.channels.equalize_layers import equalize_layers
 from transforms.dual_quant_nodes import dual_quant_nodes
-from transforms.equalize_layers import equalize_layers
 from transforms.fix_shapes import fix_shapes
 from transforms.fold_relu import fold_relu
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
-from transforms.graph.mixed_channels import Recall, anew
 from transforms.graph.some_names import some_names
 from transforms.insert_qdq import insert_qdq, raise_opset
-from transforms.leave_out_biases import leave_out_biases
-from transforms.leave_out_pool_attributes import leave_out_pool_attributes
-from transforms.leave_out_zero_points import leave_out_zero_points
 from transforms.lift_constants import lift_constants
 from transforms.lower_opset import lower_opset
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
-from transforms.move_outliers import move_outliers
+from transforms.moves.record import Record
 from transforms.part_biases import part_biases
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.prepare import note_mended, prepare
 from transforms.plan.node_formats import FormatTable
 from transforms.plan.qparams import Ranges
 from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
-from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.saturated_constants import saturated_constants
+from transforms.plan.quantization_plan import QuantizationPlan, saturated_constants
 from transforms.plan.scheme_targets import SchemeTargets, Targets
 from transforms.plan.tensor_grids import TensorGrid
 from transforms.plan.weight_cache import WeightMemory
 from transforms.qdq_to_cast import qdq_to_cast
-from transforms.quantize_before_relu import quantize_before_relu
-from transforms.requantize_captured import requantize_captured
+from transforms.runtime_workarounds import (
+    leave_out_biases,
+    leave_out_pool_attributes,
+    leave_out_zero_points,
+    quantize_before_relu,
+    requantize_captured,
+)
 from transforms.saturate import saturate, tensors_with_nan
-from transforms.scale_channels import scale_channels
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
 from transforms.write_out_axes import write_out_axes
@@ -68,10 +68,9 @@ _IN_INTEGERS = frozenset(
 class Quantized:
     """The result: tensors quantized by format and role, the changes of each step, and notes.
 
-    ``scheme``: that of the result, in which nothing is left to the outputs; ``choice``: a line on how they
-    decided, and ``codes`` one on the tensors, ``shifted`` in number, that use the full range of int8.
-    ``grids``: those of all tensors that became integers, and ``float_graph``: the float model as it was
-    quantized, if these were to be kept.
+    ``scheme``: that of the result, in which nothing is left to the outputs; ``record``: how they decided;
+    ``shifted``: how many tensors use the full range of int8. ``grids``: those of all tensors that became
+    integers, and ``float_graph``: the float model as it was quantized, if these were to be kept.
     """
 
     tensors: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -79,8 +78,7 @@ class Quantized:
     notes: list[str] = field(default_factory=list)
     calibrated: int = 0
     scheme: Scheme | None = None
-    choice: str = ""
-    codes: str = ""
+    record: Record = field(default_factory=Record)
     shifted: int = 0
     grids: list[TensorGrid] | None = None
     float_graph: gs.Graph | None = None
@@ -198,21 +196,12 @@ def _part_biases(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets) -> int
     return part_biases(graph, lambda node: mixes or table()[node].wants_grids)
 
 
-def move_named_outliers(
-    graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized, recall: Recall = anew
-) -> None:
-    """Move the outliers that the scheme names; ValueError for a tensor of which nothing can be moved.
-
-    ``recall``: as of :func:`transforms.move_outliers.move_outliers`.
-    """
+def move_named_outliers(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:
+    """Move the outliers that the scheme names; ValueError for a tensor of which nothing can be moved."""
     moves = {name: scheme.outlier_move(name) for name in scheme.outliers}
-    for name, move in sorted(moves.items(), key=lambda one: not one[1].rotated):
-        if move_outliers(graph, {name: move}, exclude=targets.excluded, recall=recall):
-            done.changes[ROTATED if move.rotated else MOVED] += 1
-        elif not move.rotated and scale_channels(graph, {name: move}, exclude=targets.excluded):
-            done.changes[SCALED] += 1
-        else:
-            raise ValueError(f"outliers entry '{name}' is no tensor that layers multiply with a matrix")
+    labels = {"rotated": ROTATED, "moved": MOVED, "scaled": SCALED}
+    found = apply_moves(graph, moves, exclude=targets.excluded)
+    done.changes.update({labels[what]: count for what, count in found.items()})
 
 
 def _has_room_for_outliers(scheme: Scheme) -> bool:

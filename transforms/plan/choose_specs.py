@@ -8,8 +8,8 @@ Each value is put on a grid where it is read: in the format of the node that rea
   outermost graph: ranges are not measured inside bodies of If, Loop and Scan.
 * bfloat16 and float16 reach every value (:mod:`transforms.plan.rounding_plan`).
 * ``quantize_all_op_types`` lets every format reach what those two reach.
-* Blocks leave out tensors that may hold infinities (:mod:`transforms.plan.infinite_tensors`), float16, which
-  has none in our operators, those whose infinities mean something (:mod:`transforms.plan.meant_infinities`).
+* Blocks leave out tensors that may hold infinities (:mod:`transforms.plan.infinities`), float16, which
+  has none in our operators, those whose infinities mean something (:mod:`transforms.plan.infinities`).
 * No format reaches the arithmetic of sizes, positions and angles (:mod:`transforms.plan.exact_arithmetic`).
 * Biases are int32 where both operands are integers and there is one number for each output channel, or one
   scale for all; they take another format only where the scheme gives them one.
@@ -28,9 +28,9 @@ import ops
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.selection import NodeSet
 from transforms.plan.exact_arithmetic import exact_arithmetic
-from transforms.plan.infinite_tensors import infinite_tensors
+from transforms.plan.float_only_nodes import spectra
+from transforms.plan.infinities import infinite_tensors, meant_infinities
 from transforms.plan.integer_sites import IntegerSites
-from transforms.plan.meant_infinities import meant_infinities
 from transforms.plan.node_formats import FormatTable
 from transforms.plan.quant_spec import (
     ACTIVATION,
@@ -46,7 +46,6 @@ from transforms.plan.quant_spec import (
 )
 from transforms.plan.rounding_plan import Edge, Rounding, RoundingPlan, owners, reach
 from transforms.plan.scheme_targets import Targets
-from transforms.plan.spectra import spectra
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
 

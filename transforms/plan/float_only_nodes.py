@@ -1,54 +1,47 @@
-"""Nodes that never compute in integers, because a coarse grid would ruin what they make.
+"""Nodes that never compute on a coarse grid, because it would ruin what they make.
+
+In integers:
 
 * arithmetic on shapes and positions, and what is made of integers and booleans alone: positions, masks;
 * what adds or multiplies a mask: a constant so large that it would set the range of all other values;
 * the scores of an attention on their way into a Softmax, or the Exp of one that is written out, from the
   product that makes them;
 * sums on their way into a normalization, the residual stream of a transformer.
+
+In integers and blocks: spectra.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Set
 
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import magnitude
+from transforms.graph.dot_products import is_dot_product, weight_index
 from transforms.graph.masks import MASK
+from transforms.graph.moved_axis import MOVES
+from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.plan.exact_arithmetic import exact_arithmetic
 from transforms.plan.node_groups import without_float_input
 
 _SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Exp"})
-_SCALINGS = frozenset(
-    {
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Where",
-        "Clip",
-        "Max",
-        "Min",
-        "Reshape",
-        "Transpose",
-        "Squeeze",
-        "Unsqueeze",
-    }
+_TO_SOFTMAX = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Where", "Clip", "Max", "Min", "Reshape", "Transpose", "Squeeze"}
+    | {"Unsqueeze"}
 )
 _NORMALIZATIONS = frozenset(
-    {
-        "LayerNormalization",
-        "SimplifiedLayerNormalization",
-        "SkipLayerNormalization",
-        "SkipSimplifiedLayerNormalization",
-        "RMSNormalization",
-        "GroupNormalization",
-        "InstanceNormalization",
-        "LpNormalization",
-    }
+    {"LayerNormalization", "SimplifiedLayerNormalization", "SkipLayerNormalization"}
+    | {"SkipSimplifiedLayerNormalization", "RMSNormalization", "GroupNormalization"}
+    | {"InstanceNormalization", "LpNormalization"}
 )
-_SUMS = frozenset({"Add"})
+_KEEPS_RATIOS = (
+    MOVES
+    | frozenset({"Pad", "Tile", "GatherElements", "GatherND", "Add", "Sub", "Mul", "Div", "Pow", "Sqrt"})
+    | {"Abs", "Neg", "Sin", "Cos", "Cast", "Where", "STFT", "DFT", "ReduceSum", "ReduceSumSquare"}
+    | {"ReduceL1", "ReduceL2", "ReduceMax", "ReduceMin"}
+)
 
 
 def float_zone(graph: gs.Graph, masking: Set[int] | None = None) -> set[int]:
@@ -57,10 +50,11 @@ def float_zone(graph: gs.Graph, masking: Set[int] | None = None) -> set[int]:
     ``masking``: what ``given_masks`` has found, if it was asked before.
     """
     masking = given_masks(graph) if masking is None else masking
+    scores = [t for node in graph.nodes if node.op in _SOFTMAX for t in node.inputs]
+    streams = [t for node in graph.nodes if node.op in _NORMALIZATIONS for t in node.inputs[:1]]
     zone = exact_arithmetic(graph) | without_float_input(graph) | masking
-    zone |= _before(graph, _SOFTMAX, lambda node: node.op in _SCALINGS)
-    zone |= _before(graph, _NORMALIZATIONS, lambda node: node.op in _SUMS)
-    return zone
+    zone |= walk.makers(scores, lambda node: node.op in _TO_SOFTMAX).keys()
+    return zone | walk.makers(streams, lambda node: node.op == "Add").keys()
 
 
 def given_masks(graph: gs.Graph) -> set[int]:
@@ -74,8 +68,39 @@ def _is_mask(tensor: gs.Tensor) -> bool:
     return magnitude(tensor.values) >= MASK
 
 
-def _before(graph: gs.Graph, ends: Iterable[str], passes: Callable[[gs.Node], bool]) -> set[int]:
-    """Return the nodes from which only such nodes lead to one of the end operators."""
-    found = [node for node in graph.nodes if node.op in ends]
-    data = (t for node in found for t in (node.inputs[:1] if node.op in _NORMALIZATIONS else node.inputs))
-    return {*walk.makers(data, passes)}
+def spectra(graph: gs.Graph) -> set[int]:
+    """Return the ids of the nodes of the outermost graph that make what a logarithm is taken of, out of
+    inputs of the model and before any layer is learned, dot products among them.
+
+    A logarithm tells numbers apart by their ratios, and the steps of integers, or of a block, are equal: what
+    is small beside the largest number becomes 0, and its logarithm the floor. That holds for each tensor from
+    the samples of a sound over its spectrum to sums in bands, and for what multiplies them. The nodes are
+    moves, sums, squares and magnitudes, dot products with a constant, and bounds above 0. If anything else is
+    on the way from the inputs to a logarithm, as an activation is, none of that way is among them.
+    """
+    logarithms = (node for node in graph.nodes if node.op == "Log" and node.domain in STANDARD_DOMAINS)
+    ways = (walk.way_to(node.inputs, _is_start, _keeps_ratios) for node in logarithms)
+    return {found for way in ways if way is not None for found in way}
+
+
+def _is_start(tensor: gs.Tensor) -> bool:
+    return walk.is_source(tensor) or not dtypes.is_type(tensor, dtypes.FLOAT)
+
+
+def _keeps_ratios(node: gs.Node) -> bool:
+    if node.domain not in STANDARD_DOMAINS:
+        return False
+    if is_dot_product(node):
+        return weight_index(node) is not None
+    return node.op in _KEEPS_RATIOS or _is_floor(node)
+
+
+def _is_floor(node: gs.Node) -> bool:
+    """Return whether a node only keeps numbers above a positive one: at 0 it would be a Relu."""
+    if node.op == "Clip" and all(tensor.is_empty() for tensor in node.inputs[2:]):
+        bounds = node.inputs[1:2]
+    elif node.op == "Max":
+        bounds = [tensor for tensor in node.inputs if isinstance(tensor, gs.Constant)]
+    else:
+        return False
+    return len(bounds) == 1 and isinstance(bounds[0], gs.Constant) and bool((bounds[0].values > 0).all())

@@ -4,7 +4,7 @@ A default session of version 1.32 puts a node between a DequantizeLinear and a Q
 on integers of its own. All that this package quantizes was compared with sessions without optimization, in
 every form of its attributes: the others differ by two steps at most.
 
-Without pads, :mod:`transforms.leave_out_pool_attributes` takes the attribute away that it stumbles over.
+Without pads, :mod:`transforms.runtime_workarounds` takes the attribute away that it stumbles over.
 """
 
 from __future__ import annotations

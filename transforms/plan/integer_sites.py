@@ -38,13 +38,11 @@ from collections.abc import Callable, Collection
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
-from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product, is_operand
-from transforms.graph.left_operands import is_of_outliers
+from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product, is_of_outliers, is_operand
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.plan.float_only_nodes import float_zone, given_masks
 from transforms.plan.integer_kernels import needing_floats
 from transforms.plan.moves import MOVES, is_move, is_operand_moved, keeps_grid
-from transforms.plan.norms import is_norm
 from transforms.plan.stand_ins import counting
 from transforms.scheme.targets import Target
 
@@ -167,7 +165,7 @@ class IntegerSites:
             return False
         if id(node) in self.zone or id(node) in self.floats:
             return False
-        if self._divides(node) and is_norm(*node.inputs):
+        if self._divides(node) and _is_norm(*node.inputs):
             return False
         if node.op == "Clip" and any(isinstance(t, gs.Variable) for t in node.inputs[1:] if not t.is_empty()):
             return False
@@ -265,6 +263,12 @@ class IntegerSites:
         if maker is None or maker.op not in makers or walk.is_output(tensor, self._graph):
             return False
         return maker.domain in STANDARD_DOMAINS and walk.is_read_once(tensor)
+
+
+def _is_norm(tensor: gs.Tensor, divisor: gs.Tensor) -> bool:
+    """Return whether a divisor is made of what is divided, without layers between them."""
+    makers = walk.makers([divisor], lambda node: not is_dot_product(node) and node.op not in _SHAPES)
+    return any(read is tensor for maker in makers.values() for read in maker.inputs)
 
 
 def _is_whole_product(node: gs.Node) -> bool:

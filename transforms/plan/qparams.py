@@ -1,10 +1,4 @@
-"""Scales and zero points of all integer grids of a plan.
-
-The scale of a weight may weigh errors by importance: how much an error of each number counts in what a layer
-makes. The error of a dot product is the sum of errors of weights times what they are multiplied with. To
-first order, with inputs that do not depend on each other, its mean square is the sum of squared errors
-weighted by the mean squares of the inputs: the diagonal of the Gram matrix.
-"""
+"""Scales and zero points of all integer grids of a plan."""
 
 from __future__ import annotations
 
@@ -18,35 +12,36 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 import ops
-from ops.array_types import Float32Array, QParams
+from ops.array_types import QParams
 from ops.integer_blocks import block_parameters
 from ops.integers import finite_range, range_scale, weight_scale
 from ops.powers_of_two import are_powers, ceil_power
 from transforms.graph import dot_products, walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.graph.lazy_values import Computed, LazyConstant
-from transforms.plan.each_in import each_in
 from transforms.plan.quant_spec import BIAS, WEIGHT, QuantSite, QuantSpec
-from transforms.plan.quantization_plan import QuantizationPlan, each_use
-from transforms.plan.tensor_grids import check_grid
+from transforms.plan.quantization_plan import (
+    MSE,
+    WEIGHTED,
+    QuantizationPlan,
+    each_use,
+    importance,
+    weighed_inputs,
+    weighed_uses,
+    weight_method,
+)
+from transforms.plan.range_joiner import Extremes
+from transforms.plan.tensor_grids import TensorGrid, check_grid
 from transforms.plan.weight_cache import WeightMemory
-from transforms.scheme.scheme import AUTO, POWER_OF_TWO, Scheme
-
-MINMAX, MSE, WEIGHTED = "MinMax", "MSE", "WeightedMSE"
+from transforms.scheme.scheme import POWER_OF_TWO
 
 _FEW = 2
 """Weights at a time whose scales are chosen if their values are computed for it."""
 
-_COARSE = 4  # bits from which down the largest weight of a channel is a poor measure of its scale
 _LARGEST_BIAS = np.float64(2**31 - 1)
 _BIAS_STEPS = 2**15
 _LEAST_SCALE = 2.0**-60  # two factors of it are far from underflow
 _MARGIN = 1 + 2.0**-20  # the quotient of a bias and its scale is rounded to float32 on its way to int32
-
-WeighedUse = tuple[tuple[gs.Node, int], gs.Tensor, int]
-"""Node and index of the input, what it is multiplied with, and the axis of the sum in that."""
-
-WeighedUses = dict[int, list[WeighedUse]]
 
 GridOf = tuple[QuantSite, QuantSpec]
 
@@ -63,7 +58,7 @@ class Ranges(Protocol):
     def mean_squares(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, NDArray[np.float64]]:
         """Return the mean square of each channel along those axes of tensors for which it was measured."""
 
-    def extremes(self) -> Mapping[str, tuple[float, float]]:
+    def extremes(self) -> Extremes:
         """Return the lowest and the highest number of each tensor, by name."""
 
     def means(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, NDArray[np.float64]]:
@@ -99,8 +94,10 @@ class QParamsTable:
         others = {key: one for key, one in wanted.items() if key not in measured}
         lazy = any(isinstance(tensor, LazyConstant) for tensor in walk.constants(plan.graph))
         with ThreadPoolExecutor(_FEW if lazy else os.cpu_count()) as pool:  # large weights take long
-            self._chosen = each_in(pool, self._choose, others)
-            self._chosen |= self._cover(each_in(pool, self._measure, measured))
+            found = pool.map(lambda one: self._choose(*one), others.values())
+            self._chosen = dict(zip(others, found, strict=True))
+            ranges_of = pool.map(lambda one: self._measure(*one), measured.values())
+            self._chosen |= self._cover(dict(zip(measured, ranges_of, strict=True)))
         self._operands = {
             (id(node), index): (id(quantization.tensor), quantization.steps[-1])
             for node, index, quantization in each_use(plan)
@@ -113,6 +110,26 @@ class QParamsTable:
     def of(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
         """Return scale and zero point of a tensor other than a bias."""
         return self._chosen[id(tensor), step]
+
+    def grids(self, seen: Extremes) -> Iterator[TensorGrid]:
+        """Yield the grid of each tensor that becomes integers, biases aside, before the plan is written.
+
+        ``seen`` holds lowest and highest number of computed tensors.
+        """
+        done: set[GridKey] = set()
+        for site in self._plan.quantizations:
+            for step in site.steps if site.role != BIAS else ():
+                tensor, fmt, key = site.tensor, step.format, (id(site.tensor), step)
+                if not step.needs_range or key in done:
+                    continue
+                done.add(key)
+                scale, zero_point = self._chosen[key]
+                ends = seen.get(tensor.name, (None, None))
+                if isinstance(tensor, gs.Constant) and np.size(tensor.values):
+                    ends = float(np.min(tensor.values)), float(np.max(tensor.values))
+                offset = zero_point.astype(np.int64) - int(fmt.lowest)
+                grid = (step.axis, scale, offset)
+                yield TensorGrid(tensor.name, site.role, fmt.name, int(fmt.bits), *grid, *ends)
 
     def of_bias(self, node: gs.Node) -> QParams:
         """Return scale (x_scale * w_scale, a scalar or one per channel) and zero point of an int32 bias."""
@@ -163,14 +180,16 @@ class QParamsTable:
 
     def _choose_weight(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
         values = np.asarray(tensor.values, np.float32)
-        if step.block:
-            return self._choose_blocks(tensor, values, step)
-        if not step.symmetric:
+        if not step.symmetric and not step.block:
             low, high = finite_range(values, step.axis)
             return range_scale(low, high, step.format, symmetric=False, power_of_two=self._powers)
         method = weight_method(self._plan.scheme, step)
         counts = importance(self._weighed, tensor, self._mean_squares) if method == WEIGHTED else None
         plain = MSE if method == WEIGHTED else method
+        if step.block:
+            assert step.axis is not None, "the axis of blocks"
+            grid = step.format, step.axis, step.block
+            return block_parameters(values, *grid, symmetric=step.symmetric, method=plain, importance=counts)
         weighed = None if counts is None else (counts.shape, counts.tobytes())
         source = tensor._values if isinstance(tensor._values, Computed) else values
         scale = self._memory.recall(
@@ -181,14 +200,6 @@ class QParamsTable:
             ),
         )
         return scale, np.zeros(scale.shape, step.format.dtype)
-
-    def _choose_blocks(self, tensor: gs.Tensor, values: Float32Array, step: QuantSpec) -> QParams:
-        assert step.axis is not None, "the axis of blocks"
-        method = weight_method(self._plan.scheme, step)
-        counts = importance(self._weighed, tensor, self._mean_squares) if method == WEIGHTED else None
-        plain = MSE if method == WEIGHTED else method
-        grid = step.format, step.axis, step.block
-        return block_parameters(values, *grid, symmetric=step.symmetric, method=plain, importance=counts)
 
     def _biases(self) -> Iterator[tuple[gs.Node, gs.Tensor]]:
         for node, _, quantization in each_use(self._plan):
@@ -246,54 +257,3 @@ def _range(ranges: Ranges | None, tensor: gs.Tensor, step: QuantSpec) -> tuple[f
     if ranges is None:
         raise ValueError(f"tensor '{tensor.name}' needs a range for {step.format.name}: calibrate first")
     return ranges.range(tensor.name, step.format, symmetric=step.symmetric)
-
-
-def weight_method(scheme: Scheme, step: QuantSpec) -> str:
-    """Return how a weight on a symmetric integer grid gets its scale."""
-    if (method := scheme.weight_method if step.method == AUTO else step.method) != AUTO:
-        return method
-    if step.axis is None:
-        return WEIGHTED
-    return MINMAX if step.format.bits > _COARSE else MSE
-
-
-def weighed_inputs(plan: QuantizationPlan) -> list[TensorAxis]:
-    """Return the tensors of whose channels the mean squares are needed, with the axis of the channels."""
-    return list(dict.fromkeys((tensor.name, axis) for _, tensor, axis in _weighed(plan)))
-
-
-def weighed_uses(plan: QuantizationPlan) -> WeighedUses:
-    """Return, by the id of a weight, its uses whose errors are weighted."""
-    found: WeighedUses = {}
-    for use, tensor, axis in _weighed(plan):
-        found.setdefault(id(use[0].inputs[use[1]]), []).append((use, tensor, axis))
-    return found
-
-
-def importance(
-    uses: WeighedUses, weight: gs.Constant, mean_squares: Mapping[TensorAxis, NDArray[np.float64]]
-) -> NDArray[np.float64] | None:
-    """Return the importance of each number of a weight, in a shape that broadcasts to the weight's.
-
-    ``uses`` are ``weighed_uses`` of the plan. ``mean_squares`` has one number per channel, by tensor and
-    axis. None where what the weight is multiplied
-    with was not measured. A weight that several layers share takes the sum of theirs.
-    """
-    found = [
-        dot_products.along_inputs(node, index, weight.shape, mean_squares[tensor.name, axis])
-        for (node, index), tensor, axis in uses.get(id(weight), ())
-        if (tensor.name, axis) in mean_squares
-    ]
-    return sum(found[1:], found[0]) if found else None
-
-
-def _weighed(plan: QuantizationPlan) -> Iterator[WeighedUse]:
-    """Yield uses of weights whose errors are weighted, what each multiplies, and its axis of the sum."""
-    for node, index, quantization in each_use(plan):
-        step = quantization.steps[-1]
-        if quantization.role != WEIGHT or not step.needs_range or not step.symmetric:
-            continue
-        other = node.inputs[1 - index]
-        measurable = isinstance(other, gs.Variable) and other.shape is not None
-        if measurable and weight_method(plan.scheme, step) == WEIGHTED and plan.specs.is_in_main_graph(other):
-            yield (node, index), other, dot_products.sum_axis(node, 1 - index, len(other.shape))

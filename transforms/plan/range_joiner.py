@@ -1,26 +1,22 @@
-"""Groups of tensors of one range while they grow, node by node, each step in the time of what is new."""
+"""Whether tensors that a node joins can have one scale and lose next to nothing by it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
+from ops.integers import finite_range
 from transforms.graph import walk
-from transforms.plan.alike_ranges import Extremes, Group, are_alike, group_of
 from transforms.plan.quant_spec import QuantSite
 
+Extremes = Mapping[str, tuple[float, float]]
+"""The lowest and the highest number of tensors, by name."""
 
-@dataclass
-class _Known:
-    """What is known of a group: its range, None if that of one tensor is not known; whether a grid of it is
-    symmetric; and the quantizations that are outputs, or that nodes read whose results are not in the group.
-    """
-
-    range: Group | None
-    symmetric: bool
-    open_sites: list[QuantSite]
+_WIDER = math.sqrt(2)
+"""How many times as wide a range may get: errors of rounding grow as much, by 3 dB or half a bit."""
 
 
 class RangeJoiner:
@@ -34,56 +30,60 @@ class RangeJoiner:
         extremes: Extremes,
     ) -> None:
         """Take the quantizations, the source of a tensor's scale, and the group of a tensor as it is now."""
-        self._source, self._group, self._extremes = source, group, extremes
+        self._group, self._extremes = group, extremes
+        self._stored: dict[int, tuple[float, float]] = {}
         self._sites: dict[int, list[QuantSite]] = {}
         for site in sites:
             self._sites.setdefault(id(source(site.tensor)), []).append(site)
-        self._known: dict[int, _Known] = {}
 
     def is_alike(self, joining: gs.Node) -> bool:
-        """Return whether the tensors that a node joins lose next to nothing."""
-        groups = self._groups(joining)
-        known = [self._of(group) for group in groups]
-        ranges = [
-            Group(one.range.low, one.range.high, self._is_read(group, one, joining))
-            for group, one in zip(groups, known, strict=True)
-            if one.range is not None
-        ]
-        symmetric = any(one.symmetric for one in known)
-        return len(ranges) == len(known) and are_alike(ranges, symmetric=symmetric)
+        """Return whether one scale is at most half a bit coarser than that of each group that is read.
 
-    def merge(self, joined: gs.Node) -> None:
-        """Note that the groups of the tensors of a node, which were found to be alike, become the first."""
-        first, *others = map(self._of, self._groups(joined))
-        for one in others:
-            assert first.range is not None and one.range is not None, "they are alike"
-            low, high = min(first.range.low, one.range.low), max(first.range.high, one.range.high)
-            first.range = Group(low, high, is_read=True)
-            first.symmetric |= one.symmetric
-            first.open_sites += one.open_sites
+        What only the joining node reads loses nothing: that node's result is as coarse. The result itself
+        gets coarser where a scale comes from a tensor of which only a part is joined.
+        """
+        groups = list(
+            {id(one): one for one in map(self._group, (*joining.inputs, *joining.outputs))}.values()
+        )
+        sites = [[site for tensor in one for site in self._sites.get(id(tensor), ())] for one in groups]
+        symmetric = any(step.symmetric for some in sites for site in some for step in site.steps)
+        ranges = [found for one in groups if (found := self._range(one)) is not None]
+        if len(ranges) < len(groups):
+            return False
 
-    def _groups(self, node: gs.Node) -> list[list[gs.Tensor]]:
-        return list({id(group): group for group in map(self._group, (*node.inputs, *node.outputs))}.values())
+        def _width(low: float, high: float) -> float:
+            return 2 * max(-low, high) if symmetric else high - low
 
-    def _of(self, group: list[gs.Tensor]) -> _Known:
-        if id(group) not in self._known:
-            own = [site for tensor in group for site in self._sites.get(id(tensor), ())]
-            symmetric = any(step.symmetric for site in own for step in site.steps)
-            self._known[id(group)] = _Known(group_of(group, self._extremes, is_read=True), symmetric, own)
-        return self._known[id(group)]
+        width = _width(min(low for low, _ in ranges), max(high for _, high in ranges))
+        wider = [width > _WIDER * _width(*one) for one in ranges]
+        return not any(
+            is_wider and self._is_read(group, some, joining)
+            for is_wider, group, some in zip(wider, groups, sites, strict=True)
+        )
 
-    def _is_read(self, group: list[gs.Tensor], known: _Known, joining: gs.Node) -> bool:
+    def _range(self, group: list[gs.Tensor]) -> tuple[float, float] | None:
+        """Return the lowest and highest number of a group, with 0; None if that of a tensor is not known."""
+        found = [(0.0, 0.0)]
+        for tensor in group:
+            if isinstance(tensor, gs.Constant) and id(tensor) not in self._stored:
+                low, high = finite_range(np.asarray(tensor.values, np.float32))
+                self._stored[id(tensor)] = float(low), float(high)
+            one = self._stored.get(id(tensor)) or self._extremes.get(tensor.name)
+            if one is None:
+                return None
+            found.append(one)
+        return min(low for low, _ in found), max(high for _, high in found)
+
+    def _is_read(self, group: list[gs.Tensor], sites: list[QuantSite], joining: gs.Node) -> bool:
         """Return whether a joining node makes a tensor, or more than it and what moves it there read it."""
-        made = (tensor for tensor in joining.outputs if self._group(tensor) is group)
-        sites = (site for tensor in made for site in self._sites.get(id(self._source(tensor)), ()))
-        if any(walk.producer(site.tensor) is joining for site in sites):
-            return True
-        known.open_sites = [site for site in known.open_sites if self._is_open(site, group, None)]
-        return any(self._is_open(site, group, joining) for site in known.open_sites)
-
-    def _is_open(self, site: QuantSite, group: list[gs.Tensor], joining: gs.Node | None) -> bool:
-        """Return whether a quantization is an output, or another node than one reads it out of its group."""
-        others = (node for node, _ in site.uses if node is not joining)
-        return site.is_output or any(
-            self._group(tensor) is not group for node in others for tensor in node.outputs
+        return any(
+            walk.producer(site.tensor) is joining
+            or site.is_output
+            or any(
+                self._group(tensor) is not group
+                for node, _ in site.uses
+                if node is not joining
+                for tensor in node.outputs
+            )
+            for site in sites
         )

@@ -13,10 +13,7 @@ therefore compute the same numbers. A value is left as it is
   reads graph inputs and weights as they are;
 * where it enters a tree, a scaler or another operator of ai.onnx.ml, whose thresholds divide the numbers that
   it was trained on;
-* in float16, from squares to the root or logarithm of their sum, which is in its range where they are not
-  (:mod:`transforms.plan.roots_of_squares`), where a constant is not
-  (:mod:`transforms.plan.float16_limits`), and what such a constant makes
-  (:mod:`transforms.plan.large_numbers`);
+* in float16, where numbers are beyond its range (:mod:`transforms.plan.float16_range`);
 * where it is rounded already;
 * at outputs of a body (If, Loop, Scan): the tensor outside, or the input of the next round, is rounded
   instead.
@@ -33,9 +30,7 @@ import onnx_graphsurgeon as gs
 from transforms.graph import dtypes, schemas, walk
 from transforms.graph.selection import Exclusion, NodeSet, resolve
 from transforms.plan.exact_arithmetic import exact_arithmetic
-from transforms.plan.float16_limits import float16_limits
-from transforms.plan.large_numbers import large_numbers
-from transforms.plan.roots_of_squares import roots_of_squares
+from transforms.plan.float16_range import beyond_float16
 
 QUANTIZE, DEQUANTIZE = "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"
 
@@ -92,7 +87,7 @@ class RoundingPlan:
         self.exact_nodes = exact_arithmetic(graph)
         self.exact_nodes |= {id(node) for node in walk.nodes(graph) if node.domain == LEARNED}
         if element == dtypes.FLOAT16:
-            self.exact_nodes |= roots_of_squares(graph) | float16_limits(graph) | large_numbers(graph)
+            self.exact_nodes |= beyond_float16(graph)
         self._owners = owners(graph)
         self._found: dict[int, Rounding] = {}
         self._plan_uses()

@@ -63,10 +63,9 @@ class Scheme:
     formats are), how activations (``calibrate_method``, ``percentile``, ``moving_average``,
     ``averaging_constant``, for single tensors ``calibrate_tensors``) and weights (``weight_method``;
     ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` per channel or block, ``MSE`` for 4 bits) get theirs.
-    ``correct_biases`` takes the mean effect of rounding a weight out of the bias after it,
-    ``measured_biases`` that of all rounding; ``equalize_layers`` scales channels between layers. For these,
-    ``calibrate_method`` and ``per_channel``, ``auto`` is what is best for outputs
-    (:mod:`transforms.choose_ranges`).
+    ``correct_biases`` takes the mean effect of rounding a weight out of the bias after it; for it,
+    ``calibrate_method`` and ``per_channel``, ``auto`` is what is best for outputs (:mod:`transforms.moves`).
+    ``equalize_layers`` scales channels between layers; ``auto``: where scales are powers of two.
 
     Outliers of activations: ``move_outliers`` (:mod:`transforms.move_outliers` and, between convolutions,
     :mod:`transforms.scale_channels`, if the outputs on samples get better by it); ``outliers`` says by
@@ -96,7 +95,6 @@ class Scheme:
     averaging_constant: float = 0.01
     weight_method: str = AUTO
     correct_biases: bool | str = False
-    measured_biases: bool | str = False
     full_range: tuple[str, ...] | str = OFF
     quantize_all_op_types: bool = False
     op_types: tuple[str, ...] = ()
@@ -212,7 +210,7 @@ class Scheme:
     def is_open(self) -> bool:
         """Whether the outputs of the model are to decide about ranges of integers."""
         integers = any(fmt.is_integer for fmt in self.named_formats)
-        left = self.calibrate_method, self.per_channel, self.correct_biases, self.equalize_layers
+        left = self.calibrate_method, self.per_channel, self.correct_biases
         return integers and AUTO in left
 
     @property
@@ -224,7 +222,7 @@ class Scheme:
 
     @property
     def equalizes_by_rule(self) -> bool:
-        """Whether layers are equalized unless outputs say no: powers of two gain most by it."""
+        """Whether layers are equalized: by rule with scales that are powers of two, which gain most by it."""
         return self.equalize_layers is True or (self.equalize_layers == AUTO and self.scale == POWER_OF_TWO)
 
     def by_rule(self) -> Scheme:
@@ -233,10 +231,10 @@ class Scheme:
         return self.with_(
             calibrate_method=self.range_method,
             per_channel=per_channel,
-            correct_biases=self.correct_biases is True,
-            measured_biases=self.measured_biases is True,
+            correct_biases=self.correct_biases is not False,
             equalize_layers=self.equalizes_by_rule,
             full_range=OFF if isinstance(self.full_range, str) else self.full_range,
+            move_outliers=False,
             keep_float=False,
         )
 

@@ -218,4 +218,7 @@ def _quantized(trial: Trial, preset: str, samples: Path, more: list[str]) -> Non
         _equal(trial, nodes.model, found)
     else:
         _alike(trial, nodes.model, found, _STEP.get(preset, COARSE))
-    _stripped(trial, nodes.model)
+    if preset in _INTEGERS:  # a bias that takes roundings back is no rounding itself
+        nodes = trial.convert("quantize", *options, "--keep-weight-nodes", "--set", "correct_biases=false")
+    if nodes.model is not None:
+        _stripped(trial, nodes.model)

@@ -1,0 +1,92 @@
+"""The model that candidates share. Oracle: a plan of each, written and run: equal errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+import pytest
+
+from tests.helpers.judged_networks import network, samples
+from tests.moves.test_float_tensors import feeds, mixture
+from transforms import model_io
+from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.calibrate.calibration import Calibration, options_of
+from transforms.insert_qdq import insert_qdq
+from transforms.judge.candidate_model import CandidateModel
+from transforms.judge.judge import Judge, Run
+from transforms.model.copy_graph import copy_graph
+from transforms.pipelines.quantize_graph import make_plan, prepare_for
+from transforms.pipelines.quantize_steps import Quantized
+from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.weight_cache import WeightMemory
+from transforms.scheme import Scheme, preset
+
+CANDIDATES: list[dict[str, Any]] = [
+    {},
+    {"calibrate_method": "MSE"},
+    {"per_channel": True},
+    {"calibrate_tensors": {"r2": "Wide"}},
+    {"tensors": {"r1": "float32"}},
+]
+
+
+class _Case:
+    def __init__(self, graph: gs.Graph, config: str, data: list[dict[str, np.ndarray]]) -> None:
+        self.graph = graph  # scales of weights follow from all samples
+        self.scheme = (
+            preset(config).by_rule().with_(correct_biases=False, bias="float32", weight_method="MinMax")
+        )
+        self._targets = prepare_for(graph, self.scheme)
+        found = calibrate_plan(self.plan_of(graph, self.scheme), CalibrationData(data), halved=True)
+        assert found is not None
+        self.statistics: Calibration = found
+        self.judge = Judge(graph, data)
+
+    def plan_of(self, graph: gs.Graph, scheme: Scheme) -> QuantizationPlan:
+        named = self._targets.naming(self.graph, scheme)
+        return make_plan(graph, scheme, named.resolve_in(graph), Quantized())
+
+    def written(self, scheme: Scheme, fold: int) -> Run:
+        copy = copy_graph(self.graph)
+        plan = self.plan_of(copy, scheme)
+        ranges = self.statistics.half(1 - fold, options_of(scheme))
+        plan.settle(self.statistics.extremes())
+        insert_qdq(plan, ranges)
+        return self.judge.opened(copy)
+
+
+@pytest.mark.parametrize("switches", [False, True])
+@pytest.mark.parametrize("changes", CANDIDATES, ids=str)
+def test_errors_are_those_of_the_written_model(changes: dict[str, Any], switches: bool) -> None:
+    if "tensors" in changes and not switches:
+        return
+    case = _Case(model_io.load(network(2, 0.3, 8.0)), "U8S8", samples(6, 1))
+    model = CandidateModel(
+        *(case.graph, case.scheme, case.plan_of, case.statistics, case.judge, WeightMemory()),
+        switches=switches,
+    )
+    scheme = case.scheme.with_(**changes)
+    expected = case.judge.errors(lambda fold: case.written(scheme, fold))
+    assert np.array_equal(model.errors(scheme).errors, expected.errors)
+    assert np.array_equal(model.errors(scheme, 2).errors, expected.errors[:2])
+
+
+@pytest.mark.parametrize("kept", [(), ("ratio",), ("ratio", "y")])
+def test_switches_leave_tensors_in_float(kept: tuple[str, ...]) -> None:
+    case = _Case(model_io.load(mixture()), "U8S8", feeds(8, 1))
+    shared = case.graph, case.scheme, case.plan_of, case.statistics, case.judge, WeightMemory()
+    named = case.scheme.with_(tensors=dict.fromkeys(kept, "float32"))
+    expected = case.judge.errors(lambda fold: case.written(named, fold))
+    assert np.array_equal(CandidateModel(*shared, switches=True).errors(named).errors, expected.errors)
+
+
+def test_schemes_that_make_the_same_model_are_told() -> None:
+    case = _Case(model_io.load(network(0, 0.0, 1.0)), "U8S8", samples(4, 1))
+    model = CandidateModel(case.graph, case.scheme, case.plan_of, case.statistics, case.judge, WeightMemory())
+    other = case.scheme.with_(per_channel=False)
+    assert model.is_same(case.scheme, case.scheme)
+    same = case.scheme.per_channel == "spread"
+    assert model.is_same(case.scheme, other) == same
+    assert not model.is_same(case.scheme, case.scheme.with_(calibrate_method="MSE"))

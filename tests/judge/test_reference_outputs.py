@@ -1,0 +1,60 @@
+"""Runs of the float model that several steps share. Oracle: the runtime's own outputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.helpers.judged_networks import network, samples
+from transforms import model_io
+from transforms.judge.reference import Reference
+from transforms.run.run_model import open_model
+from transforms.runtime.session import OpenModel
+
+FEEDS = samples(6, 3)
+
+
+def test_samples_hold_outputs_and_what_these_saturate() -> None:
+    graph = model_io.load(network(0, 0.5, 1.0, softmax=True))
+    reference = Reference(graph, FEEDS, None)
+    made = reference.samples(6)
+    assert (
+        reference.outputs == ["y"]
+        and reference.shown == ["y", "logits", "r3"]
+        and set(reference.views) == {"logits", "r3"}
+    )
+    assert [sample.fold for sample in made] == [0, 1] * 3
+    model = open_model(graph)
+    for sample, feed in zip(made, FEEDS, strict=True):
+        assert sample.feed is feed
+        np.testing.assert_allclose(sample.expected["y"], model.run(feed)["y"], rtol=1e-5)
+        powers = np.exp(sample.expected["logits"])
+        np.testing.assert_allclose(sample.expected["y"], powers / powers.sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("most", [0, 4, 8])
+def test_a_sample_is_run_once(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, run = list[int](), OpenModel.run
+    monkeypatch.setattr(OpenModel, "run", lambda *given: (runs.append(1), run(*given))[1])
+    graph = model_io.load(network(0, 0.5, 1.0))
+    reference, seen = Reference(graph, FEEDS, None), list[NDArray[np.float32]]()
+    if most:
+        reference.watch(["r1"], lambda name, array: seen.append(array.copy()), most)
+    assert len(runs) == len(seen) == min(most, 6)
+    first = reference.samples(3)
+    assert reference.outputs == ["y"] and len(reference.samples(6)) == len(runs) == 6
+    assert all(
+        one.expected["y"] is other.expected["y"]
+        for one, other in zip(first, reference.samples(3), strict=True)
+    )
+    assert all((array >= 0).all() and array.shape == (1, 16, 12, 12) for array in seen)
+
+
+def test_the_graph_may_be_changed_afterwards() -> None:
+    graph = model_io.load(network(0, 0.5, 1.0))
+    expected = Reference(graph, FEEDS, None).samples(2)
+    reference = Reference(graph, FEEDS, None)
+    next(node for node in graph.nodes if node.op == "Relu").op = "Neg"
+    for one, other in zip(reference.samples(2), expected, strict=True):
+        np.testing.assert_array_equal(one.expected["y"], other.expected["y"])

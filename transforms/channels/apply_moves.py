@@ -1,0 +1,32 @@
+"""The moves that a scheme records, applied to a prepared float graph."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import onnx_graphsurgeon as gs
+
+from transforms.channels.move_outliers import move_outliers
+from transforms.channels.scale_channels import scale_channels
+from transforms.graph.selection import Exclusion
+from transforms.scheme.outlier_move import OutlierMove
+
+
+def apply_moves(
+    graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude: Exclusion = None
+) -> Counter[str]:
+    """Move channels of tensors, by name; return how many were ``rotated``, ``moved`` and ``scaled``.
+
+    Rotations come first; the others follow in their own order. The same graph and moves make the same weights
+    bit for bit. ValueError for a tensor of which nothing can be moved, and a channel that it does not have.
+    """
+    found = Counter[str]()
+    for name, move in sorted(moves.items(), key=lambda one: not one[1].rotated):
+        if move_outliers(graph, {name: move}, exclude=exclude):
+            found["rotated" if move.rotated else "moved"] += 1
+        elif not move.rotated and scale_channels(graph, {name: move}, exclude=exclude):
+            found["scaled"] += 1
+        else:
+            raise ValueError(f"outliers entry '{name}' is no tensor that layers multiply with a matrix")
+    return found

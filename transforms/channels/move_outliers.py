@@ -1,0 +1,219 @@
+"""Outlying channels of activations moved into the weights that they are multiplied with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Mapping
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from transforms.channels.layer_pairs import PairFinder, Scaling
+from transforms.channels.left_operands import channels_of, layers_on, rows_of
+from transforms.channels.rotate_channels import rotate_channels
+from transforms.graph import dtypes, walk
+from transforms.graph.lazy_values import Weight, become_constant, constant, derived
+from transforms.graph.rewire import STANDARD_DOMAINS, Insertions
+from transforms.graph.selection import Exclusion, resolve
+from transforms.scheme.outlier_move import OutlierMove
+
+log = logging.getLogger(__name__)
+
+
+def move_outliers(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude: Exclusion = None) -> int:
+    """Divide channels of tensors by powers of two, or give them products of their own; return how many
+    tensors were changed.
+
+    ``moves``, by the name of a tensor of the outermost graph, says what to do with its last axis where MatMul
+    and Gemm multiply it with constant matrices, all of them alike:
+
+    * a channel with an exponent is divided by that power of two, and the rows of the weights are multiplied
+      by it (the identity of SmoothQuant, arXiv 2211.10438): X W = (X S^-1) (S W). Scale and bias of the
+      LayerNormalization, or the constant of the Mul, that makes the tensor take the factors in if nothing
+      else reads it; or weights and biases of the one layer from which it comes by operators that keep
+      channels apart, as those of an attention's values do. Otherwise there is a Mul in front of the layers.
+      What the model computes stays the same bit for bit, as long as nothing becomes subnormal or infinite.
+    * ``rotated`` channels are spread over each other, before all else
+      (:func:`transforms.channels.rotate_channels.rotate_channels`).
+    * ``own`` channels become 0 in the tensor and in the weights: X W = X' W' + X_own W_own, a second, narrow
+      product that an Add puts to the first, and that no plan puts on integers. The same in real arithmetic;
+      sums of float32 are ordered anew.
+
+    Does nothing to tensors that are not there, that no such layer reads, and for nodes in ``exclude``; nor
+    with own channels for a Gemm whose alpha is not 1. Raises ValueError for a channel that a tensor does
+    not have.
+    """
+    names = [name for name, move in moves.items() if move.rotated]
+    rotated = rotate_channels(graph, names, exclude=exclude)
+    mover = _Mover(graph, resolve(exclude, graph))
+    known = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}
+    count = rotated
+    for name, move in moves.items():
+        if move.rotated:
+            continue
+        moved = name in known and mover.move(known[name], move)
+        if not moved:
+            log.debug("'%s': no layers whose outliers can be moved", name)
+        count += moved
+    mover.insertions.place(graph)
+    return count
+
+
+class FactorTakers:
+    """Finds the nodes of a graph that can divide the channels of a tensor at no cost."""
+
+    def __init__(self, graph: gs.Graph) -> None:
+        """Note what must not change in the graph."""
+        self._graph, self._finder = graph, PairFinder(graph)
+        self._members = {id(node) for node in graph.nodes}
+
+    def factors(self, tensor: gs.Tensor, layers: int) -> list[int]:
+        """Return the inputs of the node that makes a tensor, by which it can divide its channels.
+
+        It is a LayerNormalization over the last axis, or a Mul with a constant for each channel, and nothing
+        but so many layers reads the tensor.
+        """
+        node = walk.producer(tensor)
+        if node is None or node.domain not in STANDARD_DOMAINS or walk.is_output(tensor, self._graph):
+            return []
+        if len(walk.uses(tensor)) != layers or id(node) not in self._members:
+            return []
+        return _factors(node)
+
+    def scaling(self, tensor: gs.Tensor) -> Scaling | None:
+        """Return the layer that can divide the channels of what one layer reads, and nothing else."""
+        readers = layers_on(tensor)
+        return self._finder.scales_input(self._graph, readers[0]) if len(readers) == 1 else None
+
+    def take(self, tensor: gs.Tensor, layers: int) -> bool:
+        """Return whether a node can divide the channels of a tensor that so many layers read."""
+        return bool(self.factors(tensor, layers)) or self.scaling(tensor) is not None
+
+
+def _factors(node: gs.Node) -> list[int]:
+    """Return the inputs of a node that hold a number for each channel of the last axis, all of its own."""
+    if node.op == "LayerNormalization":
+        axes, last = node.attrs.get("axis", -1), node.outputs[0].shape
+        is_last = axes == -1 or (last is not None and axes == len(last) - 1)
+        found = [i for i in (1, 2) if i < len(node.inputs) and not node.inputs[i].is_empty()]
+        return found if is_last and all(_is_vector(node.inputs[i]) for i in found) else []
+    if node.op == "Mul" and node.outputs[0].shape:
+        channels = node.outputs[0].shape[-1]
+        found = [i for i in (0, 1) if _is_vector(node.inputs[i]) and node.inputs[i].shape[-1] == channels]
+        return found[:1]
+    return []
+
+
+def _is_vector(tensor: gs.Tensor) -> bool:
+    return isinstance(tensor, gs.Constant) and dtypes.is_type(tensor, dtypes.FLOAT) and len(tensor.shape) == 1
+
+
+class _Mover:
+    def __init__(self, graph: gs.Graph, exclude: Container[gs.Node]) -> None:
+        self._graph, self._names, self._exclude = graph, walk.Names(graph), exclude
+        self._takers = FactorTakers(graph)
+        self._fixed = walk.outputs(graph) | {id(t) for inner in walk.graphs(graph) for t in inner.inputs}
+        self.insertions = Insertions()
+
+    def move(self, tensor: gs.Tensor, move: OutlierMove) -> bool:
+        """Move outliers of one tensor; return whether there was anything to do."""
+        layers = [node for node in layers_on(tensor) if node not in self._exclude]
+        layers = [node for node in layers if not move.own or node.attrs.get("alpha", 1.0) == 1]
+        members = {id(node) for node in self._graph.nodes}
+        layers = [node for node in layers if id(node) in members]
+        if not layers:
+            return False
+        channels = channels_of(layers[0])
+        if move.channels > channels:
+            raise ValueError(
+                f"channel {move.channels - 1} of '{tensor.name}' is out of range: it has {channels} channels"
+            )
+        exponents = np.zeros(channels, np.int64)
+        exponents[list(move.exponents)] = list(move.exponents.values())
+        own = np.array(move.own, np.int64)
+        divided = self._divide(tensor, exponents, own, len(layers))
+        taken = self._take(tensor, own) if own.size else None
+        for node in layers:
+            if taken is not None:
+                self._add_product(node, taken, own)
+            node.inputs[0] = divided
+            self._multiply_weight(node, exponents, own)
+        return True
+
+    def _divide(
+        self, tensor: gs.Tensor, exponents: NDArray[np.int64], own: NDArray[np.int64], layers: int
+    ) -> gs.Tensor:
+        """Return the tensor with divided channels, without those that go elsewhere."""
+        producer = walk.producer(tensor)
+        divided = dtypes.variable(self._names.derive(tensor.name, "moved"), dtypes.FLOAT, tensor)
+        if producer is not None and not own.size and self._take_in(producer, tensor, exponents, layers):
+            producer.outputs[0] = divided
+            return divided
+        factors = np.ldexp(np.float32(1), -exponents)
+        factors[own] = 0
+        multiplier = gs.Constant(self._names.derive(tensor.name, "move"), factors)
+        name = self._names.derive(divided.name, "mul")
+        multiply = gs.Node("Mul", name, inputs=[tensor, multiplier], outputs=[divided])
+        self.insertions.add(self._graph, producer, [multiply])
+        return divided
+
+    def _take_in(
+        self, producer: gs.Node, tensor: gs.Tensor, exponents: NDArray[np.int64], layers: int
+    ) -> bool:
+        """Divide channels in constants from which a tensor is made; return whether there are such."""
+        factors = self._takers.factors(tensor, layers)
+        for index in factors:
+            old = producer.inputs[index]
+            values = np.ldexp(old.values, -exponents)
+            producer.inputs[index] = gs.Constant(self._names.derive(old.name, "moved"), values)
+        scaling = None if factors else self._takers.scaling(tensor)
+        if scaling is not None:
+            scaling.apply(exponents)
+        return bool(factors) or scaling is not None
+
+    def _take(self, tensor: gs.Tensor, own: NDArray[np.int64]) -> gs.Tensor:
+        """Return the channels of a tensor that get products of their own."""
+        taken = dtypes.variable(self._names.derive(tensor.name, "own"), dtypes.FLOAT, tensor)
+        if taken.shape is not None:
+            taken.shape = [*taken.shape[:-1], len(own)]
+        indices = gs.Constant(self._names.derive(tensor.name, "own_channels"), own)
+        name = self._names.derive(taken.name, "gather")
+        gather = gs.Node("Gather", name, {"axis": -1}, inputs=[tensor, indices], outputs=[taken])
+        self.insertions.add(self._graph, walk.producer(tensor), [gather])
+        return taken
+
+    def _add_product(self, node: gs.Node, taken: gs.Tensor, own: NDArray[np.int64]) -> None:
+        """Let an Add make what the node made, of that and the product of the channels taken."""
+        weight, result = node.inputs[1], node.outputs[0]
+
+        def _rows(values: NDArray[np.float32]) -> NDArray[np.float32]:
+            return np.ascontiguousarray(rows_of(node, values)[own])
+
+        outputs = rows_of(node, np.empty(weight.shape, np.bool_)).shape[1]
+        source: Weight = weight._values
+        rows = derived(source, _rows, np.float32, (len(own), outputs))
+        label = self._names.derive(node.name or result.name, "own")
+        names = [self._names.derive(result.name, suffix) for suffix in ("rest", "own")]
+        parts = [dtypes.variable(name, dtypes.FLOAT, result) for name in names]
+        weight_own = constant(self._names.derive(weight.name, "own"), rows)
+        product = gs.Node("MatMul", label, inputs=[taken, weight_own], outputs=[parts[1]])
+        node.outputs[0] = parts[0]
+        total = gs.Node("Add", self._names.derive(label, "add"), inputs=parts, outputs=[result])
+        self.insertions.add(self._graph, node, [product, total])
+
+    def _multiply_weight(self, node: gs.Node, exponents: NDArray[np.int64], own: NDArray[np.int64]) -> None:
+        weight = node.inputs[1]
+        if not walk.is_read_once(weight) or id(weight) in self._fixed:
+            node.inputs[1] = constant(self._names.derive(weight.name, "moved"), weight._values)
+
+        def _moved(values: NDArray[np.float32]) -> NDArray[np.float32]:
+            values = np.array(values)
+            rows = rows_of(node, values)
+            raised = np.flatnonzero(exponents)
+            rows[raised] = np.ldexp(rows[raised], exponents[raised, None])
+            rows[own] = 0
+            return values
+
+        source: Weight = node.inputs[1]._values
+        become_constant(node.inputs[1], derived(source, _moved, np.float32))

@@ -1,0 +1,250 @@
+"""Channels between convolutions brought to like ranges, also across SiLU and HardSwish."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.channels.layer_pairs import CONVOLUTIONS, PairFinder
+from transforms.channels.scaled_layer import Companion, Exponents, ScaledLayer
+from transforms.graph import dtypes, walk
+from transforms.graph.rewire import STANDARD_DOMAINS, Insertions
+from transforms.graph.selection import Exclusion, resolve
+from transforms.scheme.outlier_move import OutlierMove
+
+log = logging.getLogger(__name__)
+
+_GATES = frozenset({"Sigmoid", "HardSigmoid"})
+_ALPHA, _BETA = 1 / 6, 0.5  # of the HardSigmoid in a HardSwish
+
+
+def scale_channels(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude: Exclusion = None) -> int:
+    """Divide channels of tensors between convolutions by powers of two; return how many tensors.
+
+    ``moves``, by the name of a tensor of the outermost graph that convolutions (or, after a Flatten, a
+    product) alone read, gives the exponent of each channel, 0 for those that it does not name. The
+    convolution that makes the tensor takes the factors in, and the layers that read it take them back: bit
+    for bit the same model, as long as nothing becomes subnormal or infinite. In between lies what commutes
+    with a positive factor (:class:`transforms.channels.layer_pairs.PairFinder`), or one gate: a new Mul
+    gives the Sigmoid of x Sigmoid(x), or the HardSigmoid that a HardSwish is made of, the numbers as they
+    were. All tensors that change get new names.
+
+    Does nothing to other tensors, to moves with channels that get products of their own, and across nodes in
+    ``exclude``. Raises ValueError for a channel that a tensor does not have.
+    """
+    scaler = _Scaler(graph)
+    found = list(_moved(graph, moves, exclude))
+    for span, exponents in found:
+        scaler.scale(span, exponents)
+    scaler.insertions.place(graph)
+    return len(found)
+
+
+def show_scaled(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude: Exclusion = None) -> int:
+    """Add to a graph what :func:`scale_channels` would make of its tensors; return how many tensors.
+
+    They have the names that they would have, and nothing reads them: one run of the model shows both forms.
+    Left out are rows of features after a Flatten. Raises ValueError as ``scale_channels`` does.
+    """
+    scaler = _Scaler(graph)
+    count = sum(scaler.show(span, exponents) for span, exponents in _moved(graph, moves, exclude))
+    scaler.insertions.place(graph)
+    return count
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a convolution makes of ``channels``, up to the tensor that layers alone read.
+
+    ``tensors`` in between are scaled with it: the last one is read by ``readers``. ``gate``: what has to see
+    the numbers as they were, a Sigmoid or HardSigmoid that they are multiplied with, or a HardSwish.
+    """
+
+    first: gs.Node
+    tensors: list[gs.Tensor]
+    readers: list[gs.Node]
+    channels: int
+    companions: list[Companion] = field(default_factory=list)
+    gate: gs.Node | None = None
+
+    @property
+    def read(self) -> gs.Tensor:
+        """The tensor that the layers read."""
+        return self.tensors[-1]
+
+    @property
+    def before(self) -> gs.Tensor:
+        """The tensor that the gate reads, the same as ``read`` without one."""
+        return self.read if self.gate is None else self.gate.inputs[0]
+
+
+class SpanFinder(PairFinder):
+    """Finds tensors that several layers may read, and before which a gate may lie."""
+
+    def spans(self, graph: gs.Graph) -> list[Span]:
+        """Return the tensors that convolutions make and layers alone read, in the order of the former."""
+        members = {id(node) for node in graph.nodes}
+        found = (self._span(node, members) for node in graph.nodes if node.op in CONVOLUTIONS)
+        return [span for span in found if span is not None]
+
+    def _span(self, node: gs.Node, members: set[int]) -> Span | None:
+        way = self._start(node)
+        tensor, scaled, gate = node.outputs[0], list[gs.Tensor](), None
+        while way is not None:
+            uses = walk.uses(tensor)
+            if not uses or id(tensor) in self._fixed or any(id(user) not in members for user, _ in uses):
+                return None
+            scaled.append(tensor)
+            if all(index == 0 and self._ends(way, user) for user, index in uses):
+                return Span(node, scaled, [user for user, _ in uses], way.channels, way.companions, gate)
+            found = None if gate else self._gate(tensor, [user for user, _ in uses])
+            if found is not None:
+                gate, tensor = found
+            elif len(uses) == 1 and self._passes(way, *uses[0]):
+                tensor = uses[0][0].outputs[0]
+            else:
+                return None
+        return None
+
+    def _gate(self, tensor: gs.Tensor, users: list[gs.Node]) -> tuple[gs.Node, gs.Tensor] | None:
+        """Return what bounds a factor that a tensor is multiplied with, a function of it, and the product."""
+        if any(node in self._exclude or node.domain not in STANDARD_DOMAINS for node in users):
+            return None
+        if [node.op for node in users] == ["HardSwish"]:
+            return users[0], users[0].outputs[0]
+        gates = [node for node in users if node.op in _GATES]
+        products = [node for node in users if node.op == "Mul"]
+        if len(gates) != 1 or len(products) != 1 or len(users) != len(gates + products):
+            return None
+        made = gates[0].outputs[0]
+        is_own = id(made) not in self._fixed and walk.is_read_once(made)
+        if not is_own or not any(one is made for one in products[0].inputs):
+            return None
+        return gates[0], products[0].outputs[0]
+
+
+def _moved(
+    graph: gs.Graph, moves: Mapping[str, OutlierMove], exclude: Exclusion
+) -> Iterator[tuple[Span, Exponents]]:
+    """Yield the spans that are moved, with the exponents of their channels."""
+    spans = {str(span.read.name): span for span in SpanFinder(graph, resolve(exclude, graph)).spans(graph)}
+    for name, move in moves.items():
+        span = spans.get(name)
+        if span is None or move.own or move.rotated:
+            log.debug("'%s': no channels that lie between convolutions", name)
+            continue
+        yield span, _exponents(span, move)
+
+
+def _exponents(span: Span, move: OutlierMove) -> Exponents:
+    if move.channels > span.channels:
+        name = span.read.name
+        raise ValueError(
+            f"channel {move.channels - 1} of '{name}' is out of range: it has {span.channels} channels"
+        )
+    found = np.zeros(span.channels, np.int64)
+    found[list(move.exponents)] = list(move.exponents.values())
+    return found
+
+
+def _places(span: Span) -> int:
+    """Return how many axes follow that of the channels."""
+    return len(span.first.inputs[1].shape) - 2
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The new names of a span: of its tensors, of what its gate reads, and of the factor in a HardSwish."""
+
+    tensors: list[str]
+    restored: str
+    factor: str
+
+    @classmethod
+    def of(cls, span: Span, names: walk.Names) -> _Names:
+        """Take names that are not taken."""
+        restored = "" if span.gate is None else names.derive(span.gate.inputs[0].name, "restored")
+        opens = span.gate is not None and span.gate.op == "HardSwish"
+        factor = names.derive(span.gate.outputs[0].name, "factor") if span.gate is not None and opens else ""
+        return cls([names.derive(tensor.name, "moved") for tensor in span.tensors], restored, factor)
+
+
+class _Scaler:
+    def __init__(self, graph: gs.Graph) -> None:
+        self._graph, self._names = graph, walk.Names(graph)
+        self.insertions = Insertions()
+
+    def scale(self, span: Span, exponents: Exponents) -> None:
+        """Scale the channels of one tensor."""
+        names = _Names.of(span, self._names)
+        first = ScaledLayer(span.first)
+        first.out_shift += exponents
+        first.apply()
+        for companion in span.companions:
+            companion.apply(exponents)
+        for reader in span.readers:
+            layer = ScaledLayer(reader)
+            layer.in_shift += np.repeat(exponents, len(layer.in_shift) // span.channels)
+            layer.apply()
+        if span.gate is not None:
+            self._restore(span, span.gate, exponents, names)
+        for tensor, name in zip(span.tensors, names.tensors, strict=True):
+            tensor.name = name
+
+    def show(self, span: Span, exponents: Exponents) -> int:
+        """Add the tensors that scaling would make; return how many."""
+        names, count, places = _Names.of(span, self._names), 0, _places(span)
+        for tensor, name in zip(span.tensors, names.tensors, strict=True):
+            producer = walk.producer(tensor)
+            if producer is None or producer.op == "Flatten":
+                break
+            shown = dtypes.variable(name, dtypes.FLOAT, tensor)
+            multiply = self._multiply(tensor, shown, -exponents, "scale", places)
+            self.insertions.add(self._graph, producer, [multiply])
+            count += 1
+        if span.gate is not None:
+            count += self._show_gate(span.gate, names)
+        return count
+
+    def _show_gate(self, gate: gs.Node, names: _Names) -> int:
+        """Add what a gate would read, and the factor that it would be if it is a HardSwish."""
+        read, made = gate.inputs[0], gate.outputs[0]
+        restored = dtypes.variable(names.restored, dtypes.FLOAT, read)
+        nodes = [gs.Node("Identity", names.restored, inputs=[read], outputs=[restored])]
+        if names.factor:
+            factor = dtypes.variable(names.factor, dtypes.FLOAT, made)
+            attributes = {"alpha": _ALPHA, "beta": _BETA}
+            nodes.append(gs.Node("HardSigmoid", names.factor, attributes, inputs=[read], outputs=[factor]))
+        self.insertions.add(self._graph, walk.producer(read), nodes)
+        return len(nodes)
+
+    def _restore(self, span: Span, gate: gs.Node, exponents: Exponents, names: _Names) -> None:
+        """Give a gate the numbers as they were."""
+        scaled = gate.inputs[0]
+        restored = dtypes.variable(names.restored, dtypes.FLOAT, scaled)
+        multiply = self._multiply(scaled, restored, exponents, "restore", _places(span))
+        if gate.op == "HardSwish":
+            self._open(gate, scaled, names.factor)
+        gate.inputs[0] = restored
+        self.insertions.add(self._graph, walk.producer(scaled), [multiply])
+
+    def _multiply(
+        self, tensor: gs.Tensor, made: gs.Tensor, exponents: Exponents, suffix: str, places: int
+    ) -> gs.Node:
+        """Return a node that multiplies channels by powers of two."""
+        factors = np.ldexp(np.float32(1), exponents).reshape(-1, *(1,) * places)
+        constant = gs.Constant(self._names.derive(tensor.name, suffix), factors)
+        return gs.Node("Mul", self._names.derive(made.name, "mul"), inputs=[tensor, constant], outputs=[made])
+
+    def _open(self, gate: gs.Node, scaled: gs.Tensor, name: str) -> None:
+        """Write a HardSwish as the product of a tensor and its HardSigmoid."""
+        made = gate.outputs[0]
+        factor = dtypes.variable(name, dtypes.FLOAT, made)
+        gate.op, gate.attrs, gate.outputs = "HardSigmoid", {"alpha": _ALPHA, "beta": _BETA}, [factor]
+        name = self._names.derive(gate.name or made.name, "product")
+        product = gs.Node("Mul", name, inputs=[scaled, factor], outputs=[made])
+        self.insertions.add(self._graph, gate, [product])

@@ -1,0 +1,181 @@
+"""One model in one session for all candidates that differ in ranges, scales, biases and float tensors.
+
+Scales, zero points, rounded weights, corrected biases and switches that leave tensors in float are its
+inputs. A candidate is a scheme: what it says of these is fed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.array_types import AnyArray, Feed, QParams
+from ops.integers import range_scale
+from transforms.calibrate.calibration import Calibration, options_of
+from transforms.calibrate.methods import CalibrationOptions, choose_range
+from transforms.graph import walk
+from transforms.judge.errors import Errors
+from transforms.judge.judge import Judge
+from transforms.judge.switchable_ranges import BiasSite, RangeSite, WeightSite, switchable_ranges
+from transforms.model.copy_graph import copy_graph
+from transforms.plan.bias_correction import corrected, corrected_inputs
+from transforms.plan.fake_quant import FakeQuant, fake_quants
+from transforms.plan.qparams import shared_range
+from transforms.plan.quant_spec import QuantSpec
+from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.weight_cache import WeightMemory
+from transforms.run.run_model import open_model
+from transforms.scheme import Scheme
+from transforms.scheme.scheme import FLOAT32, POWER_OF_TWO
+
+PlanOf = Callable[[gs.Graph, Scheme], QuantizationPlan]
+
+FED = ("calibrate_method", "calibrate_tensors", "per_channel", "weight_method", "correct_biases", "tensors")
+"""Keys of a scheme in which candidates may differ; of ``tensors``, those that are left in float32."""
+
+_Kind = tuple[bool | str, str]
+
+
+class CandidateModel:
+    """Measures what candidates do to the outputs of one model."""
+
+    def __init__(
+        self,
+        graph: gs.Graph,
+        scheme: Scheme,
+        plan_of: PlanOf,
+        statistics: Calibration | None,
+        judge: Judge,
+        memory: WeightMemory,
+        *,
+        switches: bool = False,
+    ) -> None:
+        """Open the model of a scheme in which nothing is open; the graph is not changed.
+
+        ``statistics``: with those of both folds; None for formats that need none. ``memory``: of weights.
+        ``switches``: whether computed tensors may be left in float.
+        """
+        self._graph, self._scheme, self._plan_of = graph, scheme, plan_of
+        self._judge, self._memory, self._statistics = judge, memory, statistics
+        copy = copy_graph(graph)
+        plan = plan_of(copy, scheme)
+        if statistics is not None:
+            plan.settle(statistics.extremes())
+        judge.reference.show(copy)
+        self.inputs = switchable_ranges(plan, switches=switches)
+        self._shown = judge.shown
+        self._run = open_model(self.inputs.graph, judge.reference.options).run
+        self._nodes = list(walk.nodes(graph))
+        self._numbers = {id(node): number for number, node in enumerate(self._nodes)}
+        self._weight_of = {one.use: one for one in self.inputs.weights}
+        read = corrected_inputs(plan_of(graph, scheme))
+        folds = [statistics.half(fold, statistics.options) for fold in range(2)] if statistics else []
+        self._means = [fold.means(read) for fold in folds]
+        self._ranges: dict[tuple[int, str], Calibration] = {}
+        self._tables: dict[_Kind, Mapping[tuple[int, int], FakeQuant]] = {}
+        self._weights: dict[tuple[str, _Kind], AnyArray] = {}
+        self._biases: dict[tuple[str, _Kind, int], AnyArray] = {}
+
+    def errors(self, scheme: Scheme, count: int | None = None) -> Errors:
+        """Return the errors of a candidate on the first samples: each with ranges from the other fold."""
+
+        def _run_of(fold: int) -> Callable[[Feed], Feed]:
+            fed = self.feed(scheme, 1 - fold)
+            return lambda feed: self._run({**feed, **fed}, self._shown)
+
+        return self._judge.errors(_run_of, count)
+
+    def feed(self, scheme: Scheme, fold: int) -> Feed:
+        """Return what is fed beside a sample for a candidate, with ranges from one fold."""
+        kept = {name for name, format in scheme.tensors.items() if format == FLOAT32}
+        found: dict[str, AnyArray] = {}
+        for weight in self.inputs.weights:
+            found[weight.input] = weight.values if weight.tensor in kept else self._weight(weight, scheme)
+        found |= {bias.input: self._bias(bias, scheme, fold) for bias in self.inputs.biases}
+        for site in self.inputs.ranges:
+            if site.scale:
+                found[site.scale], found[site.zero_point] = self._grid(site, scheme, fold)
+            if site.switch:
+                found[site.switch] = np.asarray(site.tensor in kept)
+        return found
+
+    def is_same(self, one: Scheme, other: Scheme) -> bool:
+        """Return whether two candidates are the same model."""
+        if any(getattr(one, key) != getattr(other, key) for key in FED if key not in _OF_WEIGHTS):
+            return False
+        return all(
+            np.array_equal(self._weight(site, one), self._weight(site, other)) for site in self.inputs.weights
+        )
+
+    def groups_of(self, names: Collection[str]) -> list[list[str]]:
+        """Return the tensors, group by group of those that share a scale, of groups that hold one of them."""
+        found = {
+            site.group: [str(one.name) for one in site.members]
+            for site in self.inputs.ranges
+            if any(one.name in names for one in site.members)
+        }
+        return list(found.values())
+
+    def reaching_beyond(self) -> list[str]:
+        """Return the tensors whose ranges reach beyond the samples if their ends tell how far."""
+        found = {site.group: site for site in self.inputs.ranges if site.step.needs_range}
+        return [
+            str(member.name)
+            for site in found.values()
+            if any(self._reaches_beyond(str(member.name), site.step) for member in site.members)
+            for member in site.members
+        ]
+
+    def _reaches_beyond(self, name: str, step: QuantSpec) -> bool:
+        seen = self._statistics.observed.get(name) if self._statistics else None
+        if seen is None or seen.is_empty:
+            return False
+        options = CalibrationOptions("Extrapolated")
+        low, high = choose_range(seen, step.format, symmetric=step.symmetric, options=options)
+        return low < seen.low or high > seen.high
+
+    def _grid(self, site: RangeSite, scheme: Scheme, fold: int) -> QParams:
+        low, high = shared_range(site.members, self._of_fold(scheme, fold), site.step)
+        powers, step = scheme.scale == POWER_OF_TWO, site.step
+        return range_scale(low, high, step.format, symmetric=step.symmetric, power_of_two=powers)
+
+    def _of_fold(self, scheme: Scheme, fold: int) -> Calibration:
+        assert self._statistics is not None, "there are ranges"
+        options = options_of(scheme)
+        key = fold, repr((options.method, sorted(options.tensors.items())))
+        if key not in self._ranges:
+            self._ranges[key] = self._statistics.half(fold, options)
+        return self._ranges[key]
+
+    def _weight(self, site: WeightSite, scheme: Scheme) -> AnyArray:
+        kind = scheme.per_channel, scheme.weight_method
+        key = site.input, kind
+        if key not in self._weights:
+            self._weights[key] = self._table(kind)[site.use](site.values)
+        return self._weights[key]
+
+    def _bias(self, site: BiasSite, scheme: Scheme, fold: int) -> AnyArray:
+        weight = self._weight_of.get((site.node, 1))
+        if scheme.correct_biases is not True or weight is None:
+            return site.values
+        kind = scheme.per_channel, scheme.weight_method
+        key = site.input, kind, fold
+        if key not in self._biases:
+            error = self._weight(weight, scheme) - weight.values
+            new = corrected(self._nodes[site.node], site.values, error, self._means[fold])
+            self._biases[key] = site.values if new is None else new
+        return self._biases[key]
+
+    def _table(self, kind: _Kind) -> Mapping[tuple[int, int], FakeQuant]:
+        """Return what is done to inputs of nodes, of which that of constants matters here."""
+        if kind not in self._tables:
+            plan = self._plan_of(self._graph, self._scheme.with_(per_channel=kind[0], weight_method=kind[1]))
+            ranges = self._statistics and self._statistics.with_(CalibrationOptions())
+            found = fake_quants(plan, ranges, self._memory)
+            self._tables[kind] = {(self._numbers[node], index): one for (node, index), one in found.items()}
+        return self._tables[kind]
+
+
+_OF_WEIGHTS = ("per_channel", "weight_method")

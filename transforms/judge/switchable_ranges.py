@@ -1,0 +1,207 @@
+"""A model whose scales, zero points and rounded weights are inputs: one session compares many settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.array_types import AnyArray
+from transforms.graph import dtypes, walk
+from transforms.graph.dot_products import is_dot_product
+from transforms.graph.rewire import Insertions
+from transforms.graph.selection import label_of
+from transforms.plan.qdq_writer import QdqWriter
+from transforms.plan.quant_spec import BIAS, QuantSite, QuantSpec
+from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.write_roundings import import_domains
+
+
+@dataclass(frozen=True)
+class RangeSite:
+    """Nodes that put a computed tensor on a grid: the names of the inputs for its scale and zero point.
+
+    These names are empty for a format without ranges. ``members``: the tensors that share the scale.
+    ``group``: the name of the first. ``tensor``: the name of the one that is put there; ``is_operand``:
+    whether a dot product reads it. ``switch``: the name of the input that leaves it in float, if any.
+    """
+
+    scale: str
+    zero_point: str
+    step: QuantSpec
+    members: Sequence[gs.Tensor]
+    tensor: str
+    is_operand: bool
+    switch: str = ""
+
+    @property
+    def group(self) -> str:
+        """The name of the group."""
+        return str(self.members[0].name)
+
+
+@dataclass(frozen=True)
+class WeightSite:
+    """A constant that is fed as it is read: the name of the input, one of its uses, and the layer of that.
+
+    ``use``: the number of a node, in the order of ``walk.nodes``, and which input of it. ``tensor``: the name
+    of the constant; ``is_operand``: whether a dot product reads it.
+    """
+
+    input: str
+    values: AnyArray
+    use: tuple[int, int]
+    layer: str
+    tensor: str
+    is_operand: bool
+
+
+@dataclass(frozen=True)
+class BiasSite:
+    """A bias that is fed: the name of the input, the numbers, and the number of the node that reads it."""
+
+    input: str
+    values: AnyArray
+    node: int
+
+
+@dataclass(frozen=True)
+class SwitchableRanges:
+    """A graph with inputs for all that a setting decides."""
+
+    graph: gs.Graph
+    ranges: Sequence[RangeSite]
+    weights: Sequence[WeightSite]
+    biases: Sequence[BiasSite]
+
+
+def switchable_ranges(plan: QuantizationPlan, *, switches: bool = False) -> SwitchableRanges:
+    """Write a plan into its graph with inputs in place of scales, zero points and rounded constants.
+
+    Biases stay float: they are as fine as the sums that they are added to. ``switches``: one more input, a
+    boolean, for each computed tensor, that leaves it in float.
+    """
+    return _Writer(plan, switches=switches).write()
+
+
+class _Writer:
+    """One plan on its way into a graph."""
+
+    def __init__(self, plan: QuantizationPlan, *, switches: bool) -> None:
+        self._plan, self._graph = plan, plan.graph
+        self._switches: dict[str, gs.Variable] | None = {} if switches else None
+        self._writer = QdqWriter(plan.graph, plan.scheme)
+        self._insertions = Insertions()
+        self._ranges: list[RangeSite] = []
+        self._weights: list[WeightSite] = []
+        self._biases: list[BiasSite] = []
+        self._numbers = {id(node): number for number, node in enumerate(walk.nodes(plan.graph))}
+
+    def write(self) -> SwitchableRanges:
+        """Write everything."""
+        by_tensor: dict[int, list[QuantSite]] = {}
+        for site in self._plan.quantizations:
+            by_tensor.setdefault(id(site.tensor), []).append(site)
+        groups = {id(site.tensor): self._plan.group(site.tensor) for site in self._plan.quantizations}
+        for together in by_tensor.values():
+            if isinstance(together[0].tensor, gs.Constant):
+                for site in together:
+                    self._feed(site)
+            else:
+                self._write(together, groups[id(together[0].tensor)])
+        self._insertions.place(self._graph)
+        import_domains(self._graph, self._writer.domains)
+        return SwitchableRanges(self._graph, self._ranges, self._weights, self._biases)
+
+    def _feed(self, site: QuantSite) -> None:
+        """Let uses of a constant read an input."""
+        if site.role == BIAS:
+            for node, index in site.uses:
+                name = self._writer.names.derive(site.tensor.name, "fed")
+                fed = dtypes.variable(name, dtypes.FLOAT, site.tensor)
+                self._graph.inputs.append(fed)
+                values = np.asarray(site.tensor.values, np.float32)
+                self._biases.append(BiasSite(name, values, self._numbers[id(node)]))
+                node.inputs[index] = fed
+            return
+        (node, index), tensor = site.uses[0], site.tensor
+        name = self._writer.names.derive(tensor.name, "fed")
+        fed = dtypes.variable(name, dtypes.FLOAT, tensor)
+        self._graph.inputs.append(fed)
+        values = np.asarray(tensor.values, np.float32)
+        use, read = (self._numbers[id(node)], index), is_dot_product(node)
+        self._weights.append(WeightSite(name, values, use, label_of(node), str(tensor.name), read))
+        site.redirect(fed)
+
+    def _write(self, together: list[QuantSite], group: Sequence[gs.Tensor]) -> None:
+        """Write the grids of a computed tensor, as :func:`transforms.insert_qdq.insert_qdq` does."""
+        together = sorted(together, key=lambda site: not site.is_output)
+        first = together[0]
+        source = first.split_off(self._writer.names) if first.is_output else first.tensor
+        made: dict[tuple[QuantSpec, ...], gs.Tensor] = {(): source}
+        nodes: list[gs.Node] = []
+        for site in together:
+            for length, step in enumerate(site.steps, 1):
+                steps = site.steps[:length]
+                if steps in made:
+                    continue
+                target = site.tensor if site.is_output and steps == site.steps else None
+                pair = self._put(made[steps[:-1]], step, target, site, group)
+                nodes += pair
+                made[steps] = pair[-1].outputs[0]
+            site.redirect(made[site.steps])
+        self._insertions.add(first.owner, first.producer, nodes)
+
+    def _put(
+        self,
+        source: gs.Tensor,
+        step: QuantSpec,
+        target: gs.Tensor | None,
+        site: QuantSite,
+        group: Sequence[gs.Tensor],
+    ) -> list[gs.Node]:
+        switch = self._switch(site)
+        neutral = (np.ones((), np.float32), np.zeros((), step.format.dtype)) if step.needs_range else None
+        nodes = self._writer.put(source, step, neutral, None if switch else target)
+        scale = zero_point = ""
+        if step.needs_range:
+            inputs = [
+                self._input(source, "scale", np.dtype(np.float32)),
+                self._input(source, "zero", step.format.dtype),
+            ]
+            for node in nodes:
+                node.inputs[1], node.inputs[2] = inputs
+            scale, zero_point = (str(one.name) for one in inputs)
+        is_operand = any(is_dot_product(node) for node, _ in site.uses)
+        own, name = "" if switch is None else str(switch.name), str(site.tensor.name)
+        if switch is not None or step.needs_range:
+            self._ranges.append(RangeSite(scale, zero_point, step, group, name, is_operand, own))
+        return nodes if switch is None else [*nodes, self._choice(switch, source, nodes[-1], target)]
+
+    def _switch(self, site: QuantSite) -> gs.Variable | None:
+        """Return the input that leaves a tensor in float, the same for all its grids; None without any."""
+        if self._switches is None or not self._plan.specs.is_in_main_graph(site.tensor):
+            return None
+        name = str(site.tensor.name)
+        if name not in self._switches:
+            self._switches[name] = gs.Variable(
+                self._writer.names.derive(name, "in_float"), np.dtype(np.bool_), ()
+            )
+            self._graph.inputs.append(self._switches[name])
+        return self._switches[name]
+
+    def _choice(
+        self, switch: gs.Variable, source: gs.Tensor, rounded: gs.Node, target: gs.Tensor | None
+    ) -> gs.Node:
+        """Return the node that lets the switch choose between a tensor and what is rounded of it."""
+        names = self._writer.names
+        made = target or dtypes.variable(names.derive(source.name, "chosen"), dtypes.FLOAT, source)
+        inputs = [switch, source, rounded.outputs[0]]
+        return gs.Node("Where", names.derive(made.name, "Where"), {}, inputs, [made])
+
+    def _input(self, like: gs.Tensor, suffix: str, dtype: np.dtype) -> gs.Variable:
+        fed = gs.Variable(self._writer.names.derive(like.name, f"fed_{suffix}"), dtype, ())
+        self._graph.inputs.append(fed)
+        return fed

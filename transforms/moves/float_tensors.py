@@ -1,0 +1,123 @@
+"""A move: tensors that hold most of the error stay in float.
+
+A ratio whose divisor comes near zero, a difference of large numbers, exponentials that leave a float16, an
+operand of a sensitive product: one tensor may hold nearly all of the error of a model, and no range of it
+helps. Groups of tensors are halved until single ones are found that halve the error, on a few samples; all
+samples decide. What a dot product reads costs its integer kernel, and has to bring as much as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from transforms.graph.some_names import some_names
+from transforms.judge.candidate_model import CandidateModel
+from transforms.judge.errors import Errors, gain
+from transforms.moves.improve import Best
+from transforms.scheme import Scheme
+from transforms.scheme.scheme import FLOAT32
+from transforms.search.largest_shares import Removed, largest_shares
+
+FINE = 40.0
+"""dB of outputs from which on no tensor is looked for: an error of 1 % is not seen in any output."""
+
+_SEARCHED_ON = 8
+"""Samples that the search runs; all of them decide."""
+
+_MOST_MODELS = 24
+"""Candidates of the search: finding one of a thousand tensors by halves takes 20."""
+
+_PRICE = 3.0
+"""dB that each tensor in float has to bring: it halves the error."""
+
+PRICE_WITHOUT_RANGES = 6.0
+"""The same for formats without ranges, whose errors come from everywhere: a quarter is left."""
+
+USELESS = 10.0
+"""dB below which outputs are of no use. Above, blocks of few bits lose everywhere, no tensor stands out."""
+
+_NEEDED = 1.0
+"""dB that are lost without a tensor beside the others, if it is kept."""
+
+
+def try_float_tensors(best: Best, price: float = _PRICE, enough: float = FINE) -> list[str]:
+    """Leave tensors in float if the judge accepts it; return their names."""
+    if best.errors.mean >= enough:
+        return []
+    judge = best.form.judge
+    few = min(judge.count, _SEARCHED_ON)
+    if not best.budget.allows(_MOST_MODELS // 2 * few, models=1) and best.errors.mean >= USELESS:
+        best.record.notes.append("tensors in float: not tried, the model is too large")
+        return []
+    search = _Search(best.form.opened(switches=True), best.scheme, few, price)
+    kept = search.needed(search.found())
+    if not kept:
+        return []
+    names = [name for group in kept for name in group]
+    scheme = _keeping(best.scheme, names)
+    errors = search.model.errors(scheme)
+    won = gain(errors, best.errors)
+    accepted = won.is_accepted(price * len(kept))
+    best.keep("tensors in float", some_names(names), scheme, errors, won, kept=accepted)
+    return names if accepted else []
+
+
+def try_given_tensors(best: Best, names: Sequence[str], price: float) -> None:
+    """Leave some tensors in float, all together, if the judge accepts it."""
+    scheme = _keeping(best.scheme, names)
+    errors = best.form.opened(switches=True).errors(scheme)
+    won = gain(errors, best.errors)
+    best.keep("tensors in float", some_names(names), scheme, errors, won, kept=won.is_accepted(price))
+
+
+def _keeping(scheme: Scheme, names: Sequence[str]) -> Scheme:
+    return scheme.with_(tensors={**scheme.tensors, **dict.fromkeys(names, FLOAT32)})
+
+
+class _Search:
+    """Looks for groups of tensors that are worth staying in float."""
+
+    def __init__(self, model: CandidateModel, scheme: Scheme, samples: int, price: float) -> None:
+        self.model, self._scheme, self._samples, self._price = model, scheme, samples, price
+        ranges = {site.group: list[str]() for site in model.inputs.ranges}
+        for site in model.inputs.ranges:
+            if site.tensor not in ranges[site.group]:
+                ranges[site.group].append(site.tensor)
+        constants = [[site.tensor] for site in model.inputs.weights if not site.is_operand]
+        self._groups = [*ranges.values(), *constants]
+        self._known: dict[frozenset[str], Errors] = {}
+
+    def found(self) -> list[list[str]]:
+        """Return the groups that are worth their price each."""
+        before = self._by_output([])
+        counted = before > 0
+        if not counted.any():
+            return []
+
+        def _left(removed: Removed) -> float:
+            after = self._by_output([self._groups[i] for i in removed])
+            return float((after[counted] / before[counted]).mean())
+
+        return [self._groups[i] for i in largest_shares(len(self._groups), _left, self._price, _MOST_MODELS)]
+
+    def needed(self, kept: list[list[str]]) -> list[list[str]]:
+        """Return those without which the error of the others is clearly larger."""
+        left = list(kept)
+        for group in reversed(kept):
+            others = [one for one in left if one is not group]
+            if self._errors(left).mean - self._errors(others).mean < _NEEDED:
+                left = others
+        return left
+
+    def _by_output(self, kept: Sequence[Sequence[str]]) -> np.ndarray:
+        errors = self._errors(kept)
+        return np.asarray(errors.errors[:, : errors.count].sum(0))
+
+    def _errors(self, kept: Sequence[Sequence[str]]) -> Errors:
+        names = [name for group in kept for name in group]
+        key = frozenset(names)
+        if key not in self._known:
+            self._known[key] = self.model.errors(_keeping(self._scheme, names), self._samples)
+        return self._known[key]

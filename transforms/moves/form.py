@@ -1,0 +1,70 @@
+"""A float model in the form that a scheme gives it, with its statistics: where candidates are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+import onnx_graphsurgeon as gs
+
+from transforms.calibrate.calibration import Calibration
+from transforms.judge.candidate_model import CandidateModel, PlanOf
+from transforms.judge.errors import Errors
+from transforms.judge.judge import Judge
+from transforms.model.copy_graph import copy_graph
+from transforms.plan.weight_cache import WeightMemory
+from transforms.scheme import Scheme
+
+Rewrite = Callable[[gs.Graph, Scheme], None]
+"""Does to a prepared graph, in place, what keys of a scheme say beside its quantization."""
+
+Measure = Callable[[gs.Graph, Scheme], Calibration | None]
+"""Returns the statistics of a graph that the candidates of a scheme need."""
+
+
+class Form:
+    """A prepared float graph, a scheme in which nothing is open, and what measures candidates of it."""
+
+    def __init__(
+        self,
+        graph: gs.Graph,
+        scheme: Scheme,
+        statistics: Calibration | None,
+        judge: Judge,
+        plan_of: PlanOf,
+        memory: WeightMemory | None = None,
+    ) -> None:
+        """Open nothing yet; the graph is not changed."""
+        self.graph, self.scheme, self.statistics, self.judge = graph, scheme, statistics, judge
+        self.plan_of, self.memory = plan_of, memory or WeightMemory()
+
+    def errors(self, scheme: Scheme) -> Errors:
+        """Return the errors of a candidate that differs from the form in keys that are fed."""
+        return self._model.errors(scheme)
+
+    def is_same(self, one: Scheme, other: Scheme) -> bool:
+        """Return whether two candidates are the same model."""
+        return self._model.is_same(one, other)
+
+    @cached_property
+    def _model(self) -> CandidateModel:
+        return self.opened(switches=False)
+
+    def opened(self, *, switches: bool) -> CandidateModel:
+        """Return a model of the form; ``switches``: whether computed tensors may be left in float."""
+        parts = self.graph, self.scheme, self.plan_of, self.statistics, self.judge, self.memory
+        return CandidateModel(*parts, switches=switches)
+
+    @property
+    def model(self) -> CandidateModel:
+        """The model that candidates share."""
+        return self._model
+
+    def rewritten(self, outliers: Mapping[str, str], rewrite: Rewrite, measure: Measure) -> Form | None:
+        """Return the form with outliers moved as the key of that name says; None without statistics."""
+        copy, scheme = copy_graph(self.graph), self.scheme.with_(outliers=outliers)
+        rewrite(copy, scheme)
+        statistics = measure(copy, scheme)
+        if statistics is None:
+            return None
+        return Form(copy, scheme, statistics, self.judge.rewritten(copy), self.plan_of, self.memory)

@@ -1,0 +1,35 @@
+"""A move: tensors of int8 use the full range, shifted so that zero is at the lowest level.
+
+It is decided last, on the written model: with and without shifts it has the same ranges otherwise, so that
+samples may judge that have given them.
+"""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from transforms.calibrate.calibration import Calibration
+from transforms.full_range.apply_full_range import apply_full_range, propose_full_range, wants_full_range
+from transforms.full_range.recorded_shifts import shifts_within
+from transforms.judge.errors import gain
+from transforms.judge.judge import Judge
+from transforms.model.copy_graph import copy_graph
+from transforms.moves.record import Record, Tried
+from transforms.scheme import Scheme
+from transforms.scheme.scheme_values import OFF
+
+
+def try_full_range(
+    graph: gs.Graph, scheme: Scheme, statistics: Calibration, judge: Judge, record: Record
+) -> Scheme:
+    """Return the scheme with the tensors of a written graph that are shifted, if the judge accepts it."""
+    names = propose_full_range(graph, scheme, statistics) if wants_full_range(scheme) else ()
+    if not names:
+        return scheme.with_(full_range=OFF)
+    copy, chosen = copy_graph(graph), scheme.with_(full_range=names)
+    apply_full_range(copy, chosen, statistics)
+    before = judge.errors_of(copy_graph(graph), judge.count)
+    won = gain(judge.errors_of(copy, shifts=shifts_within(copy)), before)
+    words = "1 tensor" if len(names) == 1 else f"{len(names)} tensors"
+    record.tried.append(Tried("full range", f"{words} on the full range", won, won.is_accepted()))
+    return chosen if won.is_accepted() else scheme.with_(full_range=OFF)

@@ -1,0 +1,99 @@
+"""Moves of channels: outliers into weights, and channels between convolutions to similar ranges.
+
+Layers propose, by their own errors on rows of samples; the judge decides by the outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Float32Array
+from transforms.channels.propose_moves import find_operands, propose_moves
+from transforms.channels.propose_scales import find_spans, levels_of, propose_scales, sizes_of
+from transforms.graph.selection import Exclusion
+from transforms.moves.form import Measure, Rewrite
+from transforms.moves.improve import Best
+from transforms.scheme import Scheme
+from transforms.scheme.outlier_move import OutlierMove
+
+_SAMPLES = 16
+"""Samples whose rows layers look at: more change little and cost time."""
+
+_ROWS = 256
+"""Rows of a tensor, of all samples together."""
+
+_SIZED = 4
+"""Samples that show how large channels between convolutions are."""
+
+_FEWEST = 4
+_FLOAT_RUNS = 2  # twice, in the time of four
+
+_COST = 0.5
+"""dB that nodes and products of their own have to bring."""
+
+
+def try_outliers(best: Best, exclude: Exclusion, rewrite: Rewrite, measure: Measure) -> None:
+    """Move outliers of what layers multiply if the outputs are better for it."""
+    if len(best.form.judge.reference.feeds) < _FEWEST:
+        return
+    plan = best.form.plan_of(best.form.graph, best.scheme)
+    operands = find_operands(plan, exclude=exclude)
+    if not operands or not _is_allowed(best, "outliers"):
+        return
+    names = list(dict.fromkeys(str(one.tensor.name) for one in operands))
+    clips = best.scheme.calibrate_method != "MinMax"
+    _try(best, "outliers", propose_moves(operands, _rows(best, names), clips=clips), rewrite, measure)
+
+
+def try_channels(best: Best, exclude: Exclusion, rewrite: Rewrite, measure: Measure, *, gates: bool) -> None:
+    """Scale channels between convolutions if the outputs are better for it; ``gates``: by a Mul, too."""
+    levels = levels_of(best.scheme)
+    spans = find_spans(best.form.graph, exclude=exclude, gates=gates) if levels else []
+    if levels is None or not spans or not _is_allowed(best, "channels"):
+        return
+    sizes = sizes_of(spans)
+    best.form.judge.reference.watch(list(sizes), lambda name, array: sizes[name].add(array), _SIZED)
+    _try(best, "channels", propose_scales(spans, sizes, levels=levels), rewrite, measure)
+
+
+def _is_allowed(best: Best, move: str) -> bool:
+    """Return whether there are runs to look at tensors, to calibrate another form, and to judge it."""
+    count = best.form.judge.count
+    allowed = best.budget.allows(count + len(best.form.judge.reference.feeds) // _FLOAT_RUNS, models=2)
+    if not allowed:
+        best.record.notes.append(f"{move}: not tried, the model is too large")
+    return allowed
+
+
+def _try(best: Best, move: str, found: Mapping[str, OutlierMove], rewrite: Rewrite, measure: Measure) -> None:
+    if not found:
+        return
+    moves = {name: str(one) for name, one in found.items()}
+
+    def _write(graph: gs.Graph, scheme: Scheme) -> None:
+        rewrite(graph, scheme.with_(outliers=moves))
+
+    change = f"{len(found)} tensor{'s' if len(found) > 1 else ''}"
+    outliers = {**best.scheme.outliers, **moves}
+    best.try_form(move, change, lambda: best.form.rewritten(outliers, _write, measure), _COST)
+
+
+def _rows(best: Best, names: Sequence[str]) -> dict[str, list[Float32Array]]:
+    """Return rows of tensors of the float model, evenly spread, of each of the first samples."""
+    reference = best.form.judge.reference
+    count = min(len(reference.feeds), _SAMPLES)
+    found: dict[str, list[Float32Array]] = {name: [] for name in names}
+    each = max(1, _ROWS // count)
+    reference.watch(names, lambda name, array: found[name].append(_some(array, each)), count)
+    return found
+
+
+def _some(array: Float32Array, count: int) -> Float32Array:
+    """Return a copy of some rows of a tensor, along its last axis, evenly spread."""
+    rows = array.reshape(-1, array.shape[-1])
+    if len(rows) <= count:
+        return rows.copy()
+    return rows[np.linspace(0, len(rows) - 1, count).astype(np.int64)]

@@ -1,0 +1,40 @@
+"""What was tried: one record for the summary, the metadata of the file and the report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from transforms.judge.errors import Gain
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A candidate that was measured: what it changes, its gain over the best so far, and if it was kept."""
+
+    move: str
+    change: str
+    gain: Gain
+    kept: bool
+
+    def __str__(self) -> str:
+        return f"{self.move}: {self.change}: {self.gain}{', kept' if self.kept else ''}"
+
+
+@dataclass
+class Record:
+    """Everything that was tried, in order, and notes on what was not.
+
+    ``samples``: how many decided; ``before``, ``after``: mean over outputs in dB by rule and as decided, each
+    on samples that gave no ranges but did decide.
+    """
+
+    tried: list[Tried] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    samples: int = 0
+    before: float = 0.0
+    after: float = 0.0
+
+    @property
+    def kept(self) -> list[Tried]:
+        """What was kept."""
+        return [one for one in self.tried if one.kept]

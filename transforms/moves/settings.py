@@ -1,0 +1,79 @@
+"""Moves of single keys: how ranges are found, scales per channel, corrected biases, room at the ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from transforms.moves.improve import Best, Candidates
+from transforms.scheme import Scheme
+from transforms.scheme.scheme import AUTO
+from transforms.scheme.scheme_values import SPREAD, has_room
+
+EXTRAPOLATED, WIDE = "Extrapolated", "Wide"
+
+_CERTAINTY = 0.5
+"""Standard errors that room has to gain: one sample of many is cut off, and its gain is uncertain by all
+of it, while what wider steps cost is the same on all."""
+
+
+def try_settings(best: Best, asked: Scheme) -> None:
+    """Try what the keys that are open may say: ranges together with scales per channel, then biases."""
+    best.try_schemes("ranges and scales", _ranges_and_scales(best, asked))
+    if asked.correct_biases == AUTO:
+        corrected = best.scheme.correct_biases is not True
+        change = "biases corrected" if corrected else "biases not corrected"
+        best.try_schemes("biases", [(change, best.scheme.with_(correct_biases=corrected))])
+
+
+def try_room(best: Best, asked: Scheme) -> None:
+    """Try ranges wider than the samples: at the ends of the model, and where ends of samples scatter.
+
+    Formats with bits to spare have such ranges by rule.
+    """
+    if not _open_ranges(asked) or has_room(asked.format(asked.activation)):
+        return
+    best.try_schemes("room", list(_rooms(best)), certainty=_CERTAINTY)
+
+
+def _rooms(best: Best) -> Iterator[tuple[str, Scheme]]:
+    form = best.form
+    statistics = form.statistics
+    assert statistics is not None, "ranges are open"
+    outputs, inputs = (
+        [group for group in form.model.groups_of(names) if statistics.halves_differ(group)]
+        for names in (form.judge.reference.outputs, [str(tensor.name) for tensor in form.graph.inputs])
+    )
+    for change, groups in (("outputs", outputs), ("inputs and outputs", [*outputs, *inputs])):
+        if groups:
+            yield (
+                f"{change} {WIDE}",
+                _methods(best.scheme, WIDE, [name for group in groups for name in group]),
+            )
+    if beyond := form.model.reaching_beyond():
+        words = "1 tensor" if len(beyond) == 1 else f"{len(beyond)} tensors"
+        yield f"{words} {EXTRAPOLATED}", _methods(best.scheme, EXTRAPOLATED, beyond)
+
+
+def _methods(scheme: Scheme, method: str, names: list[str]) -> Scheme:
+    return scheme.with_(calibrate_tensors={**dict.fromkeys(names, method), **scheme.calibrate_tensors})
+
+
+def _ranges_and_scales(best: Best, asked: Scheme) -> Candidates:
+    methods = _methods_of(best, asked)
+    channels = [True, SPREAD] if asked.per_channel == AUTO else [best.scheme.per_channel]
+    for method in methods:
+        for per_channel in channels:
+            words = f"ranges {method}, weights per {'channel' if per_channel is True else 'tensor by rule'}"
+            yield words, best.scheme.with_(calibrate_method=method, per_channel=per_channel)
+
+
+def _open_ranges(asked: Scheme) -> bool:
+    return asked.calibrate_method == AUTO and not asked.moving_average
+
+
+def _methods_of(best: Best, asked: Scheme) -> list[str]:
+    own, statistics = best.scheme.calibrate_method, best.form.statistics
+    if not _open_ranges(asked) or statistics is None:
+        return [own]
+    others = ["MinMax", *(["MSE"] if statistics.has_histograms and own != EXTRAPOLATED else [])]
+    return list(dict.fromkeys([own, *others]))

@@ -1,0 +1,251 @@
+"""Float numbers whose rounding would ruin a result a few steps later: one table of rules.
+
+A rule (a row of :data:`RULES`) names the operators at which it starts and finds, from each of them back, the
+nodes that have to compute in float32 with it. Most walk back along a set of operators and ask one question
+about what they found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from transforms.graph import dtypes, shapes, walk
+from transforms.graph.dot_products import is_dot_product, sum_axis
+from transforms.graph.moved_axis import MOVES
+from transforms.graph.rewire import STANDARD_DOMAINS
+
+ROUNDINGS = frozenset({"Floor", "Ceil", "Round"})
+LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
+_CHAIN = ROUNDINGS | {"Add", "Sub", "Mul", "Div", "Clip", "Min", "Max"}
+_VIEWS = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
+_PHASES = (
+    MOVES
+    | _CHAIN
+    | {"Mod", "Neg", "Abs", "Sum", "Where", "Cast", "Pad", "Tile", "Resize", "Upsample", "CumSum"}
+)
+_BOUNDS = MOVES | {"Add", "Max", "Clip", "Relu", "Mul", "Div"}
+_PRODUCTS = frozenset({"Mul", "Pow"})
+_MEANS = MOVES | {"Sub", "Neg", "Div", "ReduceSum", "CumSum", "AveragePool", "GlobalAveragePool"}
+_TERMS = _MEANS | _PRODUCTS | {"Add"}
+ARITHMETIC = (
+    MOVES
+    | LOOKUPS
+    | _CHAIN
+    | frozenset({"Mod", "Pow", "Sqrt", "Reciprocal", "Abs", "Neg", "Sign", "Sum", "Mean", "Where", "Exp"})
+    | {"Log", "Sin", "Cos", "Atan", "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"}
+    | {"CumSum", "Range", "AffineGrid", "MaxPool", "GlobalMaxPool", "TopK", "Pad", "Tile", "ScatterND"}
+    | {"ScatterElements", "Trilu", "OneHot", "Constant", "Cast", "CastLike"}
+)
+_COORDINATES = 8
+"""Numbers that a product of coordinates sums up at most: of a place and a direction in space, homogeneous.
+
+A layer sums up more. One is an outer product, as that of positions and the frequencies of their angles.
+"""
+
+_DEVIATIONS = 8
+"""Deviations in a mean from which more than three bits of an input cancel. Pixels have two or three."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``ends``: operators, and the input that has to be exact. ``before``: what of the nodes before an end is
+    exact with it, by id, given the end and that input; None where the rule does not hold.
+    """
+
+    reason: str
+    ends: Mapping[str, int]
+    before: Callable[[gs.Node, gs.Tensor], Iterable[int] | None]
+
+
+def exact_steps(graph: gs.Graph, rules: Iterable[Rule] | None = None) -> set[int]:
+    """Return the ids of nodes of a graph and its bodies whose rounding would ruin a result, by all rules."""
+    found: set[int] = set()
+    chosen = RULES if rules is None else tuple(rules)
+    for node in walk.nodes(graph):
+        for rule in chosen if node.domain in STANDARD_DOMAINS else ():
+            index = rule.ends.get(node.op, len(node.inputs))
+            before = rule.before(node, node.inputs[index]) if index < len(node.inputs) else None
+            if before is not None:
+                found |= {id(node), *before}
+    return found
+
+
+def is_arithmetic(node: gs.Node) -> bool:
+    """Return whether a node computes without weights of a layer."""
+    if node.domain not in STANDARD_DOMAINS:
+        return False
+    if node.op == "Einsum":
+        read, arrow, made = str(node.attrs.get("equation", "")).replace(" ", "").partition("->")
+        return bool(arrow) and set(read) - {","} <= set(made)  # sums nothing up
+    if is_dot_product(node):
+        return node.op in ("MatMul", "Gemm") and _summed(node) <= _COORDINATES
+    return node.op in ARITHMETIC
+
+
+def _summed(node: gs.Node) -> float:
+    """Return how many numbers a product sums up, infinity if neither operand tells."""
+    for index, tensor in enumerate(node.inputs[:2]):
+        shape = shapes.shape_of(tensor)
+        size = shape[sum_axis(node, index, len(shape))] if shape else None
+        if isinstance(size, int):
+            return size
+    return float("inf")
+
+
+def _is_one_of(node: gs.Node, operators: frozenset[str]) -> bool:
+    return node.op in operators and node.domain in STANDARD_DOMAINS
+
+
+def _coordinates(_: gs.Node, tensor: gs.Tensor) -> Iterable[int]:
+    return walk.makers([tensor], is_arithmetic)
+
+
+def _running_sum(_: gs.Node, tensor: gs.Tensor) -> Iterable[int] | None:
+    way = walk.makers([tensor], lambda node: _is_one_of(node, _PHASES))
+    return way if any(node.op == "CumSum" for node in way.values()) else None
+
+
+def _steps_to_integer(cast: gs.Node, tensor: gs.Tensor) -> Iterable[int] | None:
+    made = cast.outputs[0]
+    others = (onnx.TensorProto.BOOL, onnx.TensorProto.STRING)
+    if not dtypes.is_discrete(made) or dtypes.element_type(made) in others:
+        return None
+    steps = list(
+        walk.steps_to(
+            tensor, lambda n: dtypes.is_type(n.outputs[0], dtypes.FLOAT) and _is_one_of(n, _CHAIN | _VIEWS)
+        )
+    )
+    return map(id, steps) if any(step.op in _CHAIN for step in steps) else None
+
+
+def _sums_with_addend(sub: gs.Node, total: gs.Tensor) -> Iterable[int] | None:
+    """Return the Adds by which what is taken off became part of a total."""
+    adds = walk.makers([total], lambda node: _is_one_of(node, frozenset({"Add"})))
+    uses = walk.uses_beyond(sub.inputs[1], lambda node, _: id(node) in adds) if adds else ()
+    return {id(node) for node, _ in uses if id(node) in adds} or None
+
+
+def _difference_and_dividend(node: gs.Node, tensor: gs.Tensor) -> Iterable[int] | None:
+    """Return what makes the difference that a node takes, and what it divides if that is one, too."""
+    way = _difference(tensor, both_sides=node.op != "Sqrt")
+    if way and node.op == "Div":
+        way |= _difference(node.inputs[0], both_sides=True)
+    return way or None
+
+
+def _difference(tensor: gs.Tensor, *, both_sides: bool) -> set[int]:
+    """Return the ids of what makes a tensor, if that is a difference of products within bounds, else none.
+
+    A difference that divides has products, or their means, on ``both_sides``: ratios of areas divide by a sum
+    of products less another, which is not small.
+    """
+    steps = list(walk.steps_to(tensor, lambda node: _is_one_of(node, _BOUNDS)))
+    (total,) = walk.computed_inputs(steps[-1]) if steps else [tensor]
+    difference = walk.producer(total)
+    if difference is None or not _is_one_of(difference, frozenset({"Sub"})):
+        return set()
+    terms = walk.makers(difference.inputs, lambda node: _is_term(node, _TERMS))
+    is_whole = not both_sides or all(map(_is_mean_of_products, difference.inputs))
+    if not is_whole or not any(term.op in _PRODUCTS for term in terms.values()):
+        return set()
+    return {*map(id, steps), id(difference), *terms}
+
+
+def _is_mean_of_products(tensor: gs.Tensor) -> bool:
+    """Return whether a tensor is a product of computed numbers, or means of one."""
+    makers = walk.makers([tensor], lambda node: _is_term(node, _MEANS | _PRODUCTS)).values()
+    products = (node for node in makers if node.op in _PRODUCTS)
+    return any(node.op == "Pow" or len(walk.computed_inputs(node)) > 1 for node in products)
+
+
+def _is_term(node: gs.Node, operators: frozenset[str]) -> bool:
+    return dtypes.is_type(node.outputs[0], dtypes.FLOAT) and _is_one_of(node, operators)
+
+
+def _standardised(shift: gs.Node, _: gs.Tensor) -> Iterable[int] | None:
+    """Return the moves before a shift by a stored mean of an input, and the scales by far smaller deviations.
+
+    None for a mask, in which 1 stands for a place. 1 - mask or mask - 1, times -10000 or the lowest number of
+    all: 0 and 1 are exact in every format, and the product is not to be infinite in float16.
+    """
+    mean = _constant(shift, "Sub", "Add")
+    is_taken_from = shift.op == "Sub" and isinstance(shift.inputs[0], gs.Constant)
+    if mean is None or is_taken_from or bool((abs(mean) == 1).all()):
+        return None
+    scales = [user for user, _ in walk.uses(shift.outputs[0]) if _is_far(mean, user)]
+    if not scales:
+        return None
+    way = walk.way_to(shift.inputs, walk.is_source, lambda node: _is_one_of(node, MOVES | {"Cast"}))
+    return None if way is None else {*map(id, scales), *way}
+
+
+def _constant(node: gs.Node, *operators: str) -> NDArray | None:
+    """Return the numbers of the one constant that a node takes off, adds, divides by or multiplies with."""
+    if not _is_one_of(node, frozenset(operators)):
+        return None
+    constants = [t for t in node.inputs if isinstance(t, gs.Constant)]
+    if len(constants) != 1 or (node.op == "Div" and constants[0] is not node.inputs[1]):
+        return None
+    values = constants[0].values
+    return values if dtypes.is_type(constants[0], dtypes.FLOAT) and bool(np.isfinite(values).all()) else None
+
+
+def _is_far(mean: NDArray, scale: gs.Node) -> bool:
+    """Return whether a node divides by deviations and one is far below its mean."""
+    values = _constant(scale, "Div", "Mul")
+    if values is None:
+        return False
+    means, factors = abs(mean.astype(float)), abs(values.astype(float))
+    return bool((means > _DEVIATIONS * factors if scale.op == "Div" else means * factors > _DEVIATIONS).any())
+
+
+COORDINATES = Rule(
+    "coordinates in an image: a step of bfloat16 is a pixel from the 128th on, and a quarter of one where "
+    "coordinates of -1 to 1 stand for 128",
+    {"GridSample": 1, "RoiAlign": 1, "MaxRoiPool": 1},
+    _coordinates,
+)
+INTEGER_CASTS = Rule(
+    "the last steps of a float number to an integer: 32767 is 32768 in bfloat16 and float16, which a Cast to "
+    "int16 makes the lowest number there is",
+    {"Cast": 0},
+    _steps_to_integer,
+)
+SUMMED_PHASES = Rule(
+    "a running sum on the way to an angle: the phase of a sound, in the thousands, has to be exact to a "
+    "fraction of a turn, and what is lost of each frequency adds up",
+    {"Sin": 0, "Cos": 0},
+    _running_sum,
+)
+CANCELLED_SUMS = Rule(
+    "a sum from which an addend is taken off again, as optical flow on a grid: what is left is small, its "
+    "rounding as large as the grid",
+    {"Sub": 0},
+    _sums_with_addend,
+)
+DIFFERENCES_OF_PRODUCTS = Rule(
+    "a difference of products below a root or as a divisor, as a discriminant or a variance: small beside "
+    "its products, and of rounded ones below 0",
+    {"Sqrt": 0, "Reciprocal": 0, "Div": 1},
+    _difference_and_dividend,
+)
+STANDARDISED_INPUTS = Rule(
+    "an input less a stored mean that is large beside the stored deviation, as longitudes of one country: "
+    "numbers around 120 are rounded to 1/4 in bfloat16",
+    {"Sub": 0, "Add": 0},
+    _standardised,
+)
+RULES = (
+    COORDINATES,
+    INTEGER_CASTS,
+    SUMMED_PHASES,
+    CANCELLED_SUMS,
+    DIFFERENCES_OF_PRODUCTS,
+    STANDARDISED_INPUTS,
+)
