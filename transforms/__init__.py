@@ -60,7 +60,7 @@ Store, as the last step:
     ``write_onnx_mx``          Microscaling in ONNX's own form, for runtimes to come
 
 ``model_io`` loads and saves. Everything else lies in rooms, whose docstrings say what each is for; a room
-imports only rooms below it (files, graph, twins, packed, model, search, scheme, deploy, plan, algebra,
+imports only rooms below it (files, graph, functions, model, search, scheme, deploy, plan, algebra,
 runtime, opset, channels; then these rewrites; then run, calibrate, judge, moves, pipelines, layers, finetune,
 mix_precision, keep_float, compare).
 """

@@ -23,6 +23,7 @@ from transforms.files.cleanup import temporary
 from transforms.files.model_files import clear_leftovers, data_name, put_in_place
 from transforms.files.named_file import named
 from transforms.files.runtime_message import said_by_runtime
+from transforms.functions.attach_functions import attach_functions
 from transforms.graph.lazy_values import PACKED, Weight, stored, stored_bytes
 from transforms.graph.typed import Graph, source_files
 from transforms.model import detached_weights, graph_proto
@@ -30,7 +31,6 @@ from transforms.model.bounds import PROTOBUF_LIMIT
 from transforms.model.mapped_weights import Piece, pieces
 from transforms.model.read_model import ModelError, check_opsets, read
 from transforms.opset.compare_inlined import compare_inlined
-from transforms.twins.attach_functions import attach_functions
 
 __all__ = ["ModelError", "check", "check_output", "export", "load", "refuse_source", "save"]
 
@@ -93,8 +93,8 @@ def save(
     Large weights go to ``NAME.HASH.data`` beside the model, HASH being theirs, if ``external_data`` is given
     or the model would exceed the 2 GiB limit of protobuf. Such a file of a replaced model is removed, unless
     a file beside it mentions it. Operators of ours get their ``functions``, with which the model needs no
-    library (:mod:`transforms.twins.attach_functions`). ``metadata`` is added to the model's metadata_props.
-    ``exported`` is the graph as :func:`export` returns it, to which data are added, for callers who look at
+    library (:mod:`transforms.functions.attach_functions`). ``metadata`` is added to the model's
+    metadata_props. ``exported`` is the graph as :func:`export` returns it, to which data are added, for callers who look at
     it, too.
 
     Raises ModelError if the model does not pass ``onnx.checker`` with full_check, ValueError if a file of the

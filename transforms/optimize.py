@@ -16,6 +16,7 @@ import onnxruntime
 from ops.registration import DOMAIN, register_custom_ops
 from transforms.files import cleanup
 from transforms.files.runtime_message import said_by_runtime
+from transforms.functions.attach_functions import TWINS
 from transforms.graph import dtypes, walk
 from transforms.graph.proto_graphs import each_node
 from transforms.graph.selection import Exclusion, label_of, resolve
@@ -26,7 +27,6 @@ from transforms.model.quiet_settings import quiet_settings
 from transforms.model.read_model import ModelError
 from transforms.runtime.compare_runs import compare_runs
 from transforms.runtime.survival import how_it_ends, is_risky
-from transforms.twins.own_functions import TWINS
 
 log = logging.getLogger(__name__)
 

@@ -11,14 +11,14 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.formats import FORMATS, Format
+from transforms.functions import DOMAIN
+from transforms.functions.pack_constant import LastEncoded, PackedConstant, may_be_packed, pack_constant
+from transforms.functions.unpackers import FIRST_OPSET
 from transforms.graph import dtypes, walk
 from transforms.graph.block_format import block_format_of
 from transforms.graph.constants import Constants
 from transforms.graph.lazy_values import Weight, constant, load_values
 from transforms.model.read_model import ModelError
-from transforms.packed import DOMAIN
-from transforms.packed.pack_constant import LastEncoded, PackedConstant, may_be_packed, pack_constant
-from transforms.packed.unpackers import FIRST_OPSET
 from transforms.plan.quant_spec import block_axis
 from transforms.plan.write_roundings import import_domains
 from transforms.scheme.recorded_scheme import recorded_scheme
@@ -45,8 +45,8 @@ def pack_weights(
     many.
 
     A weight becomes the output of a node, a call of a function in ONNX's own operators that decodes it to
-    the same bits (:mod:`transforms.packed.unpackers`); runtimes fold it when a session is created. The last
-    step before a model is saved: every rewrite that looks at weights comes before, and ``model_io.load``
+    the same bits (:mod:`transforms.functions.unpackers`); runtimes fold it when a session is created. The
+    last step before a model is saved: every rewrite that looks at weights comes before, and ``model_io.load``
     gives the numbers back. ``formats`` are tried, by default those of the model's scheme and of its nodes, or
     those of the table if it has none, with blocks along the axes by which nodes read the weight. ``done`` is
     filled with what was packed, and what was not and why.

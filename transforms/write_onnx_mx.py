@@ -13,6 +13,10 @@ from ops.elements import ELEMENTS
 from ops.formats import ATTRIBUTES, MX, Format
 from ops.reference import HALF_EVEN
 from transforms.convert_opset import convert_opset
+from transforms.functions import DOMAIN
+from transforms.functions.mx import scale_bound
+from transforms.functions.native_mx import BLOCK_SCALE, NATIVE, SCALE, least_opset, native_weight
+from transforms.functions.pack_constant import may_be_packed
 from transforms.graph import dtypes, walk
 from transforms.graph.block_format import block_format_of
 from transforms.graph.constants import Constants, exportable
@@ -22,14 +26,9 @@ from transforms.graph.rewire import STANDARD_DOMAINS, detach
 from transforms.graph.schemas import changes
 from transforms.graph.selection import label_of
 from transforms.model.read_model import ModelError
-from transforms.packed import DOMAIN
-from transforms.packed.block_scale import BLOCK_SCALE
-from transforms.packed.native_types import NATIVE, SCALE, least_opset, native_weight
-from transforms.packed.pack_constant import may_be_packed
 from transforms.plan.quant_spec import block_axis
 from transforms.plan.write_roundings import import_domains
 from transforms.scheme.recorded_scheme import recorded_scheme
-from transforms.twins.mx import scale_bound
 
 _CONVERTED = 22
 """The opset to which models are converted; later ones only give the operators of these models more types,
@@ -42,7 +41,7 @@ def write_onnx_mx(graph: gs.Graph, formats: Sequence[Format] = ()) -> int:
     """Write MXQuantizeDequantize nodes, and weights on the grid of Microscaling, in ONNX's own form.
 
     Returns how many. A node becomes QuantizeLinear and DequantizeLinear along its axis, with the scales of
-    its blocks computed by a function in standard operators (:mod:`transforms.packed.block_scale`); a weight
+    its blocks computed by a function in standard operators (:mod:`transforms.functions.native_mx`); a weight
     becomes elements and scales with a DequantizeLinear. Values stay the same, except: zeros of int8 elements
     have no sign, scales are 2^-127 at least, infinities saturate in float elements and NaN becomes 0 in int8,
     and a tensor of a single number is rounded, too. The graph is raised to opset 24, to 28 for elements of 6

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 import ops
 from tests.helpers.operator_sessions import DEQUANTIZE, QUANTIZE, onnx_type, run_bits
-from transforms.twins.attach_functions import attach_functions
+from transforms.functions.attach_functions import attach_functions
 
 
 def one_operator(

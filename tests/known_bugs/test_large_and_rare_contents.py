@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.helpers import build, conversion, corpus
 from tests.helpers.rounded import bf16
+from transforms.functions.attach_functions import TWINS
 from transforms.model.detached_weights import LARGE
-from transforms.twins.own_functions import TWINS
 
 SIZE = LARGE // 4
 WEIGHT = np.random.default_rng(1).standard_normal(SIZE).astype(np.float32)

@@ -19,8 +19,7 @@ ROOMS = [
     *(
         "files",
         "graph",
-        "twins",
-        "packed",
+        "functions",
         "model",
         "fused",
         "search",

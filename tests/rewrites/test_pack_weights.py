@@ -13,13 +13,13 @@ from onnx import numpy_helper
 import ops
 from ops.formats import FORMATS
 from transforms import model_io
+from transforms.functions import DOMAIN
 from transforms.graph import walk
 from transforms.graph.lazy_values import Computed
 from transforms.model import graph_proto
 from transforms.model.read_model import ModelError
 from transforms.optimize import optimize
 from transforms.pack_weights import PackedWeights, pack_weights
-from transforms.packed import DOMAIN
 from transforms.runtime.session import open_session
 
 BLOCKS = [name for name, fmt in FORMATS.items() if fmt.block > 1]

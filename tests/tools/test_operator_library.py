@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers import corpus
 from tools import convert_fp32_to_bf16, quantize
-from transforms.twins.own_functions import is_own
+from transforms.functions.attach_functions import is_own
 
 FOREIGN = "(float[2] x) => (float[2] y) { a = Tanh(x) b = org.example.Odd(a) y = Neg(b) }"
 OURS = "this package's (ops.register_custom_ops, or ops.get_library_path)"

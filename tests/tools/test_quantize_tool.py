@@ -22,11 +22,11 @@ from tools.cli.scheme_options import quantization_scheme
 from tools.jobs.quantize_options import QuantizeJob
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.functions.attach_functions import attach_functions
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import Scheme, preset, read_scheme
 from transforms.scheme.presets import PLAIN
-from transforms.twins.attach_functions import attach_functions
 
 FOLDED = {"fold_relu": True}
 RANDOM = "Warning: ranges come from random numbers; the result shows that the model runs, not its accuracy\n"

@@ -12,7 +12,7 @@ import pytest
 from tests.helpers import tunable
 from tools import auto_mixed_precision, finetune, infer, quantize, report
 from transforms import model_io
-from transforms.packed import DOMAIN
+from transforms.functions import DOMAIN
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MODEL = EXAMPLES / "digits.onnx"

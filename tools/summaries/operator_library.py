@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
+from transforms.functions import DOMAIN as PACKED
 from transforms.graph import walk
 from transforms.graph.rewire import STANDARD_DOMAINS
-from transforms.packed import DOMAIN as PACKED
 
 _OURS = ("ai.onnx.contrib", "com.amd.quark")
 _BUILT_IN = ("ai.onnx.ml", "com.microsoft", PACKED)

@@ -10,10 +10,10 @@ import onnx_graphsurgeon as gs
 
 from tools.summaries import running
 from tools.summaries.words import counted, written
+from transforms.functions import DOMAIN
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.moves.record import Record
-from transforms.packed import DOMAIN
 from transforms.pipelines.first_run import FirstRun
 from transforms.pipelines.quantize_steps import Quantized
 from transforms.plan.quant_spec import QUANTIZED_BY

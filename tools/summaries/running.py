@@ -9,9 +9,9 @@ import onnx_graphsurgeon as gs
 from tools.summaries.operator_library import needed_library
 from tools.summaries.words import counted
 from transforms.deploy.rounded_inputs import OPTION, rounded_inputs
+from transforms.functions.attach_functions import has_all_functions
 from transforms.pipelines.first_run import FirstRun, decibels
 from transforms.scheme.presets import PRESETS
-from transforms.twins.attach_functions import has_all_functions
 
 LEAST = 10.0
 """Signal against error of the outputs, in dB, below which a result is called poor."""

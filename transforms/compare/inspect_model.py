@@ -16,14 +16,14 @@ from transforms.compare.light_file import LightFile, read_light
 from transforms.compare.rounded_tensors import RoundedTensors
 from transforms.compare.stored_formats import Row, type_name, weight_rows
 from transforms.files.named_file import parse_toml
+from transforms.functions.attach_functions import is_own
+from transforms.functions.unpackers import format_of_own
 from transforms.graph.proto_graphs import each_node
 from transforms.model import detached_weights, provenance
 from transforms.model.read_model import ModelError
-from transforms.packed.unpackers import format_of_own
 from transforms.runtime.session import why_not_on
 from transforms.scheme.scheme import Scheme
 from transforms.scheme.sources import scheme_from_keys
-from transforms.twins.own_functions import is_own
 
 OWN, PACKED, OTHER = "operators of this package", "packed weights", "of the model itself"
 """Kinds of functions in a model."""

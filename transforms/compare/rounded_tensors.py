@@ -9,8 +9,8 @@ import onnx
 
 from ops.formats import ATTRIBUTES, format_of
 from transforms.compare.stored_formats import Row, tensor_bits, type_name
+from transforms.functions import DOMAIN as PACKED
 from transforms.graph.proto_graphs import each_graph
-from transforms.packed import DOMAIN as PACKED
 
 _QUANTIZE = frozenset({"QuantizeLinear", "ExtendedQuantizeLinear"})
 _DEQUANTIZE = frozenset({"DequantizeLinear", "ExtendedDequantizeLinear"})

@@ -11,11 +11,11 @@ import onnx
 
 from ops.formats import FORMATS, Format
 from transforms.compare.light_file import LightFile
+from transforms.functions import DOMAIN as PACKED
+from transforms.functions.pack_constant import LastEncoded, may_be_packed, pack_constant
+from transforms.functions.unpackers import format_of_op
 from transforms.graph.lazy_values import Weight, load_values
 from transforms.graph.proto_graphs import each_graph, each_node
-from transforms.packed import DOMAIN as PACKED
-from transforms.packed.pack_constant import LastEncoded, may_be_packed, pack_constant
-from transforms.packed.unpackers import format_of_op
 
 PACKED_WORDS, ON_GRID_WORDS = " in codes", " as float32"
 """What follows the name of a block format: its true bits, or numbers on its grid."""

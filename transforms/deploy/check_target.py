@@ -9,11 +9,11 @@ import onnx_graphsurgeon as gs
 
 from ops.powers_of_two import are_powers
 from transforms.deploy.grids import BLOCKS, EXTENDED, StoredGrid, grids
+from transforms.functions import DOMAIN
 from transforms.graph import dtypes, walk
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.selection import label_of
 from transforms.graph.shapes import shape_of
-from transforms.packed import DOMAIN
 from transforms.scheme.targets import INTEGER_OPERATORS, Target
 
 _NARROW = -127

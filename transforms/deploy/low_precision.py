@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import onnx_graphsurgeon as gs
 
 from transforms.deploy.grids import DEQUANTIZE, EXTENDED, QUANTIZE
+from transforms.functions import DOMAIN
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.selection import label_of
-from transforms.packed import DOMAIN
 from transforms.scheme.targets import INTEGER_OPERATORS, MOVED, PRODUCTS, Target
 
 _PAIRS = (QUANTIZE, DEQUANTIZE, *EXTENDED)

@@ -18,6 +18,9 @@ import onnx.inliner
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.logger import G_LOGGER
 
+from transforms.functions.attach_functions import drop_own
+from transforms.functions.read_packed import unpack_calls
+from transforms.functions.unpackers import attach_packed
 from transforms.graph import walk
 from transforms.graph.lazy_values import Weight, become_constant, stored
 from transforms.graph.proto_graphs import each_node
@@ -40,9 +43,6 @@ from transforms.model.metadata import (
 from transforms.model.shape_inference import all_sizes_known, clear_negative, infer_mended, infer_types
 from transforms.model.tangles import refuse_tangles
 from transforms.model.tied_types import add_types
-from transforms.packed.attach_packed import attach_packed
-from transforms.packed.read_packed import unpack_calls
-from transforms.twins.own_functions import drop_own
 
 _MOST_SIZES = 1 << 23
 """Elements of vectors that shape inference may take for sizes: it needs some 40 bytes for each."""

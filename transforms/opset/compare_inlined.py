@@ -9,11 +9,11 @@ import onnx
 import onnx.inliner
 
 from ops.registration import AMD_DOMAIN, DOMAIN
+from transforms.functions.attach_functions import TWINS
 from transforms.graph.lazy_values import Weight
 from transforms.model.local_functions import key_of, shown, write_defaults
 from transforms.model.read_model import ModelError
 from transforms.runtime.compare_runs import why_not_compared
-from transforms.twins.own_functions import TWINS
 
 _UNCHECKED = "Inlining of local functions not checked by a run"
 

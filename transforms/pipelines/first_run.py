@@ -14,6 +14,7 @@ from ops.array_types import Feed
 from transforms import model_io
 from transforms.deploy.rounded_inputs import rounded_inputs
 from transforms.files.runtime_message import said_by_runtime
+from transforms.functions.attach_functions import attach_functions
 from transforms.graph.number_shapes import judged_tensors
 from transforms.graph.typed import source_files
 from transforms.leave_float import leave_float
@@ -32,7 +33,6 @@ from transforms.runtime.find_fault import find_fault
 from transforms.runtime.inputs import ModelInput
 from transforms.runtime.session import RunOptions, open_session, why_not_on_cpu
 from transforms.runtime.trial import Outputs, Trial, open_as_user, try_model
-from transforms.twins.attach_functions import attach_functions
 
 _MOST_KEPT = 16
 """Nodes left in float before a model is refused: each takes twenty sessions to find."""

@@ -34,8 +34,7 @@ from tests.helpers.twin_sessions import (
     operators_run,
 )
 from transforms import model_io
-from transforms.twins.attach_functions import attach_functions
-from transforms.twins.own_functions import TWINS, is_own, make_function
+from transforms.functions.attach_functions import TWINS, attach_functions, is_own, make_function
 
 X = (np.random.default_rng(0).standard_normal((4, 40)) * 50).astype(np.float32)
 LARGEST_FUNCTION = 12_000  # bytes: four of them are below the 50 KB that a file may grow by

@@ -10,12 +10,9 @@ import onnx
 from numpy.typing import NDArray
 
 from ops.formats import Format
-from transforms.graph.lazy_values import LARGE, Computed, Weight, load_values
-from transforms.graph.proto_graphs import each_graph, each_node, read_names
-from transforms.packed import DOMAIN, bit_planes
-from transforms.packed.block_layout import BlockLayout
-from transforms.packed.codes import Codes, Encoded, codes_of, decode
-from transforms.packed.unpackers import (
+from transforms.functions import DOMAIN, bit_planes
+from transforms.functions.codes import BlockLayout, Codes, Encoded, codes_of, decode
+from transforms.functions.unpackers import (
     attribute_names,
     call_attributes,
     format_of_own,
@@ -23,6 +20,8 @@ from transforms.packed.unpackers import (
     input_names,
     shift_width,
 )
+from transforms.graph.lazy_values import LARGE, Computed, Weight, load_values
+from transforms.graph.proto_graphs import each_graph, each_node, read_names
 
 _Own = dict[str, tuple[Format, bool]]
 

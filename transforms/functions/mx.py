@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ops.elements import ELEMENTS, Element
 from ops.formats import ATTRIBUTES, MX
-from transforms.twins.blocks import POWERS, START, blockwise, passed, vector
-from transforms.twins.text import choice, constant, either, power_of_two, rounded
+from transforms.functions.blocks import POWERS, START, blockwise, passed, vector
+from transforms.functions.text import choice, constant, either, power_of_two, rounded
 
 _RULES = ATTRIBUTES[MX]["scale_rule"].legal
 

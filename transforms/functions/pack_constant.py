@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.formats import Format
+from transforms.functions import bit_planes
+from transforms.functions.codes import BlockLayout, Codes, codes_of, encode
+from transforms.functions.unpackers import call_attributes, group_of, input_names, op_of, shift_width
 from transforms.graph.lazy_values import Computed, Weight, is_weightless, load_values
-from transforms.packed import bit_planes
-from transforms.packed.block_layout import BlockLayout
-from transforms.packed.codes import Codes, codes_of, encode
-from transforms.packed.unpackers import call_attributes, group_of, input_names, op_of, shift_width
 
 Arrays = list[NDArray[np.generic]]
 
@@ -26,7 +25,7 @@ _MANTISSA_BELOW = 0x7FFF  # bits of a float32 below the widest mantissa of any c
 
 @dataclass(frozen=True)
 class PackedConstant:
-    """A call of a function of :mod:`transforms.packed.unpackers`, with its inputs by what they hold."""
+    """A call of a function of :mod:`transforms.functions.unpackers`, with its inputs by what they hold."""
 
     op: str
     inputs: dict[str, Weight]

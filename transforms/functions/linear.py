@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transforms.twins.text import attribute, constant, either
+from transforms.functions.text import attribute, constant, either
 
 _PROBES = [-1, *(2 ** (bits - signed) - 1 for bits in (8, 16, 32) for signed in (1, 0))]
 """Integers that wrap around in a type: -1 to lowest + highest, and one of the others to highest."""

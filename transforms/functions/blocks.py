@@ -7,7 +7,7 @@ size are float32, in which every step is exact; those of a block are float64.
 
 from __future__ import annotations
 
-from transforms.twins.text import attribute, constant, either, power_of_two
+from transforms.functions.text import attribute, constant, either, power_of_two
 
 _LARGEST, _LEAST_POWER = (2 - 2.0**-23) * 2.0**127, 2.0**-127
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ops.formats import ATTRIBUTES, BFP
-from transforms.twins.blocks import POWERS, START, blockwise, passed, vector
-from transforms.twins.text import attribute, choice, constant, either, rounded
+from transforms.functions.blocks import POWERS, START, blockwise, passed, vector
+from transforms.functions.text import attribute, choice, constant, either, rounded
 
 _LEAST_NORMAL = 2.0**-126
 _WIDTHS, _SHIFTS = (

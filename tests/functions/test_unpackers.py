@@ -18,9 +18,9 @@ from onnx.reference import ReferenceEvaluator
 import ops
 from ops.formats import FORMATS, Format, format_of
 from tests.helpers.packed_models import model_of, packed, run
-from transforms.packed import bit_planes
-from transforms.packed.codes import codes_of
-from transforms.packed.unpackers import format_of_op, format_of_own, make_unpacker, op_of
+from transforms.functions import bit_planes
+from transforms.functions.codes import codes_of
+from transforms.functions.unpackers import format_of_op, format_of_own, make_unpacker, op_of
 
 BLOCKS = [name for name, fmt in FORMATS.items() if fmt.block > 1]
 LARGEST_FUNCTION = 8_000  # bytes

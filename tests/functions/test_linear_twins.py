@@ -18,7 +18,7 @@ from onnx import numpy_helper
 from ops import reference
 from tests.helpers.operator_sessions import BFLOAT16, DEQUANTIZE, GOLDEN, QUANTIZE, assert_same, run_bits
 from tests.helpers.twin_sessions import linear_operator, open_session, run_without_library
-from transforms.twins.attach_functions import attach_functions
+from transforms.functions.attach_functions import attach_functions
 
 TYPES = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "float16", "bfloat16"]
 OPSETS = [13, 17, 21]

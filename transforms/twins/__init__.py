@@ -1,1 +1,0 @@
-"""Operators of :mod:`ops` as ONNX functions in standard operators, attached to models that are saved."""
