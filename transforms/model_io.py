@@ -94,8 +94,8 @@ def save(
     or the model would exceed the 2 GiB limit of protobuf. Such a file of a replaced model is removed, unless
     a file beside it mentions it. Operators of ours get their ``functions``, with which the model needs no
     library (:mod:`transforms.functions.attach_functions`). ``metadata`` is added to the model's
-    metadata_props. ``exported`` is the graph as :func:`export` returns it, to which data are added, for callers who look at
-    it, too.
+    metadata_props. ``exported`` is the graph as :func:`export` returns it, to which data are added, for
+    callers who look at it, too.
 
     Raises ModelError if the model does not pass ``onnx.checker`` with full_check, ValueError if a file of the
     source would be overwritten, OSError if writing fails or, without ``force``, a file exists; nothing is

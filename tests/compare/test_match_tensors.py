@@ -6,7 +6,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
 
-from transforms.compare.match_tensors import Match, format_of, match_tensors
+from transforms.compare.match_tensors import Match, match_tensors
+from transforms.compare.number_formats import rounded_format
 from transforms.graph.dtypes import BFLOAT16, FLOAT, FLOAT16
 
 CONTRIB = "ai.onnx.contrib"
@@ -183,7 +184,9 @@ def test_integers_scalars_and_unknown_types_are_left_out() -> None:
 
 
 def test_other_nodes_round_to_nothing() -> None:
-    assert format_of(gs.Node("Relu")) == "" and format_of(gs.Node("Cast", attrs={"to": FLOAT})) == ""
+    assert (
+        rounded_format(gs.Node("Relu")) == "" and rounded_format(gs.Node("Cast", attrs={"to": FLOAT})) == ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,10 +208,10 @@ def test_other_nodes_round_to_nothing() -> None:
 )
 def test_block_formats_are_named_after_their_blocks_too(op: str, attributes: dict, name: str) -> None:
     """By definition of the operators: missing attributes have defaults, other blocks are another format."""
-    assert format_of(gs.Node(op, "node", attrs=attributes)) == name
+    assert rounded_format(gs.Node(op, "node", attrs=attributes)) == name
 
 
 def test_a_node_that_its_operator_refuses_is_named() -> None:
     node = gs.Node("MXQuantizeDequantize", "node1", attrs={"block_size": 0})
     with pytest.raises(ValueError, match="node 'node1': MXQuantizeDequantize: block_size is 0, legal are"):
-        format_of(node)
+        rounded_format(node)

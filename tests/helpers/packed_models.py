@@ -14,7 +14,7 @@ import ops
 from ops.formats import Format
 from transforms.functions import DOMAIN
 from transforms.functions.pack_constant import LastEncoded, PackedConstant, pack_constant
-from transforms.functions.unpackers import attach_packed
+from transforms.functions.packed_calls import attach_packed
 
 
 def packed(values: NDArray[np.float32], fmt: Format, axis: int) -> PackedConstant | None:

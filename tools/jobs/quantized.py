@@ -19,7 +19,7 @@ from tools.jobs.written import CPU_TARGET, ENDING, run_once
 from tools.summaries import quantize, running, tuning
 from tools.summaries.target import SATURATES, refuse_broken, target_lines, time_line
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
-from transforms.compare.quick_time import quick_time
+from transforms.compare.measure_run import quick_time
 from transforms.graph.typed import info_of
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
 from transforms.model import provenance

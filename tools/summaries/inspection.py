@@ -8,7 +8,7 @@ from typing import Any
 from tools.summaries.words import counted
 from transforms.compare.inspect_model import OWN, PACKED, Inspection
 from transforms.compare.model_differences import Differences
-from transforms.compare.stored_formats import Row
+from transforms.compare.number_formats import Row
 
 _LIBRARY = "this package's (ops.register_custom_ops, or ops.get_library_path)"
 _OURS = ("ai.onnx.contrib", "com.amd.quark")

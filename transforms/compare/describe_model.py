@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx_graphsurgeon as gs
 
-from transforms.compare.match_tensors import format_of, type_name
+from transforms.compare.number_formats import rounded_format, type_name
 from transforms.graph import dtypes, walk
 from transforms.graph.typed import source_files
 
@@ -45,11 +45,10 @@ def describe_model(graph: gs.Graph, path: Path) -> ModelDescription:
     for node in walk.nodes(graph):
         domain = f"{node.domain}::" if node.domain else ""
         description.operators[domain + node.op] += 1
-        if name := format_of(node):
+        if name := rounded_format(node):
             description.roundings[name] += 1
     for tensor in (*walk.constants(graph), *_constant_nodes(graph)):
-        name = type_name(dtypes.element_type(tensor))
-        description.weights[{"double": "float64"}.get(name, name)] += math.prod(tensor.shape)
+        description.weights[type_name(dtypes.element_type(tensor))] += math.prod(tensor.shape)
     return description
 
 

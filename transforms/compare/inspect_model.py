@@ -13,8 +13,7 @@ import onnxruntime as ort
 from ops.formats import Format
 from ops.registration import AMD_DOMAIN, DOMAIN
 from transforms.compare.light_file import LightFile, read_light
-from transforms.compare.rounded_tensors import RoundedTensors
-from transforms.compare.stored_formats import Row, type_name, weight_rows
+from transforms.compare.number_formats import RoundedTensors, Row, type_name, weight_rows
 from transforms.files.named_file import parse_toml
 from transforms.functions.attach_functions import is_own
 from transforms.functions.unpackers import format_of_own
@@ -176,8 +175,4 @@ def _type_text(value: onnx.ValueInfoProto) -> str:
         return str(value.type.WhichOneof("value") or "unknown").removesuffix("_type")
     kind = value.type.tensor_type
     sizes = [str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in kind.shape.dim]
-    return (
-        f"{type_name(kind.elem_type)}[{', '.join(sizes)}]"
-        if kind.HasField("shape")
-        else type_name(kind.elem_type)
-    )
+    return type_name(kind.elem_type) + (f"[{', '.join(sizes)}]" if kind.HasField("shape") else "")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx.external_data_helper as external
 from google.protobuf.message import DecodeError
 
 from transforms.files.mapped_file import map_file
-from transforms.graph.lazy_values import Weight
+from transforms.graph.lazy_values import Weight, load_values
 from transforms.model.mapped_weights import is_heavy, parse_in_place, weight_at
 from transforms.model.read_model import ModelError, read_bytes, tensors
 
@@ -67,5 +69,17 @@ def _weight(tensor: onnx.TensorProto, file: Path, entries: dict[str, str]) -> We
     try:
         offset = int(entries.get("offset", 0))
         return weight_at(map_file(file), offset, tensor) if offset >= 0 else None
+    except ValueError:
+        return None
+
+
+def read_constant(tensor: onnx.TensorProto, mapped: Mapping[str, Weight]) -> np.ndarray | None:
+    """Return the numbers of a constant of a light file, None if its data are missing or do not fit."""
+    if tensor.name in mapped:
+        return np.asarray(load_values(mapped[tensor.name]))
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return None
+    try:
+        return onnx.numpy_helper.to_array(tensor)
     except ValueError:
         return None

@@ -10,16 +10,14 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from ops.formats import BFP, MX
+from transforms.compare.number_formats import DEQUANTIZE, rounded_format, type_name
 from transforms.full_range.recorded_shifts import is_shift, recorded_shifts
 from transforms.graph import dot_products, dtypes, walk
-from transforms.graph.block_format import block_format_of
 
 _FLOATS = frozenset({dtypes.FLOAT, dtypes.FLOAT16, int(onnx.TensorProto.DOUBLE)})
 _SUFFIXES = ("bf16", "fp16", "quantized")
 """Names under which our conversions, and ONNX Runtime's quantizer, keep a tensor that is gone as such."""
 
-_QUANTIZE = {"QuantizeLinear", "ExtendedQuantizeLinear"}
-_DEQUANTIZE = {"DequantizeLinear", "ExtendedDequantizeLinear"}
 _BLOCK_OPERATORS = {BFP, MX}  # that round by themselves, without a way back
 
 
@@ -81,22 +79,6 @@ def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[lis
     return matches, missing
 
 
-def format_of(node: gs.Node) -> str:
-    """Return the name of the format that a node rounds to, "" if it rounds to none.
-
-    Raises ValueError naming node and attribute for a block format that its operator refuses.
-    """
-    if fmt := block_format_of(node):
-        return fmt.name
-    if node.op in _QUANTIZE and len(node.inputs) > 2:
-        return type_name(dtypes.element_type(node.inputs[2]))
-    if node.op in _QUANTIZE:
-        return type_name(dtypes.element_type(node.outputs[0]) or int(onnx.TensorProto.UINT8))
-    if node.op == "Cast" and node.attrs.get("to") in (dtypes.BFLOAT16, dtypes.FLOAT16):
-        return type_name(node.attrs["to"])
-    return ""
-
-
 def _tensors(graph: gs.Graph) -> Iterator[tuple[gs.Tensor, gs.Node | None]]:
     """Each tensor of the outermost graph once, with its producer or first user, in execution order."""
     seen: set[int] = set()
@@ -132,7 +114,7 @@ def _follow(start: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str]:
     if stored not in (dtypes.FLOAT, int(onnx.TensorProto.DOUBLE)):
         return None, _widened(start) or start, type_name(stored)
     for user in _users_after_clip(start):
-        if name := format_of(user):
+        if name := rounded_format(user):
             low = user.outputs[0]
             return start, low if user.op in _BLOCK_OPERATORS else _widened(low) or low, name
     return _as_it_is(start)
@@ -177,9 +159,9 @@ def _rounding_after(tensor: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str
         if not _is_widening(producer) or stored == dtypes.FLOAT:
             return None
         producer = walk.producer(low)
-        if producer is None or not format_of(producer):
+        if producer is None or not rounded_format(producer):
             return None, tensor, type_name(stored)
-    return producer.inputs[0], tensor, format_of(producer)
+    return producer.inputs[0], tensor, rounded_format(producer)
 
 
 def _users_after_clip(tensor: gs.Tensor) -> Iterator[gs.Node]:
@@ -196,10 +178,4 @@ def _widened(tensor: gs.Tensor) -> gs.Tensor | None:
 def _is_widening(node: gs.Node) -> bool:
     if node.op == "Cast":
         return bool(node.attrs.get("to") == dtypes.FLOAT)
-    return node.op in _DEQUANTIZE
-
-
-def type_name(element: int | None) -> str:
-    """Return the name of an element type as formats have it."""
-    name = onnx.TensorProto.DataType.Name(element).lower() if element else "unknown"
-    return "float32" if name == "float" else str(name)
+    return node.op in DEQUANTIZE

@@ -9,8 +9,7 @@ import numpy as np
 import onnx
 
 from transforms.compare.inspect_model import Inspection
-from transforms.compare.light_file import LightFile, read_light
-from transforms.graph.lazy_values import load_values
+from transforms.compare.light_file import LightFile, read_constant, read_light
 from transforms.graph.proto_graphs import each_graph
 
 
@@ -65,12 +64,7 @@ def _constants(file: LightFile) -> dict[str, onnx.TensorProto]:
 
 
 def _bytes(tensor: onnx.TensorProto, file: LightFile) -> np.ndarray | None:
-    if tensor.name in file.mapped:
-        return np.asarray(load_values(file.mapped[tensor.name])).reshape(-1).view(np.uint8)
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        return None
-    try:
-        array = onnx.numpy_helper.to_array(tensor)
-    except ValueError:
-        return None
-    return array if array.dtype == object else np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    array = read_constant(tensor, file.mapped)
+    if array is None or array.dtype == object:
+        return array
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

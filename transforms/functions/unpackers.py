@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from ops.formats import BFP, FORMATS, MX, Format, format_of
 from transforms.functions import DOMAIN, bit_planes
 from transforms.functions.codes import BlockLayout, Codes, codes_of
-from transforms.functions.native_mx import BLOCK_SCALE, make_block_scale
-from transforms.graph.proto_graphs import each_node
 
 FIRST_OPSET = 13
 
@@ -232,26 +230,3 @@ def _tables(codes: Codes) -> list[onnx.NodeProto]:
 def _constant(name: str, array: NDArray[np.generic]) -> onnx.NodeProto:
     tensor = onnx.numpy_helper.from_array(array)
     return onnx.helper.make_node("Constant", [], [name], value=tensor)
-
-
-_LEAST_IR_VERSION = 8
-"""The first with functions in a model."""
-
-
-def attach_packed(model: onnx.ModelProto) -> None:
-    """Attach the functions that a model calls and does not have, in place."""
-    if all(one.domain != DOMAIN for one in model.opset_import):
-        return
-    opset = max((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), default=0)
-    known = {function.name for function in model.functions if function.domain == DOMAIN}
-    for op in sorted(_called(model.graph) - known):
-        if found := format_of_op(op):
-            model.functions.append(make_unpacker(found[0], opset, patched=found[1]))
-        elif op == BLOCK_SCALE:
-            model.functions.append(make_block_scale(opset))
-    model.ir_version = max(model.ir_version, _LEAST_IR_VERSION)
-
-
-def _called(graph: onnx.GraphProto) -> set[str]:
-    """Return the operators of our domain in a graph and its bodies."""
-    return {node.op_type for node in each_node(graph) if node.domain == DOMAIN}

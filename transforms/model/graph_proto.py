@@ -19,8 +19,7 @@ import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from transforms.functions.attach_functions import drop_own
-from transforms.functions.read_packed import unpack_calls
-from transforms.functions.unpackers import attach_packed
+from transforms.functions.packed_calls import attach_packed, unpack_calls
 from transforms.graph import walk
 from transforms.graph.lazy_values import Weight, become_constant, stored
 from transforms.graph.proto_graphs import each_node

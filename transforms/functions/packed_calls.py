@@ -1,4 +1,7 @@
-"""Packed weights in a model that is read: what looks at weights sees the numbers, as in any other model."""
+"""Calls of functions that decode packed weights.
+
+A model that is saved gets the functions; in one that is read, what looks at weights sees the numbers.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,43 @@ from numpy.typing import NDArray
 from ops.formats import Format
 from transforms.functions import DOMAIN, bit_planes
 from transforms.functions.codes import BlockLayout, Codes, Encoded, codes_of, decode
+from transforms.functions.native_mx import BLOCK_SCALE, make_block_scale
 from transforms.functions.unpackers import (
     attribute_names,
     call_attributes,
+    format_of_op,
     format_of_own,
     group_of,
     input_names,
+    make_unpacker,
     shift_width,
 )
 from transforms.graph.lazy_values import LARGE, Computed, Weight, load_values
 from transforms.graph.proto_graphs import each_graph, each_node, read_names
 
+_LEAST_IR_VERSION = 8
+"""The first with functions in a model."""
+
 _Own = dict[str, tuple[Format, bool]]
+
+
+def attach_packed(model: onnx.ModelProto) -> None:
+    """Attach the functions that a model calls and does not have, in place."""
+    if all(one.domain != DOMAIN for one in model.opset_import):
+        return
+    opset = max((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), default=0)
+    known = {function.name for function in model.functions if function.domain == DOMAIN}
+    for op in sorted(_called(model.graph) - known):
+        if found := format_of_op(op):
+            model.functions.append(make_unpacker(found[0], opset, patched=found[1]))
+        elif op == BLOCK_SCALE:
+            model.functions.append(make_block_scale(opset))
+    model.ir_version = max(model.ir_version, _LEAST_IR_VERSION)
+
+
+def _called(graph: onnx.GraphProto) -> set[str]:
+    """Return the operators of our domain in a graph and its bodies."""
+    return {node.op_type for node in each_node(graph) if node.domain == DOMAIN}
 
 
 def unpack_calls(light: onnx.ModelProto, weights: dict[str, Weight]) -> int:

@@ -1,0 +1,254 @@
+"""In which number formats the tensors of a model are: what is stored, what is computed, what nodes round to."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from ops.formats import ATTRIBUTES, FORMATS, Format, format_of
+from transforms.compare.light_file import LightFile, read_constant
+from transforms.functions import DOMAIN as PACKED
+from transforms.functions.pack_constant import LastEncoded, may_be_packed, pack_constant
+from transforms.functions.unpackers import format_of_op
+from transforms.graph import dtypes
+from transforms.graph.block_format import block_format_of
+from transforms.graph.proto_graphs import each_graph, each_node
+
+QUANTIZE = frozenset({"QuantizeLinear", "ExtendedQuantizeLinear"})
+DEQUANTIZE = frozenset({"DequantizeLinear", "ExtendedDequantizeLinear"})
+
+PACKED_WORDS, ON_GRID_WORDS = " in codes", " as float32"
+"""What follows the name of a block format: its true bits, or numbers on its grid."""
+
+_NO_WEIGHTS = frozenset({"int64", "uint64", "bool", "string"})
+"""Types of constants that are shapes, indices and switches."""
+
+_BITS = {
+    **dict.fromkeys(("INT2", "UINT2"), 2),
+    **dict.fromkeys(("INT4", "UINT4", "FLOAT4E2M1"), 4),
+    **dict.fromkeys(("FLOAT6E2M3", "FLOAT6E3M2"), 6),
+}
+_SMALL = 256  # elements below which numbers are not looked at
+
+
+@dataclass
+class Row:
+    """Tensors of one format: how many, their elements and bytes; ``is_weight``: not shapes or indices."""
+
+    tensors: int = 0
+    elements: int = 0
+    bytes: int = 0
+    is_weight: bool = True
+
+    def add(self, elements: int, size: int) -> None:
+        """Count one more."""
+        self.tensors, self.elements, self.bytes = (
+            self.tensors + 1,
+            self.elements + elements,
+            self.bytes + size,
+        )
+
+    @property
+    def bits(self) -> float:
+        """Bits per element."""
+        return 8 * self.bytes / self.elements if self.elements else 0.0
+
+
+def type_name(element: int | None) -> str:
+    """Return the name of an element type as formats have it, None being unknown."""
+    if element is None:
+        return "unknown"
+    try:
+        name = str(onnx.TensorProto.DataType.Name(element)).lower()
+    except ValueError:
+        return f"type {element}"
+    return {"float": "float32", "double": "float64"}.get(name, name)
+
+
+def tensor_bits(element: int) -> int:
+    """Return the bits of an element as files store them."""
+    try:
+        name = onnx.TensorProto.DataType.Name(element)
+        return _BITS.get(name) or 8 * int(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element)).itemsize)
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
+def weight_rows(file: LightFile, formats: Sequence[Format] = ()) -> dict[str, Row]:
+    """Return the constants of a model by format.
+
+    Packed weights count by what they decode to. Large float32 weights in reach are looked at, one at a time,
+    for the grid of ``formats`` (by default those of the table).
+    """
+    rows: dict[str, Row] = {}
+    stored = {tensor.name: _stored_bytes(tensor) for tensor in _constants(file.model.graph)}
+    codes = set[str]()
+    for node in each_node(file.model.graph):
+        found = format_of_op(node.op_type) if node.domain == PACKED else None
+        if found is not None:
+            codes.update(node.input)
+            shape = next((list(a.ints) for a in node.attribute if a.name == "shape"), [])
+            row = rows.setdefault(found[0].name + PACKED_WORDS, Row())
+            row.add(math.prod(shape), sum(stored.get(name, 0) for name in set(node.input)))
+    for tensor in _constants(file.model.graph):
+        if tensor.name in codes:
+            continue
+        name = _grid(tensor, file.mapped, formats) or type_name(tensor.data_type)
+        row = rows.setdefault(name, Row(is_weight=name not in _NO_WEIGHTS))
+        row.add(_count(tensor), _stored_bytes(tensor))
+    return dict(sorted(rows.items(), key=lambda item: -item[1].bytes))
+
+
+def _constants(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    for inner in each_graph(graph):
+        yield from inner.initializer
+        for sparse in inner.sparse_initializer:
+            yield sparse.values
+        for node in inner.node:
+            if node.op_type == "Constant" and not node.domain:
+                yield from (attribute.t for attribute in node.attribute if attribute.HasField("t"))
+
+
+def _stored_bytes(tensor: onnx.TensorProto) -> int:
+    return (_count(tensor) * tensor_bits(tensor.data_type) + 7) // 8
+
+
+def _count(tensor: onnx.TensorProto) -> int:
+    return math.prod(max(size, 0) for size in tensor.dims)
+
+
+def _grid(tensor: onnx.TensorProto, mapped: Mapping[str, Weight], formats: Sequence[Format]) -> str | None:
+    """Return the name of the block format on whose grid a float32 weight lies, along any axis, or None."""
+    if tensor.data_type != onnx.TensorProto.FLOAT or not tensor.dims or _count(tensor) < _SMALL:
+        return None
+    values = read_constant(tensor, mapped)
+    if values is None or not may_be_packed(values):
+        return None
+    axes = sorted(range(values.ndim), key=lambda axis: axis != min(1, values.ndim - 1))
+    known = sorted((f for f in formats or FORMATS.values() if f.block > 1), key=lambda fmt: fmt.bits)
+    for fmt in known:
+        for axis in axes:
+            if pack_constant(values, fmt, axis, LastEncoded()) is not None:
+                return fmt.name + ON_GRID_WORDS
+    return None
+
+
+_NARROW = {int(onnx.TensorProto.BFLOAT16), int(onnx.TensorProto.FLOAT16)}
+_FLOATS = {int(onnx.TensorProto.FLOAT), int(onnx.TensorProto.DOUBLE), *_NARROW}
+
+
+def rounded_format(node: gs.Node) -> str:
+    """Return the name of the format that a node rounds to, "" if it rounds to none.
+
+    Raises ValueError naming node and attribute for a block format that its operator refuses.
+    """
+    if fmt := block_format_of(node):
+        return fmt.name
+    zero_point = dtypes.element_type(node.inputs[2]) if len(node.inputs) > 2 else 0
+    output = dtypes.element_type(node.outputs[0]) if node.outputs else 0
+    kind = _rounded_type(node.op, node.attrs, zero_point, output)
+    return type_name(kind) if kind else ""
+
+
+def _rounded_type(op: str, attributes: Mapping[str, Any], zero_point: int | None, output: int | None) -> int:
+    """Return the element type that a node rounds to, 0 for none."""
+    if op in QUANTIZE:
+        given = attributes.get("output_dtype", 0)
+        return int(given or zero_point or output or onnx.TensorProto.UINT8)
+    to = int(attributes.get("to", 0)) if op == "Cast" else 0
+    return to if to in _NARROW else 0
+
+
+class RoundedTensors:
+    """Types and shapes of a graph's tensors by name, of its bodies too, and who reads them."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        """Take a model with the types that are known, inferred or written down."""
+        self._model = model
+        self._kinds: dict[str, onnx.TypeProto.Tensor] = {}
+        self._constants: dict[str, int] = {}
+        self._readers: dict[str, set[str]] = {}
+        for graph in each_graph(model.graph):
+            for value in (*graph.input, *graph.output, *graph.value_info):
+                self._kinds[value.name] = value.type.tensor_type
+            self._constants.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
+            for node in graph.node:
+                if node.domain == PACKED or (node.op_type == "Constant" and not node.domain):
+                    self._constants.update((name, 0) for name in node.output)
+                for name in node.input:
+                    self._readers.setdefault(name, set()).add(node.op_type)
+
+    def rows(self) -> tuple[dict[str, Row], bool]:
+        """Return the computed tensors by format, and whether all their sizes are known.
+
+        Those are counted that are rounded to a format, in it, and floats that something but a rounding reads.
+        A size that is not known counts as 1. Weights that nodes round in every run do not count.
+        """
+        rows: dict[str, Row] = {}
+        known = True
+        for graph in each_graph(self._model.graph):
+            for node in graph.node:
+                for name, bits, output in self._of(node):
+                    elements, is_known = self._elements(output)
+                    known &= is_known
+                    rows.setdefault(name, Row()).add(elements, int(elements * bits + 7) // 8)
+        return dict(sorted(rows.items(), key=lambda item: -item[1].bytes)), known
+
+    def rounded_weights(self) -> Counter[str]:
+        """Return how many constants nodes round in every run, by format."""
+        found: Counter[str] = Counter()
+        for graph in each_graph(self._model.graph):
+            for node in graph.node:
+                rounding = self._rounding(node)
+                if rounding and node.input[0] in self._constants:
+                    found[rounding[0]] += 1
+        return found
+
+    def _of(self, node: onnx.NodeProto) -> list[tuple[str, float, str]]:
+        """Return format, bits and name of each output of a node that counts."""
+        if rounding := self._rounding(node):
+            made = node.input[0] not in self._constants
+            return [(*rounding, node.output[0])] if made else []
+        if node.op_type in DEQUANTIZE or node.op_type == "Cast" or node.domain == PACKED:
+            return []
+        found = []
+        for name in node.output:
+            kind = self._kinds[name].elem_type if name in self._kinds else 0
+            roundings = QUANTIZE | ATTRIBUTES.keys() | {"Cast"}
+            if kind in _FLOATS and name not in self._constants and self._readers.get(name, {""}) - roundings:
+                found.append((type_name(kind), float(tensor_bits(kind)), name))
+        return found
+
+    def _rounding(self, node: onnx.NodeProto) -> tuple[str, float] | None:
+        """Return the format that a node rounds to and its bits, None for other nodes."""
+        if node.op_type in ATTRIBUTES and node.input:
+            values = {
+                a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if not a.ref_attr_name
+            }
+            try:
+                given = {k: v.decode() if isinstance(v, bytes) else v for k, v in values.items()}
+                fmt = format_of(node.op_type, given)
+            except ValueError:
+                return None
+            return (fmt.name, fmt.bits) if fmt else None
+        numbers = {a.name: a.i for a in node.attribute}
+        zero_point = self._constants.get(node.input[2], 0) if len(node.input) > 2 else 0
+        output = self._kinds[node.output[0]].elem_type if node.output[0] in self._kinds else 0
+        kind = _rounded_type(
+            "" if node.domain and node.op_type == "Cast" else node.op_type, numbers, zero_point, output
+        )
+        return (type_name(kind), float(tensor_bits(kind))) if kind else None
+
+    def _elements(self, name: str) -> tuple[int, bool]:
+        kind = self._kinds.get(name)
+        if kind is None or not kind.HasField("shape"):
+            return 1, False
+        sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
+        return math.prod(1 if size is None else max(size, 0) for size in sizes), None not in sizes
