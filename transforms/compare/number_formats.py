@@ -1,4 +1,4 @@
-"""In which number formats the tensors of a model are: what is stored, what is computed, what nodes round to."""
+"""In which formats the tensors of a model are: what is stored, what is computed, what nodes round to."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from transforms.functions.pack_constant import LastEncoded, may_be_packed, pack_
 from transforms.functions.unpackers import format_of_op
 from transforms.graph import dtypes
 from transforms.graph.block_format import block_format_of
+from transforms.graph.lazy_values import Weight
 from transforms.graph.proto_graphs import each_graph, each_node
 
 QUANTIZE = frozenset({"QuantizeLinear", "ExtendedQuantizeLinear"})
@@ -241,9 +242,8 @@ class RoundedTensors:
         numbers = {a.name: a.i for a in node.attribute}
         zero_point = self._constants.get(node.input[2], 0) if len(node.input) > 2 else 0
         output = self._kinds[node.output[0]].elem_type if node.output[0] in self._kinds else 0
-        kind = _rounded_type(
-            "" if node.domain and node.op_type == "Cast" else node.op_type, numbers, zero_point, output
-        )
+        op = node.op_type if node.op_type in QUANTIZE or not node.domain else ""
+        kind = _rounded_type(op, numbers, zero_point, output)
         return (type_name(kind), float(tensor_bits(kind))) if kind else None
 
     def _elements(self, name: str) -> tuple[int, bool]:
