@@ -108,8 +108,7 @@ class HeldOutJudge:
         held out may be few. ``worst`` is the least change of an output, on held-out samples or on all.
         """
         old, held = old or self.before, len(new.held.errors)
-        single = float(_changes(new.held, old.held).mean()) if self.can_judge else 0.0
-        decibels = gain(new.held, old.held).decibels if held > 1 else single
+        decibels = gain(new.held, old.held).decibels
         wider = float(np.sqrt(len(new.every.errors) / held))
         error = wider * gain(new.every, old.every).error
         worst = float(self._changes(new, old).min(initial=np.inf))

@@ -58,10 +58,6 @@ class Errors:
         """The mean over the outputs that hold a signal, in dB."""
         return _mean(self.decibels)
 
-    def first(self, samples: int) -> Errors:
-        """Return those of the first samples."""
-        return Errors(self.errors[:samples], self.signal[:samples], self.count)
-
 
 @dataclass(frozen=True)
 class Gain:

@@ -20,7 +20,7 @@ from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 
 MOST_SAMPLES = 32
-"""Samples that models are compared on: the standard error of the gain of a dB or more is below 0.2 then."""
+"""Samples that models are compared on: more take time, and make gains little more certain."""
 
 FEWEST = 2
 """Samples without which nothing is judged: one has no standard error."""

@@ -18,6 +18,7 @@ from transforms.all_codes.shift_spans import shift_spans
 from transforms.all_codes.use_all_codes import count_added, use_all_codes
 from transforms.calibrate.calibration import Calibration
 from transforms.graph import dtypes
+from transforms.graph.some_names import counted
 from transforms.judge.errors import gain
 from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
@@ -86,7 +87,7 @@ def try_full_range(
 
 def words(found: Shifted) -> str:
     """Return what was shifted in words."""
-    tensors = "1 tensor" if found.count == 1 else f"{found.count} tensors"
+    tensors = counted(found.count, "tensor")
     return tensors if found.signed else f"{tensors} without negative numbers"
 
 
