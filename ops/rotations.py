@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 
 from ops.array_types import Float64Array
 
-Rotation = Callable[[Float64Array], Float64Array]
-"""Multiplies vectors on the last axis with a matrix that is orthogonal and symmetric: its own inverse."""
-
 _GOLDEN = (5**0.5 - 1) / 2
-_SAME = 1e-12  # of the squared distance of unit vectors
 
 
 def rotate(x: Float64Array) -> Float64Array:
@@ -27,16 +22,6 @@ def rotate(x: Float64Array) -> Float64Array:
     return np.asarray(x @ _matrix(x.shape[-1]))
 
 
-def rotate_deviations(x: Float64Array) -> Float64Array:
-    """Multiply vectors [..., size] with an orthogonal and symmetric matrix that keeps the mean of each.
-
-    What rotates is the vector less its mean, so that a layer normalization without scale and bias commutes
-    with it. It is :func:`rotate` between two reflections that exchange the vector of ones with one that the
-    rotation keeps; they change entries of the matrix little if there are many.
-    """
-    return np.asarray(x @ _matrix_of_deviations(x.shape[-1]))
-
-
 @lru_cache(maxsize=2)
 def _matrix(size: int) -> Float64Array:
     matrix, rest = np.ones((1, 1)), size
@@ -45,16 +30,6 @@ def _matrix(size: int) -> Float64Array:
     angles = 2 * np.pi / rest * (np.outer(np.arange(rest), np.arange(rest)) % rest)
     signs = _signs(size)
     return signs[:, None] * np.kron(matrix, np.cos(angles) + np.sin(angles)) * signs / np.sqrt(size)
-
-
-@lru_cache(maxsize=2)
-def _matrix_of_deviations(size: int) -> Float64Array:
-    matrix, ones = _matrix(size), np.full(size, size**-0.5)
-    kept = ones + matrix @ ones
-    normal = ones - kept / np.linalg.norm(kept)
-    length = float(normal @ normal)
-    reflection = np.eye(size) - (2 / length * np.outer(normal, normal) if length > _SAME else 0)
-    return np.asarray(reflection @ matrix @ reflection)
 
 
 def _signs(size: int) -> Float64Array:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import Float64Array
-from ops.rounding.row_space import RowProblem, RowQuadratic, unit_upper
+from ops.rounding.row_space import Objective, RowProblem, RowQuadratic, unit_upper
 from ops.subnormals import keeps_subnormals
 
 Solve = Callable[[Float64Array, Float64Array], NDArray[np.floating]]
@@ -53,7 +53,7 @@ class LayerProblem:
 
 
 @dataclass(frozen=True)
-class Quadratic:
+class Quadratic(Objective):
     """The error tr((W - target) hessian (W - target)^T) of a problem whose damping is chosen.
 
     Factorizations are computed once, for all grids that weights are rounded to.
@@ -85,11 +85,6 @@ class Quadratic:
     def descent(self, difference: Float64Array) -> Descent:
         """Return the slope of the error at the target less a ``difference`` [..., K, N] of ordered inputs."""
         return Descent(self.ordered_hessian, difference)
-
-    @keeps_subnormals
-    def error(self, weights: Float64Array) -> float:
-        """Return the error of weights [..., N, K]."""
-        return float(self.row_errors(weights).sum())
 
     @keeps_subnormals
     def row_errors(self, weights: Float64Array) -> Float64Array:

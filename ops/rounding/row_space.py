@@ -8,6 +8,7 @@ U_ij = x_i P_j x_j for i < j. P is carried from the last block of inputs to the 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,6 +27,19 @@ def unit_upper(matrix: Float64Array) -> tuple[Float64Array, Float64Array]:
     diagonal = np.diagonal(lower, axis1=-2, axis2=-1)
     unit = (lower / diagonal[..., None, :])[..., ::-1, ::-1]
     return np.ascontiguousarray(unit), np.square(diagonal[..., ::-1])
+
+
+class Objective(ABC):
+    """The squared error of a layer's outputs as a function of its weights, which solvers lower."""
+
+    @abstractmethod
+    def row_errors(self, weights: Float64Array) -> Float64Array:
+        """Return the error of each output's weights [..., N, K]: [..., N, 1]."""
+
+    @keeps_subnormals
+    def error(self, weights: Float64Array) -> float:
+        """Return the error of weights [..., N, K]."""
+        return float(self.row_errors(weights).sum())
 
 
 @dataclass(frozen=True)
@@ -69,7 +83,7 @@ class RowGram:
 
 
 @dataclass(frozen=True)
-class RowQuadratic:
+class RowQuadratic(Objective):
     """The error tr((W - target) (X^T X + d I) (W - target)^T), X being ``rows`` and d ``amount``."""
 
     target: Float64Array
@@ -87,11 +101,6 @@ class RowQuadratic:
         """The inputs as solvers visit them, the same in all groups: the largest mean square first."""
         squares = np.square(self.rows).sum(-2)
         return np.argsort(-squares.reshape(-1, squares.shape[-1]).mean(0), kind="stable")
-
-    @keeps_subnormals
-    def error(self, weights: Float64Array) -> float:
-        """Return the error of weights [..., N, K]."""
-        return float(self.row_errors(weights).sum())
 
     @keeps_subnormals
     def row_errors(self, weights: Float64Array) -> Float64Array:

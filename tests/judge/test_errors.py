@@ -64,3 +64,12 @@ def test_errors_that_are_no_numbers_and_other_shapes_are_as_bad_as_can_be() -> N
     made = {"a": np.float32([1, np.nan, 1]), "b": np.ones(4, np.float32)}
     first, second, third = energies(expected, made)
     assert first == second == 1e30 and third == 0
+
+
+def test_views_decide_where_a_loss_of_outputs_is_chance() -> None:
+    """One sample of four holds the error of the probabilities; the numbers before halve theirs on each."""
+    old = _errors([[1.0, 1.0], [0.01, 1.0], [0.01, 1.0], [0.01, 1.0]], 1)
+    new = _errors([[1.6, 0.5], [0.002, 0.5], [0.003, 0.5], [0.002, 0.5]], 1)
+    found = gain(new, old)
+    assert -found.error < found.decibels < 0 < found.view - found.view_error
+    assert found.is_accepted()

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.charts import plot_file
-from tools.summaries.words import counted, shortened
+from tools.summaries.words import shortened
+from transforms.graph.some_names import counted
 from transforms.mix_precision.sensitivity import Sensitivity
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import onnx_graphsurgeon as gs
 
 from tools.summaries.target import refuse_free
-from tools.summaries.words import counted
 from transforms import model_io
 from transforms.fix_shapes import fix_shapes
+from transforms.graph.some_names import counted
 from transforms.scheme import Scheme
 from transforms.scheme.targets import target
 

@@ -18,11 +18,11 @@ from tools.jobs.measured import by_outputs, fits_scales
 from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Made, calibration_data, finish, mix_model, phases_of
 from tools.summaries import mixing
-from tools.summaries.words import counted
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.finetune.float_reference import float_reference
 from transforms.graph import walk
+from transforms.graph.some_names import counted
 from transforms.judge.budget import MOST_NODES, has_many_nodes
 from transforms.mix_precision.mix import MixingOptions
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import onnx_graphsurgeon as gs
 
 from ops.formats import Format
-from tools.summaries.words import counted
+from transforms.graph.some_names import counted
 from transforms.pack_weights import PackedWeights, pack_weights
 from transforms.write_onnx_mx import write_onnx_mx
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.summaries import running
-from tools.summaries.words import counted, written
-from transforms.graph.some_names import some_names
+from tools.summaries.words import written
+from transforms.graph.some_names import counted, some_names
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs

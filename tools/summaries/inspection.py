@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tools.summaries.words import counted
 from transforms.compare.inspect_model import OWN, PACKED, Inspection
 from transforms.compare.model_differences import Differences
 from transforms.compare.number_formats import Row
+from transforms.graph.some_names import counted
 
 _LIBRARY = "this package's (ops.register_custom_ops, or ops.get_library_path)"
 _OURS = ("ai.onnx.contrib", "com.amd.quark")

@@ -9,10 +9,11 @@ from pathlib import Path
 import onnx_graphsurgeon as gs
 
 from tools.summaries import running
-from tools.summaries.words import counted, written
+from tools.summaries.words import written
 from transforms.functions import DOMAIN
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, is_operand
+from transforms.graph.some_names import counted
 from transforms.moves.record import Record
 from transforms.pipelines.first_run import FirstRun
 from transforms.pipelines.quantize_steps import Quantized

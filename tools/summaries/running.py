@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import onnx_graphsurgeon as gs
 
 from tools.summaries.operator_library import needed_library
-from tools.summaries.words import counted
 from transforms.deploy.rounded_inputs import OPTION, rounded_inputs
 from transforms.functions.attach_functions import has_all_functions
+from transforms.graph.some_names import counted
 from transforms.pipelines.first_run import FirstRun, decibels
 from transforms.scheme.presets import PRESETS
 

@@ -10,11 +10,6 @@ from tools.cli.output_file import total_bytes
 _LONGEST_NAME = 48
 
 
-def counted(count: int, what: str) -> str:
-    """Return a number of things: ``1 node``, ``2 nodes``."""
-    return f"{count} {what if count == 1 else {'bias': 'biases'}.get(what, what + 's')}"
-
-
 def shortened(name: str) -> str:
     """Return the end of a name that is too long for a line."""
     return name if len(name) <= _LONGEST_NAME else f"...{name[3 - _LONGEST_NAME :]}"

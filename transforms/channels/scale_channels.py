@@ -44,18 +44,6 @@ def scale_channels(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude
     return len(found)
 
 
-def show_scaled(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude: Exclusion = None) -> int:
-    """Add to a graph what :func:`scale_channels` would make of its tensors; return how many tensors.
-
-    They have the names that they would have, and nothing reads them: one run of the model shows both forms.
-    Left out are rows of features after a Flatten. Raises ValueError as ``scale_channels`` does.
-    """
-    scaler = _Scaler(graph)
-    count = sum(scaler.show(span, exponents) for span, exponents in _moved(graph, moves, exclude))
-    scaler.insertions.place(graph)
-    return count
-
-
 @dataclass(frozen=True)
 class Span:
     """What a convolution makes of ``channels``, up to the tensor that layers alone read.
@@ -156,23 +144,6 @@ def _places(span: Span) -> int:
     return len(span.first.inputs[1].shape) - 2
 
 
-@dataclass(frozen=True)
-class _Names:
-    """The new names of a span: of its tensors, of what its gate reads, and of the factor in a HardSwish."""
-
-    tensors: list[str]
-    restored: str
-    factor: str
-
-    @classmethod
-    def of(cls, span: Span, names: walk.Names) -> _Names:
-        """Take names that are not taken."""
-        restored = "" if span.gate is None else names.derive(span.gate.inputs[0].name, "restored")
-        opens = span.gate is not None and span.gate.op == "HardSwish"
-        factor = names.derive(span.gate.outputs[0].name, "factor") if span.gate is not None and opens else ""
-        return cls([names.derive(tensor.name, "moved") for tensor in span.tensors], restored, factor)
-
-
 class _Scaler:
     def __init__(self, graph: gs.Graph) -> None:
         self._graph, self._names = graph, walk.Names(graph)
@@ -180,7 +151,6 @@ class _Scaler:
 
     def scale(self, span: Span, exponents: Exponents) -> None:
         """Scale the channels of one tensor."""
-        names = _Names.of(span, self._names)
         first = ScaledLayer(span.first)
         first.out_shift += exponents
         first.apply()
@@ -191,44 +161,17 @@ class _Scaler:
             layer.in_shift += np.repeat(exponents, len(layer.in_shift) // span.channels)
             layer.apply()
         if span.gate is not None:
-            self._restore(span, span.gate, exponents, names)
-        for tensor, name in zip(span.tensors, names.tensors, strict=True):
-            tensor.name = name
+            self._restore(span, span.gate, exponents)
+        for tensor in span.tensors:
+            tensor.name = self._names.derive(tensor.name, "moved")
 
-    def show(self, span: Span, exponents: Exponents) -> int:
-        """Add the tensors that scaling would make; return how many."""
-        names, count, places = _Names.of(span, self._names), 0, _places(span)
-        for tensor, name in zip(span.tensors, names.tensors, strict=True):
-            producer = walk.producer(tensor)
-            if producer is None or producer.op == "Flatten":
-                break
-            shown = dtypes.variable(name, dtypes.FLOAT, tensor)
-            multiply = self._multiply(tensor, shown, -exponents, "scale", places)
-            self.insertions.add(self._graph, producer, [multiply])
-            count += 1
-        if span.gate is not None:
-            count += self._show_gate(span.gate, names)
-        return count
-
-    def _show_gate(self, gate: gs.Node, names: _Names) -> int:
-        """Add what a gate would read, and the factor that it would be if it is a HardSwish."""
-        read, made = gate.inputs[0], gate.outputs[0]
-        restored = dtypes.variable(names.restored, dtypes.FLOAT, read)
-        nodes = [gs.Node("Identity", names.restored, inputs=[read], outputs=[restored])]
-        if names.factor:
-            factor = dtypes.variable(names.factor, dtypes.FLOAT, made)
-            attributes = {"alpha": _ALPHA, "beta": _BETA}
-            nodes.append(gs.Node("HardSigmoid", names.factor, attributes, inputs=[read], outputs=[factor]))
-        self.insertions.add(self._graph, walk.producer(read), nodes)
-        return len(nodes)
-
-    def _restore(self, span: Span, gate: gs.Node, exponents: Exponents, names: _Names) -> None:
+    def _restore(self, span: Span, gate: gs.Node, exponents: Exponents) -> None:
         """Give a gate the numbers as they were."""
         scaled = gate.inputs[0]
-        restored = dtypes.variable(names.restored, dtypes.FLOAT, scaled)
+        restored = dtypes.variable(self._names.derive(scaled.name, "restored"), dtypes.FLOAT, scaled)
         multiply = self._multiply(scaled, restored, exponents, "restore", _places(span))
         if gate.op == "HardSwish":
-            self._open(gate, scaled, names.factor)
+            self._open(gate, scaled)
         gate.inputs[0] = restored
         self.insertions.add(self._graph, walk.producer(scaled), [multiply])
 
@@ -240,10 +183,10 @@ class _Scaler:
         constant = gs.Constant(self._names.derive(tensor.name, suffix), factors)
         return gs.Node("Mul", self._names.derive(made.name, "mul"), inputs=[tensor, constant], outputs=[made])
 
-    def _open(self, gate: gs.Node, scaled: gs.Tensor, name: str) -> None:
+    def _open(self, gate: gs.Node, scaled: gs.Tensor) -> None:
         """Write a HardSwish as the product of a tensor and its HardSigmoid."""
         made = gate.outputs[0]
-        factor = dtypes.variable(name, dtypes.FLOAT, made)
+        factor = dtypes.variable(self._names.derive(made.name, "factor"), dtypes.FLOAT, made)
         gate.op, gate.attrs, gate.outputs = "HardSigmoid", {"alpha": _ALPHA, "beta": _BETA}, [factor]
         name = self._names.derive(gate.name or made.name, "product")
         product = gs.Node("Mul", name, inputs=[scaled, factor], outputs=[made])

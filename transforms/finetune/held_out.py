@@ -107,14 +107,15 @@ class HeldOutJudge:
         Its standard error is that of as many samples with the scatter that all samples show: those that are
         held out may be few. ``worst`` is the least change of an output, on held-out samples or on all.
         """
-        old, held = old or self.before, len(new.held.errors)
-        single = float(_changes(new.held, old.held).mean()) if self.can_judge else 0.0
-        decibels = gain(new.held, old.held).decibels if held > 1 else single
-        wider = float(np.sqrt(len(new.every.errors) / held))
-        error = wider * gain(new.every, old.every).error
-        worst = float(self._changes(new, old).min(initial=np.inf))
-        worst_error = wider * _worst_error(new.every, old.every)
-        return Gain(decibels, error, decibels, error, worst, worst_error)
+        old = old or self.before
+        held, every = gain(new.held, old.held), gain(new.every, old.every)
+        wider = float(np.sqrt(len(new.every.errors) / len(new.held.errors)))
+        return Gain(
+            *(held.decibels, wider * every.error),
+            *(held.view, wider * every.view_error),
+            float(self._changes(new, old).min(initial=np.inf)),
+            wider * _worst_error(new.every, old.every),
+        )
 
     def accepts(self, gain: Gain, cost: float = WORTH) -> bool:
         """Return whether a gain is worth a change of a cost in dB, by the one rule of all changes."""

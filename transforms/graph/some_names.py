@@ -1,10 +1,15 @@
-"""Names of tensors or nodes in a line of a summary."""
+"""Names and numbers of tensors or nodes in a line of a summary."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 _SHOWN = 3
+
+
+def counted(count: int, what: str) -> str:
+    """Return a number of things: ``1 node``, ``2 nodes``."""
+    return f"{count} {what if count == 1 else {'bias': 'biases'}.get(what, what + 's')}"
 
 
 def some_names(names: Sequence[str]) -> str:

@@ -58,10 +58,6 @@ class Errors:
         """The mean over the outputs that hold a signal, in dB."""
         return _mean(self.decibels)
 
-    def first(self, samples: int) -> Errors:
-        """Return those of the first samples."""
-        return Errors(self.errors[:samples], self.signal[:samples], self.count)
-
 
 @dataclass(frozen=True)
 class Gain:
@@ -82,12 +78,13 @@ class Gain:
     def is_accepted(self, cost: float = WORTH, *, certainty: float = 1.0) -> bool:
         """Return whether a gain is beyond its standard error and ``cost`` in dB, and no output regresses.
 
-        Outputs or views have to show the gain, outputs gain at all, and views show no loss. The one rule of
-        all moves, of tuning and of mixed precision. ``certainty``: standard errors that a gain has to exceed.
+        Outputs or views have to show the gain, and neither may show a loss: of probabilities, a few samples
+        show neither. The one rule of all moves and of tuning. ``certainty``: standard errors that a gain has
+        to exceed.
         """
         pairs = (self.decibels, self.error), (self.view, self.view_error)
         shown = any(gained > max(certainty * error, cost) for gained, error in pairs)
-        losing = self.decibels <= 0 or self.view < -max(self.view_error, MAY_LOSE)
+        losing = any(gained < -max(error, MAY_LOSE) for gained, error in pairs)
         return shown and not losing and not self.is_regression
 
     @property

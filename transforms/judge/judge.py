@@ -20,7 +20,7 @@ from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 
 MOST_SAMPLES = 32
-"""Samples that models are compared on: the standard error of the gain of a dB or more is below 0.2 then."""
+"""Samples that models are compared on: more take time, and make gains little more certain."""
 
 FEWEST = 2
 """Samples without which nothing is judged: one has no standard error."""
@@ -31,7 +31,7 @@ Run = Callable[[Feed], Feed]
 class Judge:
     """Runs models on samples that the float model was run on.
 
-    ``reference``: the runs of the float model; ``samples``: how many of the feeds models are judged on.
+    ``reference``: the runs of the float model; ``count``: how many of the feeds models are judged on.
     """
 
     def __init__(self, graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions | None = None) -> None:
@@ -45,7 +45,9 @@ class Judge:
         """Return the judge of another form of the float model, on the same samples."""
         if self.reference.is_of(graph):
             return self
-        return Judge(graph, self.reference.feeds, self.run)
+        found = Judge(graph, self.reference.feeds, self.run)
+        found.count = self.count
+        return found
 
     @property
     def can_judge(self) -> bool:

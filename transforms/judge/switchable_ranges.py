@@ -12,7 +12,6 @@ from ops.array_types import AnyArray
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.rewire import Insertions
-from transforms.graph.selection import label_of
 from transforms.plan.qdq_writer import QdqWriter
 from transforms.plan.quant_spec import BIAS, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -44,7 +43,7 @@ class RangeSite:
 
 @dataclass(frozen=True)
 class WeightSite:
-    """A constant that is fed as it is read: the name of the input, one of its uses, and the layer of that.
+    """A constant that is fed as it is read: the name of the input, and one of its uses.
 
     ``use``: the number of a node, in the order of ``walk.nodes``, and which input of it. ``tensor``: the name
     of the constant; ``is_operand``: whether a dot product reads it.
@@ -53,7 +52,6 @@ class WeightSite:
     input: str
     values: AnyArray
     use: tuple[int, int]
-    layer: str
     tensor: str
     is_operand: bool
 
@@ -132,7 +130,7 @@ class _Writer:
         self._graph.inputs.append(fed)
         values = np.asarray(tensor.values, np.float32)
         use, read = (self._numbers[id(node)], index), is_dot_product(node)
-        self._weights.append(WeightSite(name, values, use, label_of(node), str(tensor.name), read))
+        self._weights.append(WeightSite(name, values, use, str(tensor.name), read))
         site.redirect(fed)
 
     def _write(self, together: list[QuantSite], group: Sequence[gs.Tensor]) -> None:

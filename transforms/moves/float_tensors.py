@@ -14,11 +14,13 @@ import numpy as np
 
 from transforms.graph.some_names import some_names
 from transforms.judge.candidate_model import CandidateModel
-from transforms.judge.errors import Errors, gain
+from transforms.judge.errors import Errors
 from transforms.moves.improve import Best
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import FLOAT32
 from transforms.search.largest_shares import Removed, largest_shares
+
+_MOVE = "tensors in float"
 
 FINE = 40.0
 """dB of outputs from which on no tensor is looked for: an error of 1 % is not seen in any output."""
@@ -42,34 +44,23 @@ _NEEDED = 1.0
 """dB that are lost without a tensor beside the others, if it is kept."""
 
 
-def try_float_tensors(best: Best, price: float = _PRICE, enough: float = FINE) -> list[str]:
-    """Leave tensors in float if the judge accepts it; return their names."""
+def try_float_tensors(best: Best, price: float = _PRICE, enough: float = FINE) -> None:
+    """Leave the tensors in float that are worth their price each, if the judge accepts it."""
     if best.errors.mean >= enough:
-        return []
-    judge = best.form.judge
-    few = min(judge.count, _SEARCHED_ON)
+        return
+    few = min(best.form.judge.count, _SEARCHED_ON)
     if not best.budget.allows(_MOST_MODELS // 2 * few, models=1) and best.errors.mean >= USELESS:
-        best.record.notes.append("tensors in float: not tried, the model is too large")
-        return []
-    search = _Search(best.form.opened(switches=True), best.scheme, few, price)
-    kept = search.needed(search.found())
-    if not kept:
-        return []
-    names = [name for group in kept for name in group]
-    scheme = _keeping(best.scheme, names)
-    errors = search.model.errors(scheme)
-    won = gain(errors, best.errors)
-    accepted = won.is_accepted(price * len(kept))
-    best.keep("tensors in float", some_names(names), scheme, errors, won, kept=accepted)
-    return names if accepted else []
+        best.record.notes.append(f"{_MOVE}: not tried, the model is too large")
+        return
+    search = _Search(best.form.switched, best.scheme, few, price)
+    if kept := search.needed(search.found()):
+        try_given_tensors(best, [name for group in kept for name in group], price * len(kept))
 
 
 def try_given_tensors(best: Best, names: Sequence[str], price: float) -> None:
-    """Leave some tensors in float, all together, if the judge accepts it."""
+    """Leave some tensors in float, all together, if the judge accepts it for a price."""
     scheme = _keeping(best.scheme, names)
-    errors = best.form.opened(switches=True).errors(scheme)
-    won = gain(errors, best.errors)
-    best.keep("tensors in float", some_names(names), scheme, errors, won, kept=won.is_accepted(price))
+    best.take(_MOVE, some_names(names), scheme, best.form.switched.errors(scheme), price)
 
 
 def _keeping(scheme: Scheme, names: Sequence[str]) -> Scheme:
@@ -80,7 +71,7 @@ class _Search:
     """Looks for groups of tensors that are worth staying in float."""
 
     def __init__(self, model: CandidateModel, scheme: Scheme, samples: int, price: float) -> None:
-        self.model, self._scheme, self._samples, self._price = model, scheme, samples, price
+        self._model, self._scheme, self._samples, self._price = model, scheme, samples, price
         ranges = {site.group: list[str]() for site in model.inputs.ranges}
         for site in model.inputs.ranges:
             if site.tensor not in ranges[site.group]:
@@ -119,5 +110,5 @@ class _Search:
         names = [name for group in kept for name in group]
         key = frozenset(names)
         if key not in self._known:
-            self._known[key] = self.model.errors(_keeping(self._scheme, names), self._samples)
+            self._known[key] = self._model.errors(_keeping(self._scheme, names), self._samples)
         return self._known[key]

@@ -40,25 +40,21 @@ class Form:
 
     def errors(self, scheme: Scheme) -> Errors:
         """Return the errors of a candidate that differs from the form in keys that are fed."""
-        return self._model.errors(scheme)
-
-    def is_same(self, one: Scheme, other: Scheme) -> bool:
-        """Return whether two candidates are the same model."""
-        return self._model.is_same(one, other)
+        return self.model.errors(scheme)
 
     @cached_property
-    def _model(self) -> CandidateModel:
-        return self.opened(switches=False)
-
-    def opened(self, *, switches: bool) -> CandidateModel:
-        """Return a model of the form; ``switches``: whether computed tensors may be left in float."""
-        parts = self.graph, self.scheme, self.plan_of, self.statistics, self.judge, self.memory
-        return CandidateModel(*parts, switches=switches)
-
-    @property
     def model(self) -> CandidateModel:
         """The model that candidates share."""
-        return self._model
+        return self._opened(switches=False)
+
+    @cached_property
+    def switched(self) -> CandidateModel:
+        """The same, slower, with computed tensors that may be left in float."""
+        return self._opened(switches=True)
+
+    def _opened(self, *, switches: bool) -> CandidateModel:
+        parts = self.graph, self.scheme, self.plan_of, self.statistics, self.judge, self.memory
+        return CandidateModel(*parts, switches=switches)
 
     def rewritten(self, outliers: Mapping[str, str], rewrite: Rewrite, measure: Measure) -> Form | None:
         """Return the form with outliers moved as the key of that name says; None without statistics."""

@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 from transforms.calibrate.calibration import Calibration
 from transforms.full_range.apply_full_range import apply_full_range, propose_full_range, wants_full_range
 from transforms.full_range.recorded_shifts import shifts_within
+from transforms.graph.some_names import counted
 from transforms.judge.errors import gain
 from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
@@ -30,6 +31,6 @@ def try_full_range(
     apply_full_range(copy, chosen, statistics)
     before = judge.errors_of(copy_graph(graph), judge.count)
     won = gain(judge.errors_of(copy, shifts=shifts_within(copy)), before)
-    words = "1 tensor" if len(names) == 1 else f"{len(names)} tensors"
+    words = counted(len(names), "tensor")
     record.tried.append(Tried("full range", f"{words} on the full range", won, won.is_accepted()))
     return chosen if won.is_accepted() else scheme.with_(full_range=OFF)

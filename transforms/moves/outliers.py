@@ -14,6 +14,7 @@ from ops.array_types import Float32Array
 from transforms.channels.propose_moves import find_operands, propose_moves
 from transforms.channels.propose_scales import find_spans, levels_of, propose_scales, sizes_of
 from transforms.graph.selection import Exclusion
+from transforms.graph.some_names import counted
 from transforms.moves.form import Measure, Rewrite
 from transforms.moves.improve import Best
 from transforms.scheme import Scheme
@@ -76,9 +77,9 @@ def _try(best: Best, move: str, found: Mapping[str, OutlierMove], rewrite: Rewri
     def _write(graph: gs.Graph, scheme: Scheme) -> None:
         rewrite(graph, scheme.with_(outliers=moves))
 
-    change = f"{len(found)} tensor{'s' if len(found) > 1 else ''}"
-    outliers = {**best.scheme.outliers, **moves}
-    best.try_form(move, change, lambda: best.form.rewritten(outliers, _write, measure), _COST)
+    form = best.form.rewritten({**best.scheme.outliers, **moves}, _write, measure)
+    if form is not None:
+        best.try_form(move, counted(len(found), "tensor"), form, _COST)
 
 
 def _rows(best: Best, names: Sequence[str]) -> dict[str, list[Float32Array]]:

@@ -1,4 +1,4 @@
-"""What was tried: one record for the summary, the metadata of the file and the report."""
+"""What was tried, for the summary."""
 
 from __future__ import annotations
 
@@ -22,17 +22,11 @@ class Tried:
 
 @dataclass
 class Record:
-    """Everything that was tried, in order, and notes on what was not.
-
-    ``samples``: how many decided; ``before``, ``after``: mean over outputs in dB by rule and as decided, each
-    on samples that gave no ranges but did decide.
-    """
+    """Everything that was tried, in order, and notes on what was not; ``samples``: how many decided."""
 
     tried: list[Tried] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     samples: int = 0
-    before: float = 0.0
-    after: float = 0.0
 
     @property
     def kept(self) -> list[Tried]:

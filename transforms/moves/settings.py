@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from transforms.graph.some_names import counted
 from transforms.moves.improve import Best, Candidates
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
@@ -50,8 +51,8 @@ def _rooms(best: Best) -> Iterator[tuple[str, Scheme]]:
                 _methods(best.scheme, WIDE, [name for group in groups for name in group]),
             )
     if beyond := form.model.reaching_beyond():
-        words = "1 tensor" if len(beyond) == 1 else f"{len(beyond)} tensors"
-        yield f"{words} {EXTRAPOLATED}", _methods(best.scheme, EXTRAPOLATED, beyond)
+        words = f"{counted(len(beyond), 'tensor')} {EXTRAPOLATED}"
+        yield words, _methods(best.scheme, EXTRAPOLATED, beyond)
 
 
 def _methods(scheme: Scheme, method: str, names: list[str]) -> Scheme:

@@ -6,7 +6,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibration import Calibration
 from transforms.full_range.apply_full_range import apply_full_range, shift_grids
-from transforms.pipelines.quantize_steps import Quantized, finish_nodes, make_plan, write_plan
+from transforms.pipelines.quantize_steps import Quantized, finish_nodes, plan_of, write_plan
 from transforms.plan.guarded_nan import guarded_nan, kept_for_nan
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
@@ -27,7 +27,7 @@ def build(
 
     That differs from the one given by tensors that held NaN which the model looks for: they stay float.
     """
-    plan = make_plan(graph, scheme, targets.naming(graph, scheme).resolve_in(graph), done)
+    plan = plan_of(graph, scheme, targets, done)
     plan = _without_guarded_nan(plan, targets, statistics, done)
     write_plan(plan, statistics, done, memory)
     finish_nodes(graph, scheme, done)
@@ -52,4 +52,4 @@ def _without_guarded_nan(
         return plan
     done.notes.append(kept_for_nan(names))
     scheme = scheme.with_(tensors={**scheme.tensors, **dict.fromkeys(names, FLOAT32)})
-    return make_plan(graph, scheme, targets.naming(graph, scheme).resolve_in(graph), done)
+    return plan_of(graph, scheme, targets, done)

@@ -31,7 +31,7 @@ from transforms.moves.improve import Best
 from transforms.moves.outliers import try_channels, try_outliers
 from transforms.moves.record import Record
 from transforms.moves.settings import try_room, try_settings
-from transforms.pipelines.quantize_steps import Quantized, make_plan, move_named_outliers
+from transforms.pipelines.quantize_steps import Quantized, move_named_outliers, plan_of
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.weight_cache import WeightMemory
@@ -41,7 +41,7 @@ from transforms.scheme.scheme import AUTO, FLOAT32
 log = logging.getLogger(__name__)
 
 _MOST_COUNTED = 400_000_000
-"""Numbers of all samples up to which histograms are made although no rule needs them: about two seconds."""
+"""Numbers of all samples up to which histograms are made although no rule needs them: MSE is tried then."""
 
 
 @dataclass(frozen=True)
@@ -157,10 +157,7 @@ class _Decision:
         return best.scheme
 
     def _plan_of(self, graph: gs.Graph, scheme: Scheme) -> QuantizationPlan:
-        named = (
-            self._targets if scheme.tensors == self._asked.tensors else self._targets.naming(graph, scheme)
-        )
-        return make_plan(graph, scheme, named.resolve_in(graph), Quantized())
+        return plan_of(graph, scheme, self._targets, Quantized())
 
     def _rewrite(self, graph: gs.Graph, scheme: Scheme) -> None:
         move_named_outliers(graph, scheme, self._targets, Quantized())

@@ -17,6 +17,7 @@ from transforms.pipelines.quantize_steps import (
     finish_nodes,
     make_plan,
     move_named_outliers,
+    plan_of,
     prepare_for,
     write_plan,
 )
@@ -98,8 +99,7 @@ def _measured(
     data: CalibrationData | None,
     progress: Progress | None,
 ) -> Calibration | None:
-    plan = make_plan(graph, scheme, targets.naming(graph, scheme).resolve_in(graph), Quantized())
-    return calibrate_plan(plan, data, progress=progress)
+    return calibrate_plan(plan_of(graph, scheme, targets, Quantized()), data, progress=progress)
 
 
 def _use_full_range(
@@ -130,8 +130,7 @@ def _note_data(
         why = "those that are needed are given" if targets.fixed else "the formats of this scheme need none"
         done.notes.append(f"No ranges measured: {why}")
     if targets.fixed:
-        plan = make_plan(graph, scheme, targets.naming(graph, scheme).resolve_in(graph), Quantized())
-        done.notes.append(_used(plan, targets.fixed))
+        done.notes.append(_used(plan_of(graph, scheme, targets, Quantized()), targets.fixed))
 
 
 def _used(plan: QuantizationPlan, fixed: FixedGrids) -> str:

@@ -17,7 +17,7 @@ from transforms.fix_shapes import fix_shapes
 from transforms.fold_relu import fold_relu
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
-from transforms.graph.some_names import some_names
+from transforms.graph.some_names import counted, some_names
 from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.lift_constants import lift_constants
 from transforms.lower_opset import lower_opset
@@ -47,7 +47,6 @@ from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
 from transforms.write_out_axes import write_out_axes
 
-CORRECTED = "biases of layers corrected by their outputs on samples"
 EQUALIZED = "pairs of layers equalized"
 SCALED = "tensors with channels scaled between layers"
 MOVED = "tensors with outliers moved into weights"
@@ -97,6 +96,11 @@ def make_plan(graph: gs.Graph, scheme: Scheme, targets: Targets, done: Quantized
     if scheme.dual_quant_nodes:
         done.changes["tensors quantized twice, at borders of formats"] = dual_quant_nodes(plan)
     return plan
+
+
+def plan_of(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> QuantizationPlan:
+    """Return the plan of a scheme that may name more tensors of a prepared graph than ``targets`` do."""
+    return make_plan(graph, scheme, targets.naming(graph, scheme).resolve_in(graph), done)
 
 
 def write_plan(
@@ -217,7 +221,7 @@ def _note_whole(plan: QuantizationPlan, done: Quantized) -> None:
     weights = [quantization for quantization in plan.quantizations if quantization.role == WEIGHT]
     whole = sum(one.steps[-1].needs_range and not one.steps[-1].block for one in weights)
     if size and whole:
-        count = "1 weight" if whole == 1 else f"{whole} weights"
+        count = counted(whole, "weight")
         what = "per channel" if plan.scheme.per_channel else "for each weight"
         done.notes.append(f"One scale {what}, no blocks of {size}: {count}, sums too short or in groups")
 
@@ -239,5 +243,5 @@ def _note_bodies(plan: QuantizationPlan, done: Quantized) -> None:
         if id(node) not in main and is_dot_product(node) and plan.specs.formats[node].wants_integers
     ]
     if left:
-        layers = "1 layer" if len(left) == 1 else f"{len(left)} layers"
+        layers = counted(len(left), "layer")
         done.notes.append(f"Kept in float inside If, Loop or Scan: {layers}, ranges are not measured there")

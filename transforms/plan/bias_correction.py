@@ -7,8 +7,7 @@ Nagel et al., arXiv 1906.04721, section 4.2), with means that are measured.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -21,13 +20,6 @@ from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
 
 _DATA, _WEIGHT = 0, 1
-
-
-class Means(Protocol):
-    """What calibration has measured of channels."""
-
-    def means(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, Float64Array]:
-        """Return the mean of each channel along those axes of tensors for which it was measured."""
 
 
 def correctable(plan: QuantizationPlan) -> Iterator[tuple[gs.Node, int]]:
