@@ -17,9 +17,13 @@ _CERTAINTY = 0.5
 of it, while what wider steps cost is the same on all."""
 
 
-def try_settings(best: Best, asked: Scheme) -> None:
-    """Try what the keys that are open may say: ranges together with scales per channel, then biases."""
+def try_ranges_and_scales(best: Best, asked: Scheme) -> None:
+    """Try what the keys that are open may say of ranges, together with scales per channel."""
     best.try_schemes("ranges and scales", _ranges_and_scales(best, asked))
+
+
+def try_biases(best: Best, asked: Scheme) -> None:
+    """Try corrected biases, or others if they are corrected, where the key is open."""
     if asked.correct_biases == AUTO:
         corrected = best.scheme.correct_biases is not True
         change = "biases corrected" if corrected else "biases not corrected"

@@ -30,7 +30,7 @@ from transforms.moves.form import Form, Measure
 from transforms.moves.improve import Best
 from transforms.moves.outliers import try_channels, try_outliers
 from transforms.moves.record import Record
-from transforms.moves.settings import try_room, try_settings
+from transforms.moves.settings import try_biases, try_ranges_and_scales, try_room
 from transforms.pipelines.quantize_steps import Quantized, move_named_outliers, plan_of
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
@@ -126,10 +126,14 @@ class _Decision:
     def _improve(self, best: Best) -> None:
         asked, exclude = self._asked, self._targets.excluded
         again = self._again()
+        try_ranges_and_scales(best, asked)
+        before = best.form
         if asked.move_outliers and not asked.outliers and again is not None:
             try_outliers(best, exclude, self._rewrite, again)
             try_channels(best, exclude, self._rewrite, again, gates=not asked.target)
-        try_settings(best, asked)
+        if best.form is not before:
+            try_ranges_and_scales(best, asked)
+        try_biases(best, asked)
         try_room(best, asked)
         if asked.keep_float and not asked.target:
             try_float_tensors(best)
