@@ -62,7 +62,8 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
     about = [*target_lines(graph, row)] if row else []
     with phases("writing"):
         files = job.save(graph, output, entries, first.exported)
-    for line in (*bf16.lines(done, graph, files, first), *about):
+    why = bf16.excluded_for(kept, by_user=bool(job.exclude_node or job.exclude_op))
+    for line in (*bf16.lines(done, graph, files, first, why), *about):
         print(line)
     for line in bf16.sqnr_lines(kept, job.min_sqnr) if kept and job.min_sqnr is not None else ():
         print(line)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tools.summaries import running
 from tools.summaries.words import written
 from transforms.graph.some_names import counted, some_names
+from transforms.pipelines.inspect_bf16 import EXCLUDED
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -29,8 +30,13 @@ _NO_KERNELS = (
 )
 
 
-def lines(done: Conversion, graph: gs.Graph, files: list[Path], first: FirstRun) -> Iterator[str]:
-    """Yield the summary: notes, what changed, what was kept and why, sizes in bytes, where it runs."""
+def lines(
+    done: Conversion, graph: gs.Graph, files: list[Path], first: FirstRun, excluded: str = EXCLUDED
+) -> Iterator[str]:
+    """Yield the summary: notes, what changed, what was kept and why, sizes in bytes, where it runs.
+
+    ``excluded``: why nodes were excluded, in words.
+    """
     yield from done.notes
     fused = ", ".join(f"{count} {op}" for op, count in done.fused.items() if count)
     if fused:
@@ -40,10 +46,17 @@ def lines(done: Conversion, graph: gs.Graph, files: list[Path], first: FirstRun)
         yield f"Saturated: {count} weights held values beyond +-3.38953139e38: {names}"
     assert done.tally is not None
     yield f"Converted: {done.tally.converted} nodes; {done.tensors} {_TENSORS[done.format]}"
-    yield from _kept(done)
+    yield from _kept(done, excluded)
     yield written(graph.source_files, files)
     no_kernels = _NO_KERNELS if done.format == "bf16" else ""
     yield running.runs_line(first, graph, standard="none, standard ONNX", no_kernels=no_kernels)
+
+
+def excluded_for(kept: KeptFloat | None, *, by_user: bool) -> str:
+    """Return why nodes were excluded: by options, or for the SQNR that was asked for."""
+    if not kept or not kept.patterns:
+        return EXCLUDED
+    return f"{EXCLUDED} or for --min-sqnr" if by_user else "kept for --min-sqnr"
 
 
 def sqnr_lines(kept: KeptFloat, least: float) -> Iterator[str]:
@@ -56,10 +69,10 @@ def sqnr_lines(kept: KeptFloat, least: float) -> Iterator[str]:
     yield f"Kept in float32 for {least:g} dB: {', '.join(kept.patterns)}"
 
 
-def _kept(done: Conversion) -> Iterator[str]:
+def _kept(done: Conversion, excluded: str) -> Iterator[str]:
     assert done.tally is not None
     total = sum(sum(ops.values()) for ops in done.tally.kept.values())
     yield f"Kept in float: {total} nodes"
     for reason, ops in done.tally.kept.items():
         names = ", ".join(f"{op} {count}" for op, count in ops.most_common())
-        yield f"  {sum(ops.values())} {reason}: {names}"
+        yield f"  {sum(ops.values())} {excluded if reason == EXCLUDED else reason}: {names}"

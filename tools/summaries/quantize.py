@@ -8,6 +8,8 @@ from pathlib import Path
 
 import onnx_graphsurgeon as gs
 
+from ops.formats import FORMATS, LINEAR
+from tools.cli.output_file import total_bytes
 from tools.summaries import running
 from tools.summaries.words import written
 from transforms.functions import DOMAIN
@@ -17,8 +19,11 @@ from transforms.graph.some_names import counted
 from transforms.moves.record import Record
 from transforms.pipelines.first_run import FirstRun
 from transforms.pipelines.quantize_steps import Quantized
-from transforms.plan.quant_spec import QUANTIZED_BY
+from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
 from transforms.plan.rounding_plan import is_downcast, is_upcast
+
+_HARDLY_SMALLER = 0.9
+"""Share of the bytes of the float model from which a hint says how to store less."""
 
 
 def lines(done: Quantized, graph: gs.Graph, files: list[Path], first: FirstRun) -> Iterator[str]:
@@ -35,8 +40,22 @@ def lines(done: Quantized, graph: gs.Graph, files: list[Path], first: FirstRun) 
         yield f"Quantized to {name}: " + ", ".join(counted(count, role) for role, count in roles)
     yield _kept(graph)
     yield written(graph.source_files, files)
+    if total_bytes(files) > _HARDLY_SMALLER * total_bytes(graph.source_files):
+        yield from _unpacked(done)
     yield running.runs_line(first, graph)
     yield from running.rounded_line(first, graph)
+
+
+def _unpacked(done: Quantized) -> Iterator[str]:
+    """Yield which option makes the file of weights in block formats smaller."""
+    names = [name for name, role in done.tensors if role == WEIGHT and not _has_type(name)]
+    if names:
+        words = " and ".join(names)
+        yield f"Weights in {words} are stored as float32: --storage packed makes the file smaller"
+
+
+def _has_type(name: str) -> bool:
+    return name in FORMATS and FORMATS[name].op == LINEAR
 
 
 def decided(record: Record) -> Iterator[str]:

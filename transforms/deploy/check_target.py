@@ -81,7 +81,7 @@ def _of_grids(graph: gs.Graph, row: Target) -> Iterator[str]:
     for grid in grids(graph):
         count += 1
         yield from _of_grid(grid, row)
-    computed = {node.op for node in walk.nodes(graph)} & set(row.computes_integers)
+    computed = {node.op for node in walk.nodes(graph)} & (row.computes_integers | row.contrib_integers)
     if not count and not computed and row.takes_integers:
         yield f"nothing is quantized: it computes in low precision after {' or '.join(row.activations)}"
 

@@ -75,8 +75,10 @@ def _why_not_in_integers(node: gs.Node, row: Target) -> str | None:
     """Return why an operator on integers, or one that is not ONNX's, does not run in low precision."""
     if node.domain in STANDARD_DOMAINS:
         return None if node.op in row.computes_integers else _NO_KERNEL
-    own = node.domain in row.domains and node.op.startswith(_INTEGER_PREFIXES)
-    return None if own and row.computes_integers else _NO_KERNEL
+    if node.domain not in row.domains:
+        return _NO_KERNEL
+    qlinear = bool(row.computes_integers) and node.op.startswith(_INTEGER_PREFIXES)
+    return None if qlinear or node.op in row.contrib_integers else _NO_KERNEL
 
 
 def _why_not(graph: gs.Graph, node: gs.Node, row: Target) -> str | None:

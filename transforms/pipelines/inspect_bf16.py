@@ -17,6 +17,7 @@ from transforms.plan.exact_arithmetic import positions, shape_arithmetic
 from transforms.plan.exact_steps import exact_steps
 from transforms.plan.rounding_plan import LEARNED, RoundingPlan, is_downcast, is_saturation, is_upcast
 
+EXCLUDED = "excluded by option"
 _NAMES = {dtypes.FLOAT: "float32", dtypes.FLOAT16: "float16", dtypes.BFLOAT16: "bfloat16"}
 _TOOLS = {"float32": "tools.convert_fp32_to_bf16", "float16": "tools.convert_fp16_to_bf16"}
 
@@ -82,7 +83,7 @@ def tally(graph: gs.Graph, exclude: Exclusion, form: str) -> Tally:
             continue
         if not any(dtypes.is_type(t, dtypes.FLOAT) or dtypes.is_type(t, dtypes.BFLOAT16) for t in tensors):
             continue
-        reason = "excluded by option" if node in excluded else None
+        reason = EXCLUDED if node in excluded else None
         if not _has_bfloat16(node):
             reason = reason or next((why for why, ids in exact.items() if id(node) in ids), None)
         reason = reason or _reason_kept(node, opsets, form)

@@ -17,6 +17,12 @@ PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 INTEGER_OPERATORS = frozenset(
     {"ConvInteger", "DynamicQuantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul"}
 )
+CONTRIB_INTEGERS = frozenset(
+    {"DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "GatherBlockQuantized", "MatMulBnb4"}
+    | {"MatMulIntegerToFloat", "MatMulNBits", "QAttention"}
+)
+"""Operators of com.microsoft that store or compute integers, beside those named QLinear... and QGemm."""
+
 MOVED = frozenset(
     {"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "MaxPool", "Gather", "Identity"}
     | {"DepthToSpace", "SpaceToDepth", "Expand", "Tile", "Slice", "Split", "Pad"}
@@ -47,7 +53,7 @@ class Target:
     ``fixed_shapes``: no free dimension. ``qdq_domains``: of QuantizeLinear and DequantizeLinear.
     ``domains``: of operators that are not ONNX's and have a kernel there, in float at least.
     ``computes_integers``: operators on integers that are not in QuantizeLinear and DequantizeLinear; without
-    them scales have to be stored.
+    them scales have to be stored. ``contrib_integers``: the same of com.microsoft.
     ``operators``: those that compute in low precision, of a target for integers; ``open_ends``: those of
     them that do so also if what they make stays float. ``fuses``: patterns, in words.
 
@@ -75,6 +81,7 @@ class Target:
     qdq_domains: tuple[str, ...] = ("",)
     domains: tuple[str, ...] = ("com.microsoft", "ai.onnx.ml")
     computes_integers: frozenset[str] = frozenset()
+    contrib_integers: frozenset[str] = frozenset()
     operators: frozenset[str] = PRODUCTS
     open_ends: frozenset[str] = frozenset()
     fuses: tuple[str, ...] = ()
@@ -110,6 +117,7 @@ _ROWS = (
         weights=("int8", "uint8"),
         qdq_domains=("", "com.microsoft"),
         computes_integers=INTEGER_OPERATORS,
+        contrib_integers=CONTRIB_INTEGERS,
         operators=frozenset({"Conv", "Gemm", "MatMul", "Add", "Mul", "Concat", "AveragePool"})
         | {"GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax", "Relu", "Clip", "Resize"},
         open_ends=frozenset({"Gemm", "MatMul"}),
@@ -134,6 +142,7 @@ _ROWS = (
         operators=PRODUCTS,
         converters=("bf16", "with_cast"),
         bfloat16_kernels=CUDA_BFLOAT16,
+        contrib_integers=frozenset({"GatherBlockQuantized", "MatMulNBits"}),
         blocks=("int4", "uint4"),
         speed="the converters write nodes in bfloat16: large MatMuls took 0.1, convolutions 0.5 of float32's "
         "time (TF32: 0.5 and 0.3). Between Casts nodes compute in float32; so do integers, in up to 1.2",
