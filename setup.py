@@ -8,20 +8,26 @@ The environment variable NARROW_BUILD chooses another build than the default one
 for a debugger) or ``sanitize`` (AddressSanitizer and UndefinedBehaviorSanitizer, see tests/sanitize.sh).
 """
 
+import ast
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 
 import Cython
 from Cython.Build import cythonize
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
-NAME = "ops._library"
+FOLDERS = ("ops", "transforms", "tools")
+IN_TREE = bool({"editable_wheel", "develop", "--inplace"} & set(sys.argv))
+PREFIX = "" if IN_TREE else "onnx_narrow."
+NAME = f"{PREFIX}ops._library"
 SOURCES = sorted(str(path) for path in Path("ops").iterdir() if path.suffix in (".pyx", ".pxi", ".pxd"))
 STAMP = Path("ops/_library.stamp")
 DIRECTIVES = {
@@ -134,6 +140,58 @@ class BuildLibrary(build_ext):
         STAMP.write_text(f"{self.inputs}\n{digest_file(library)}\n", encoding="ascii")
 
 
+class RenamePackages(build_py):
+    """Build the folders of the tree as packages in ``onnx_narrow``, under which no other package has them."""
+
+    def build_module(self, module: str, module_file: str, package: str) -> tuple[str, bool]:
+        """Copy a module; in a wheel its imports name the packages as they are there."""
+        copied = super().build_module(module, module_file, package)
+        if not IN_TREE:
+            path = Path(copied[0])
+            path.write_text(renamed(path.read_text(encoding="utf-8")), encoding="utf-8")
+        return copied
+
+
+def renamed(source: str) -> str:
+    """Return the source of a module whose imports of ``ops``, ``transforms`` and ``tools`` are in PREFIX.
+
+    So are strings that name one of their modules; commands of tools are those of ``onnx-narrow``. Raises
+    ValueError for an import whose name the module could not use any more.
+    """
+    lines = source.splitlines(keepends=True)
+    for line, column, added in sorted(_additions(source), reverse=True):
+        head = lines[line - 1].encode()
+        lines[line - 1] = (head[:column] + added.encode() + head[column:]).decode()
+    return (
+        "".join(lines).replace("python -m tools.", "onnx-narrow ").replace("python -m tools", "onnx-narrow")
+    )
+
+
+def _additions(source: str) -> Iterator[tuple[int, int, str]]:
+    """Yield what is added where, as a line and a column in bytes, to names of modules in the folders."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and not node.level and _is_ours(node.module or ""):
+            yield node.lineno, node.col_offset + len("from "), PREFIX
+        elif isinstance(node, ast.Import):
+            for name in filter(lambda one: _is_ours(one.name), node.names):
+                yield name.lineno, name.col_offset, PREFIX
+                if name.asname is None and name.name not in FOLDERS:
+                    raise ValueError(f"line {node.lineno}: write import {name.name} with 'as', or 'from'")
+                if name.asname is None:
+                    yield name.lineno, name.col_offset + len(name.name), f" as {name.name}"
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_module(node.value):
+            yield node.lineno, node.col_offset + 1, PREFIX
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(".")[0] in FOLDERS
+
+
+def _is_module(text: str) -> bool:
+    is_name = "." in text and _is_ours(text) and text.replace(".", "").replace("_", "").isalnum()
+    return is_name and Path(*text.split(".")).with_suffix(".py").is_file()
+
+
 def is_fresh(library: Path, inputs: str) -> bool:
     """Whether the stamp says that the library, as it is, was made from these inputs."""
     try:
@@ -165,8 +223,16 @@ def compiler_version(compiler: object) -> str:
     return done.stdout
 
 
+def packages() -> dict[str, str]:
+    """Return the folders of the packages by their names."""
+    names = find_packages(include=["onnx_narrow*", *(f"{folder}*" for folder in FOLDERS)])
+    return {f"{PREFIX if _is_ours(name) else ''}{name}": name.replace(".", "/") for name in names}
+
+
 setup(
-    cmdclass={"build_ext": BuildLibrary},
+    cmdclass={"build_ext": BuildLibrary, "build_py": RenamePackages},
+    packages=list(packages()),
+    package_dir={"": "."} if IN_TREE else packages(),
     ext_modules=[
         Extension(
             NAME,

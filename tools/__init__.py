@@ -3,6 +3,14 @@
 import os
 import sys
 
+try:
+    import onnx_narrow  # noqa: F401  another package of the name of one of ours is an error from here on
+except ImportError as error:
+    if sys.argv[:1] != ["-m"]:
+        raise
+    os.write(2, f"tools: error: {error}\n".encode())
+    os._exit(1)
+
 if sys.argv[:1] == ["-m"]:  # what Python says while it looks for the module that it runs
     try:
         from tools.cli import interrupts, streams

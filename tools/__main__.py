@@ -17,10 +17,16 @@ def main(argv: Sequence[str]) -> int:
         print(f"tools: error: {words}", file=sys.stderr)
         return 2
     print("python -m tools.NAME --help says how to use each of these:\n")
-    for path in sorted(Path(__file__).parent.glob("[!_]*.py")):
+    for name in names():
+        path = Path(__file__).with_name(f"{name}.py")
         docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-        print(f"  {path.stem:<22}{purpose_of(docstring)}")
+        print(f"  {name:<22}{purpose_of(docstring)}")
     return 0
+
+
+def names() -> list[str]:
+    """Return the names of the tools."""
+    return sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
 
 
 if __name__ == "__main__":

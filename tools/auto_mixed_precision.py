@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from tools.cli import command_line
-from tools.cli.command_line import Parser, make_parser
+from tools.cli.command_line import Command, make_parser
 from tools.cli.job_options import SAMPLES_HELP, why_no_scheme
 from tools.cli.worker_options import why_not_on_a_cluster
 from tools.jobs.mix_options import KEYS, MixJob
@@ -48,7 +48,7 @@ exit codes: 0 done; 1 error in the model, the data, the target or the machine; 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error."""
-    return command_line.run(_parser(), MixJob, _work, argv, why_not=_why_not)
+    return command_line.run(command(), _work, argv)
 
 
 def _work(job: MixJob) -> None:
@@ -68,8 +68,11 @@ def _why_not(job: MixJob) -> str | None:
     return why_not_on_a_cluster(job) if job.data is not None else None
 
 
-def _parser() -> Parser:
-    return make_parser("auto_mixed_precision", MixJob, __doc__, _COMMANDS, _DETAILS, KEYS)
+def command() -> Command[MixJob]:
+    """Return the command line of the tool."""
+    return Command(
+        make_parser("auto_mixed_precision", MixJob, __doc__, _COMMANDS, _DETAILS, KEYS), MixJob, _why_not
+    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tools.cli import command_line
-from tools.cli.command_line import Parser, make_parser
+from tools.cli.command_line import make_parser
 from tools.cli.job_options import TARGETS, Options
 from tools.cli.options import option
 
@@ -37,7 +37,7 @@ class CheckJob(Options):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code: 0 the model fits, 1 it breaks a rule, 2 usage error."""
-    return command_line.run(_parser(), CheckJob, _check, argv)
+    return command_line.run(command(), _check, argv)
 
 
 def _check(job: CheckJob) -> int:
@@ -58,8 +58,9 @@ def _check(job: CheckJob) -> int:
     return int(bool(broken))
 
 
-def _parser() -> Parser:
-    return make_parser("check", CheckJob, __doc__, _COMMANDS, _DETAILS)
+def command() -> command_line.Command[CheckJob]:
+    """Return the command line of the tool."""
+    return command_line.Command(make_parser("check", CheckJob, __doc__, _COMMANDS, _DETAILS), CheckJob)
 
 
 if __name__ == "__main__":

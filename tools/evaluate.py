@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tools.cli.command_line import Parser, make_parser, run, same_file
+from tools.cli.command_line import Command, make_parser, run, same_file
 from tools.cli.data_options import report_litter
 from tools.cli.job_options import Options, force
 from tools.cli.needs import Need
@@ -82,11 +82,12 @@ class EvaluateJob(Options):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
-    return run(_parser(), EvaluateJob, _evaluate, argv, why_not=_why_not)
+    return run(command(), _evaluate, argv)
 
 
-def _parser() -> Parser:
-    return make_parser("evaluate", EvaluateJob, __doc__, _COMMANDS, _DETAILS)
+def command() -> Command[EvaluateJob]:
+    """Return the command line of the tool."""
+    return Command(make_parser("evaluate", EvaluateJob, __doc__, _COMMANDS, _DETAILS), EvaluateJob, _why_not)
 
 
 def _why_not(job: EvaluateJob) -> str | None:

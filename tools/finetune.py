@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from tools.cli import command_line
-from tools.cli.command_line import Parser, make_parser
+from tools.cli.command_line import Command, make_parser
 from tools.cli.job_options import SAMPLES_HELP
 from tools.cli.worker_options import why_not_on_a_cluster
 from tools.jobs.finetune_options import FinetuneJob
@@ -41,7 +41,7 @@ exit codes: 0 done; 1 error in the models, the data or the machine; 2 usage.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error."""
-    return command_line.run(_parser(), FinetuneJob, _work, argv, why_not=_why_not)
+    return command_line.run(command(), _work, argv)
 
 
 def _work(job: FinetuneJob) -> None:
@@ -57,8 +57,9 @@ def _why_not(job: FinetuneJob) -> str | None:
     return why_not_on_a_cluster(job)
 
 
-def _parser() -> Parser:
-    return make_parser("finetune", FinetuneJob, __doc__, _COMMANDS, _DETAILS)
+def command() -> Command[FinetuneJob]:
+    """Return the command line of the tool."""
+    return Command(make_parser("finetune", FinetuneJob, __doc__, _COMMANDS, _DETAILS), FinetuneJob, _why_not)
 
 
 if __name__ == "__main__":

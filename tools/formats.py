@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.charts import plot_file
-from tools.cli.command_line import Parser, make_parser, run
+from tools.cli.command_line import Command, make_parser, run
 from tools.cli.job_options import Options, force
 from tools.cli.needs import Need
 from tools.cli.options import option
@@ -50,11 +50,12 @@ class FormatsJob(Options):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool; returns the exit code."""
-    return run(_parser(), FormatsJob, show_formats, argv)
+    return run(command(), show_formats, argv)
 
 
-def _parser() -> Parser:
-    return make_parser("formats", FormatsJob, __doc__, _COMMANDS, _DETAILS)
+def command() -> Command[FormatsJob]:
+    """Return the command line of the tool."""
+    return Command(make_parser("formats", FormatsJob, __doc__, _COMMANDS, _DETAILS), FormatsJob)
 
 
 def show_formats(job: FormatsJob) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools.cli.command_line import Parser, make_parser, run
+from tools.cli.command_line import Command, make_parser, run
 from tools.cli.data_options import report_litter
 from tools.cli.job_options import SAMPLES_HELP, DataOptions, samples_folder
 from tools.cli.options import option
@@ -65,11 +65,12 @@ class InferJob(DataOptions):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
-    return run(_parser(), InferJob, _infer, argv)
+    return run(command(), _infer, argv)
 
 
-def _parser() -> Parser:
-    return make_parser("infer", InferJob, __doc__, _COMMANDS, _DETAILS)
+def command() -> Command[InferJob]:
+    """Return the command line of the tool."""
+    return Command(make_parser("infer", InferJob, __doc__, _COMMANDS, _DETAILS), InferJob)
 
 
 def _infer(job: InferJob) -> None:

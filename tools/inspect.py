@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.cli.command_line import Parser, make_parser, run
+from tools.cli.command_line import Command, make_parser, run
 from tools.cli.job_options import Options
 from tools.cli.options import option
 
@@ -44,11 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     if given and not given[0].startswith("-"):
         given.insert(0, "--input")
-    return run(_parser(), InspectJob, _inspect, given)
+    return run(command(), _inspect, given)
 
 
-def _parser() -> Parser:
-    return make_parser("inspect", InspectJob, __doc__, _COMMANDS, _DETAILS)
+def command() -> Command[InspectJob]:
+    """Return the command line of the tool."""
+    return Command(make_parser("inspect", InspectJob, __doc__, _COMMANDS, _DETAILS), InspectJob)
 
 
 def _inspect(job: InspectJob) -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from tools.cli import command_line
-from tools.cli.command_line import Parser, make_parser
+from tools.cli.command_line import Command, make_parser
 from tools.cli.job_options import SAMPLES_HELP, why_no_scheme
 from tools.cli.worker_options import why_not_on_a_cluster
 from tools.jobs.quantize_options import KEYS, QuantizeJob, in_vain
@@ -69,7 +69,7 @@ is written.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error, 3 nothing done."""
-    return command_line.run(_parser(), QuantizeJob, _work, argv, why_not=_why_not)
+    return command_line.run(command(), _work, argv)
 
 
 def _work(job: QuantizeJob) -> int:
@@ -91,8 +91,11 @@ def _why_not(job: QuantizeJob) -> str | None:
     return why_not_on_a_cluster(job) if job.input else in_vain(job)
 
 
-def _parser() -> Parser:
-    return make_parser("quantize", QuantizeJob, __doc__, _COMMANDS, _DETAILS, KEYS)
+def command() -> Command[QuantizeJob]:
+    """Return the command line of the tool."""
+    return Command(
+        make_parser("quantize", QuantizeJob, __doc__, _COMMANDS, _DETAILS, KEYS), QuantizeJob, _why_not
+    )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.cli.command_line import Parser, make_parser, run
+from tools.cli.command_line import Command, make_parser, run
 from tools.cli.data_options import report_litter
 from tools.cli.job_options import SAMPLES_HELP, DataOptions, force, samples_folder
 from tools.cli.options import option
@@ -49,11 +49,12 @@ class ReportJob(DataOptions):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
-    return run(_parser(), ReportJob, _report, argv)
+    return run(command(), _report, argv)
 
 
-def _parser() -> Parser:
-    return make_parser("report", ReportJob, __doc__, _COMMANDS, _DETAILS)
+def command() -> Command[ReportJob]:
+    """Return the command line of the tool."""
+    return Command(make_parser("report", ReportJob, __doc__, _COMMANDS, _DETAILS), ReportJob)
 
 
 def _report(job: ReportJob) -> None:

@@ -26,6 +26,6 @@ def parser_of(tool: str) -> Parser:
     """Return the parser of a tool."""
     module = importlib.import_module(f"tools.{tool}")
     if tool.startswith("convert"):
-        return bf16_options._parser(tool, module.__doc__)
-    parser: Parser = module._parser()
+        return bf16_options.command(tool, module.__doc__).parser
+    parser: Parser = module.command().parser
     return parser

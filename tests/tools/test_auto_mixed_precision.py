@@ -473,7 +473,7 @@ def test_an_option_takes_the_place_of_keys_that_do_not_go_with_it(
     scheme = preset("A16W8").with_(auto_mixed_precision={**formats, **table, **budget})
     (folder / "scheme.toml").write_text(scheme.to_toml())
     line = ["--input", "m.onnx", "--config", str(folder / "scheme.toml"), "--output", "n.onnx"]
-    job = command_line.parse(auto_mixed_precision._parser(), MixJob, [*line, *options, *given])
+    job = command_line.parse(auto_mixed_precision.command().parser, MixJob, [*line, *options, *given])
     rule = mixing_scheme(job).auto_mixed_precision
     assert rule == MixingRule(**then, **expected, **budget)
 

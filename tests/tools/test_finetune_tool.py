@@ -267,7 +267,7 @@ def test_options_reach_the_walk() -> None:
 
     given = ["--float", "f", "--quantized", "q", "--output", "o", "--data", "d", "--algorithm", "adaround"]
     given += ["--early-stop", "--fixed-seed", "7"]
-    rule = finetune_file.rule_of(command_line.parse(finetune._parser(), FinetuneJob, given))
+    rule = finetune_file.rule_of(command_line.parse(finetune.command().parser, FinetuneJob, given))
     walk = finetune_file.tuning_options(rule, RunOptions(), memory_limit=5, device="cpu")
     assert walk.solver.early_stop
     assert walk.seed == 7

@@ -101,7 +101,7 @@ def test_options_take_what_their_keys_take() -> None:
     A number of samples or bytes of 0 says in a file that there is no bound, which an option says by not
     being there.
     """
-    actions = {action.dest: action for action in auto_mixed_precision._parser()._actions}
+    actions = {action.dest: action for action in auto_mixed_precision.command().parser._actions}
     for key, (least, most) in _RANGES.items():
         low = -1e9 if math.isinf(least) else least + (key in ("data_size", "bytes_target"))
         high = 1e9 if math.isinf(most) else most

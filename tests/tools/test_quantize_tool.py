@@ -381,7 +381,7 @@ def test_options_change_keys_of_the_scheme(options: list[str], changes: dict, be
 def test_tables_of_a_file_grow_by_options(bench: EvaluationSet) -> None:
     path = bench.toml('preset = "A8W8"\nexclude_nodes = ["a"]\n[layers]\nConv = "mx9"\nGemm = "mx6"')
     given = ["--config", str(path), "--set", 'layers.Conv="mx4"', "--exclude-node", "b"]
-    job = command_line.parse(quantize._parser(), QuantizeJob, given)
+    job = command_line.parse(quantize.command().parser, QuantizeJob, given)
     expected = preset("A8W8").with_(layers={"Conv": "mx4", "Gemm": "mx6"}, exclude_nodes=("a", "b"))
     assert quantization_scheme(job) == expected
 
@@ -394,7 +394,7 @@ def test_keys_of_one_table_add_up() -> None:
         "formats.m.bit_width=15",
     )
     given = ["--config", "A8W8", *(word for key in keys for word in ("--set", key))]
-    scheme = quantization_scheme(command_line.parse(quantize._parser(), QuantizeJob, given))
+    scheme = quantization_scheme(command_line.parse(quantize.command().parser, QuantizeJob, given))
     assert scheme.layers["c"].said == {"activation": "int16", "weight": "int16"}
     assert scheme.formats["m"] == {"base": "mx9", "bit_width": 15}
 

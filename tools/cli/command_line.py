@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import io
 import os
 import re
 import shutil
@@ -12,10 +13,10 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from tools.cli import interrupts, streams
 from tools.cli.job_options import Options
@@ -114,7 +115,7 @@ def _command(line: str) -> str:
 
 def purpose_of(docstring: str | None) -> str:
     """Return what the docstring of a tool says in its first line, without the command to ask for help."""
-    return (docstring or "").partition("\n")[0].partition(": ``python")[0].rstrip(".") + "."
+    return (docstring or "").partition("\n")[0].partition(": ``")[0].rstrip(".") + "."
 
 
 def parse(parser: Parser, kind: type[J], argv: Sequence[str] | None) -> J:
@@ -128,27 +129,45 @@ def parse(parser: Parser, kind: type[J], argv: Sequence[str] | None) -> J:
     return kind(given=given, changes=changes, **own | lists)
 
 
-def run(
-    parser: Parser,
-    kind: type[J],
-    work: Callable[[J], int | None],
-    argv: Sequence[str] | None,
-    *,
-    why_not: Callable[[J], str | None] = lambda options: None,
-) -> int:
-    """Parse the options as a job of some kind, do the work, and turn any failure into one line on stderr.
+def _nothing_is_wrong(job: Options) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Command(Generic[J]):
+    """The command line of a tool: its parser, its job, and why options of a job do not go together."""
+
+    parser: Parser
+    kind: type[J]
+    why_not: Callable[[J], str | None] = _nothing_is_wrong
+
+    def job(self, argv: Sequence[str]) -> J:
+        """Return the job of a caller in Python; ValueError for what is wrong usage on the command line."""
+        try:
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                job = parse(self.parser, self.kind, argv)
+        except SystemExit:
+            raise ValueError(said.getvalue().strip().partition(": error: ")[2]) from None
+        if reason := self.why_not(job) or _unmet(self.parser, job):
+            raise ValueError(reason)
+        return job
+
+
+def run(command: Command[J], work: Callable[[J], int | None], argv: Sequence[str] | None) -> int:
+    """Parse the options as a job, do the work, and turn any failure into one line on stderr.
 
     Returns 0 or what ``work`` returns when the work is done, 1 when the input, the model or the machine stood
     in its way, and 128 and the number of the signal (130: Ctrl-C) when that ended it, with nothing left half
     written; a usage error leaves through argparse with 2, as do options whose needs are not met, or of which
     ``why_not`` says that they do not go together.
     """
+    parser = command.parser
     try:
-        options = parse(parser, kind, argv)
+        options = parse(parser, command.kind, argv)
     except SystemExit:  # after --help
         streams.drop_unwritable()
         raise
-    reason = _two_spellings(parser, argv) or why_not(options) or _unmet(parser, options)
+    reason = _two_spellings(parser, argv) or command.why_not(options) or _unmet(parser, options)
     if reason:
         parser.error(reason)
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is first imported

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.cli.job_options import DataOptions
+from tools.cli.said import warn
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -32,6 +32,4 @@ def report_litter(*folders: Path | None) -> None:
         names = find_litter(folder)
         if names:
             files = "1 file" if len(names) == 1 else f"{len(names)} files"
-            print(
-                f"Skipped in '{folder}': {files} of operating systems, such as {names[0]!r}", file=sys.stderr
-            )
+            warn(f"Skipped in '{folder}': {files} of operating systems, such as {names[0]!r}")

@@ -100,12 +100,15 @@ class _Tool:
 _tool: _Tool | None = None
 
 
-def take_signals() -> bool:
-    """Let signals end this process in one line if it was started to be a tool; return whether it was."""
+def take_signals(command: str = "") -> bool:
+    """Let signals end this process in one line if it was started to be a tool; return whether it was.
+
+    ``command``: what it was started as, if not by ``python -m``.
+    """
     global _tool
-    words = sys.orig_argv
-    module = next((after for word, after in pairwise(words) if word == "-m"), "")
-    if module.startswith("tools.") and _tool is None:
+    words, package = sys.orig_argv, (__package__ or "").rpartition(".")[0]
+    module = command or next((after for word, after in pairwise(words) if word == "-m"), "")
+    if (command or module.startswith(f"{package}.")) and _tool is None:
         _tool = _Tool(module)
     return _tool is not None
 

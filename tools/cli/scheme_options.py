@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ops
 from tools.cli.job_options import SchemeJob, by_name
 from tools.cli.needs import DATA, Need
+from tools.cli.said import warn
 from transforms.files.named_file import parse_toml
 from transforms.plan.quantization_plan import WEIGHTED
 from transforms.scheme import Scheme, read_scheme
@@ -58,7 +58,7 @@ def _fitted(scheme: Scheme, deployment: str) -> Scheme:
         return scheme
     fitted, lines = adapted(scheme, target(deployment))
     for line in lines:
-        print(line, file=sys.stderr)
+        warn(line)
     return fitted
 
 

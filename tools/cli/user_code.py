@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from tools.cli.job_options import SchemeJob
+from tools.cli.said import warn
 from transforms.scheme import Scheme, read_scheme
 from transforms.search.user_metric import split_place
 
@@ -31,7 +31,7 @@ def check_code(scheme: Scheme, job: SchemeJob) -> None:
         raise ValueError(f"'{path}' lies {where}: give --allow-code to allow it")
     if path.is_file():  # a missing file is reported later
         said = f"Running code: function '{function}' of '{path}', as '{job.config}' says"
-        print(said, file=sys.stderr, flush=True)
+        warn(said)
 
 
 def _is_own_word(place: str, job: SchemeJob) -> bool:

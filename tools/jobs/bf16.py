@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import fields
 
 import onnx_graphsurgeon as gs
@@ -10,6 +9,7 @@ import onnx_graphsurgeon as gs
 from tools.cli.data_options import open_samples
 from tools.cli.job_options import by_name
 from tools.cli.progress import Phases
+from tools.cli.said import say, warn
 from tools.jobs.bf16_options import Bf16Job
 from tools.jobs.load import load_fixed
 from tools.jobs.written import ENDING, run_once
@@ -43,7 +43,7 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
         lift_constants(graph)
     before = inspect_bf16.describe(graph)
     if before.converted:
-        print(f"Nothing to do: '{job.input}' is a BF16 model already ({before.format}).")
+        say(f"Nothing to do: '{job.input}' is a BF16 model already ({before.format}).")
         return
     inspect_bf16.require(before, source, job.input)
     kept = None if job.min_sqnr is None else _keep(graph, chosen, job, phases)
@@ -52,7 +52,7 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
         done = convert_bf16(graph, chosen)
     if not done.tensors:
         _refuse_float(kept, job)
-        print(f"Nothing to do: no tensor of '{job.input}' is left to round.")
+        say(f"Nothing to do: no tensor of '{job.input}' is left to round.")
         return
     if row:
         refuse_broken(graph, row)
@@ -64,11 +64,11 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
         files = job.save(graph, output, entries, first.exported)
     why = bf16.excluded_for(kept, by_user=bool(job.exclude_node or job.exclude_op))
     for line in (*bf16.lines(done, graph, files, first, why), *about):
-        print(line)
+        say(line)
     for line in bf16.sqnr_lines(kept, job.min_sqnr) if kept and job.min_sqnr is not None else ():
-        print(line)
+        say(line)
     for line in running.warnings(first, judged=kept is not None):
-        print(line, file=sys.stderr)
+        warn(line)
 
 
 def _options(job: Bf16Job) -> Bf16Options:

@@ -121,7 +121,7 @@ exit codes: 0 done, or nothing to do; 1 error in model, data, target or machine;
 
 def run(module: str, words: str | None, source: str, argv: Sequence[str] | None) -> int:
     """Run a converter of models of type ``source`` ("float32" or "float16") and return its exit code."""
-    return command_line.run(_parser(module, words), Bf16Job, lambda job: _work(module, source, job), argv)
+    return command_line.run(command(module, words), lambda job: _work(module, source, job), argv)
 
 
 def _work(module: str, source: str, job: Bf16Job) -> None:
@@ -130,5 +130,7 @@ def _work(module: str, source: str, job: Bf16Job) -> None:
     bf16.convert_file(module, source, job)
 
 
-def _parser(module: str, words: str | None) -> command_line.Parser:
-    return command_line.make_parser(module, Bf16Job, words, _COMMANDS, _DETAILS)
+def command(module: str, words: str | None) -> command_line.Command[Bf16Job]:
+    """Return the command line of the tool."""
+    parser = command_line.make_parser(module, Bf16Job, words, _COMMANDS, _DETAILS)
+    return command_line.Command(parser, Bf16Job)

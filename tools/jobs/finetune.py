@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from ops.rounding import Options as SolverOptions
 from tools.cli.data_options import open_samples
 from tools.cli.executors import open_workers
 from tools.cli.progress import Phases
+from tools.cli.said import say, warn
 from tools.jobs.finetune_options import FinetuneJob
 from tools.jobs.storage import store
 from tools.jobs.written import ENDING, run_once
@@ -70,12 +70,12 @@ def finetune_file(job: FinetuneJob) -> None:
         *tuning.lines(done, len(feeds), quantized.source_files, files),
         *running.kept_lines(first),
     ):
-        print(line)
+        say(line)
     for line in tuning.reasons(done) if job.verbose else ():
-        print(line)
+        say(line)
     broken = tuning.broken_limit(done, job.memory_limit)
     for line in filter(None, (broken, *tuning.poor(done), *running.warnings(first, judged=True))):
-        print(line, file=sys.stderr)
+        warn(line)
 
 
 def tune(

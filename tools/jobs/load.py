@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import onnx_graphsurgeon as gs
 
+from tools.cli.said import say
 from tools.summaries.target import refuse_free
 from transforms import model_io
 from transforms.fix_shapes import fix_shapes
@@ -30,5 +31,5 @@ def load_fixed(path: str, shapes: Mapping[str, tuple[int, ...]]) -> gs.Graph:
     graph = model_io.load(path)
     fixed = fix_shapes(graph, shapes)
     if fixed:
-        print(f"Fixed: {counted(fixed, 'free dimension')} of inputs")
+        say(f"Fixed: {counted(fixed, 'free dimension')} of inputs")
     return graph

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import islice
 
 import onnx_graphsurgeon as gs
 
 from tools.cli.progress import Phases
+from tools.cli.said import say, warn
 from tools.jobs.quantize_options import QuantizeJob
 from tools.summaries import running
 from transforms.calibrate.calibrate_plan import CalibrationData
@@ -38,7 +38,7 @@ def by_outputs(
     if fits_scales(scheme):
         found = _fit(graph, reference, scheme, data, job, phases)
         if found.layers:
-            print(_scales_line(found))
+            say(_scales_line(found))
         graph = found.graph
         if found.samples:
             _warn(found.after, found.samples, job.config)
@@ -92,4 +92,4 @@ def _scales_line(found: FittedScales) -> str:
 def _warn(error: float, samples: int, config: str) -> None:
     where = "1 sample" if samples == 1 else f"{samples} samples"
     for line in running.poor(error, where, config):
-        print(line, file=sys.stderr)
+        warn(line)

@@ -8,6 +8,7 @@ from tools.charts import pareto_plot, plot_file, sensitivity_chart
 from tools.cli.command_line import same_file
 from tools.cli.executors import threads_of, workers
 from tools.cli.output_file import check_writable, write_text
+from tools.cli.said import say
 from tools.cli.scheme_options import check_effect, mixing_scheme
 from tools.cli.user_code import check_code
 from tools.jobs.load import load_model
@@ -45,7 +46,7 @@ def mix_file(job: MixJob) -> None:
         mixed = mix_model(graph, scheme, calibration_data(job, options.run), options, phases)
     _write_results(mixed, job)
     for line in mixing_summary.lines(mixed):
-        print(line)
+        say(line)
     if output:
         finish(Made.of(mixed), scheme, output, {"config": job.config}, job, phases)
 

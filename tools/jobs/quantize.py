@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import onnx_graphsurgeon as gs
@@ -10,6 +9,7 @@ import onnx_graphsurgeon as gs
 from tools.cli.executors import open_workers
 from tools.cli.needs import Need
 from tools.cli.progress import Phases
+from tools.cli.said import say, warn
 from tools.cli.scheme_options import BLOCKS, CALIBRATION, check_effect, quantization_scheme
 from tools.cli.user_code import check_code
 from tools.jobs import ranges
@@ -73,9 +73,9 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> bool:
     data = _data(graph, job, workers)
     made = _make(graph, scheme, data, phases, fixed, job, keep_float=measures)
     if not made.done.count:
-        print(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
+        say(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
         for line in why_nothing(lambda: model_io.load(job.input), scheme.with_(finetune=None)):
-            print(f"  {line}")
+            say(f"  {line}")
         return False
     judged = data is not None and measures
     if data is not None and measures:
@@ -96,9 +96,9 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> bool:
         beside=ranges.writing(job, grids),
     )
     for line in ranges.line(job, grids):
-        print(line)
+        say(line)
     if job.random_data and made.done.calibrated:
-        print(_RANDOM, file=sys.stderr)
+        warn(_RANDOM)
     return True
 
 
@@ -116,7 +116,7 @@ def _make(
     if scheme.auto_mixed_precision:
         made = Made.of(mix_model(graph, scheme, data, MixingOptions(job.run), phases))
         for line in mixing.lines(made.mixed) if made.mixed else ():
-            print(line)
+            say(line)
         return made
     keeps_grids = job.export_ranges is not None
     done = _quantize(graph, scheme, data, phases, fixed, keep_float=keep_float, keep_grids=keeps_grids)
@@ -131,7 +131,7 @@ def _write_nbits(graph: gs.Graph) -> None:
     count = write_matmul_nbits(graph)
     left = sum(node.op == "DequantizeLinear" and "block_size" in node.attrs for node in walk.nodes(graph))
     others = f", {counted(left, 'weight')} in blocks with DequantizeLinear" if left else ""
-    print(f"Written as MatMulNBits: {counted(count, 'product')}{others}")
+    say(f"Written as MatMulNBits: {counted(count, 'product')}{others}")
 
 
 def _measures(scheme: Scheme, job: QuantizeJob) -> bool:
@@ -147,7 +147,7 @@ def _may_run(graph: gs.Graph, scheme: Scheme) -> bool:
     """Return whether opening the quantized model takes little time, or is worth it; print a line if not."""
     if fits_scales(scheme) or not has_many_nodes(graph):
         return True
-    print(f"Outputs not compared: more than {MOST_NODES:,} nodes; tools.evaluate compares them")
+    say(f"Outputs not compared: more than {MOST_NODES:,} nodes; tools.evaluate compares them")
     return False
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import onnx_graphsurgeon as gs
 from tools.cli.data_options import report_litter
 from tools.cli.job_options import SchemeJob
 from tools.cli.progress import Phases
+from tools.cli.said import say, warn
 from tools.jobs.finetune import tune, tuning_options
 from tools.jobs.storage import store
 from tools.jobs.written import CPU_TARGET, ENDING, run_once
@@ -154,9 +154,9 @@ def finish(
     *lines, end = (*stored, *running.kept_lines(first), *quantize.lines(made.done, graph, files, first))
     hint = [FASTER] if row is None and used.activation in SLOW_HERE else []
     for line in (*lines, *hint, end, *about):
-        print(line)
+        say(line)
     for line in running.warnings(first, job.config, judged=judged or scheme.finetune is not None):
-        print(line, file=sys.stderr)
+        warn(line)
 
 
 def _lines_of_here(graph: gs.Graph, first: FirstRun, job: SchemeJob) -> Iterator[str]:
@@ -195,9 +195,9 @@ def tune_quantized(
     formats = scheme.named_formats
     done = tune(float_graph, graph, feeds, options, phases, formats=formats, workers=workers)
     for line in tuning.tuning_lines(done, len(feeds)):
-        print(line)
+        say(line)
     for line in filter(None, (tuning.broken_limit(done, job.memory_limit), *tuning.poor(done))):
-        print(line, file=sys.stderr)
+        warn(line)
     return done.graph
 
 
@@ -209,5 +209,5 @@ def _holds(mixed: MixedPrecision, tuned: gs.Graph) -> bool:
     value = mixed.evaluation.score(tuned)
     holds = target.holds(value)
     kept = "" if holds else ": the model is not changed"
-    print(f"Tuned: {target.text(value)}, the target is {target.bound}{kept}")
+    say(f"Tuned: {target.text(value)}, the target is {target.bound}{kept}")
     return holds

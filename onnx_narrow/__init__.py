@@ -1,0 +1,84 @@
+"""ONNX models in low-precision number formats, decided by their outputs, exact to the bit, without torch.
+
+    import onnx_narrow
+
+    result = onnx_narrow.quantize("model.onnx", "small.onnx", config="A8W8", data="samples")
+    print(result)
+
+Each function does what the command of its name does, with the same result: ``onnx-narrow quantize --help``.
+The packages below are ``ops`` (number formats and operators), ``transforms`` (rewrites of graphs) and
+``tools`` (the commands).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from onnx_narrow import checkout
+
+if TYPE_CHECKING:
+    from onnx_narrow.api.compare import check, evaluate, inspect, report
+    from onnx_narrow.api.convert_bf16 import convert_bf16
+    from onnx_narrow.api.finetune import finetune
+    from onnx_narrow.api.mix_precision import mix_precision
+    from onnx_narrow.api.models import load, save
+    from onnx_narrow.api.quantize import quantize
+    from onnx_narrow.api.result import Result
+    from transforms.scheme import Scheme, preset
+
+__version__: str
+
+_HOMES = {
+    "Result": "onnx_narrow.api.result",
+    "Scheme": "transforms.scheme",
+    "check": "onnx_narrow.api.compare",
+    "convert_bf16": "onnx_narrow.api.convert_bf16",
+    "evaluate": "onnx_narrow.api.compare",
+    "finetune": "onnx_narrow.api.finetune",
+    "inspect": "onnx_narrow.api.compare",
+    "load": "onnx_narrow.api.models",
+    "mix_precision": "onnx_narrow.api.mix_precision",
+    "preset": "transforms.scheme",
+    "quantize": "onnx_narrow.api.quantize",
+    "report": "onnx_narrow.api.compare",
+    "save": "onnx_narrow.api.models",
+}
+"""The module of each public name: imported when it is asked for."""
+
+__all__ = [
+    "Result",
+    "Scheme",
+    "check",
+    "convert_bf16",
+    "evaluate",
+    "finetune",
+    "inspect",
+    "load",
+    "mix_precision",
+    "preset",
+    "quantize",
+    "report",
+    "save",
+]
+
+checkout.join()
+
+
+def __getattr__(name: str) -> Any:
+    """Import what a public name stands for."""
+    if name == "__version__":
+        from importlib import metadata
+
+        value: Any = metadata.version("onnx-narrow")
+    elif name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'onnx_narrow' has no attribute '{name}'")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names, whether imported yet or not."""
+    return sorted({*globals(), *__all__, "__version__"})
