@@ -10,6 +10,7 @@ from tools.cli import command_line
 from tools.cli.command_line import make_parser
 from tools.cli.job_options import TARGETS, Options
 from tools.cli.options import option
+from tools.cli.said import say
 
 _COMMANDS = """\
 --target ort-cpu --input q.onnx
@@ -41,7 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check(job: CheckJob) -> int:
-    """Print all that is found; return 1 if a rule is broken."""
+    return int(bool(broken_rules(job)))
+
+
+def broken_rules(job: CheckJob) -> list[str]:
+    """Say all that is found, and return the rules that are broken."""
     from tools.summaries.target import target_lines
     from transforms import model_io
     from transforms.deploy.check_target import check_target
@@ -49,13 +54,13 @@ def _check(job: CheckJob) -> int:
 
     row, graph = target(job.target), model_io.load(job.input)
     for line in target_lines(graph, row):
-        print(line)
-    print(f"  Sources: {'; '.join(row.sources)}")
+        say(line)
+    say(f"  Sources: {'; '.join(row.sources)}")
     broken = check_target(graph, row)
     for rule in broken:
-        print(f"Breaks: {rule}")
-    print(f"Fits {row.name}: {'no' if broken else 'yes'}")
-    return int(bool(broken))
+        say(f"Breaks: {rule}")
+    say(f"Fits {row.name}: {'no' if broken else 'yes'}")
+    return broken
 
 
 def command() -> command_line.Command[CheckJob]:

@@ -20,6 +20,7 @@ from tools.cli.option_values import number
 from tools.cli.options import OTHER, option
 from tools.cli.output_file import check_writable, write_text
 from tools.cli.progress import Progress
+from tools.cli.said import say
 from tools.summaries.words import figure
 
 if TYPE_CHECKING:
@@ -95,6 +96,14 @@ def _why_not(job: EvaluateJob) -> str | None:
 
 
 def _evaluate(job: EvaluateJob) -> None:
+    compare_folders(job)
+
+
+def compare_folders(job: EvaluateJob) -> dict[str, Any]:
+    """Compare results, say the figures, and return them as ``--json`` writes them.
+
+    Raises ValueError for results with NaN or infinite elements, after all is said and written.
+    """
     from transforms.compare import compare_results
     from transforms.run.array_files import read_array
 
@@ -113,13 +122,14 @@ def _evaluate(job: EvaluateJob) -> None:
     _print_summary(comparisons)
     _print_outputs(comparisons)
     if top1:
-        print(f"Top1 baseline: {top1.baseline:.6g}\nTop1 quantized: {top1.quantized:.6g}")
-        print(f"Top1 agreement: {top1.agreement:.6g} of {top1.count} rows")
+        say(f"Top1 baseline: {top1.baseline:.6g}\nTop1 quantized: {top1.quantized:.6g}")
+        say(f"Top1 agreement: {top1.agreement:.6g} of {top1.count} rows")
     if job.json:
         write_text(job.json, _as_json(comparisons, top1))
     if job.csv:
         write_text(job.csv, _as_csv(comparisons))
     _refuse_non_finite(comparisons)
+    return _report(comparisons, top1)
 
 
 def _print_files(comparisons: Sequence[Comparison]) -> None:
@@ -127,14 +137,14 @@ def _print_files(comparisons: Sequence[Comparison]) -> None:
     shown = list(comparisons)
     if len(shown) > _SHOWN:
         shown = sorted(shown, key=lambda one: one.sqnr if one.is_finite else -math.inf)[:_SHOWN]
-        print(f"The {_SHOWN} files of lowest sqnr, of {len(comparisons)} (--csv writes all):")
+        say(f"The {_SHOWN} files of lowest sqnr, of {len(comparisons)} (--csv writes all):")
     names = [_full_name(one) for one in shown]
     width = max(map(len, (*names, "file")))
-    print(f"{'file':<{width}}" + "".join(f"{heading:>16}" for heading in _HEADINGS))
+    say(f"{'file':<{width}}" + "".join(f"{heading:>16}" for heading in _HEADINGS))
     for name, one in zip(names, shown, strict=True):
         cells = [*(figure(getattr(one, column), 6) for column in _COLUMNS), _count_non_finite(one)]
-        print(f"{name:<{width}}" + "".join(f"{cell:>16}" for cell in cells))
-    print()
+        say(f"{name:<{width}}" + "".join(f"{cell:>16}" for cell in cells))
+    say("")
 
 
 def _print_summary(comparisons: Sequence[Comparison]) -> None:
@@ -145,17 +155,17 @@ def _print_summary(comparisons: Sequence[Comparison]) -> None:
         mean, worst = summary.mean[metric.field], summary.worst[metric.field]
         if mean is None or worst is None:
             reason = _why_left_out(comparisons, metric.field)
-            print(f"Mean {metric.label}: {reason}\n{metric.worst_word} {metric.label}: {reason}")
+            say(f"Mean {metric.label}: {reason}\n{metric.worst_word} {metric.label}: {reason}")
         else:
-            print(f"Mean {metric.label}: {mean:.9g}\n{metric.worst_word} {metric.label}: {worst:.9g}")
-    print(f"Files: {len(comparisons)}, identical: {sum(one.is_identical for one in comparisons)}")
+            say(f"Mean {metric.label}: {mean:.9g}\n{metric.worst_word} {metric.label}: {worst:.9g}")
+    say(f"Files: {len(comparisons)}, identical: {sum(one.is_identical for one in comparisons)}")
     integers = [one for one in comparisons if one.has_integers]
     if 0 < len(integers) < len(comparisons):
         same = sum(one.is_identical for one in integers)
-        print(f"Not in mean and worst values: {len(integers)} files of integers, identical: {same}")
+        say(f"Not in mean and worst values: {len(integers)} files of integers, identical: {same}")
     with_ssim = sum(one.ssim is not None for one in comparisons)
     if 0 < with_ssim < len(comparisons):
-        print(f"Ssim of {with_ssim} files; the others: {_why_left_out(comparisons, 'ssim')}")
+        say(f"Ssim of {with_ssim} files; the others: {_why_left_out(comparisons, 'ssim')}")
 
 
 def _why_left_out(comparisons: Sequence[Comparison], field: str) -> str:
@@ -170,12 +180,12 @@ def _print_outputs(comparisons: Sequence[Comparison]) -> None:
     by_output = _by_output(comparisons)
     if len(by_output) < 2:
         return
-    print("Mean of each output:")
+    say("Mean of each output:")
     width = max(map(len, by_output))
     for output, members in by_output.items():
         mean = _figures(members)["mean"]
         cells = "".join(f"  {column} {figure(mean[column], 6)}" for column in _COLUMNS)
-        print(f"  {output:<{width}}{cells}")
+        say(f"  {output:<{width}}{cells}")
 
 
 def _by_output(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
@@ -217,11 +227,16 @@ def _figures(comparisons: Sequence[Comparison]) -> dict[str, Any]:
 
 
 def _as_json(comparisons: Sequence[Comparison], top1: Top1 | None) -> str:
+    return json.dumps(_report(comparisons, top1), indent=2, allow_nan=False) + "\n"
+
+
+def _report(comparisons: Sequence[Comparison], top1: Top1 | None) -> dict[str, Any]:
     report = _figures(comparisons)
     report["outputs"] = {output: _figures(members) for output, members in _by_output(comparisons).items()}
     report["top1"] = vars(top1) if top1 else None
     report["per_file"] = [vars(one) for one in comparisons]
-    return json.dumps(_plain(report), indent=2, allow_nan=False) + "\n"
+    found: dict[str, Any] = _plain(report)
+    return found
 
 
 def _plain(value: Any) -> Any:

@@ -19,6 +19,7 @@ from tools.cli.job_options import SAMPLES_HELP, DataOptions, samples_folder
 from tools.cli.options import option
 from tools.cli.output_file import write_array
 from tools.cli.progress import Phases
+from tools.cli.said import say
 from tools.summaries.timing import cost_lines
 from transforms.files.atomic_write import destination
 from transforms.files.model_files import clear_leftovers
@@ -74,6 +75,11 @@ def command() -> Command[InferJob]:
 
 
 def _infer(job: InferJob) -> None:
+    infer(job)
+
+
+def infer(job: InferJob) -> None:
+    """Run a model on a folder of samples, save its outputs and say how long it took."""
     from transforms.run.run_model import open_model
     from transforms.run.samples import Samples
 
@@ -98,10 +104,10 @@ def _infer(job: InferJob) -> None:
         computing = _run_all(model, bar.each(samples, len(samples)), folders)
     total = time.perf_counter() - start
     if model.widened:
-        print(widening_note(model.widened))
-    print(f"Ran {len(samples)} samples in {total:.2f} s, {1e3 * computing / len(samples):.2f} ms each.")
+        say(widening_note(model.widened))
+    say(f"Ran {len(samples)} samples in {total:.2f} s, {1e3 * computing / len(samples):.2f} ms each.")
     inside = f", one folder for each of {len(folders)} outputs" if len(folders) > 1 else ""
-    print(f"Results saved to '{job.output}'{inside}.")
+    say(f"Results saved to '{job.output}'{inside}.")
     if job.time:
         _compare_time(job, job.time)
 
@@ -111,7 +117,7 @@ def _compare_time(job: InferJob, baseline: Path) -> None:
 
     data = Data(job.data, job.images, job.run, job.limit)
     for line in cost_lines(*measure_both(baseline, job.input, data)):
-        print(line)
+        say(line)
 
 
 def widening_note(count: int) -> str:

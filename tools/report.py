@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tools.cli.command_line import Command, make_parser, run
 from tools.cli.data_options import report_litter
@@ -14,7 +15,11 @@ from tools.cli.job_options import SAMPLES_HELP, DataOptions, force, samples_fold
 from tools.cli.options import option
 from tools.cli.output_file import check_writable, write_text
 from tools.cli.progress import Phases
+from tools.cli.said import say
 from tools.summaries.timing import cost_lines
+
+if TYPE_CHECKING:
+    from transforms.compare.compare_models import ModelComparison
 
 _COMMANDS = """\
 --float m.onnx --quantized q.onnx --data samples --output report.html
@@ -58,6 +63,11 @@ def command() -> Command[ReportJob]:
 
 
 def _report(job: ReportJob) -> None:
+    write_report(job)
+
+
+def write_report(job: ReportJob) -> ModelComparison:
+    """Compare two models, write the page, and say the most important of it."""
     from tools.charts.html_report import page
     from tools.summaries.unequal_results import unequal_lines
     from transforms.compare.compare_models import Data, compare_models
@@ -76,16 +86,17 @@ def _report(job: ReportJob) -> None:
 
         comparison = compare_models(job.float_model, job.quantized, data, progress=_each)
     write_text(job.output, page(comparison))
-    print(f"Compared {len(comparison.layers)} tensors on {comparison.samples} samples.")
+    say(f"Compared {len(comparison.layers)} tensors on {comparison.samples} samples.")
     for output, sqnr in output_sqnr(comparison.results):
-        print(f"  {sqnr:6.1f} dB  output {output}")
+        say(f"  {sqnr:6.1f} dB  output {output}")
     for line in unequal_lines(comparison.results):
-        print(line)
+        say(line)
     for one in comparison.worst[:3]:
-        print(f"  {one.total.sqnr():6.1f} dB  {one.match.name} ({one.match.op}, {one.match.format})")
+        say(f"  {one.total.sqnr():6.1f} dB  {one.match.name} ({one.match.op}, {one.match.format})")
     for line in cost_lines(*comparison.measurements):
-        print(line)
-    print(f"Report written to '{job.output}' ({job.output.stat().st_size / 1e3:.0f} kB).")
+        say(line)
+    say(f"Report written to '{job.output}' ({job.output.stat().st_size / 1e3:.0f} kB).")
+    return comparison
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -14,14 +16,36 @@ T = TypeVar("T")
 Show = Callable[..., None]
 """Called with how many pieces of how many (None: not known) are done, and a note."""
 
+Watcher = Callable[[str, int, int | None], None]
+"""Called with a phase, how many pieces of it are done, and of how many (None: not known)."""
+
+_watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watched(watcher: Watcher | None) -> Iterator[None]:
+    """Let a caller in Python know of each phase and piece meanwhile, in place of the bar; None: the bar."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
 _TICK = 0.5  # seconds after which the time on the bar goes on by itself
+_FIRST_LINE, _NEXT_LINE = 10.0, 30.0  # seconds after which a line says how far it is, without a terminal
+
+
+def _shows_bars() -> bool:
+    """Return whether stderr is a terminal, or this is a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 class Progress:
     """A bar on stderr for a phase of a run: its number among all, pieces done, time gone and left, a note.
 
-    It is gone when the phase ends, and begins anew when the work starts over. Shows nothing if stderr is not
-    a terminal.
+    It is gone when the phase ends, and starts again when the work does. Where stderr is not a terminal, a
+    phase that takes long says so in a line now and then.
     """
 
     def __init__(self, what: str, unit: str = "", phases: Sequence[str] = ()) -> None:
@@ -29,6 +53,7 @@ class Progress:
         self._phases = phases
         self._bar: Any = None
         self._done, self._start, self._ended = 0, 0.0, threading.Event()
+        self._total: int | None = None
         self._what, self._unit = what, unit
 
     def __enter__(self) -> Progress:
@@ -42,7 +67,11 @@ class Progress:
     def show(self, done: int, total: int | None, note: str = "") -> None:
         """Say how many pieces of how many (None: not known) are done."""
         self._done = done
-        if not sys.stderr.isatty():
+        if watcher := _watcher.get():
+            watcher(self._what, done, total)
+            return
+        self._total = total
+        if not _shows_bars():
             return
         if self._bar is None or done < self._bar.n:
             self._open()
@@ -77,13 +106,19 @@ class Progress:
 
     def _begin(self) -> None:
         self._done, self._start, self._ended = 0, time.perf_counter(), threading.Event()
-        if sys.stderr.isatty():
+        self._total = None
+        if watcher := _watcher.get():
+            watcher(self._what, 0, None)
+            return
+        if _shows_bars():
             self._open()
-            self._ticker = threading.Thread(target=self._tick, daemon=True)
-            self._ticker.start()
+        self._ticker = threading.Thread(
+            target=self._tick if _shows_bars() else self._log, args=(self._ended,), daemon=True
+        )
+        self._ticker.start()
 
     def _open(self) -> None:
-        from tqdm import tqdm
+        from tqdm.auto import tqdm  # in a notebook another one
 
         if self._bar is not None:
             self._bar.close()
@@ -91,9 +126,18 @@ class Progress:
         form = None if self._unit else "{desc} [{elapsed}]"
         self._bar = tqdm(desc=number + self._what, unit=self._unit, leave=False, bar_format=form)
 
-    def _tick(self) -> None:
-        while not self._ended.wait(_TICK):
+    def _tick(self, ended: threading.Event) -> None:
+        while not ended.wait(_TICK):
             self._bar.refresh()
+
+    def _log(self, ended: threading.Event) -> None:
+        """Say now and then how far a phase is that takes long."""
+        seconds = _FIRST_LINE
+        while not ended.wait(seconds):
+            gone, seconds = time.perf_counter() - self._start, _NEXT_LINE
+            total = "" if self._total is None else f" of {self._total}"
+            pieces = f"{self._done}{total} {self._unit}s, " if self._unit else ""
+            print(f"{self._what}: {pieces}{gone:.0f} s", file=sys.stderr, flush=True)
 
     def _end(self, *, is_done: bool) -> None:
         self._ended.set()

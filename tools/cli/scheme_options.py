@@ -32,6 +32,11 @@ _ALTERNATIVES = (
 """Keys of the table that an option for another key takes the place of, too: only one of them may be given."""
 
 
+def config_name(config: str) -> str:
+    """Return what is recorded of ``--config``: a preset, or the name of a file without its folder."""
+    return config.replace("\\", "/").rpartition("/")[2]
+
+
 def quantization_scheme(job: SchemeJob) -> Scheme:
     """Return the scheme of ``--config`` with what the command line changes; ValueError naming the key."""
     scheme = _read(job, job.deployment)

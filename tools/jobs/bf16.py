@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from pathlib import Path
 
 import onnx_graphsurgeon as gs
 
@@ -20,14 +21,26 @@ from transforms.keep_float.keep import KeptFloat, keep_float
 from transforms.lift_constants import lift_constants
 from transforms.model import provenance
 from transforms.pipelines import inspect_bf16
-from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
+from transforms.pipelines.convert_bf16 import Bf16Options, Conversion, convert_bf16
+from transforms.pipelines.first_run import FirstRun
 from transforms.run.mend_shapes import mend_shapes
 from transforms.scheme.targets import target
 from transforms.search.target import TargetError
 
 
-def convert_file(tool: str, source: str, job: Bf16Job) -> None:
-    """Convert ``job.input`` to ``job.output`` and print a summary.
+@dataclass(frozen=True)
+class Converted:
+    """A BF16 model as it was written: what was done, its files, its first run, what was kept in float."""
+
+    graph: gs.Graph
+    done: Conversion
+    files: list[Path]
+    first: FirstRun
+    kept: KeptFloat | None
+
+
+def convert_file(tool: str, source: str, job: Bf16Job) -> Converted | None:
+    """Convert ``job.input`` to ``job.output`` and say what was done; None if nothing was to be done.
 
     Raises ValueError or OSError; nothing is written then.
     """
@@ -44,7 +57,7 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
     before = inspect_bf16.describe(graph)
     if before.converted:
         say(f"Nothing to do: '{job.input}' is a BF16 model already ({before.format}).")
-        return
+        return None
     inspect_bf16.require(before, source, job.input)
     kept = None if job.min_sqnr is None else _keep(graph, chosen, job, phases)
     chosen = chosen.excluding(kept.patterns) if kept else chosen
@@ -53,7 +66,7 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
     if not done.tensors:
         _refuse_float(kept, job)
         say(f"Nothing to do: no tensor of '{job.input}' is left to round.")
-        return
+        return None
     if row:
         refuse_broken(graph, row)
     entries = provenance.entries(tool, _recorded(chosen, job), graph.source_sha256)
@@ -69,6 +82,7 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
         say(line)
     for line in running.warnings(first, judged=kept is not None):
         warn(line)
+    return Converted(graph, done, files, first, kept)
 
 
 def _options(job: Bf16Job) -> Bf16Options:

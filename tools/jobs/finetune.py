@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from transforms.finetune.float_reference import float_reference
 from transforms.finetune.options import FinetuneOptions
 from transforms.graph.typed import info_of
 from transforms.model import provenance
+from transforms.pipelines.first_run import FirstRun
 from transforms.run.feeds import Feeds, batch_feeds
 from transforms.run.workers import Workers
 from transforms.runtime import devices
@@ -38,8 +41,17 @@ _RECORDED = (
 )
 
 
-def finetune_file(job: FinetuneJob) -> None:
-    """Tune ``job.quantized``, write ``job.output`` and print what became of each layer.
+@dataclass(frozen=True)
+class Tuned:
+    """A tuned model as it was written: what became of its layers, its files, its first run."""
+
+    done: TunedModel
+    files: list[Path]
+    first: FirstRun
+
+
+def finetune_file(job: FinetuneJob) -> Tuned:
+    """Tune ``job.quantized``, write ``job.output`` and say what became of each layer.
 
     Raises ValueError or OSError; nothing is written then.
     """
@@ -76,6 +88,7 @@ def finetune_file(job: FinetuneJob) -> None:
     broken = tuning.broken_limit(done, job.memory_limit)
     for line in filter(None, (broken, *tuning.poor(done), *running.warnings(first, judged=True))):
         warn(line)
+    return Tuned(done, files, first)
 
 
 def tune(

@@ -9,11 +9,11 @@ from tools.cli.command_line import same_file
 from tools.cli.executors import threads_of, workers
 from tools.cli.output_file import check_writable, write_text
 from tools.cli.said import say
-from tools.cli.scheme_options import check_effect, mixing_scheme
+from tools.cli.scheme_options import check_effect, config_name, mixing_scheme
 from tools.cli.user_code import check_code
 from tools.jobs.load import load_model
 from tools.jobs.mix_options import MixJob
-from tools.jobs.quantized import Made, calibration_data, finish, mix_model, phases_of
+from tools.jobs.quantized import Finished, Made, calibration_data, finish, mix_model, phases_of
 from tools.summaries import mixing as mixing_summary
 from transforms import model_io
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions
@@ -23,8 +23,8 @@ from transforms.scheme import Scheme
 from transforms.scheme.mixing_rule import TARGETS
 
 
-def mix_file(job: MixJob) -> None:
-    """Quantize ``job.input`` in mixed precision, and print and write the results.
+def mix_file(job: MixJob) -> tuple[MixedPrecision, Finished | None]:
+    """Quantize ``job.input`` in mixed precision, say and write the results, and return them.
 
     Raises ValueError or OSError; no model is written then.
     """
@@ -47,8 +47,9 @@ def mix_file(job: MixJob) -> None:
     _write_results(mixed, job)
     for line in mixing_summary.lines(mixed):
         say(line)
-    if output:
-        finish(Made.of(mixed), scheme, output, {"config": job.config}, job, phases)
+    if not output:
+        return mixed, None
+    return mixed, finish(Made.of(mixed), scheme, output, {"config": config_name(job.config)}, job, phases)
 
 
 def _check_effect(scheme: Scheme, job: MixJob) -> None:

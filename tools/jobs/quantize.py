@@ -10,13 +10,13 @@ from tools.cli.executors import open_workers
 from tools.cli.needs import Need
 from tools.cli.progress import Phases
 from tools.cli.said import say, warn
-from tools.cli.scheme_options import BLOCKS, CALIBRATION, check_effect, quantization_scheme
+from tools.cli.scheme_options import BLOCKS, CALIBRATION, check_effect, config_name, quantization_scheme
 from tools.cli.user_code import check_code
 from tools.jobs import ranges
 from tools.jobs.load import load_model
 from tools.jobs.measured import by_outputs, fits_scales
 from tools.jobs.quantize_options import QuantizeJob
-from tools.jobs.quantized import Made, calibration_data, finish, mix_model, phases_of
+from tools.jobs.quantized import Finished, Made, calibration_data, finish, mix_model, phases_of
 from tools.summaries import mixing
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
@@ -41,8 +41,13 @@ _SHARED = Need(
 _RANDOM = "Warning: ranges come from random numbers; the result shows that the model runs, not its accuracy"
 
 
-def quantize_file(job: QuantizeJob) -> bool:
-    """Quantize ``job.input`` to ``job.output`` and print a summary; return False if nothing was to be done.
+def print_config(job: QuantizeJob) -> None:
+    """Print the scheme of a job, with all keys."""
+    print(_scheme(job).to_toml(), end="")
+
+
+def quantize_file(job: QuantizeJob) -> Finished | None:
+    """Quantize ``job.input`` to ``job.output`` and say what was done; None if nothing was to be done.
 
     Raises ValueError or OSError; nothing is written then, nor where nothing is done.
     """
@@ -50,13 +55,14 @@ def quantize_file(job: QuantizeJob) -> bool:
         return _quantize_file(job, workers)
 
 
-def _quantize_file(job: QuantizeJob, workers: Workers | None) -> bool:
+def _scheme(job: QuantizeJob) -> Scheme:
+    asked = quantization_scheme(job)
+    return asked.by_rule() if job.fast else asked
+
+
+def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None:
     asked = quantization_scheme(job)
     scheme = asked.by_rule() if job.fast else asked
-    if job.print_config:
-        print(scheme.to_toml(), end="")
-    if not job.input:
-        return True
     of_tool = {"matmul_nbits": BLOCKS}
     check_effect(asked, job, {**dict.fromkeys(("jobs", "dask"), _SHARED), **of_tool})
     check_code(scheme, job)
@@ -76,14 +82,14 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> bool:
         say(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
         for line in why_nothing(lambda: model_io.load(job.input), scheme.with_(finetune=None)):
             say(f"  {line}")
-        return False
+        return None
     judged = data is not None and measures
     if data is not None and measures:
         chosen = by_outputs(graph, made.float_graph(), scheme, data, job, phases)
         made = replace(made, graph=chosen)
-    recorded = {"config": job.config, "random_data": job.random_data}
+    recorded = {"config": config_name(job.config), "random_data": job.random_data}
     grids = list(made.done.grids or ())
-    finish(
+    finished = finish(
         made,
         scheme,
         output,
@@ -99,7 +105,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> bool:
         say(line)
     if job.random_data and made.done.calibrated:
         warn(_RANDOM)
-    return True
+    return finished
 
 
 def _make(

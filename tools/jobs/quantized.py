@@ -66,6 +66,17 @@ class Made:
         return cls(mixed.graph, mixed.done, mixed.scheme, lambda: mixed.float_graph, mixed)
 
 
+@dataclass(frozen=True)
+class Finished:
+    """A quantized model as it was written: what was done, by which scheme, its files, its first run."""
+
+    made: Made
+    graph: gs.Graph
+    scheme: Scheme
+    files: list[Path]
+    first: FirstRun
+
+
 def calibration_data(job: SchemeJob, run: RunOptions) -> CalibrationData | None:
     """Return the samples of ``--data``, or None."""
     if job.data is None:
@@ -120,8 +131,8 @@ def finish(
     *,
     judged: bool = False,
     beside: AbstractContextManager[object] = NOTHING_BESIDE,
-) -> None:
-    """Tune a model if ``scheme`` says so, write it with the ``recorded`` options, and print a summary.
+) -> Finished:
+    """Tune a model if ``scheme`` says so, write it with the ``recorded`` options, and say what was done.
 
     ``workers`` run the samples for that; ``last`` is a rewrite of the model as it is written.
     ``judged``: its outputs were compared. ``beside``: a file that appears with the model or not at all.
@@ -157,6 +168,7 @@ def finish(
         say(line)
     for line in running.warnings(first, job.config, judged=judged or scheme.finetune is not None):
         warn(line)
+    return Finished(made, graph, used, files, first)
 
 
 def _lines_of_here(graph: gs.Graph, first: FirstRun, job: SchemeJob) -> Iterator[str]:

@@ -70,10 +70,14 @@ def decided(record: Record) -> Iterator[str]:
     yield from record.notes
 
 
-def _kept(graph: gs.Graph) -> str:
-    """Say which nodes read float numbers that no quantization made."""
+def kept_in_float(graph: gs.Graph) -> Counter[str]:
+    """Return how many nodes of each operator read float numbers that no quantization made."""
     ends = _ends_of_layers(graph)
-    kept = Counter(node.op for node in walk.nodes(graph) if _computes_in_float(node, ends))
+    return Counter(node.op for node in walk.nodes(graph) if _computes_in_float(node, ends))
+
+
+def _kept(graph: gs.Graph) -> str:
+    kept = kept_in_float(graph)
     if not kept:
         return "Kept in float: nothing"
     names = ", ".join(f"{op} {count}" for op, count in kept.most_common())

@@ -1,0 +1,90 @@
+"""From the keywords of a Python call to the job of a tool, and what it said."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tools.cli import progress
+from tools.cli.command_line import Command
+from tools.cli.job_options import Options
+from tools.cli.said import Said, collected
+
+J = TypeVar("J", bound=Options)
+R = TypeVar("R")
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with the phase, how many pieces of it are done, and of how many (None: not known)."""
+
+
+def call(
+    command: Command[J],
+    work: Callable[[J], R],
+    options: Mapping[str, Any],
+    shows: Progress | None = None,
+) -> tuple[R, Said]:
+    """Do what a tool does with options by name, and return its result and what it said.
+
+    Options that are None are left out. Raises TypeError for one that the tool does not have, ValueError for
+    values that are wrong usage on the command line, and whatever the work raises.
+    """
+    job = command.job(list(_arguments(command, options)))
+    with collected() as said, progress.watched(shows):
+        return work(job), said
+
+
+def _arguments(command: Command[J], options: Mapping[str, Any]) -> Iterator[str]:
+    actions = {action.dest: action for action in command.parser._actions}
+    for name, value in options.items():
+        if value is None:
+            continue
+        if name not in actions:
+            close = get_close_matches(name, actions, n=1)
+            hint = f", did you mean '{close[0]}'?" if close else ""
+            raise TypeError(f"there is no option '{name}'{hint}")
+        yield from _words(actions[name], name, value)
+
+
+def _words(action: argparse.Action, name: str, value: Any) -> Iterator[str]:
+    spelled = action.option_strings
+    if isinstance(action, argparse.BooleanOptionalAction):
+        yield spelled[0] if value else next(one for one in spelled if one.startswith("--no-"))
+    elif action.nargs == 0:
+        if value == action.const:
+            yield spelled[0]
+    elif isinstance(action, argparse._AppendAction):
+        for text in _texts(name, value):
+            yield f"{spelled[0]}={text}"
+    else:
+        yield f"{spelled[0]}={_text(name, value)}"
+
+
+def _texts(name: str, value: Any) -> Iterator[str]:
+    """Yield the values of an option that may be given several times."""
+    if isinstance(value, Mapping):
+        pair = "{}={}" if name == "assignments" else "{}:{}"
+        words = _toml if name == "assignments" else lambda shape: ",".join(map(str, shape))
+        yield from (pair.format(key, words(one)) for key, one in value.items())
+    elif isinstance(value, str):
+        yield value
+    else:
+        yield from map(str, value)
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return ("x" if name == "image_size" else ",").join(map(str, value))
+    return str(value)
+
+
+def _toml(value: Any) -> str:
+    """Return a value of a key of a scheme as TOML; a table as an inline one."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(str(key))} = {_toml(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)

@@ -1,0 +1,73 @@
+"""Mixed precision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from onnx_narrow.api.call import Progress, call
+from onnx_narrow.api.quantize import of_finished
+from onnx_narrow.api.result import Result
+from onnx_narrow.api.sources import Data, Model, config_file, model_file, samples_folder
+from onnx_narrow.api.workplace import destination, workplace
+from tools import auto_mixed_precision as tool
+from tools.jobs.mix import mix_file
+from transforms.scheme import Scheme
+
+
+def mix_precision(
+    model: Model,
+    output: str | Path | None = None,
+    *,
+    config: str | Path | Scheme,
+    data: Data,
+    target: str | list[str] | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Result:
+    """Give layers cheaper formats as far as a target for the outputs allows.
+
+    Parameters
+    ----------
+    model : path, ModelProto or Graph
+        The float model; it is not changed.
+    output : path, optional
+        The model to write; without it nothing is written.
+    config : str, path or Scheme
+        The baseline: a preset such as ``"S16S8_MIXED_S8S8"`` or ``"BF16"``, or a scheme.
+    data : folder, reader, iterable or callable
+        Samples, see :data:`onnx_narrow.api.sources.Data`.
+    target : str or list of str, optional
+        Formats that layers may get, such as ``"mx6"``; those of the scheme by default.
+    force : bool
+        Whether an existing output is overwritten.
+    progress : callable, optional
+        Called with the phase, how many pieces are done, and of how many.
+    **options
+        Any option of ``onnx-narrow auto_mixed_precision``, such as ``sqnr_target=30`` or
+        ``strategy="budget"``.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    ValueError, OSError
+        As :func:`onnx_narrow.quantize`.
+    """
+    with workplace() as folder:
+        source = model_file(model, folder)
+        given = {
+            "input": source,
+            "output": destination(output, folder),
+            "config": config_file(config, folder),
+            "data": samples_folder(data, source, folder / "samples", options.get("limit")),
+            "target": [target] if isinstance(target, str) else target,
+            "force": force,
+            **options,
+        }
+        (_, finished), said = call(tool.command(), mix_file, given, progress)
+        assert finished is not None, "there is an output"
+        return of_finished(finished, said, output)

@@ -1,0 +1,35 @@
+"""Loading and saving models as graphs, for rewrites of :mod:`transforms`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx_graphsurgeon as gs
+
+from transforms import model_io
+
+
+def load(source: str | Path | onnx.ModelProto) -> gs.Graph:
+    """Return a model as a graph, with types and shapes.
+
+    Raises ModelError (a ValueError) or OSError.
+
+    Examples
+    --------
+    >>> import onnx_narrow
+    >>> len(onnx_narrow.load("tests/examples/digits.onnx").nodes)
+    8
+    """
+    return model_io.load(source)
+
+
+def save(
+    graph: gs.Graph, path: str | Path, *, force: bool = False, external_data: bool = False
+) -> list[Path]:
+    """Write a graph as a model, whole or not at all, and return its files.
+
+    Raises FileExistsError for an existing file unless ``force``, ModelError or OSError.
+    """
+    checked = model_io.check_output(path, force=force, external_data=external_data)
+    return model_io.save(graph, checked, force=force, external_data=external_data)

@@ -1,0 +1,113 @@
+"""Quantizing a model."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from onnx_narrow.api.call import Progress, call
+from onnx_narrow.api.result import Result
+from onnx_narrow.api.sources import Data, Model, config_file, model_file, samples_folder
+from onnx_narrow.api.workplace import destination, made, workplace
+from tools import quantize as tool
+from tools.cli.said import Said
+from tools.jobs.quantize import quantize_file
+from tools.jobs.quantized import Finished
+from tools.summaries.quantize import kept_in_float
+from transforms.pipelines.first_run import FirstRun
+from transforms.scheme import Scheme
+
+
+def quantize(
+    model: Model,
+    output: str | Path | None = None,
+    *,
+    config: str | Path | Scheme | None = None,
+    data: Data | None = None,
+    target: str | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Result:
+    """Quantize a float model.
+
+    Parameters
+    ----------
+    model : path, ModelProto or Graph
+        The float32 or float16 model; it is not changed.
+    output : path, optional
+        The model to write; without it nothing is written.
+    config : str, path or Scheme
+        A preset such as ``"A8W8"``, the path of a scheme in TOML, or a scheme; ``"A8W8"`` without a target.
+    data : folder, reader, iterable or callable, optional
+        Samples, see :data:`onnx_narrow.api.sources.Data`.
+    target : str, optional
+        The runtime that the model is made for, such as ``"ort-cpu"``.
+    force : bool
+        Whether an existing output is overwritten.
+    progress : callable, optional
+        Called with the phase, how many pieces are done, and of how many.
+    **options
+        Any option of ``onnx-narrow quantize`` with underscores, such as ``exclude_nodes=["/head/*"]``,
+        ``limit=100`` or ``storage="packed"``; ``assignments={"percentile": 99.9}`` sets keys of the scheme.
+
+    Returns
+    -------
+    Result
+        The model, its scheme, and what was done.
+
+    Raises
+    ------
+    ValueError
+        If options do not fit, nothing can be quantized, or the model cannot be; a ModelError names the node.
+    OSError
+        If a file cannot be read or written.
+
+    Examples
+    --------
+    >>> import numpy, onnx_narrow
+    >>> samples = [numpy.full((2, 1, 8, 8), i / 8, "float32") for i in range(8)]
+    >>> result = onnx_narrow.quantize("tests/examples/digits.onnx", config="A8W8", data=samples)
+    >>> result.scheme.activation
+    'int8'
+    """
+    with workplace() as folder:
+        source, path = model_file(model, folder), destination(output, folder)
+        given = {
+            "input": source,
+            "output": path,
+            "config": config_file(config or "A8W8", folder) if config or not target else None,
+            "data": samples_folder(data, source, folder / "samples", options.get("limit")),
+            "target": target,
+            "force": force,
+            **options,
+        }
+        finished, said = call(tool.command(), quantize_file, given, progress)
+        if finished is None:
+            raise ValueError(" ".join(line.strip() for line in said.lines))
+        return of_finished(finished, said, output)
+
+
+def of_finished(finished: Finished, said: Said, output: str | Path | None) -> Result:
+    """Return the result of a quantization, whose model is written."""
+    done = finished.made.done
+    return Result(
+        made(finished.files[0]),
+        None if output is None else Path(output),
+        finished.scheme,
+        {f"{name} {role}": count for (name, role), count in done.tensors.items()},
+        dict(kept_in_float(finished.graph)),
+        list(done.record.tried),
+        sqnr_of(finished.first),
+        said.lines,
+        said.warnings,
+    )
+
+
+def sqnr_of(first: FirstRun) -> float | None:
+    """Return the signal to noise ratio in dB of the first run, None if it was not compared."""
+    error = first.trial.error if first.trial else None
+    if error is None:
+        return None
+    return -10 * math.log10(error) if error else math.inf

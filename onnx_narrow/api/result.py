@@ -1,0 +1,72 @@
+"""What a function that makes a model returns."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+
+from transforms import model_io
+from transforms.moves.record import Tried
+from transforms.scheme import Scheme
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A model, and what was done to make it.
+
+    Attributes
+    ----------
+    model : onnx.ModelProto
+        The model, with external data read in.
+    path : Path or None
+        The file that was written; None if none was asked for.
+    scheme : Scheme or None
+        The scheme in use, in which nothing is open: with it, no outputs decide again. None of BF16.
+    converted : mapping of str to int
+        How many tensors or nodes are in low precision, by format and role.
+    kept : mapping of str to int
+        How many nodes compute in float, by operator or reason.
+    decided : list of Tried
+        What outputs on samples were asked about: each change, its gain in dB with its standard error, and
+        whether it was kept.
+    sqnr : float or None
+        Signal to quantization noise in dB of the outputs in the first run, None if it was not compared.
+    notes, warnings : list of str
+        What the command prints on stdout and stderr.
+    """
+
+    model: onnx.ModelProto
+    path: Path | None = None
+    scheme: Scheme | None = None
+    converted: Mapping[str, int] = field(default_factory=dict)
+    kept: Mapping[str, int] = field(default_factory=dict)
+    decided: list[Tried] = field(default_factory=list)
+    sqnr: float | None = None
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the model to a file, which must not exist unless ``force``; return its path."""
+        checked = model_io.check_output(path, force=force)
+        model_io.save(model_io.load(self.model), checked, force=force)
+        return checked
+
+    def __repr__(self) -> str:
+        name = f" {str(self.path)!r}" if self.path else ""
+        return "\n".join([f"<onnx_narrow.Result{name}>", *self._lines()])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+            f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
+            for name, text in (line.split(": ", 1) if ": " in line else ("", line) for line in self._lines())
+        )
+        return f"<table>{rows}</table>"
+
+    def _lines(self) -> Iterator[str]:
+        yield from (line.strip() for line in self.notes)
+        yield from self.warnings

@@ -1,0 +1,104 @@
+"""Models and samples in whatever form a caller has them, as the files that the tools read."""
+
+from __future__ import annotations
+
+import itertools
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from transforms import model_io
+from transforms.runtime.inputs import model_inputs
+from transforms.scheme import Scheme
+
+
+class CalibrationDataReader(Protocol):
+    """Samples as ONNX Runtime's calibration readers give them: a dict at a time, None at the end."""
+
+    def get_next(self) -> Mapping[str, Any] | None:
+        """Return the next sample by input name, or None."""
+
+
+Model: TypeAlias = str | Path | onnx.ModelProto | gs.Graph
+"""A model: a path, a proto or a graph; none of them is ever changed."""
+
+Data: TypeAlias = str | Path | CalibrationDataReader | Iterable[Any] | Callable[[], Iterable[Any]]
+"""Samples: a folder; a reader with ``get_next``; an iterable, or a callable that makes one.
+
+It gives dicts of arrays by input name, arrays for a model with one input, or tuples in the order of the
+inputs; labels behind them are left out. Arrays are NumPy's, or tensors that become such.
+"""
+
+
+def model_file(model: Model, folder: Path, name: str = "model.onnx") -> Path:
+    """Return the path of a model, which is written to a folder if it is not in a file."""
+    if isinstance(model, str | Path):
+        return Path(model)
+    graph = model_io.load(model) if isinstance(model, onnx.ModelProto) else model
+    if not isinstance(graph, gs.Graph):
+        raise TypeError(f"a model is a path, a ModelProto or a Graph, not {type(model).__name__}")
+    path = folder / name
+    model_io.save(graph, path)
+    return path
+
+
+def samples_folder(data: Data | None, model: Path, folder: Path, limit: int | None = None) -> Path | None:
+    """Return the folder of samples, written there one by one if they are not in one; None without any.
+
+    Raises TypeError for samples that are none of :data:`Data`, ValueError for one without an input.
+    """
+    if data is None or isinstance(data, str | Path):
+        return None if data is None else Path(data)
+    names = [one.name for one in model_inputs(model_io.load(model))]
+    folder.mkdir()
+    for number, sample in enumerate(itertools.islice(_samples(data), limit)):
+        _write(folder / f"{number:06d}.npz", _by_name(sample, names, number))
+    return folder
+
+
+def config_file(config: str | Path | Scheme, folder: Path) -> str:
+    """Return a preset or the path of a scheme, which is written to a folder if it is an object."""
+    if not isinstance(config, Scheme):
+        return str(config)
+    path = folder / "scheme.toml"
+    path.write_text(config.to_toml(), encoding="utf-8")
+    return str(path)
+
+
+def as_array(value: Any) -> np.ndarray:
+    """Return an array, also of a tensor that asks to be detached and moved before it becomes one."""
+    for step in ("detach", "cpu", "numpy"):
+        value = getattr(value, step)() if hasattr(value, step) else value
+    return np.asarray(value)
+
+
+def _samples(data: Any) -> Iterator[Any]:
+    if hasattr(data, "get_next"):
+        while (sample := data.get_next()) is not None:
+            yield sample
+        return
+    found = data() if callable(data) else data
+    if not isinstance(found, Iterable):
+        raise TypeError(f"samples are a folder, a reader or an iterable, not {type(data).__name__}")
+    yield from found
+
+
+def _by_name(sample: Any, names: list[str], number: int) -> dict[str, np.ndarray]:
+    if isinstance(sample, Mapping):
+        return {str(name): as_array(value) for name, value in sample.items()}
+    parts = list(sample) if isinstance(sample, tuple | list) else [sample]
+    if len(parts) < len(names):
+        raise ValueError(f"sample {number} has {len(parts)} arrays, the model has inputs {', '.join(names)}")
+    return {name: as_array(part) for name, part in zip(names, parts, strict=False)}
+
+
+def _write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
