@@ -23,7 +23,8 @@ OLDEST_GLIBC = (2, 17)  # the oldest that tags of aarch64 know; older ones of x8
 SYSTEM_LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "ld-linux-aarch64.so.1"}
 PYTHONS = tuple(f"python3.{minor}" for minor in range(11, 30))
 TRIAL = """
-import numpy, onnx, onnxruntime, ops
+import numpy, onnx, onnxruntime
+from onnx_narrow import ops
 model = onnx.load("narrow.onnx")
 ours = [part for part in (*model.graph.node, *model.opset_import) if part.domain == ops.DOMAIN]
 assert len(ours) > 1
@@ -79,9 +80,8 @@ def build(folder: Path, tools: Path) -> tuple[Path, Path]:
 def library_of(wheel: Path) -> bytes:
     """Return the native library in a wheel."""
     with zipfile.ZipFile(wheel) as archive:
-        (name,) = (
-            name for name in archive.namelist() if re.fullmatch(r"ops/_library\.[\w.-]*(so|pyd)", name)
-        )
+        library = re.compile(r"onnx_narrow/ops/_library\.[\w.-]*(so|pyd)")
+        (name,) = filter(library.fullmatch, archive.namelist())
         return archive.read(name)
 
 
@@ -106,7 +106,7 @@ def try_wheel(wheel: Path, interpreter: str, folder: Path) -> None:
     run(python, "-m", "pip", "install", "--quiet", wheel, environment=environment)
     example = ROOT / "tests" / "examples" / "digits.onnx"
     options = ["--input", example, "--output", folder / "narrow.onnx", "--format", "customqdq"]
-    tool = [python, "-I", "-m", "tools.convert_fp32_to_bf16", *options]
+    tool = [commands / "onnx-narrow", "convert_fp32_to_bf16", *options]
     run(*tool, environment=environment, directory=folder)
     run(python, "-I", "-c", TRIAL, environment=environment, directory=folder)
 

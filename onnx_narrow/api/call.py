@@ -37,6 +37,13 @@ def call(
         return work(job), said
 
 
+def notes_of(said: Said, output: object) -> list[str]:
+    """Return the lines that were said, without the name of a file that is gone if there is no output."""
+    if output is not None:
+        return said.lines
+    return [line.partition(", written to ")[0] if line.startswith("Size: ") else line for line in said.lines]
+
+
 def _arguments(command: Command[J], options: Mapping[str, Any]) -> Iterator[str]:
     actions = {action.dest: action for action in command.parser._actions}
     for name, value in options.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from onnx_narrow.api.call import Progress, call
+from onnx_narrow.api.call import Progress, call, notes_of
 from onnx_narrow.api.quantize import sqnr_of
 from onnx_narrow.api.result import Result
 from onnx_narrow.api.sources import Data, Model, model_file, samples_folder
@@ -90,6 +90,6 @@ def convert_bf16(
             converted={"nodes": tally.converted if tally else 0, "tensors": converted.done.tensors},
             kept={why: sum(ops.values()) for why, ops in (tally.kept if tally else {}).items()},
             sqnr=sqnr_of(converted.first),
-            notes=said.lines,
+            notes=notes_of(said, output),
             warnings=said.warnings,
         )

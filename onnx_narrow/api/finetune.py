@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from onnx_narrow.api.call import Progress, call
+from onnx_narrow.api.call import Progress, call, notes_of
 from onnx_narrow.api.quantize import sqnr_of
 from onnx_narrow.api.result import Result
 from onnx_narrow.api.sources import Data, Model, model_file, samples_folder
@@ -68,6 +68,6 @@ def finetune(
             None if output is None else Path(output),
             recorded_scheme(tuned.done.graph),
             sqnr=sqnr_of(tuned.first),
-            notes=said.lines,
+            notes=notes_of(said, output),
             warnings=said.warnings,
         )

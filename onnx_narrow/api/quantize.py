@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from onnx_narrow.api.call import Progress, call
+from onnx_narrow.api.call import Progress, call, notes_of
 from onnx_narrow.api.result import Result
 from onnx_narrow.api.sources import Data, Model, config_file, model_file, samples_folder
 from onnx_narrow.api.workplace import destination, made, workplace
@@ -100,7 +100,7 @@ def of_finished(finished: Finished, said: Said, output: str | Path | None) -> Re
         dict(kept_in_float(finished.graph)),
         list(done.record.tried),
         sqnr_of(finished.first),
-        said.lines,
+        notes_of(said, output),
         said.warnings,
     )
 

@@ -116,6 +116,13 @@ def test_layers_import_only_layers_below() -> None:
     assert not upward
 
 
+def test_the_python_interface_lies_above_all() -> None:
+    """``tools`` imports ``onnx_narrow`` for its look at clashes of names, and nothing of it."""
+    texts = {module: path.read_text() for module, path in MODULES.items()}
+    assert {module for module, text in texts.items() if "import onnx_narrow" in text} == {"tools"}
+    assert not [module for module, text in texts.items() if "from onnx_narrow" in text]
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "transforms").glob("*.py")), ids=lambda path: path.stem)
 def test_files_at_the_top_are_rewrites(path: Path) -> None:
     """Each has a function of its own name, or that of a package; model_io loads and saves, and

@@ -6,6 +6,7 @@ without the links that lead an editable installation back to the checkout.
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import os
 import shutil
@@ -14,6 +15,7 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -86,9 +88,10 @@ def run(python: Path, folder: Path, *arguments: str) -> str:
 def test_wheel_holds_our_packages_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     folders = {name.split("/")[0] for name in names}
-    assert {name for name in folders if not name.endswith(".dist-info")} == set(PACKAGES)
-    natives = [name for name in names if name.startswith("ops/_library.") and not name.endswith(".pyi")]
-    assert natives == ["ops/_library.abi3.so"]
+    assert {name for name in folders if not name.endswith(".dist-info")} == {"onnx_narrow"}
+    place = "onnx_narrow/ops/_library."
+    natives = [name for name in names if name.startswith(place) and not name.endswith(".pyi")]
+    assert natives == [f"{place}abi3.so"]
     assert any(name.endswith("LICENSE") for name in names)
 
 
@@ -111,17 +114,72 @@ def test_tag_is_that_of_the_newest_symbol() -> None:
 
 def test_wheel_holds_every_module_of_the_checkout(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    modules = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).glob("*.py")}
-    assert modules <= names
+    inside = {path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    own = {str(path.relative_to(ROOT)) for path in (ROOT / "onnx_narrow").rglob("*.py")}
+    assert own | {f"onnx_narrow/{path}" for path in inside} <= names
+
+
+def test_nothing_in_a_wheel_names_a_package_as_in_the_checkout(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name.endswith(".py"):
+                source = archive.read(name).decode()
+                roots = {module.partition(".")[0] for module in _imported(source)}
+                assert not roots & set(PACKAGES) and "python -m tools" not in source, name
+
+
+def _imported(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module or ""
+        elif isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
 
 
 def test_imports_come_from_the_installed_wheel(python: Path, elsewhere: Path) -> None:
     code = (
-        "import ops, transforms, tools; print(ops.__file__, transforms.__file__, tools.__file__, sep='\\n')"
+        "from onnx_narrow import ops, transforms, tools; "
+        "print(ops.__file__, transforms.__file__, tools.__file__, sep='\\n')"
     )
     files = [Path(name) for name in run(python, elsewhere, "-c", code).splitlines()]
     assert [file.parent.name for file in files] == list(PACKAGES)
     assert all(file.is_relative_to(python.parents[1]) for file in files)
+
+
+def test_other_packages_of_these_names_stay_what_they_are(python: Path, elsewhere: Path) -> None:
+    (packages,) = python.parents[1].glob("lib/python*/site-packages")
+    (packages / "ops").mkdir()
+    (packages / "ops" / "__init__.py").write_text("name = 'of another package'\n", encoding="utf-8")
+    code = """
+import numpy, onnx_narrow
+
+class Reader:
+    left = 8
+
+    def get_next(self):
+        self.left -= 1
+        return {"images": numpy.full((2, 1, 8, 8), self.left / 8, "float32")} if self.left >= 0 else None
+
+result = onnx_narrow.quantize("digits.onnx", config="A8W8", data=Reader())
+import ops
+print(ops.name, result.scheme.activation, onnx_narrow.ops is ops)
+"""
+    try:
+        assert run(python, elsewhere, "-c", code).strip() == "of another package int8 False"
+    finally:
+        shutil.rmtree(packages / "ops")
+
+
+def test_the_command_works_where_folders_have_the_names_of_our_packages(
+    python: Path, elsewhere: Path
+) -> None:
+    command = [python.with_name("onnx-narrow"), "quantize", "--input", "digits.onnx", "--output", "q.onnx"]
+    done = subprocess.run(
+        [*command, "--config", "A8W8", "--random-data", "2"], cwd=elsewhere, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and (elsewhere / "q.onnx").exists(), done.stderr
+    helped = subprocess.run([command[0], "quantize", "--help"], cwd=elsewhere, capture_output=True, text=True)
+    assert "onnx-narrow quantize --input" in helped.stdout and "tools." not in helped.stdout.split("usual")[0]
 
 
 def test_tests_are_not_shipped(python: Path, elsewhere: Path) -> None:
@@ -132,9 +190,10 @@ def test_tests_are_not_shipped(python: Path, elsewhere: Path) -> None:
 @pytest.mark.parametrize("kind", ["with_cast", "customqdq"])
 def test_installed_tool_converts_and_the_result_runs(python: Path, elsewhere: Path, kind: str) -> None:
     options = ["--input", "digits.onnx", "--output", "narrow.onnx", "--format", kind]
-    run(python, elsewhere, "-m", "tools.convert_fp32_to_bf16", *options)
+    run(python, elsewhere, "-m", "onnx_narrow", "convert_fp32_to_bf16", *options)
     code = """
-import numpy, onnxruntime, ops
+import numpy, onnxruntime
+from onnx_narrow import ops
 options = onnxruntime.SessionOptions()
 options.register_custom_ops_library(ops.get_library_path())
 images = numpy.zeros((2, 1, 8, 8), numpy.float32)

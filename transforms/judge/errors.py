@@ -93,7 +93,10 @@ class Gain:
         return self.worst < -max(MAY_LOSE, self.worst_error)
 
     def __str__(self) -> str:
-        return f"{self.decibels:+.2f} +- {self.error:.2f} dB"
+        outputs = f"{self.decibels:+.2f} +- {self.error:.2f} dB"
+        if self.decibels > self.error or self.view <= self.view_error:
+            return outputs
+        return f"{outputs}, {self.view:+.2f} +- {self.view_error:.2f} dB in what they are made of"
 
 
 def gain(new: Errors, old: Errors) -> Gain:
