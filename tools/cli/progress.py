@@ -33,7 +33,7 @@ def watched(watcher: Watcher | None) -> Iterator[None]:
 
 
 _TICK = 0.5  # seconds after which the time on the bar goes on by itself
-_FIRST_LINE, _NEXT_LINE = 10.0, 30.0  # seconds after which a line says how far it is, without a terminal
+_LINE = 30.0  # seconds after which a line says how far it is, without a terminal
 
 
 def _shows_bars() -> bool:
@@ -132,9 +132,8 @@ class Progress:
 
     def _log(self, ended: threading.Event) -> None:
         """Say now and then how far a phase is that takes long."""
-        seconds = _FIRST_LINE
-        while not ended.wait(seconds):
-            gone, seconds = time.perf_counter() - self._start, _NEXT_LINE
+        while not ended.wait(_LINE):
+            gone = time.perf_counter() - self._start
             total = "" if self._total is None else f" of {self._total}"
             pieces = f"{self._done}{total} {self._unit}s, " if self._unit else ""
             print(f"{self._what}: {pieces}{gone:.0f} s", file=sys.stderr, flush=True)
