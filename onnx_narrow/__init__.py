@@ -73,6 +73,8 @@ def __getattr__(name: str) -> Any:
         value: Any = metadata.version("onnx-narrow")
     elif name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name in checkout.FOLDERS:
+        value = importlib.import_module(f"onnx_narrow.{name}")
     else:
         raise AttributeError(f"module 'onnx_narrow' has no attribute '{name}'")
     globals()[name] = value
@@ -81,4 +83,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return the public names, whether imported yet or not."""
-    return sorted({*globals(), *__all__, "__version__"})
+    return sorted({*globals(), *__all__, *checkout.FOLDERS, "__version__"})

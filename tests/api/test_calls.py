@@ -15,6 +15,7 @@ import onnx
 import pytest
 
 import onnx_narrow
+import ops
 from tests.helpers import tunable
 from tools import auto_mixed_precision, convert_fp32_to_bf16, finetune, quantize
 from transforms import model_io
@@ -185,6 +186,7 @@ def test_all_public_names_are_there() -> None:
     assert {*onnx_narrow.__all__, "__version__"} <= set(dir(onnx_narrow))
     for name in onnx_narrow.__all__:
         assert getattr(onnx_narrow, name).__doc__
+    assert onnx_narrow.ops is ops
     with pytest.raises(AttributeError, match="'quantise'"):
         onnx_narrow.quantise  # noqa: B018
 
