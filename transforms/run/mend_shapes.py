@@ -43,8 +43,8 @@ def mend_shapes(graph: gs.Graph, feeds: Iterable[Feed], options: RunOptions | No
         declared = list(claimed[name].shape)
         info.notes.append(f"The declared shape of '{name}' was wrong: {declared}, a run makes {list(made)}")
         claimed[name].shape = _loosened(declared, made)
-        if name in info.interface:
-            info.interface[name].type.tensor_type.ClearField("shape")
+        if name in info.outputs:
+            info.outputs[name].type.tensor_type.ClearField("shape")
     return len(wrong)
 
 
