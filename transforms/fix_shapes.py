@@ -118,19 +118,25 @@ def _name_sizes(graph: gs.Graph, sizes: Mapping[str, int]) -> None:
 
 def _declare(graph: gs.Graph) -> None:
     """Let the declarations of inputs and outputs, which are written as they were read, say what is fixed."""
-    declared = info_of(graph).interface
-    for tensor in (*graph.inputs, *graph.outputs):
-        shape, value = _listed(tensor), declared.get(tensor.name)
-        if shape is None or value is None or not value.type.HasField("tensor_type"):
-            continue
-        value = declared[tensor.name] = onnx.ValueInfoProto.FromString(value.SerializeToString())
-        dims = value.type.tensor_type.shape.dim
-        if len(dims) != len(shape):
-            value.type.tensor_type.ClearField("shape")
-            dims.extend(onnx.TensorShapeProto.Dimension() for _ in shape)
-        for dim, size in zip(dims, shape, strict=True):
-            if isinstance(size, int):
-                dim.dim_value = size
+    info = info_of(graph)
+    for tensors, declared in ((graph.inputs, info.inputs), (graph.outputs, info.outputs)):
+        for tensor in tensors:
+            shape, value = _listed(tensor), declared.get(tensor.name)
+            if shape is not None and value is not None and value.type.HasField("tensor_type"):
+                declared[tensor.name] = _declared(value, shape)
+
+
+def _declared(before: onnx.ValueInfoProto, shape: Sequence[int | str | None]) -> onnx.ValueInfoProto:
+    """Return a declaration with the sizes that are fixed; the given one may be shared with other graphs."""
+    value = onnx.ValueInfoProto.FromString(before.SerializeToString())
+    dims = value.type.tensor_type.shape.dim
+    if len(dims) != len(shape):
+        value.type.tensor_type.ClearField("shape")
+        dims.extend(onnx.TensorShapeProto.Dimension() for _ in shape)
+    for dim, size in zip(dims, shape, strict=True):
+        if isinstance(size, int):
+            dim.dim_value = size
+    return value
 
 
 def _why_inconsistent(graph: gs.Graph) -> str | None:

@@ -50,7 +50,8 @@ def widen_float16(graph: gs.Graph, *, keep_io_types: bool = True) -> int:
 
 
 def _refuse_containers(graph: gs.Graph) -> None:
-    declared = info_of(graph).interface
+    info = info_of(graph)
+    declared = {**info.outputs, **info.inputs}
     for tensor in (*graph.inputs, *graph.outputs):
         kind = _container(declared[tensor.name].type) if tensor.name in declared else None
         if not dtypes.is_type(tensor, dtypes.FLOAT16) and tensor.dtype == np.float16:

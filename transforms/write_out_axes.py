@@ -27,7 +27,7 @@ def write_out_axes(graph: gs.Graph) -> int:
     """Write Pad, Resize and CenterCropPad with axes, also in bodies, without them; return how many.
 
     The axes left out have pads of 0, scales of 1 and sizes of the input. Each node computes the same. It is
-    left as it is if its rank is not known, if its axes, region or scales are computed of other than shapes,
+    left as it is if its rank is not known, if its region is computed or its scales are of other than shapes,
     or if it keeps an aspect ratio.
     """
     found = [[node for node in inner.nodes if _has_axes(node)] for inner in walk.graphs(graph)]
@@ -64,6 +64,8 @@ class _Writer:
         listed = node.attrs.get("axes")
         if listed is None:
             listed = self._constants.integers(node.inputs[_PAD_AXES])
+            if listed is None and shape is not None:
+                return self._pad_computed(node, len(shape))
         if shape is None or listed is None or any(not -len(shape) <= axis < len(shape) for axis in listed):
             return False
         axes = [axis % len(shape) for axis in listed]
@@ -77,9 +79,26 @@ class _Writer:
         pads = self._spread(node, node.inputs[_PADS], np.zeros(2 * len(sizes), np.int64), _ends(axes, sizes))
         if pads is None:
             return False
+        self._without_axes(node, pads)
+        return True
+
+    def _pad_computed(self, node: gs.Node, rank: int) -> bool:
+        """Put pads in the places that axes of the run say, for ONNX Runtime folds axes of constants, too."""
+        axes, pads = node.inputs[_PAD_AXES], node.inputs[_PADS]
+        if axes.dtype not in (np.int32, np.int64):
+            return False
+        count = self._constant(node, np.array(rank, axes.dtype))
+        starts = self._add(node, "Mod", [axes, count], None)
+        ends = self._add(node, "Add", [starts, count], None)
+        places = self._add(node, "Concat", [starts, ends], None, axis=0)
+        whole = self._constant(node, np.zeros(2 * rank, np.int64))
+        self._without_axes(node, self._add(node, "ScatterElements", [whole, places, pads], 2 * rank))
+        return True
+
+    @staticmethod
+    def _without_axes(node: gs.Node, pads: gs.Tensor) -> None:
         value = node.inputs[2:_PAD_AXES]
         node.inputs = [node.inputs[0], pads, *(one for one in value if not one.is_empty())]
-        return True
 
     def _crop(self, node: gs.Node, axes: list[int], sizes: Shape) -> bool:
         wanted = self._sizes(node, node.inputs[1], axes, sizes)
@@ -152,12 +171,14 @@ class _Writer:
     def _constant(self, node: gs.Node, values: np.ndarray) -> gs.Constant:
         return gs.Constant(self._names.derive(node.outputs[0].name, "axes"), values)
 
-    def _add(self, node: gs.Node, op: str, inputs: list[gs.Tensor], size: object) -> gs.Variable:
+    def _add(
+        self, node: gs.Node, op: str, inputs: list[gs.Tensor], size: object, **attrs: int
+    ) -> gs.Variable:
         """Put a node in front of another one; return the vector that it makes."""
         dtype = np.int64 if op == "Shape" else inputs[0].dtype
         made = gs.Variable(self._names.derive(node.outputs[0].name, op.lower()), dtype, [size])
         label = self._names.derive(node.name or node.outputs[0].name, op.lower())
-        self.made.setdefault(id(node), []).append(gs.Node(op, label, {}, inputs, [made]))
+        self.made.setdefault(id(node), []).append(gs.Node(op, label, attrs, inputs, [made]))
         return made
 
 

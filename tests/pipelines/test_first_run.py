@@ -66,6 +66,23 @@ def test_what_runs_unoptimized_alone_is_refused_with_the_node(tmp_path: Path) ->
         _tried(*_files(tmp_path, _TURNED))
 
 
+def test_random_sizes_that_contradict_the_declared_ones_show_nothing(tmp_path: Path) -> None:
+    """The optimization of ONNX Runtime takes what Shape makes from the declared sizes."""
+    text = """(float[1,4] x, int64[4] pads) => (float[3,7] a, float[3,7] y) <float[1] one = {1}> {
+        a = Pad(x, pads) s = Shape(a) y = Expand(one, s) }"""
+    source, model = _files(tmp_path, text)
+    found = _tried(source, model)
+    assert found.not_run.startswith("'a' is declared as [3, 7], random numbers make [")
+    assert found.trial is None and not found.sample
+    feed = {"x": np.ones((1, 4), np.float32), "pads": np.array([1, 1, 1, 2])}
+    given = FirstRunOptions(source, samples=lambda _: [("one", feed)])
+    found = first_run(model_io.load(model), given)
+    assert found.has_sample and found.trial is not None and not found.trial.wrong
+    with pytest.raises(ModelError, match="computes it wrongly"):
+        given = FirstRunOptions(source, samples=lambda _: [("one", feed | {"pads": np.array([1, 1, 0, 1])})])
+        first_run(model_io.load(model), given)
+
+
 def test_a_right_model_is_exported_as_it_is(tmp_path: Path) -> None:
     found = _tried(*_files(tmp_path, _FLOAT))
     assert (found.why_not, found.not_run, found.kept, found.wrong) == (None, "", [], [])

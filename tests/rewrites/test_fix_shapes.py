@@ -42,6 +42,19 @@ def test_a_named_dimension_is_fixed_wherever_it_stands() -> None:
     assert fix_shapes(graph, {"x": (4, 3)}) == 0
 
 
+def test_an_input_that_is_an_output_keeps_both_declarations() -> None:
+    text = "(float[2,3] x, float[N,3] y) => (float[A,B] x, float[2,3] z, float[C,D] y) { z = Relu(x) }"
+    model = _parse(text)
+    graph = model_io.load(model)
+    made = graph_proto.export_model(graph)
+    assert list(made.graph.input) == list(model.graph.input)
+    assert list(made.graph.output) == list(model.graph.output)
+    assert fix_shapes(graph, {"y": (5, 3)}) == 1
+    made = graph_proto.export_model(graph)
+    for value in (made.graph.input[1], made.graph.output[2]):
+        assert [dim.dim_value for dim in value.type.tensor_type.shape.dim] == [5, 3]
+
+
 def test_an_input_that_is_not_listed_takes_the_size_of_its_names() -> None:
     graph = model_io.load(_parse(ADDS))
     assert fix_shapes(graph, {"x": (4, 3)}) == 2

@@ -89,6 +89,8 @@ def test_free_sizes_are_those_of_the_run(node: str) -> None:
         ("Pad (a, given, , last)", "int64[4]", [1, 2, 0, 1]),
         ("Resize <axes = [3, 2]> (a, , , given)", "int64[2]", [10, 3]),
         ("CenterCropPad <axes = [-1, 1]> (a, given)", "int64[2]", [10, 3]),
+        ("Pad (a, p, , given)", "int64[2]", [3, -2]),
+        ("Pad (a, p, v, given)", "int32[2]", [-4, 1]),
     ),
 )
 @pytest.mark.parametrize("shape", ("2,6,8,3", "N,6,8,3"))
@@ -103,7 +105,6 @@ def test_what_is_computed_is_put_in_its_places(node: str, more: str, values: lis
 @pytest.mark.parametrize(
     ("node", "more"),
     (
-        ("Pad (a, p, , given)", ", int64[2] given"),
         ("Resize <axes = [3, 2]> (a, , given)", ", float[2] given"),
         ('Resize <axes = [2, 3], keep_aspect_ratio_policy = "not_larger"> (a, , , sizes)', ""),
         ("CenterCropPad <axes = [-1, 1]> (a, given)", ", int32[2] given"),
@@ -116,6 +117,15 @@ def test_what_cannot_be_written_out_stays_as_it_is(node: str, more: str) -> None
     before = export_model(graph)
     assert write_out_axes(graph) == 0
     assert export_model(graph) == before
+
+
+@pytest.mark.parametrize("maker", ("Identity (last)", "Add (minus, one)", "Cast <to = 6> (last)"))
+def test_axes_that_nodes_make_of_constants(maker: str) -> None:
+    text = f"""(float[2,6,8,3] x) => (float[A,B,C,D] y) {CONSTANTS} {{
+        s = {maker} a = Transpose <perm = [0, 3, 1, 2]> (x) b = Pad <mode = "edge"> (a, p, , s)
+        y = Transpose <perm = [0, 2, 3, 1]> (b) }}"""
+    model = corpus.parse(text, opset=19)
+    holds(model, corpus.feeds(model))
 
 
 def test_scales_of_shapes_and_nodes_in_bodies() -> None:

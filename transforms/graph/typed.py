@@ -13,7 +13,11 @@ import onnx_graphsurgeon as gs
 
 @dataclass
 class ModelInfo:
-    """What a model says of itself beside its graph; ``notes``: what was mended or left out in loading it."""
+    """What a model says of itself beside its graph.
+
+    ``inputs`` and ``outputs`` are as they were declared: a tensor may be both, and declared in two ways.
+    ``notes``: what was mended or left out in loading.
+    """
 
     domain: str = ""
     model_version: int = 0
@@ -21,7 +25,8 @@ class ModelInfo:
     metadata: dict[str, str] = field(default_factory=dict)
     graph_metadata: dict[str, str] = field(default_factory=dict)
     annotations: list[onnx.TensorAnnotation] = field(default_factory=list)
-    interface: dict[str, onnx.ValueInfoProto] = field(default_factory=dict)
+    inputs: dict[str, onnx.ValueInfoProto] = field(default_factory=dict)
+    outputs: dict[str, onnx.ValueInfoProto] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 

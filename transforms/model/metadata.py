@@ -28,7 +28,6 @@ _LISTS = {
 
 def read_info(model: onnx.ModelProto) -> ModelInfo:
     """Return what a model says of itself."""
-    interface = [*model.graph.input, *model.graph.output]
     return ModelInfo(
         domain=model.domain,
         model_version=model.model_version,
@@ -36,7 +35,8 @@ def read_info(model: onnx.ModelProto) -> ModelInfo:
         metadata={entry.key: entry.value for entry in model.metadata_props},
         graph_metadata={entry.key: entry.value for entry in model.graph.metadata_props},
         annotations=list(model.graph.quantization_annotation),
-        interface={value.name: value for value in interface},
+        inputs={value.name: value for value in model.graph.input},
+        outputs={value.name: value for value in model.graph.output},
     )
 
 
@@ -49,19 +49,23 @@ def write_info(info: ModelInfo, model: onnx.ModelProto) -> None:
         names = {tensor.name for tensor in model.graph.initializer}
         names.update(name for node in model.graph.node for name in node.output)
         model.graph.quantization_annotation.extend(a for a in info.annotations if a.tensor_name in names)
-    for value in (*model.graph.input, *model.graph.output):
-        before = info.interface.get(value.name)
-        if before is None:
-            continue
-        if before.type.WhichOneof("value") != "tensor_type":
-            value.CopyFrom(before)
-        elif _is_declared(before.type.tensor_type, value.type.tensor_type):
-            value.type.tensor_type.shape.CopyFrom(before.type.tensor_type.shape)
-        if before.type.denotation:
-            value.type.denotation = before.type.denotation
-        if before.doc_string:
-            value.doc_string = before.doc_string
-        value.metadata_props.extend(before.metadata_props)
+    for values, declared in ((model.graph.input, info.inputs), (model.graph.output, info.outputs)):
+        for value in values:
+            if value.name in declared:
+                _write_declaration(declared[value.name], value)
+
+
+def _write_declaration(before: onnx.ValueInfoProto, value: onnx.ValueInfoProto) -> None:
+    """Write back how an input or an output was declared."""
+    if before.type.WhichOneof("value") != "tensor_type":
+        value.CopyFrom(before)
+    elif _is_declared(before.type.tensor_type, value.type.tensor_type):
+        value.type.tensor_type.shape.CopyFrom(before.type.tensor_type.shape)
+    if before.type.denotation:
+        value.type.denotation = before.type.denotation
+    if before.doc_string:
+        value.doc_string = before.doc_string
+    value.metadata_props.extend(before.metadata_props)
 
 
 def _is_declared(before: onnx.TypeProto.Tensor, now: onnx.TypeProto.Tensor) -> bool:

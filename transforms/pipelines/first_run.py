@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
@@ -16,10 +17,12 @@ from transforms.deploy.rounded_inputs import rounded_inputs
 from transforms.files.runtime_message import said_by_runtime
 from transforms.functions.attach_functions import attach_functions
 from transforms.graph.number_shapes import judged_tensors
+from transforms.graph.shapes import shape_of
 from transforms.graph.typed import source_files
 from transforms.leave_float import leave_float
 from transforms.model.read_model import ModelError
 from transforms.model_io import Exported
+from transforms.run.mend_shapes import fits
 from transforms.run.tensor_sizes import TensorSizes
 from transforms.runtime.compare_runs import (
     MOST_WEIGHTS,
@@ -146,11 +149,14 @@ def _run(
     graph: gs.Graph, found: FirstRun, feed: Feed, wanted: Outputs, run: RunOptions, options: FirstRunOptions
 ) -> FirstRun:
     """Run the model, and again after each node that is left in float."""
+    contradiction = "" if found.has_sample else _contradiction(graph, wanted)
     wanted = _comparable(graph, found.exported[0], wanted)
     while True:
         found.trial = try_model(*found.exported, feed, wanted, run)
         if not _is_broken(found.trial):
             return found
+        if contradiction:
+            return replace(found, trial=None, sample="", not_run=contradiction)
         if rounded_inputs(graph) and not run.full_inputs:
             run, found.rounded = replace(run, full_inputs=True), found.trial
             continue
@@ -161,6 +167,19 @@ def _run(
             raise ModelError(reason)
         found.kept.append(reason)
         found.exported = _export(graph, options)
+
+
+def _contradiction(graph: gs.Graph, made: Outputs) -> str:
+    """Return how random numbers contradict the declared shape of an output, empty if they do not.
+
+    Where inputs decide sizes, those that a model is made for may fit what it declares, and the optimization
+    of ONNX Runtime goes by that.
+    """
+    for tensor in graph.outputs:
+        declared, value = shape_of(tensor), made.get(str(tensor.name))
+        if declared is not None and isinstance(value, np.ndarray) and not fits(declared, value.shape):
+            return f"'{tensor.name}' is declared as {list(declared)}, {RANDOM} make {list(value.shape)}"
+    return ""
 
 
 def _comparable(graph: gs.Graph, light: onnx.ModelProto, wanted: Outputs) -> Outputs:

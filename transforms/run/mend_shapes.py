@@ -36,15 +36,15 @@ def mend_shapes(graph: gs.Graph, feeds: Iterable[Feed], options: RunOptions | No
     wrong: dict[str, tuple[int, ...]] = {}
     for feed in islice(feeds, _SAMPLES):
         for name, value in model.run(feed).items():
-            if isinstance(value, np.ndarray) and not _fits(claimed[name].shape, value.shape):
+            if isinstance(value, np.ndarray) and not fits(claimed[name].shape, value.shape):
                 wrong.setdefault(name, value.shape)
     info = info_of(graph)
     for name, made in wrong.items():
         declared = list(claimed[name].shape)
         info.notes.append(f"The declared shape of '{name}' was wrong: {declared}, a run makes {list(made)}")
         claimed[name].shape = _loosened(declared, made)
-        if name in info.interface:
-            info.interface[name].type.tensor_type.ClearField("shape")
+        if name in info.outputs:
+            info.outputs[name].type.tensor_type.ClearField("shape")
     return len(wrong)
 
 
@@ -82,7 +82,8 @@ def _follows(shape: Sequence[object], found: Sequence[int | None] | None) -> boo
     return all(size == known for size, known in zip(shape, found, strict=True) if isinstance(size, int))
 
 
-def _fits(shape: Sequence[object], made: tuple[int, ...]) -> bool:
+def fits(shape: Sequence[object], made: tuple[int, ...]) -> bool:
+    """Return whether a run may make these sizes of a tensor with a declared shape."""
     if len(shape) != len(made):
         return False
     return all(size == other for size, other in zip(shape, made, strict=True) if isinstance(size, int))

@@ -34,11 +34,14 @@ _RAW = re.compile(rf": error: (?!ONNX)\w*({_TYPE}): |\(\w*({_TYPE})\)")
 
 _FOREIGN = re.compile(
     r".*(Traceback \(most|RuntimeWarning|::\w+\(|onnxruntime_src|Status Message|could not (be )?broadcast"
-    r"|could not convert|operands could not|cannot reshape array|shapes? mismatch|not aligned"
+    r"|could not convert|operands could not|cannot reshape array|shape mismatch: |not aligned"
     r"|setting an array element"
     r"|zero-size array|object has no attribute|invalid value encountered|divide by zero).*"
 )
-"""Words of C++ code, of NumPy and of Python, none of which says anything to a user."""
+"""Words of C++ code, of NumPy and of Python, none of which says anything to a user.
+
+NumPy's "shape mismatch: " has a colon; "Starts and ends shape mismatch" is what ONNX Runtime's Slice says.
+"""
 
 
 class Fallen(Exception):
