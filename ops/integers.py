@@ -15,6 +15,7 @@ from ops._library import dequantize_linear, quantize_linear
 from ops.array_types import Float32Array
 from ops.bfloat16 import to_bfloat16
 from ops.formats import FLOAT_TYPES, FORMATS, LINEAR_TYPES, Format, get_format
+from ops.legal_names import refuse_unknown
 from ops.powers_of_two import HALVINGS, power_scale
 from ops.squared_errors import squared_errors
 from ops.subnormals import keeps_subnormals
@@ -128,8 +129,7 @@ def weight_scale(
     importance of another shape.
     """
     fmt, w = _integer_row(format), np.asarray(w, np.float32)
-    if method not in ("MinMax", "MSE"):
-        raise ValueError(f"method '{method}' is unknown, legal are MinMax, MSE")
+    refuse_unknown(method, ("MinMax", "MSE"), "method")
     shape = _channel_shape(w.shape, axis)
     low, high = finite_range(w, axis)
     scale, zero_point = range_scale(low, high, fmt, symmetric=True, power_of_two=power_of_two)

@@ -1,16 +1,55 @@
-"""The error for a name that is not in a list of legal ones."""
+"""Near names: what a name that is not in a list of legal ones was probably meant to be."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from heapq import nlargest
+from os.path import commonprefix
+
+_MOST = 50
+"""Names that are compared in full: a model has 100,000, and two long ones take a millisecond."""
+
+_LONGEST = 200
+"""Characters of a name that is compared with others: the time grows with the square."""
+
+
+def nearest(name: str, legal: Iterable[str]) -> str | None:
+    """Return the legal name that is nearest to a name, whatever its case, or None if none is near.
+
+    Of many names, those are compared that begin and end most like it.
+    """
+    wanted = str(name).lower()
+    if len(wanted) > _LONGEST:
+        return None
+    known = {one.lower(): one for one in reversed(list(legal)) if len(one) <= _LONGEST}
+    likely = nlargest(_MOST, reversed(known), key=lambda one: _shared(wanted, one))
+    close = get_close_matches(wanted, likely, n=1)
+    return known[close[0]] if close else None
+
+
+def _shared(name: str, other: str) -> int:
+    """Return how many characters two names share at their beginning and at their end."""
+    pairs = (name, other), (name[::-1], other[::-1])
+    return sum(len(commonprefix(pair)) for pair in pairs)  # noqa: RUF071  these are not paths
+
+
+def did_you_mean(name: str, legal: Iterable[str]) -> str:
+    """Return the end of an error about a name: ``, did you mean 'A8W8'?``, or nothing if none is near."""
+    near = nearest(name, legal)
+    return f", did you mean '{near}'?" if near is not None else ""
+
+
+def unknown(name: str, legal: Iterable[str], what: str) -> ValueError:
+    """Return the error about a name that is none of the legal ones, with a near one and all of them."""
+    known = list(legal)
+    return ValueError(
+        f"{what} '{name}' is unknown{did_you_mean(name, known) or ','} legal are {', '.join(known)}"
+    )
 
 
 def refuse_unknown(name: str, legal: Iterable[str], what: str) -> None:
     """Raise ValueError, with a close match and all legal names, unless the name is among them."""
     known = list(legal)
-    if name in known:
-        return
-    close = get_close_matches(name, known, n=1)
-    hint = f", did you mean '{close[0]}'?" if close else ","
-    raise ValueError(f"{what} '{name}' is unknown{hint} legal are {', '.join(known)}")
+    if name not in known:
+        raise unknown(name, known, what)

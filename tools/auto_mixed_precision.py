@@ -16,6 +16,16 @@ _COMMANDS = """\
 --input m.onnx --output q.onnx --config BF16 --target mx6 --sqnr-target 30 --data samples
 --input m.onnx --analyze-only --config BF16 --target mx6 --data samples --chart c.svg"""
 
+_BRIEF = """\
+strategies:
+  speed     least sensitive layers first; a layer with which the target is missed is skipped
+  quality   all layers first, then as few less as the target requires
+  budget    least error per bit of weights first, until --bits-target or --bytes-target is met, then
+            as few less as a target requires; with a target alone, as many as it allows
+  latency   least time on this machine, with --provider and --threads: each layer is timed alone in
+            each format, and those that save time beyond the spread are moved, the least error per
+            second saved first; the model must be faster than the baseline, or nothing is moved"""
+
 _DETAILS = f"""\
 The scheme of --config is the baseline, its table [auto_mixed_precision] sets which formats layers may get and
 the target for the outputs; the options below replace keys of that table. Presets that have it:
@@ -30,15 +40,6 @@ method: ranges are measured once for all formats; sensitivities say in which ord
 each model tried is built and run, and judged by its actual outputs. Without a target every layer is
 moved to the smallest format. Layers that can move are Conv, ConvTranspose, Gemm and MatMul outside of If,
 Loop and Scan which the scheme neither excludes nor gives formats of their own.
-
-strategies:
-  speed     the least sensitive layers first, layers with which the target does not hold are skipped
-  quality   the same, but all layers at once first, then as few less as the target requires
-  budget    the least error per bit of weights first, as many as --bits-target or --bytes-target takes, then
-            as few less as a target requires; with a target alone, as many as it allows
-  latency   the least time on this machine, with --provider and --threads: each layer is timed alone in
-            each format, and those that save time beyond the spread are moved, the least error per second
-            saved first; the model must be faster than the baseline as a whole, or nothing is moved
 
 {SAMPLES_HELP}
 
@@ -70,9 +71,8 @@ def _why_not(job: MixJob) -> str | None:
 
 def command() -> Command[MixJob]:
     """Return the command line of the tool."""
-    return Command(
-        make_parser("auto_mixed_precision", MixJob, __doc__, _COMMANDS, _DETAILS, KEYS), MixJob, _why_not
-    )
+    parser = make_parser("auto_mixed_precision", MixJob, __doc__, _COMMANDS, _DETAILS, KEYS, brief=_BRIEF)
+    return Command(parser, MixJob, _why_not)
 
 
 if __name__ == "__main__":

@@ -16,16 +16,20 @@ _COMMANDS = """\
 --float m.onnx --quantized q.onnx --output tuned.onnx --data samples --jobs 4
 --float m.onnx --quantized q.onnx --output tuned.onnx --data samples --selective-update"""
 
-_DETAILS = f"""\
+_BRIEF = """\
 algorithms:
-  auto                 best in measurements: weights compensate for quantized inputs, as far as held-out
-                       samples confirm, rounded by gptq and coordinate descent, and integers in layers that
-                       are not large by adaround, too; new scales and exponents
-  gptq                 rounds one input after another, the rest compensates (arXiv 2210.17323, 2505.11695)
-  coordinate_descent   the best grid value of one weight after another (arXiv 2309.01885, 2403.07134)
+  auto                 best in measurements: weights compensate for quantized inputs, as far as
+                       held-out samples confirm, rounded by gptq and coordinate descent, and
+                       integers in layers that are not large by adaround, too; new scales and
+                       exponents
+  gptq                 rounds one input after another, the rest compensates (arXiv 2210.17323,
+                       2505.11695)
+  coordinate_descent   the best grid value of one weight after another (arXiv 2309.01885,
+                       2403.07134)
   adaquant             gradient steps through the rounding, from gptq's result (arXiv 2006.10518)
-  adaround             rounding up or down, learned, on the grid of gptq's result (arXiv 2004.10568)
+  adaround             rounding up or down, learned, on the grid of gptq's result (arXiv 2004.10568)"""
 
+_DETAILS = f"""\
 Every fifth sample is held out: a layer's new weights are kept only if they are better there, and the whole
 model only if its outputs gain more there than the standard error of that gain, and none regresses by more
 than 0.5 dB or its own standard error. Where one does, layers are put back by halves. A model whose outputs
@@ -59,7 +63,8 @@ def _why_not(job: FinetuneJob) -> str | None:
 
 def command() -> Command[FinetuneJob]:
     """Return the command line of the tool."""
-    return Command(make_parser("finetune", FinetuneJob, __doc__, _COMMANDS, _DETAILS), FinetuneJob, _why_not)
+    parser = make_parser("finetune", FinetuneJob, __doc__, _COMMANDS, _DETAILS, brief=_BRIEF)
+    return Command(parser, FinetuneJob, _why_not)
 
 
 if __name__ == "__main__":

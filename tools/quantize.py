@@ -16,7 +16,7 @@ _COMMANDS = """\
 --input m.onnx --output q.onnx --target ort-cpu --data samples
 --config MX9 --print-config"""
 
-_DETAILS = f"""\
+_BRIEF = """\
 presets (activation and weight):
   A8W8 A16W8                    symmetric integers, Concats on one scale
   XINT8                         A8W8 on scales that are powers of two, one for each tensor
@@ -31,8 +31,9 @@ presets (activation and weight):
   S16S8_MIXED_S8S8              A16W8, layers in A8W8 as long as SQNR falls by at most 3 dB
   INT32 UINT32                  for experiments
   NAME_ADAQUANT NAME_ADAROUND   the same, weights tuned on the samples; not of 32 bits, and
-                                NAME_ADAROUND only of A8W8 A16W8 XINT8 U8S8 U16S8 W4A8 W8 W4
+                                NAME_ADAROUND only of A8W8 A16W8 XINT8 U8S8 U16S8 W4A8 W8 W4"""
 
+_DETAILS = f"""\
 With --data, weights of up to 7 bits get scales by the layer's output error, unless --fast is given. A result
 is run once before it is saved: a node that ONNX Runtime computes wrongly is left in float, a model that does
 not run is refused, and outputs below 10 dB are a warning. --set block_size=32 (64, 128) gives integer weights
@@ -97,9 +98,8 @@ def _why_not(job: QuantizeJob) -> str | None:
 
 def command() -> Command[QuantizeJob]:
     """Return the command line of the tool."""
-    return Command(
-        make_parser("quantize", QuantizeJob, __doc__, _COMMANDS, _DETAILS, KEYS), QuantizeJob, _why_not
-    )
+    parser = make_parser("quantize", QuantizeJob, __doc__, _COMMANDS, _DETAILS, KEYS, brief=_BRIEF)
+    return Command(parser, QuantizeJob, _why_not)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
+from ops.legal_names import refuse_unknown
 from transforms.graph import dtypes
 from transforms.graph.selection import Exclusion
 from transforms.plan.rounding_plan import RoundingPlan
@@ -17,8 +18,7 @@ def cast_pair(dtype: str) -> RoundingPair:
 
     Raises ValueError for a type that no pair can be made of.
     """
-    if dtype not in _ELEMENTS:
-        raise ValueError(f"dtype '{dtype}' cannot be cast to; legal are {', '.join(_ELEMENTS)}")
+    refuse_unknown(dtype, _ELEMENTS, "dtype")
     element, suffix = _ELEMENTS[dtype]
     return RoundingPair(element, suffix, ("Cast", "Cast"), ({"to": element}, {"to": dtypes.FLOAT}))
 

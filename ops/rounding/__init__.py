@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from ops.array_types import Float64Array
 from ops.grids.fixed import Grid
+from ops.legal_names import refuse_unknown
 from ops.rounding.adaquant import adaquant, learn_scale
 from ops.rounding.adaround import adaround
 from ops.rounding.coordinate_descent import coordinate_descent
@@ -84,8 +85,7 @@ def solve_form(
     form: Quadratic | RowQuadratic, grid: Grid, algorithm: str, options: Options | None = None
 ) -> Float64Array:
     """Return weights as ``solve`` does, for a form whose damping and shift are chosen already."""
-    if algorithm not in ALGORITHMS:
-        raise ValueError(f"algorithm '{algorithm}' is unknown, legal are {', '.join(ALGORITHMS)}")
+    refuse_unknown(algorithm, ALGORITHMS, "algorithm")
     chosen = options or Options()
     weights = ALGORITHMS[algorithm](form, grid, chosen)
     return coordinate_descent(form, grid, weights, sweeps=chosen.sweeps)

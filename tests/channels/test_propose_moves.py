@@ -132,7 +132,7 @@ def test_moves_of_the_scheme_leave_the_float_model_as_it_is() -> None:
 
 
 def test_a_tensor_of_the_scheme_that_nothing_multiplies_is_refused() -> None:
-    with pytest.raises(ValueError, match="outliers entry 'nothing' is no tensor that layers multiply"):
+    with pytest.raises(ValueError, match="outliers entry 'nothing' is not a tensor that layers multiply"):
         quantized(with_outliers(), outliers={"nothing": "1:own"})
 
 

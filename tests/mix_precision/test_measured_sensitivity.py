@@ -215,7 +215,7 @@ def test_which_layers_are_candidates() -> None:
     assert _found(include=["d*", "conv"], exclude=["*n*"]) == ["depthwise"]
     assert _found(layers={"dense": "mx9"}, exclude_nodes=["conv"]) == ["depthwise", "transposed"]
     for more, reason in (
-        ({"ops": ("MatMul",)}, "operator type 'MatMul' is that of no layer"),
+        ({"ops": ("MatMul",)}, "no layer whose formats can be changed has operator type 'MatMul'"),
         ({"include": ["missing*"]}, r"pattern 'missing\*' matches no layer"),
         ({"exclude": ["relu1"]}, "pattern 'relu1' matches no layer"),
         ({"exclude": ["*"]}, "no layer is left"),

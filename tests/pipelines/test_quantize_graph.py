@@ -373,7 +373,7 @@ def test_layers_that_can_not_be_blocks_or_are_no_more(name: str, message: str) -
             {"layers": {"nothing*": "int8"}},
             "layers entry 'nothing*' matches no node name and no operator type",
         ),
-        ({"tensors": {"nothing": "int8"}}, "tensors entry 'nothing' is no tensor of the model"),
+        ({"tensors": {"nothing": "int8"}}, "tensors entry 'nothing' is not a tensor of the model"),
         ({"exclude_nodes": ("nothing",)}, "no node name matches 'nothing'"),
         ({"exclude_op_types": ("Softmax",)}, "no node has operator type 'Softmax'; the model has"),
         ({"layers": {"MaxPool": "mx9"}}, "layers entry 'MaxPool': no input of MaxPool can take mx9 there"),

@@ -93,7 +93,7 @@ def test_rules_that_others_override_everywhere_are_no_error(changes: dict[str, A
         ({"j": "bfloat16"}, "tensors entry 'j': nothing that reads it can take bfloat16"),
         ({"c": "mx9"}, "tensors entry 'c': nothing that reads it can take mx9"),
         ({"q": "int8"}, "tensors entry 'q': int8 needs a range, none is measured in If, Loop and Scan"),
-        ({"nothing": "int8"}, "tensors entry 'nothing' is no tensor of the model"),
+        ({"nothing": "int8"}, "tensors entry 'nothing' is not a tensor of the model"),
     ),
 )
 def test_tensors_that_can_not_take_a_format(tensors: dict[str, str], message: str) -> None:

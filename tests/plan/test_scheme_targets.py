@@ -137,7 +137,7 @@ def test_tensors_that_were_folded(name: str) -> None:
 
 
 def test_names_that_are_in_no_model() -> None:
-    with pytest.raises(ValueError, match=r"^tensors entry 'nothing' is no tensor of the model$"):
+    with pytest.raises(ValueError, match=r"^tensors entry 'nothing' is not a tensor of the model$"):
         tensor_places("nothing")
     with pytest.raises(
         ValueError, match=r"^layers entry 'nothing' matches no node name and no operator type$"
@@ -189,7 +189,9 @@ def test_op_types_before_and_after_preparation(op_type: str) -> None:
 
 
 def test_op_types_that_match_nothing() -> None:
-    with pytest.raises(ValueError, match=r"^op_types entry 'Convv' matches no operator type$"):
+    with pytest.raises(
+        ValueError, match=r"^op_types entry 'Convv' matches no operator type, did you mean 'Conv'\?$"
+    ):
         found(FOLDED, WEIGHTS, op_types=["Conv", "Convv"])
     found(FOLDED, WEIGHTS, op_types=["BatchNormalization"])
 

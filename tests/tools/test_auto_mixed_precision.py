@@ -30,7 +30,7 @@ from transforms.model.copy_graph import copy_graph
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import preset
-from transforms.scheme.mixing_rule import MixingRule
+from transforms.scheme.mixing_rule import MIXING, MixingRule
 from transforms.scheme.recorded_scheme import recorded_scheme
 from transforms.search.output_metrics import METRICS, Outputs, lost_top1
 
@@ -478,6 +478,63 @@ def test_an_option_takes_the_place_of_keys_that_do_not_go_with_it(
     assert rule == MixingRule(**then, **expected, **budget)
 
 
+def _rule(*options: str, config: str = "BF16") -> Any:
+    line = ["--input", "m.onnx", "--output", "n.onnx", "--config", config, *options]
+    return mixing_scheme(
+        command_line.parse(auto_mixed_precision.command().parser, MixJob, line)
+    ).auto_mixed_precision
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--target", "mx6", "--set", f"{MIXING}.data_size=3"], {"target": "mx6", "data_size": 3}),
+        (["--set", f"{MIXING}.data_size=3", "--target", "mx6"], {"target": "mx6", "data_size": 3}),
+        (
+            ["--set", f"{MIXING}.strategy=quality", "--target", "mx6", "--set", f"{MIXING}.sqnr_target=30"],
+            {"target": "mx6", "strategy": "quality", "sqnr_target": 30.0},
+        ),
+        (["--set", f"{MIXING}.target=mx6", "--sqnr-target", "30"], {"target": "mx6", "sqnr_target": 30.0}),
+    ],
+)
+def test_keys_of_the_table_go_with_options(options: list[str], expected: dict[str, Any]) -> None:
+    assert _rule(*options) == MixingRule(**expected)
+
+
+def test_keys_of_the_table_change_that_of_a_preset() -> None:
+    rule = _rule("--set", f"{MIXING}.sqnr_drop_target=1", "--strategy", "quality", config="S16S8_MIXED_S8S8")
+    before = preset("S16S8_MIXED_S8S8").auto_mixed_precision
+    assert before is not None and before.sqnr_drop_target == 3
+    assert rule == MixingRule(**{**before.said, "sqnr_drop_target": 1.0, "strategy": "quality"})
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (
+            ["--target", "mx6", "--set", f"{MIXING}.target=mx9", "--strategy", "speed"],
+            f"--target and --set {MIXING}.target set the same key: give one of them",
+        ),
+        (
+            ["--target", "mx6", "--set", f"{MIXING}.strategy=quality", "--strategy", "speed"],
+            f"--strategy and --set {MIXING}.strategy set the same key: give one of them",
+        ),
+        (
+            ["--target", "mx6", "--set", f"{MIXING}.l2_target=1", "--sqnr-target", "30"],
+            "l2_target and sqnr_target do not go together",
+        ),
+        (
+            ["--target", "mx6", "--set", f"{MIXING}.datasize=3"],
+            f"{MIXING} key 'datasize' is unknown, did you mean",
+        ),
+    ],
+)
+def test_keys_that_options_contradict_are_refused(options: list[str], reason: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        _rule(*options)
+    assert reason in str(refused.value)
+
+
 def test_quantize_without_data_moves_all(folder: Path) -> None:
     paths = ["--input", str(folder / "float.onnx"), "--output", str(folder / "mixed.onnx")]
     assert quantize.main([*paths, "--config", "BF16_MIXED_MXINT8"]) == 0
@@ -490,7 +547,11 @@ def test_quantize_without_data_moves_all(folder: Path) -> None:
         ("BF16_MIXED_BFP16", ["--sqnr-target", "90"], "the model before anything is moved breaks the target"),
         ("BF16_MIXED_BFP16", ["--include-node", "no*"], "pattern 'no*' matches no layer"),
         ("BF16_MIXED_BFP16", ["--exclude-node", "no*"], "pattern 'no*' matches no layer"),
-        ("BF16_MIXED_BFP16", ["--target-op-type", "MatMul"], "operator type 'MatMul' is that of no layer"),
+        (
+            "BF16_MIXED_BFP16",
+            ["--target-op-type", "MatMul"],
+            "no layer whose formats can be changed has operator type 'MatMul'",
+        ),
         ("BF16_MIXED_BFP16", ["--target-op-type", "Relu"], "target_op_types 'Relu' is unknown"),
         ("BF16_MIXED_BFP16", ["--output-index", "1"], "output 1 is not there, the model has 1"),
         ("BF16", ["--target", "bfp17"], "format 'bfp17' is unknown"),

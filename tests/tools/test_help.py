@@ -14,7 +14,7 @@ from tools import __main__ as listing
 from tools.cli.command_line import purpose_of
 
 COLUMNS, LINES = 100, 60
-"""Of a screen and a half: before the details."""
+"""Of a screen: what ``--help`` prints."""
 
 
 @pytest.fixture(autouse=True)
@@ -22,24 +22,54 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
 
 
-def _beginning(tool: str) -> list[str]:
-    text = parser_of(tool).format_help()
-    assert "\ndetails:\n" in text
-    return text.partition("\ndetails:\n")[0].splitlines()
+def _printed(tool: str, option: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as left:
+        parser_of(tool).parse_args([option])
+    assert left.value.code in (0, None)
+    return capsys.readouterr().out
 
 
 def _commands(tool: str) -> list[str]:
-    text = "\n".join(_beginning(tool)).replace("\\\n", "")
+    text = parser_of(tool).format_short_help().replace("\\\n", "")
     return re.findall(rf"^  (python -m tools\.{tool}.*)$", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("tool", REQUIRED)
-def test_a_screen_and_a_half_comes_before_the_details(tool: str) -> None:
-    lines = _beginning(tool)
+def test_help_fits_a_screen(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = _printed(tool, "--help", capsys)
+    assert text == _printed(tool, "-h", capsys) == parser_of(tool).format_short_help()
+    lines = text.splitlines()
     assert len(lines) <= LINES and max(map(len, lines)) <= COLUMNS
     assert lines[0].startswith(f"usage: python -m tools.{tool}") and lines[0].endswith("[options]")
     assert lines[2] == purpose_of(importlib.import_module(f"tools.{tool}").__doc__)
     assert lines[4] == "usual commands:"
+    assert "\n  --help-all" in text
+
+
+USUAL = {
+    "auto_mixed_precision": "--config --target --sqnr-target --top1-target --strategy --set",
+    "convert_fp32_to_bf16": "--format --exclude-node --min-sqnr",
+    "infer": "--time",
+    "inspect": "--tensors --layers --against",
+    "quantize": "--config --target --set --exclude-node --exclude-op --storage",
+}
+
+
+@pytest.mark.parametrize("tool", REQUIRED)
+def test_help_has_the_options_that_most_people_need(tool: str) -> None:
+    parser = parser_of(tool)
+    text = parser.format_short_help().partition("\noptions:\n")[2]
+    needed = {action.option_strings[0] for action in parser._actions if action.required}
+    for name in needed | {*USUAL.get(tool, "").split()}:
+        assert re.search(rf"^  {name}\b", text, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("tool", REQUIRED)
+def test_help_all_has_more_and_ends_with_the_details(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text, short = _printed(tool, "--help-all", capsys), parser_of(tool).format_short_help()
+    assert text.startswith(short.partition("\n\noptions:")[0])
+    options = re.compile(r"^  (?:-h, )?(--[\w-]+)", re.MULTILINE)
+    assert {*options.findall(short)} < {*options.findall(text)}
 
 
 @pytest.mark.parametrize("tool", REQUIRED)
@@ -67,7 +97,7 @@ def test_every_option_has_a_group_and_words(tool: str) -> None:
     for action in parser._actions:
         assert all(re.search(rf"^  .*{re.escape(name)}\b", text, re.M) for name in action.option_strings)
     titles = [group.title for group in parser._action_groups[2:]]
-    assert titles[0] == "options" and titles[-1] == "other options" and "details" in titles
+    assert titles[0] == "options" and titles[-1] == "other options"
 
 
 def test_the_tools_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

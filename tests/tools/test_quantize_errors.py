@@ -66,7 +66,12 @@ def test_the_scene_itself_is_sound(bench: EvaluationSet) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     (
-        (["A8W9"], "'A8W9' is neither a file nor one of the presets A8W8, A16W8,"),
+        (["A8W9"], "'A8W9' is neither a file nor one of the presets, did you mean 'A8W8'? They are A8W8"),
+        (["a8w8"], "'a8w8' is neither a file nor one of the presets, did you mean 'A8W8'?"),
+        (
+            ["A8W8", "--set", "per_channel=true", "--no-per-channel"],
+            "--no-per-channel and --set per_channel set the same key: give one of them",
+        ),
         (["A8W8", "--set", "percentil=3"], "key 'percentil' is unknown, did you mean 'percentile'?"),
         (["A8W8", "--set", "activation=int9"], "activation: format 'int9' is unknown, did you mean 'int8'?"),
         (["A8W8", "--set", "activation=int4"], "activation is 'int4', but int4 is for weights"),
@@ -76,7 +81,7 @@ def test_the_scene_itself_is_sound(bench: EvaluationSet) -> None:
         (["A8W8", "--set", "=1"], "key '' is unknown"),
         (["A8W8", "--set", 'layers.nothing="mx9"'], "layers entry 'nothing' matches no node name"),
         (["A8W8", "--set", 'layers.Relu="mx9"'], "layers entry 'Relu': no input of Relu can take mx9"),
-        (["A8W8", "--set", 'tensors.nothing="int8"'], "tensors entry 'nothing' is no tensor of the model"),
+        (["A8W8", "--set", 'tensors.nothing="int8"'], "tensors entry 'nothing' is not a tensor of the model"),
         (
             ["A8W8", "--set", 'layers.Gemm="mx10"'],
             "layers entry 'Gemm': activation: format 'mx10' is unknown",

@@ -365,7 +365,6 @@ def test_print_config_with_a_run(bench: EvaluationSet) -> None:
             {"op_types": ("Gemm",), "fold_relu": True},
         ),
         (["--set", 'exclude_nodes=["x"]', "--exclude-node", "y"], {"exclude_nodes": ("x", "y")}),
-        (["--set", "per_channel=true", "--no-per-channel"], {"per_channel": False}),
         (
             ["--set", 'layers.Conv="mx9"', "--set", 'layers.Gemm.weight="int4"'],
             {"layers": {"Conv": "mx9", "Gemm": {"weight": "int4"}}},

@@ -8,7 +8,6 @@ import gc
 import io
 import os
 import re
-import shutil
 import sys
 import textwrap
 import traceback
@@ -16,11 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Generic, TypeVar
 
 from tools.cli import interrupts, streams
-from tools.cli.job_options import Options
-from tools.cli.options import DETAILS, Option, groups_of, options_of
+from tools.cli.job_options import SAMPLES_BRIEF, SAMPLES_HELP, Options
+from tools.cli.options import Option, options_of
+from tools.cli.parser import Parser, name_of
 from transforms.files.runtime_message import is_of_runtime, said_by_runtime
 
 J = TypeVar("J", bound=Options)
@@ -33,53 +33,11 @@ _SOURCES = ("input", "quantized", "baseline_results_folder")
 _LONGEST = 4000
 """Characters of a message: a name in a file may have any number."""
 
-_WIDEST, _NARROW, _HELP_AT = 110, 98, 32
-"""Columns of ``--help``, of commands in it, and the one in which the words on an option begin."""
-
+_NARROW = 98
+"""Columns of commands in ``--help``."""
 
 _COLLECTIONS = 10_000, 20, 50
 """When Python looks for cycles: by its default it spends a fifth of the time on graphs that all live on."""
-
-
-class Parser(argparse.ArgumentParser):
-    """A strict parser with one-line errors, which keeps the ``needs`` of each option."""
-
-    def __init__(self, options: Mapping[str, Option], **settings: Any) -> None:
-        """Take options by the names of their values, and what any parser takes."""
-        super().__init__(**settings, allow_abbrev=False, add_help=False, formatter_class=_Help)
-        self.needs = {name: one.needs for name, one in options.items()}
-        groups = groups_of(options)
-        for title, members in groups.items():
-            if title == next(one for one in groups if one in DETAILS):
-                self.add_argument_group("details", "More options, and what they are about.")
-            group = self.add_argument_group(title)
-            for name, one in members.items():
-                group.add_argument(*one.names, dest=name, **one.settings)
-        group.add_argument("-h", "--help", action="help", help="show this text and leave")
-
-    def error(self, message: str) -> NoReturn:
-        """Leave with one line, as any other error does, and exit code 2; an option goes by its main name."""
-        for action in self._actions:
-            message = message.replace("/".join(action.option_strings), action.option_strings[0])
-        self.exit(2, f"{_name(self)}: error: {message} (see --help)\n")
-
-    def print_help(self, file: Any = None) -> None:
-        """Print the help, which nobody may read: 3.11.2 raises BrokenPipeError then, 3.11.7 does not."""
-        with contextlib.suppress(OSError):
-            super().print_help(file)
-
-
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """Lines as they are written, and most options on a line of their own."""
-
-    def __init__(self, prog: str, **settings: Any) -> None:
-        """Take the width of the terminal as far as it is easy to read."""
-        width = min(shutil.get_terminal_size().columns, _WIDEST) - 2
-        super().__init__(prog, **{"max_help_position": _HELP_AT, "width": width, **settings})
-
-
-def _name(parser: argparse.ArgumentParser) -> str:
-    return parser.prog.removeprefix("python -m ")
 
 
 def make_parser(
@@ -89,22 +47,30 @@ def make_parser(
     commands: str,
     details: str,
     keys: Mapping[str, Option] = MappingProxyType({}),
+    *,
+    brief: str = "",
 ) -> Parser:
     """Return a parser for ``python -m tools.MODULE`` of the options of a job, with ``keys`` of its scheme.
 
     Its help begins with the purpose, from the docstring (``words``) of the module, and the most usual
-    ``commands``, each a line of what comes after the module; ``details`` end it.
+    ``commands``, each a line of what comes after the module; ``brief`` ends the short one, ``details`` the
+    one with all options.
     """
     options, program = options_of(kind, keys), f"python -m tools.{module}"
     required = [f"{one.names[0]} {one.settings['metavar']}" for one in options.values() if one.is_required]
     lines = [_command(f"{program} {command}".rstrip()) for command in commands.splitlines()]
     return Parser(
         options,
+        brief=_paragraphs(brief, SAMPLES_BRIEF if SAMPLES_HELP in details else ""),
         prog=program,
         usage=" ".join([program, *required, "[options]"]),
         description="\n".join([purpose_of(words), "", "usual commands:", *lines]),
-        epilog=details,
+        epilog=_paragraphs(brief, details),
     )
+
+
+def _paragraphs(*texts: str) -> str:
+    return "\n\n".join(text.strip("\n") for text in texts if text)
 
 
 def _command(line: str) -> str:
@@ -255,7 +221,7 @@ def _work(parser: Parser, options: J, work: Callable[[J], int | None]) -> int:
 def _fail(parser: argparse.ArgumentParser, options: Options, message: str) -> int:
     if options.verbose:
         traceback.print_exc()
-    print(f"{_name(parser)}: error: {_shown(message)}", file=sys.stderr)
+    print(f"{name_of(parser)}: error: {_shown(message)}", file=sys.stderr)
     return FAILED
 
 

@@ -34,6 +34,10 @@ images become (pixel - mean) / std, with pixels from 0 to 255, in a batch of one
   --mean 123.675,116.28,103.53 --std 58.395,57.12,57.375      for torchvision's networks
 Size, channels and layout follow from the shape of the model's input if it is fixed."""
 
+SAMPLES_BRIEF = """\
+samples: .npz files with one array per input name; .npy files or images for models with one input.
+--help-all says how images are scaled (--mean, --std, --image-size)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -115,13 +119,14 @@ class DataOptions(Options):
 def opset() -> Any:
     """Return the field ``opset`` of a tool, 0 for whatever the model has or needs."""
     words = "ONNX opset of the result: raised, or lowered as far as no node changes its meaning"
-    return option("--opset N", words, type=whole(13), default=0)
+    return option("--opset N", words, group=OTHER, type=whole(13), default=0)
 
 
 def input_shapes() -> Any:
     """Return the field ``input_shapes`` of a tool: pairs of name and shape."""
     words = "fix the free dimensions of an input; repeatable"
-    return option("--input-shape NAME:1,3,224,224", words, type=input_shape, action="append", default=[])
+    spelled = "--input-shape NAME:1,3,224,224"
+    return option(spelled, words, group=OTHER, type=input_shape, action="append", default=[])
 
 
 def by_name(shapes: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ops
@@ -39,22 +39,38 @@ def config_name(config: str) -> str:
 
 def quantization_scheme(job: SchemeJob) -> Scheme:
     """Return the scheme of ``--config`` with what the command line changes; ValueError naming the key."""
-    scheme = _read(job, job.deployment)
+    scheme = _read(job)
+    assigned = _assigned(job, scheme)
+    single = {key: value for key, value in job.changes.items() if type(value) is not list}
+    _refuse_twice(assigned, single, job, "")
+    scheme = scheme.with_(**assigned)
     lists = {key: (*getattr(scheme, key), *more) for key, more in job.changes.items() if type(more) is list}
     return _fitted(scheme.with_(**{**job.changes, **lists}), job.deployment)
 
 
 def mixing_scheme(job: SchemeJob) -> Scheme:
     """Return the same with changes to the table of automatic mixed precision, which there must be."""
-    scheme, changes = _read(job, job.deployment), dict(job.changes)
+    scheme = _read(job)
+    assigned, changes = _assigned(job, scheme, apart=(MIXING,)), dict(job.changes)
+    tables = assigned.pop(MIXING, {})
     formats = [name for name in changes.get("target", ()) if name != job.deployment]
     changes = {key: value for key, value in {**changes, "target": formats}.items() if value != []}
+    _refuse_twice(tables, changes, job, f"{MIXING}.")
     replaced = set().union(*(old for old, new in _ALTERNATIVES if new & changes.keys()))
     before = scheme.auto_mixed_precision.said if scheme.auto_mixed_precision else {}
     kept = {key: value for key, value in before.items() if key not in replaced}
-    if not kept and not changes:
-        raise ValueError(f"'{job.config}' has no table [auto_mixed_precision]: give --target FORMAT")
-    return _fitted(scheme.with_(auto_mixed_precision={**kept, **changes}), job.deployment)
+    table = {**kept, **tables, **changes}
+    if not table:
+        raise ValueError(f"'{job.config}' has no table [{MIXING}]: give --target FORMAT")
+    return _fitted(scheme.with_(**assigned, **{MIXING: table}), job.deployment)
+
+
+def _refuse_twice(
+    assigned: Mapping[str, Any], changes: Mapping[str, Any], job: SchemeJob, table: str
+) -> None:
+    """Raise ValueError for a key that has a value by ``--set`` and another by its own option."""
+    for key in sorted(assigned.keys() & changes.keys()):
+        raise ValueError(f"{job.given[key]} and --set {table}{key} set the same key: give one of them")
 
 
 def _fitted(scheme: Scheme, deployment: str) -> Scheme:
@@ -67,11 +83,21 @@ def _fitted(scheme: Scheme, deployment: str) -> Scheme:
     return fitted
 
 
-def parse_assignment(assignment: str, scheme: Scheme) -> dict[str, Any]:
-    """Return the one key and value of ``KEY=VALUE``.
+def _assigned(job: SchemeJob, scheme: Scheme, *, apart: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the values that ``--set`` gives, all together: a key may be legal only with a later one.
 
-    A value that is not TOML is taken as a string, and ``TABLE.KEY=VALUE`` adds to the table of the scheme.
+    ``TABLE.KEY=VALUE`` adds to the table of the scheme; to nothing, if the table stands ``apart``.
     """
+    values: dict[str, Any] = {}
+    for assignment in job.assignments:
+        for name, given in _parse_assignment(assignment).items():
+            before = values.get(name, None if name in apart else getattr(scheme, name, None))
+            values[name] = _added(before, given)
+    return values
+
+
+def _parse_assignment(assignment: str) -> dict[str, Any]:
+    """Return the one key and value of ``KEY=VALUE``; a value that is not TOML is taken as a string."""
     key, equals, value = assignment.partition("=")
     if not equals:
         raise ValueError(f"--set '{assignment}' is not KEY=VALUE")
@@ -82,7 +108,7 @@ def parse_assignment(assignment: str, scheme: Scheme) -> dict[str, Any]:
         values = {name: value.strip()}
         for table in reversed(tables):
             values = {table: values}
-    return {name: _added(getattr(scheme, name, None), given) for name, given in values.items()}
+    return values
 
 
 def _added(before: Any, given: Any) -> Any:
@@ -110,10 +136,9 @@ def check_effect(scheme: Scheme, job: SchemeJob, needs: Mapping[str, Need] | Non
             raise ValueError(f"{words} goes with {_OF_WORK[name].words}")
 
 
-def _read(job: SchemeJob, deployment: str) -> Scheme:
-    scheme = scheme_of(target(deployment)) if deployment and not job.config else read_scheme(job.config)
-    for assignment in job.assignments:
-        scheme = scheme.with_(**parse_assignment(assignment, scheme))
+def _read(job: SchemeJob) -> Scheme:
+    by_target = job.deployment and not job.config
+    scheme = scheme_of(target(job.deployment)) if by_target else read_scheme(job.config)
     if job.opset:
         scheme = scheme.with_(opset=job.opset)
     if job.input_shapes:

@@ -89,19 +89,23 @@ _COMMANDS = """\
 --input m.onnx --output b.onnx --format bf16
 --input m.onnx --output b.onnx --data samples --min-sqnr 40"""
 
-_DETAILS = f"""\
+_BRIEF = """\
 formats:
-  with_cast      (default) Casts to bfloat16 and back on every float tensor between two nodes, on inputs and
-                 outputs; weights stored as bfloat16. Standard ONNX: runs on any ONNX Runtime CPU build.
-  bf16           every node computes in bfloat16 as far as its operator's schema allows, the rest in float
-                 between Casts. For runtimes with BF16 arithmetic; ONNX Runtime's CPU provider has none, its
-                 CUDA provider for some operators: --target ort-cuda leaves the others in float.
-                 Raises the model to opset 22, the first in which Conv, pooling and recurrent operators take
-                 bfloat16.
-  simulate_bf16  weights rounded to bfloat16 but stored as float32, one Cast pair per input, nothing else.
-  customqdq      ExtendedQuantizeLinear/ExtendedDequantizeLinear pairs where with_cast has Casts, with
-                 the same numbers. Needs this package's operator library (ops.register_custom_ops).
+  with_cast      (default) Casts to bfloat16 and back on every float tensor between two nodes, on
+                 inputs and outputs; weights stored as bfloat16. Standard ONNX: runs on any ONNX
+                 Runtime CPU build.
+  bf16           every node computes in bfloat16 as far as its operator's schema allows, the rest in
+                 float between Casts. For runtimes with BF16 arithmetic: ONNX Runtime's CPU provider
+                 has none, its CUDA provider some (--target ort-cuda leaves the others in float).
+                 Raises the model to opset 22, the first in which Conv, pooling and recurrent
+                 operators take bfloat16.
+  simulate_bf16  weights rounded to bfloat16 but stored as float32, one Cast pair per input, nothing
+                 else.
+  customqdq      ExtendedQuantizeLinear/ExtendedDequantizeLinear pairs where with_cast has Casts,
+                 with the same numbers. Needs this package's operator library
+                 (ops.register_custom_ops)."""
 
+_DETAILS = f"""\
 Before that the graph is optimized (constants and BatchNorm folded, MatMuls on one input merged, decomposed
 LayerNorm and GELU fused so that they keep float32 inside), and weights beyond the range of BF16 saturate at
 +-3.38953139e38; infinities stay where the model tells them from large numbers: before IsNaN, IsInf,
@@ -132,5 +136,5 @@ def _work(module: str, source: str, job: Bf16Job) -> None:
 
 def command(module: str, words: str | None) -> command_line.Command[Bf16Job]:
     """Return the command line of the tool."""
-    parser = command_line.make_parser(module, Bf16Job, words, _COMMANDS, _DETAILS)
+    parser = command_line.make_parser(module, Bf16Job, words, _COMMANDS, _DETAILS, brief=_BRIEF)
     return command_line.Command(parser, Bf16Job)

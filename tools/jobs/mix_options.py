@@ -39,7 +39,6 @@ class MixJob(SchemeJob):
     labels: Path | None = option(
         "--labels FILE.npy",
         "class numbers of all rows, for --top1-target",
-        group="targets",
         needs=(_MODEL, DATA),
         type=Path,
     )
@@ -69,7 +68,7 @@ class MixJob(SchemeJob):
 
 
 KEYS: Mapping[str, Option] = {
-    "target": _format(
+    "target": declare(
         "--target FORMAT|NAME",
         "format that layers may get, such as bfp16 or int8/int4 (activation/weight); or the runtime that the "
         f"model is made for: {', '.join(TARGETS)}; repeatable",
@@ -79,15 +78,15 @@ KEYS: Mapping[str, Option] = {
     "weight_target": _format("--weight-target FORMAT", "the same, for the weight only"),
     "target_op_types": _format("--target-op-type OP", "only layers of these operators", nargs="+"),
     "include_nodes": _format("--include-node GLOB", "layers to include by name; repeatable", action="append"),
-    "exclude_nodes": _format("--exclude-node GLOB", "layers to exclude by name; repeatable", action="append"),
+    "exclude_nodes": declare("--exclude-node GLOB", "layers to exclude by name; repeatable", action="append"),
     "l2_target": _target(
         "--l2-target X", "mean over samples of the L2 norm of the outputs' error, at most", type=number(0)
     ),
-    "sqnr_target": _target("--sqnr-target X", "SQNR of the outputs in dB, at least", type=number()),
-    "sqnr_drop_target": _target(
+    "sqnr_target": declare("--sqnr-target X", "SQNR of the outputs in dB, at least", type=number()),
+    "sqnr_drop_target": declare(
         "--sqnr-drop-target X", "dB by which SQNR may be below the baseline", type=number(0)
     ),
-    "top1_target": _target(
+    "top1_target": declare(
         "--top1-target X", "share of rows that may become wrong, such as 0.01", type=number(0, 1)
     ),
     "evaluate_target": _target(
@@ -95,7 +94,7 @@ KEYS: Mapping[str, Option] = {
         "largest loss of the function of --evaluate against the float model",
         type=number(0),
     ),
-    "bits_target": _target(
+    "bits_target": declare(
         "--bits-target X",
         "bits per weight, the mean of all, for --strategy budget",
         needs=(_MODEL,),
@@ -110,7 +109,7 @@ KEYS: Mapping[str, Option] = {
     "evaluate": _target(
         "--evaluate FILE.py:FUNCTION", "function of the outputs of all samples; higher is better"
     ),
-    "strategy": _search(
+    "strategy": declare(
         "--strategy",
         "how formats are searched, see below (default: speed)",
         needs=(_MODEL,),

@@ -19,7 +19,7 @@ from tools.cli.job_options import (
 )
 from tools.cli.needs import Need
 from tools.cli.option_values import whole
-from tools.cli.options import OTHER, Option, declare, option
+from tools.cli.options import SAMPLES, Option, declare, option
 from tools.cli.worker_options import dask, jobs
 from tools.jobs.finetune_options import FULL_RANGE
 
@@ -45,6 +45,7 @@ class QuantizeJob(SchemeJob):
     random_data: int | None = option(
         "--random-data N",
         "measure ranges on N random samples: for experiments, the result is not accurate",
+        group=SAMPLES,
         type=whole(),
     )
     provider: str = provider(_ANY_DATA)
@@ -59,11 +60,12 @@ class QuantizeJob(SchemeJob):
     fast: bool = option(
         "--fast",
         "choose nothing by the outputs of the model, and do not measure them: what is 'auto' follows rules",
-        group="scheme",
         needs=(_DECIDING,),
     )
     matmul_nbits: bool = option(
-        "--matmul-nbits", "write products with integers in blocks as ONNX Runtime's MatMulNBits"
+        "--matmul-nbits",
+        "write products with integers in blocks as ONNX Runtime's MatMulNBits",
+        group="scheme",
     )
     ranges: Path | None = option(
         "--ranges FILE",
@@ -80,7 +82,7 @@ class QuantizeJob(SchemeJob):
         type=Path,
     )
     print_config: bool = option(
-        "--print-config", "print the full scheme in use as TOML; without --input, only that", group=OTHER
+        "--print-config", "print the full scheme in use as TOML; without --input, only that"
     )
 
     @property
@@ -110,8 +112,10 @@ KEYS: Mapping[str, Option] = {
         choices=FULL_RANGE,
         needs=(_COMPARED,),
     ),
-    "exclude_nodes": _key("--exclude-node GLOB", "keep nodes in float by name; repeatable", action="append"),
-    "exclude_op_types": _key(
+    "exclude_nodes": declare(
+        "--exclude-node GLOB", "keep nodes in float by name; repeatable", action="append"
+    ),
+    "exclude_op_types": declare(
         "--exclude-op OP", "keep an operator type in float; repeatable", action="append"
     ),
     "keep_weight_nodes": _key(

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.formats import Format
+from ops.legal_names import refuse_unknown
 from transforms.calibrate.entropy_range import clip_by_entropy
 from transforms.calibrate.extrapolated_range import Seen, extrapolate
 from transforms.calibrate.mse_range import clip_by_error, clip_to_power
@@ -50,8 +51,7 @@ class CalibrationOptions:
 
     def __post_init__(self) -> None:
         for method in (self.method, *self.tensors.values()):
-            if method not in METHODS:
-                raise ValueError(f"calibration method '{method}' is unknown, legal are {', '.join(METHODS)}")
+            refuse_unknown(method, METHODS, "calibration method")
         if not 0 < self.percentile <= 100:
             raise ValueError(f"percentile {self.percentile} is not above 0 and at most 100")
         if not 0 < self.averaging_constant <= 1:

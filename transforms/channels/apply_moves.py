@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import onnx_graphsurgeon as gs
 
+from ops.legal_names import did_you_mean
 from transforms.channels.move_outliers import move_outliers
 from transforms.channels.scale_channels import scale_channels
 from transforms.graph.selection import Exclusion
@@ -28,5 +29,8 @@ def apply_moves(
         elif not move.rotated and scale_channels(graph, {name: move}, exclude=exclude):
             found["scaled"] += 1
         else:
-            raise ValueError(f"outliers entry '{name}' is no tensor that layers multiply with a matrix")
+            near = did_you_mean(name, (str(other) for other in graph.tensors() if other != name))
+            raise ValueError(
+                f"outliers entry '{name}' is not a tensor that layers multiply with a matrix{near}"
+            )
     return found

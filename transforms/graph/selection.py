@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 import onnx_graphsurgeon as gs
 
+from ops.legal_names import did_you_mean
 from transforms.graph import walk
 
 _LONGEST = 2000  # characters of a pattern
@@ -98,13 +99,17 @@ def select(graph: gs.Graph, *, names: Sequence[str] = (), op_types: Sequence[str
     for pattern in names:
         found = [node for node in everything if matches(label_of(node), pattern)]
         if not found:
-            raise ValueError(f"no node name matches '{pattern}'")
+            names_here = map(label_of, everything)
+            raise ValueError(f"no node name matches '{pattern}'{did_you_mean(pattern, names_here)}")
         chosen += found
     for op_type in op_types:
         found = [node for node in everything if node.op == op_type]
         if not found:
-            present = ", ".join(sorted({node.op for node in everything}))
-            raise ValueError(f"no node has operator type '{op_type}'; the model has {present}")
+            present = sorted({str(node.op) for node in everything})
+            near = did_you_mean(op_type, present)
+            raise ValueError(
+                f"no node has operator type '{op_type}'{near}; the model has {', '.join(present)}"
+            )
         chosen += found
     return Selection(graph, with_bodies(chosen))
 

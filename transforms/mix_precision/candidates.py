@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ops.legal_names import did_you_mean
 from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product
 from transforms.graph.number_shapes import NumberShapes
 from transforms.graph.selection import label_of, matches
@@ -79,12 +80,14 @@ def find_candidates(
     }
     for op in op_types:
         if not any(op in operators(node) for nodes in found.values() for node in nodes):
-            raise ValueError(f"operator type '{op}' is that of no layer whose formats can be changed")
+            near = did_you_mean(op, sorted({one for nodes in found.values() for one in operators(nodes[0])}))
+            raise ValueError(f"no layer whose formats can be changed has operator type '{op}'{near}")
     if op_types:
         found = {name: nodes for name, nodes in found.items() if operators(nodes[0]) & {*op_types}}
     for pattern in (*include, *exclude):
         if not any(matches(name, pattern) for name in found):
-            raise ValueError(f"pattern '{pattern}' matches no layer whose formats can be changed")
+            near = did_you_mean(pattern, found)
+            raise ValueError(f"pattern '{pattern}' matches no layer whose formats can be changed{near}")
     chosen = {
         name: nodes
         for name, nodes in found.items()

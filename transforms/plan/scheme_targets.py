@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
+from ops.legal_names import did_you_mean
 from transforms.graph import walk
 from transforms.graph.selection import NodeSet, Selection, label_of, matches, select, with_bodies
 from transforms.plan.tensor_grids import FixedGrids
@@ -64,8 +65,10 @@ class SchemeTargets:
         tensor is gone.
         """
         for op_type in self._scheme.op_types:
-            if op_type not in self._operators | _operators(graph):
-                raise ValueError(f"op_types entry '{op_type}' matches no operator type")
+            present = self._operators | _operators(graph)
+            if op_type not in present:
+                near = did_you_mean(op_type, sorted(present))
+                raise ValueError(f"op_types entry '{op_type}' matches no operator type{near}")
         rules = tuple(
             (pattern, self._resolve_rule(graph, pattern), rule)
             for pattern, rule in self._scheme.layers.items()
@@ -82,7 +85,9 @@ class SchemeTargets:
         found = before.resolve_in(graph) | _matching(graph, pattern)
         if not len(found):
             if not before.operators:
-                raise ValueError(f"layers entry '{pattern}' matches no node name and no operator type")
+                labels = [label_of(node) for node in walk.nodes(graph)]
+                near = did_you_mean(pattern, [*labels, *sorted(_operators(graph))])
+                raise ValueError(f"layers entry '{pattern}' matches no node name and no operator type{near}")
             raise ValueError(f"layers entry '{pattern}': the node {_FOLDED}")
         return found
 
@@ -94,7 +99,8 @@ class SchemeTargets:
         if found:
             return found
         if not places:
-            raise ValueError(f"tensors entry '{name}' is no tensor of the model")
+            near = did_you_mean(name, (str(tensor.name) for tensor in _tensors(graph)))
+            raise ValueError(f"tensors entry '{name}' is not a tensor of the model{near}")
         raise ValueError(f"tensors entry '{name}': the tensor {_FOLDED}")
 
 

@@ -19,6 +19,7 @@ from types import MappingProxyType, ModuleType
 import numpy as np
 import onnxruntime as ort
 
+from ops.legal_names import refuse_unknown
 from transforms.model.model_error import ModelError
 from transforms.model.quiet_settings import SILENT
 
@@ -89,8 +90,7 @@ def provider(device: str) -> str:
 
 
 def _check(device: str) -> None:
-    if device not in DEVICES:
-        raise ValueError(f"device '{device}' is unknown, legal are {', '.join(DEVICES)}")
+    refuse_unknown(device, DEVICES, "device")
 
 
 def has_vnni(info: Path = _INFO) -> bool | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ops.formats import FORMATS, Format
-from ops.legal_names import refuse_unknown
+from ops.legal_names import did_you_mean, refuse_unknown
 from ops.registration import DOMAIN
 from transforms.scheme.custom_formats import make_format
 from transforms.scheme.finetune_rule import FinetuneRule
@@ -147,7 +147,8 @@ class Scheme:
         for tensor, method in self.calibrate_tensors.items():
             if method not in METHODS:
                 legal = ", ".join(map(repr, METHODS))
-                raise ValueError(f"calibrate_tensors entry '{tensor}' is {method!r}, legal are {legal}")
+                near = did_you_mean(str(method), METHODS) or ","
+                raise ValueError(f"calibrate_tensors entry '{tensor}' is {method!r}{near} legal are {legal}")
         self._check_mixing()
         for part, place, chosen in self._choices():
             self._check_format(part, place, chosen)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ops.formats import Format
+from ops.legal_names import did_you_mean
 from ops.registration import AMD_DOMAIN, DOMAIN
 
 METHODS = ("MinMax", "Entropy", "Percentile", "MSE", "Extrapolated", "Wide")
@@ -68,7 +69,8 @@ def checked_value(key: str, kind: str, value: object) -> Any:
     if converted is None:
         raise ValueError(f"{key} is {value!r}, it must be {legal}")
     if key in _LEGAL and value not in _LEGAL[key] and not isinstance(converted, tuple):
-        raise ValueError(f"{key} is {value!r}, legal are {', '.join(map(repr, _LEGAL[key]))}")
+        near = did_you_mean(str(value), (one for one in _LEGAL[key] if isinstance(one, str))) or ","
+        raise ValueError(f"{key} is {value!r}{near} legal are {', '.join(map(repr, _LEGAL[key]))}")
     if key == "opset" and converted not in (0, *_OPSETS):
         raise ValueError(f"opset is {value}, legal are {_OPSETS[0]} to {_OPSETS[-1]}, and 0 for any")
     if key in _ABOVE_UP_TO:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ops.legal_names import refuse_unknown
+from ops.legal_names import did_you_mean, refuse_unknown
 from transforms.files.named_file import in_words, read_toml
 from transforms.scheme.presets import PRESETS
 from transforms.scheme.scheme import Scheme, check_keys
@@ -28,7 +28,11 @@ def read_scheme(source: str | Path) -> Scheme:
         return preset(str(source))
     path = Path(source)
     if not path.is_file():
-        raise ValueError(f"'{source}' is neither a file nor one of the presets {', '.join(PRESETS)}")
+        near = did_you_mean(str(source), PRESETS)
+        words = f"'{source}' is neither a file nor one of the presets"
+        raise ValueError(
+            f"{words}{near} They are {', '.join(PRESETS)}" if near else f"{words} {', '.join(PRESETS)}"
+        )
     try:
         return scheme_from_keys(read_toml(path))
     except Exception as error:  # numbers beyond any float, tables too deep to show

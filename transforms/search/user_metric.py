@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ops.legal_names import did_you_mean
 from transforms.search.output_metrics import Outputs
 
 UserMetric = Callable[[Sequence[Outputs]], float]
@@ -74,7 +75,8 @@ def _function(module: ModuleType, name: str, place: str) -> Callable[[list[dict[
     if not callable(function):
         found = sorted(key for key, value in vars(module).items() if callable(value) and key[0] != "_")
         raise ValueError(
-            f"evaluate '{place}': there is no function '{name}', the file has {', '.join(found) or 'none'}"
+            f"evaluate '{place}': there is no function '{name}'{did_you_mean(name, found) or ','}"
+            f" the file has {', '.join(found) or 'none'}"
         )
     return function
 

@@ -1,0 +1,104 @@
+"""A strict parser: one-line errors, ``--help`` that fits a screen, and ``--help-all`` with every option."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import textwrap
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from ops.legal_names import did_you_mean
+from tools.cli.options import USUAL, Option, groups_of
+
+_WIDEST, _HELP_AT = 110, 32
+"""Columns of ``--help``, and the one in which the words on an option begin."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A strict parser with one-line errors, which keeps the ``needs`` of each option."""
+
+    def __init__(self, options: Mapping[str, Option], *, brief: str = "", **settings: Any) -> None:
+        """Take options by the names of their values, and what any parser takes.
+
+        ``brief``: what ends ``--help``, the short one.
+        """
+        super().__init__(**settings, allow_abbrev=False, add_help=False, formatter_class=_Help)
+        self.needs = {name: one.needs for name, one in options.items()}
+        self.brief = brief
+        for title, members in groups_of(options).items():
+            group = self.add_argument_group(title)
+            for name, one in members.items():
+                group.add_argument(*one.names, dest=name, **one.settings)
+        group.add_argument("-h", "--help", action=_ShortHelp, help="show the usual options and exit")
+        group.add_argument("--help-all", action="help", help="show all options, with details, and exit")
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with one line, as any other error does, and exit code 2; an option goes by its main name."""
+        for action in self._actions:
+            message = message.replace("/".join(action.option_strings), action.option_strings[0])
+        self.exit(2, f"{name_of(self)}: error: {message}{self._meant(message)} (see --help)\n")
+
+    def _meant(self, message: str) -> str:
+        """Return the option or the value that was probably meant by an unknown one, in words."""
+        label, unknown, words = message.partition("unrecognized arguments: ")
+        if unknown:
+            name = words.split()[0].partition("=")[0]
+            legal = [option for action in self._actions for option in action.option_strings]
+            return did_you_mean(name, legal) if name.startswith("--") else ""
+        value = message.partition("invalid choice: '")[2].partition("'")[0]
+        option = label.removeprefix("argument ").partition(":")[0]
+        chosen = [action.choices for action in self._actions if option in action.option_strings]
+        return did_you_mean(value, map(str, chosen[0])) if value and chosen and chosen[0] else ""
+
+    def format_short_help(self) -> str:
+        """Return what ``--help`` prints: the purpose, usual commands and the most usual options."""
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        (usual,) = [group for group in self._action_groups if group.title == USUAL and group._group_actions]
+        formatter.start_section(USUAL)
+        formatter.add_arguments(usual._group_actions)
+        formatter.add_arguments(action for action in self._actions if "--help-all" in action.option_strings)
+        formatter.end_section()
+        formatter.add_text(self.brief)
+        return formatter.format_help()
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help, which nobody may read: 3.11.2 raises BrokenPipeError then, 3.11.7 does not."""
+        with contextlib.suppress(OSError):
+            super().print_help(file)
+
+
+class _ShortHelp(argparse.Action):
+    """``--help``: print the short help and leave."""
+
+    def __init__(self, option_strings: list[str], **settings: Any) -> None:
+        """Take what any action takes: the option has no value."""
+        super().__init__(option_strings, **{**settings, "dest": "help", "nargs": 0})
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        """Print and leave."""
+        assert isinstance(parser, Parser)
+        with contextlib.suppress(OSError):
+            print(parser.format_short_help(), end="")
+        parser.exit()
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Lines as they are written, and most options on a line of their own."""
+
+    def __init__(self, prog: str, **settings: Any) -> None:
+        """Take the width of the terminal as far as it is easy to read."""
+        width = min(shutil.get_terminal_size().columns, _WIDEST) - 2
+        super().__init__(prog, **{"max_help_position": _HELP_AT, "width": width, **settings})
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """Return words in lines; a name with hyphens stays in one."""
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+
+def name_of(parser: argparse.ArgumentParser) -> str:
+    """Return the name of a tool as errors give it."""
+    return parser.prog.removeprefix("python -m ")
