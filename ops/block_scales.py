@@ -1,8 +1,8 @@
 """Scales and zero points of blocks of few bits, chosen by the blocks' own numbers.
 
-In 4 bits a step is a large part of a block's range, and all numbers of the block decide what a scale is worth.
-The error of a block is the sum of importance * (x - its rounding)^2. Without an importance, that of x is |x|:
-large numbers count more, since outputs are mostly made of them.
+In 4 bits a step is a large part of a block's range, and all of its numbers decide what a scale is worth. The
+error of a block is the sum of importance * (x - its rounding)^2. Without an importance, that of x is |x| plus
+the root of the block's mean square: large numbers count more, since outputs are mostly made of them.
 
 Signed integers reach one step further below zero, -8 to 7: a scale is negative where the number of largest
 magnitude is positive, so that this number has the further end. For given integers the scale of least error
@@ -60,7 +60,10 @@ def signed_block_scales(
         low, high = finite_range(part, 0)
         largest = np.where(high > -low, high, low)
         scale = np.where(largest == 0, np.float32(1), largest / reach)
-        found = np.concatenate([SIGNED_STEPS[:, None] * scale, -(-reach / (-reach - 1)) * scale[None]])
+        turned = scale[None] * (
+            reach / -(reach + 1)
+        )  # the other end, of which the largest number is just in reach
+        found = _storable(np.concatenate([SIGNED_STEPS[:, None] * scale, turned]))
         return found, np.zeros(found.shape)
 
     return _search(rows, fmt, importance, candidates)[0]
@@ -80,13 +83,13 @@ def range_block_parameters(
     def candidates(part: Float32Array) -> tuple[Float32Array, Float64Array]:
         low, high = (end.astype(np.float64) for end in finite_range(part, 0))
         scale = np.where(high > low, (high - low) / steps, 1)
-        tried = (RANGE_STEPS[:, None] * scale).astype(np.float32)
+        tried = _storable(RANGE_STEPS[:, None] * scale)
         nearest = middle - (low + high) / 2 / tried
         zeros = [np.clip(np.rint(nearest + offset), fmt.lowest, fmt.highest) for offset in _OFFSETS]
         return np.tile(tried, (len(_OFFSETS), 1)), np.concatenate(zeros)
 
     scale, zero_point = _search(rows, fmt, importance, candidates)
-    return scale, np.where((rows == 0).all(1), 0, zero_point).astype(fmt.dtype)
+    return scale, zero_point.astype(fmt.dtype)
 
 
 def _search(
@@ -101,23 +104,26 @@ def _search(
         part = np.where(np.isfinite(part), part, np.float32(0))
         counts = _own_importance(part) if importance is None else np.asarray(importance[own], np.float32)
         tried, zeros = candidates(part)
-        tried = short_scales(_normal(tried))
         errors = squared_errors(part[None], tried, zeros, fmt, counts[None])
         best = errors.argmin(0), np.arange(len(part))
-        scale[own] = _fitted(part, counts, tried[best], zeros[best], errors[best], fmt)
-        zero_point[own] = zeros[best]
+        fitted = _fitted(part, counts, tried[best], zeros[best], errors[best], fmt)
+        is_zero = ~part.any(1)
+        scale[own], zero_point[own] = np.where(is_zero, 1, fitted), np.where(is_zero, 0, zeros[best])
     return scale, zero_point
 
 
 def _own_importance(rows: Float32Array) -> Float32Array:
-    """Return the magnitudes of numbers, as shares of the largest in their row."""
+    """Return magnitudes of numbers and the root mean square of their row, as shares of its largest number."""
     size = np.abs(rows)
     largest = size.max(1, keepdims=True, initial=0)
-    return np.asarray(size / np.where(largest > 0, largest, 1), np.float32)
+    size /= np.where(largest > 0, largest, 1)
+    return size + np.sqrt(np.square(size).mean(1, keepdims=True, dtype=np.float32))
 
 
-def _normal(scale: Float32Array) -> Float32Array:
-    return np.copysign(np.maximum(np.abs(scale), np.finfo(np.float32).tiny), scale)
+def _storable(scale: NDArray[np.floating]) -> Float32Array:
+    """Return short scales that are not subnormal."""
+    found = np.asarray(scale, np.float32)
+    return short_scales(np.copysign(np.maximum(np.abs(found), np.finfo(np.float32).tiny), found))
 
 
 def _fitted(
@@ -136,7 +142,7 @@ def _fitted(
         squares = np.einsum("bn,bn->b", weighed, steps, dtype=np.float64)
         products = np.einsum("bn,bn->b", weighed, rows, dtype=np.float64)
         fitted = np.where(squares > 0, products / np.where(squares > 0, squares, 1), scale)
-        tried = short_scales(_normal(np.where(fitted == 0, scale, fitted).astype(np.float32)))
+        tried = _storable(np.where(fitted == 0, scale, fitted))
         error = squared_errors(rows[None], tried[None], zeros[None], fmt, counts[None])[0]
         is_better = error < least
         scale, least = np.where(is_better, tried, scale), np.where(is_better, error, least)
