@@ -51,6 +51,14 @@ def dequantize_blocks(q: Integers, parameters: QParams, axis: int, block: int) -
     return _from_rows(dequantize(block_rows(q, axis, block), scale, zero_point, 0), q.shape, axis, block)
 
 
+def pack_numbers(numbers: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Return numbers of 8 or 4 bits as bytes, two of 4 bits in a row in one, the first in the low half."""
+    if bits == 8:
+        return np.ascontiguousarray(numbers)
+    even = np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, numbers.shape[-1] % 2)])
+    return np.bitwise_or(even[..., 0::2], even[..., 1::2] * np.uint8(16), dtype=np.uint8)
+
+
 def block_parameters(
     w: NDArray[np.floating],
     fmt: Format,

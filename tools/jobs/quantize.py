@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 
 import onnx_graphsurgeon as gs
 
 from tools.cli.executors import open_workers
 from tools.cli.needs import Need
 from tools.cli.progress import Phases
-from tools.cli.scheme_options import BLOCKS, CALIBRATION, check_effect, quantization_scheme
+from tools.cli.scheme_options import (
+    BLOCKS,
+    CALIBRATION,
+    WEIGHTS_ALONE,
+    check_effect,
+    quantization_scheme,
+)
 from tools.cli.user_code import check_code
 from tools.jobs import ranges
 from tools.jobs.load import load_model
@@ -32,6 +39,7 @@ from transforms.run.feeds import random_feeds
 from transforms.run.workers import Workers
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
+from transforms.store_embeddings import store_embeddings, tie_embeddings
 from transforms.write_matmul_nbits import write_matmul_nbits
 
 _SHARED = Need(
@@ -57,7 +65,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> bool:
         print(scheme.to_toml(), end="")
     if not job.input:
         return True
-    of_tool = {"matmul_nbits": BLOCKS}
+    of_tool = {"matmul_nbits": BLOCKS, "embeddings": WEIGHTS_ALONE}
     check_effect(asked, job, {**dict.fromkeys(("jobs", "dask"), _SHARED), **of_tool})
     check_code(scheme, job)
     external = job.save_as_external_data
@@ -69,6 +77,8 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> bool:
     phases = phases_of(scheme, has_data=has_data, compares=measures)
     with phases("loading"):
         graph = load_model(job.input, scheme)
+        if job.embeddings:
+            tie_embeddings(graph)
     measures = measures and _may_run(graph, scheme)
     data = _data(graph, job, workers)
     made = _make(graph, scheme, data, phases, fixed, job, keep_float=measures)
@@ -91,7 +101,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> bool:
         job,
         phases,
         workers,
-        _write_nbits if job.matmul_nbits else None,
+        partial(_write_for_runtime, job) if job.matmul_nbits or job.embeddings else None,
         judged=judged,
         beside=ranges.writing(job, grids),
     )
@@ -127,8 +137,21 @@ def _make(
     )
 
 
-def _write_nbits(graph: gs.Graph) -> None:
-    count = write_matmul_nbits(graph)
+def _write_for_runtime(job: QuantizeJob, graph: gs.Graph) -> None:
+    """Write what has operators of ONNX Runtime as these, and say so."""
+    if job.matmul_nbits:
+        _write_nbits(graph, job.accuracy_level)
+    if job.embeddings:
+        count = store_embeddings(graph, job.embeddings, accuracy_level=job.accuracy_level)
+        if not count:
+            raise ValueError(
+                f"--embeddings {job.embeddings}: '{job.input}' has no embedding that can be stored so"
+            )
+        print(f"Stored in {job.embeddings}: {counted(count, 'embedding')}")
+
+
+def _write_nbits(graph: gs.Graph, accuracy_level: int) -> None:
+    count = write_matmul_nbits(graph, accuracy_level=accuracy_level)
     left = sum(node.op == "DequantizeLinear" and "block_size" in node.attrs for node in walk.nodes(graph))
     others = f", {counted(left, 'weight')} in blocks with DequantizeLinear" if left else ""
     print(f"Written as MatMulNBits: {counted(count, 'product')}{others}")
