@@ -20,32 +20,39 @@ from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.embeddings import heads, is_lookup, tables
 from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, Insertions, Replacements, take_over
+from transforms.graph.selection import Exclusion, NodeSet, resolve
 from transforms.plan.write_roundings import import_domains
 from transforms.write_matmul_nbits import matmul_nbits, stored_scales
 
 log = logging.getLogger(__name__)
 
+OPERATOR = "GatherBlockQuantized"
 _BLOCKS = {8: (128, 64, 32, 16), 4: (32, 16)}
 """Sizes of blocks by bits, the best first: a row has to be made of whole blocks."""
 
 _ROWS = 1 << 12  # that are compared or quantized together
 
 
-def store_embeddings(graph: gs.Graph, dtype: str = "int8", *, accuracy_level: int = 1) -> int:
+def store_embeddings(
+    graph: gs.Graph, dtype: str = "int8", *, accuracy_level: int = 1, exclude: Exclusion = None
+) -> int:
     """Store each embedding of a model in int8 or int4; return how many tables.
 
     An embedding is a constant matrix whose rows a Gather reads: the largest of the model, and those that a
     MatMul multiplies by, transposed. ``accuracy_level`` is that of these MatMulNBits. Does nothing for a
-    table that other nodes read, that is an output of a graph, or with rows that 16 does not divide.
+    table that other nodes read, or one of ``exclude``, that is an output of a graph, or with rows that 16
+    does not divide; and for a model that has such an operator already.
 
     Raises ValueError for another ``dtype``.
     """
     if dtype not in ("int8", "int4"):
         raise ValueError(f"embeddings cannot be stored in '{dtype}', legal are int8, int4")
     bits, names, changed = int(FORMATS[dtype].bits), walk.Names(graph), 0
-    outputs = walk.outputs(graph)
+    if any(node.op == OPERATOR for node in walk.nodes(graph)):
+        return 0
+    outputs, kept = walk.outputs(graph), resolve(exclude, graph)
     for table in tables(graph):
-        reason = _why_not(table, bits, outputs)
+        reason = _why_not(table, bits, outputs, kept)
         if reason:
             log.debug("embedding '%s' stays: %s", table.name, reason)
             continue
@@ -98,16 +105,18 @@ def _is_transposed(table: NDArray[np.generic], weight: NDArray[np.generic]) -> b
     return all(np.array_equal(table[part], weight[:, part].T) for part in parts)
 
 
-def _why_not(table: gs.Constant, bits: int, outputs: set[int]) -> str:
+def _why_not(table: gs.Constant, bits: int, outputs: set[int], kept: NodeSet) -> str:
     """Return why a table cannot be stored in few bits, empty if it can."""
     if id(table) in outputs:
         return "it is an output"
     if _block(table, bits) is None:
         return f"its rows of {table.shape[1]} numbers have no blocks of 16"
     for node in table.outputs:
+        products = heads(node)
+        if left := [user for user in (node, *products) if user in kept]:
+            return f"'{left[0].name}' is excluded"
         if is_lookup(node, table):
             continue
-        products = heads(node)
         if not products:
             return f"'{node.name}', a {node.op}, reads it"
         if any(id(tensor) in outputs for tensor in node.outputs):
@@ -153,7 +162,7 @@ def _store(graph: gs.Graph, table: gs.Constant, dtype: str, names: walk.Names, l
 def _lookup(node: gs.Node, data: gs.Constant, scales: gs.Tensor, bits: int, block: int) -> gs.Node:
     attrs = {"bits": bits, "block_size": block, "gather_axis": 0, "quantize_axis": 1}
     inputs = [data, node.inputs[1], scales]
-    return gs.Node("GatherBlockQuantized", node.name, attrs, inputs, [], RUNTIME_DOMAIN)
+    return gs.Node(OPERATOR, node.name, attrs, inputs, [], RUNTIME_DOMAIN)
 
 
 def _quantized(table: NDArray[np.floating], dtype: str, block: int) -> tuple[NDArray[np.uint8], Float32Array]:

@@ -29,6 +29,7 @@ from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.finetune.float_reference import float_reference
 from transforms.graph import walk
+from transforms.graph.selection import NodeSet, label_of, matches
 from transforms.graph.some_names import counted
 from transforms.judge.budget import MOST_NODES, has_many_nodes
 from transforms.mix_precision.mix import MixingOptions
@@ -101,7 +102,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> bool:
         job,
         phases,
         workers,
-        partial(_write_for_runtime, job) if job.matmul_nbits or job.embeddings else None,
+        partial(_write_for_runtime, job, scheme) if job.matmul_nbits or job.embeddings else None,
         judged=judged,
         beside=ranges.writing(job, grids),
     )
@@ -137,17 +138,24 @@ def _make(
     )
 
 
-def _write_for_runtime(job: QuantizeJob, graph: gs.Graph) -> None:
+def _write_for_runtime(job: QuantizeJob, scheme: Scheme, graph: gs.Graph) -> None:
     """Write what has operators of ONNX Runtime as these, and say so."""
     if job.matmul_nbits:
         _write_nbits(graph, job.accuracy_level)
     if job.embeddings:
-        count = store_embeddings(graph, job.embeddings, accuracy_level=job.accuracy_level)
+        kept = NodeSet(node for node in walk.nodes(graph) if _is_excluded(node, scheme))
+        level = job.accuracy_level
+        count = store_embeddings(graph, job.embeddings, accuracy_level=level, exclude=kept)
         if not count:
             raise ValueError(
                 f"--embeddings {job.embeddings}: '{job.input}' has no embedding that can be stored so"
             )
         print(f"Stored in {job.embeddings}: {counted(count, 'embedding')}")
+
+
+def _is_excluded(node: gs.Node, scheme: Scheme) -> bool:
+    by_name = any(matches(label_of(node), pattern) for pattern in scheme.exclude_nodes)
+    return by_name or node.op in scheme.exclude_op_types
 
 
 def _write_nbits(graph: gs.Graph, accuracy_level: int) -> None:
