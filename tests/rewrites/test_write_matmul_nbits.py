@@ -43,7 +43,7 @@ def _run(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> np.ndarray:
     st.integers(1, 40),
     st.integers(33, 200),
     st.sampled_from(["int4", "uint4", "int8", "uint8"]),
-    st.sampled_from([32, 64, 128]),
+    st.sampled_from([16, 32, 64, 128, 256]),
     st.sampled_from(["MatMul", "Gemm", "turned", "biased"]),
     st.integers(1, 5),
     st.integers(0, 99),
