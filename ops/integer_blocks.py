@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import AnyArray, Float32Array, QParams
+from ops.block_scales import range_block_parameters, signed_block_scales
 from ops.formats import Format
 from ops.integers import Integers, dequantize, finite_range, quantize, range_scale, weight_scale
 
@@ -50,6 +51,14 @@ def dequantize_blocks(q: Integers, parameters: QParams, axis: int, block: int) -
     return _from_rows(dequantize(block_rows(q, axis, block), scale, zero_point, 0), q.shape, axis, block)
 
 
+def pack_numbers(numbers: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Return numbers of 8 or 4 bits as bytes, two of 4 bits in a row in one, the first in the low half."""
+    if bits == 8:
+        return np.ascontiguousarray(numbers)
+    even = np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, numbers.shape[-1] % 2)])
+    return np.bitwise_or(even[..., 0::2], even[..., 1::2] * np.uint8(16), dtype=np.uint8)
+
+
 def block_parameters(
     w: NDArray[np.floating],
     fmt: Format,
@@ -62,12 +71,19 @@ def block_parameters(
 ) -> QParams:
     """Return scale and zero point of each block of a weight.
 
-    Symmetric: as ops.integers.weight_scale chooses them; otherwise the range of the block.
+    MinMax: as ops.integers.weight_scale chooses the scale, or the range of the block if it is not
+    ``symmetric``. MSE: those of ops.block_scales, with which a scale of signed integers may be negative.
+    Raises ValueError for another method.
     """
     rows, shape = block_rows(np.asarray(w, np.float32), axis, block), scale_shape(w.shape, axis, block)
+    counts = None if importance is None else block_rows(np.broadcast_to(importance, w.shape), axis, block)
     parts: tuple[AnyArray, AnyArray]
-    if symmetric:
-        counts = None if importance is None else block_rows(np.broadcast_to(importance, w.shape), axis, block)
+    if method == "MSE" and symmetric and fmt.is_signed:
+        scale = signed_block_scales(rows, fmt, counts)
+        parts = scale, np.zeros(scale.shape, fmt.dtype)
+    elif method == "MSE" and not symmetric:
+        parts = range_block_parameters(rows, fmt, counts)
+    elif symmetric:
         scale = weight_scale(rows, fmt, 0, method=method, importance=counts)
         parts = scale, np.zeros(scale.shape, fmt.dtype)
     else:

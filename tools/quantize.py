@@ -36,9 +36,9 @@ presets (activation and weight):
 _DETAILS = f"""\
 With --data, weights of up to 7 bits get scales by the layer's output error, unless --fast is given. A result
 is run once before it is saved: a node that ONNX Runtime computes wrongly is left in float, a model that does
-not run is refused, and outputs below 10 dB are a warning. --set block_size=32 (64, 128) gives integer weights
-a scale for so many numbers along the sum; --matmul-nbits writes products with them as MatMulNBits of ONNX
-Runtime.
+not run is refused, and outputs below 10 dB are a warning. --set block_size=32 (16 to 256) gives integer
+weights a scale for so many numbers along the sum; --matmul-nbits writes products with them as MatMulNBits of
+ONNX Runtime, --embeddings int8 stores embeddings, and the heads tied to them, as GatherBlockQuantized.
 
 A file begins with preset = "NAME", or gives activation and weight; --print-config shows all keys. Its tables
 [layers] (node name, glob or operator type) and [tensors] give single layers and tensors other formats,

@@ -18,6 +18,7 @@ from transforms.files import cleanup
 from transforms.files.runtime_message import said_by_runtime
 from transforms.functions.attach_functions import TWINS
 from transforms.graph import dtypes, walk
+from transforms.graph.embeddings import is_tied
 from transforms.graph.proto_graphs import each_node
 from transforms.graph.selection import Exclusion, label_of, resolve
 from transforms.graph.unique_names import rename_made
@@ -41,15 +42,18 @@ refuses the model.
 """
 
 
-def optimize(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
+def optimize(graph: gs.Graph, *, exclude: Exclusion = None, keep_tied: bool = False) -> int:
     """Fold constants, BatchNorm and redundant nodes; return the change of the number of nodes.
 
     The result computes the same numbers up to the order of float32 sums. Nodes of the outermost graph that
-    are in ``exclude`` keep their outputs: no later node is merged into them. Raises ModelError, with the
-    reason and the graph unchanged, if ONNX Runtime cannot load the model, because of an operator of another
-    library, for example, or float16 arithmetic, for which its CPU provider would insert Casts (widen such a
-    graph first); for a GroupNormalization, whose parts would lose its variance if they were rounded; and if
-    the result does not pass onnx's checker, does not run, or computes something else on random inputs.
+    are in ``exclude`` keep their outputs: no later node is merged into them. ``keep_tied``: the Transpose of
+    an embedding in front of the head of a language model stays, instead of a second copy.
+
+    Raises ModelError, with the reason and the graph unchanged, if ONNX Runtime cannot load the model, because
+    of an operator of another library, for example, or float16 arithmetic, for which its CPU provider would
+    insert Casts (widen such a graph first); for a GroupNormalization, whose parts would lose its variance if
+    they were rounded; and if the result does not pass onnx's checker, does not run, or computes something
+    else on random inputs.
     """
     if any(
         dtypes.is_type(t, dtypes.FLOAT16)
@@ -64,7 +68,11 @@ def optimize(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     before = sum(1 for _ in walk.nodes(graph))
     names = walk.Names(graph)
     pinned = _pinned(graph, resolve(exclude, graph))
-    proto_pass.apply(graph, lambda model: _checked(model, graph, names), hide=_is_left_alone, pin=pinned)
+
+    def hide(tensor: gs.Constant) -> bool:
+        return _is_left_alone(tensor) or (keep_tied and is_tied(tensor))
+
+    proto_pass.apply(graph, lambda model: _checked(model, graph, names), hide=hide, pin=pinned)
     after = sum(1 for _ in walk.nodes(graph))
     log.debug("optimized: %d nodes -> %d", before, after)
     return abs(before - after)

@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.array_types import AnyArray
-from ops.integer_blocks import block_rows, scale_shape
+from ops.integer_blocks import block_rows, pack_numbers, scale_shape
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.dot_products import bias, is_dot_product, sum_axis
@@ -25,26 +25,33 @@ from transforms.plan.write_roundings import import_domains
 OPERATOR = "MatMulNBits"
 _LOWEST = {"int4": -8, "uint4": 0, "int8": -128, "uint8": 0}
 _LEAST_BLOCK = 16
-_BIAS = 5  # the input of that name
-_FLOAT_ARITHMETIC = 1  # the value of accuracy_level with which inputs stay float32
+BIAS = 5  # the input of that name
+LEVELS = {1: "float32", 4: "int8"}
+"""Values of accuracy_level, and what a kernel may round the inputs to."""
 
 
-def write_matmul_nbits(graph: gs.Graph) -> int:
+def write_matmul_nbits(graph: gs.Graph, *, accuracy_level: int = 1) -> int:
     """Put MatMulNBits in the place of each MatMul and Gemm that multiplies by dequantized blocks.
 
     Also in bodies. Returns how many. Does nothing for a weight that is not a matrix of 4 or 8 bits on the
     right side with blocks along the sum, of a power of two from 16 on, for inputs that are vectors or of
     unknown rank, and for a Gemm with a transposed input, factors, or a bias that is not one number for each
     output.
+
+    ``accuracy_level`` 4 lets kernels round inputs to int8, with a scale for each block, which is faster; with
+    1 they stay float32. Scales that are all numbers of float16 are stored so. Raises ValueError for another
+    level.
     """
+    if accuracy_level not in LEVELS:
+        raise ValueError(f"accuracy_level is {accuracy_level}, legal are {', '.join(map(str, LEVELS))}")
     names, changed = walk.Names(graph), 0
     for owner in walk.graphs(graph):
         found = [(node, weight) for node in owner.nodes if (weight := _weight(node)) is not None]
         replacements = Replacements(owner)
         for node, weight in found:
-            new = _product(node, weight, names)
+            made, new = _product(node, weight, names, accuracy_level)
             take_over(new, node.outputs[0])
-            replacements.replace([node], [new])
+            replacements.replace([node], [*made, new])
         replacements.place()
         changed += len(found)
     if changed:
@@ -112,33 +119,51 @@ def _is_plain(node: gs.Node) -> bool:
     return added is None or (added.shape is not None and list(added.shape) == [outputs])
 
 
-def _product(node: gs.Node, weight: _Weight, names: walk.Names) -> gs.Node:
-    """Return a MatMulNBits of a product's name and inputs, without an output."""
+def _product(node: gs.Node, weight: _Weight, names: walk.Names, level: int) -> tuple[list[gs.Node], gs.Node]:
+    """Return a MatMulNBits of a product's name and inputs, without an output, and nodes to put before it."""
     source = weight.node.inputs[0].name
     outputs, summed = weight.integers.shape
-    arrays = {"packed": _packed(weight), "scales": np.ascontiguousarray(weight.scale)}
+    packed = gs.Constant(names.derive(source, "packed"), _packed(weight))
+    scales, made = stored_scales(np.ascontiguousarray(weight.scale), source, names)
+    inputs = [packed, scales]
     zeros = weight.zero_point.astype(np.int64) - weight.lowest
     if (zeros != 1 << (weight.bits - 1)).any():
-        arrays["zero_points"] = _joined(zeros.astype(np.uint8), weight.bits)
-    inputs = [gs.Constant(names.derive(source, suffix), array) for suffix, array in arrays.items()]
-    added = bias(node)
-    if added is not None:
-        inputs += [*(gs.Variable.empty() for _ in range(_BIAS - 1 - len(inputs))), added]
+        zero_points = pack_numbers(zeros.astype(np.uint8), weight.bits)
+        inputs.append(gs.Constant(names.derive(source, "zero_points"), zero_points))
     numbers = {"K": summed, "N": outputs, "bits": weight.bits, "block_size": weight.block}
-    attrs = {**numbers, "accuracy_level": _FLOAT_ARITHMETIC}
-    return gs.Node(OPERATOR, node.name, attrs, [node.inputs[0], *inputs], [], RUNTIME_DOMAIN)
+    return made, matmul_nbits(node, inputs, {**numbers, "accuracy_level": level})
+
+
+def matmul_nbits(node: gs.Node, stored: list[gs.Tensor], attrs: dict[str, int]) -> gs.Node:
+    """Return the MatMulNBits that takes the place of a product, without an output.
+
+    ``stored`` are packed integers and scales, and zero points if there are any.
+    """
+    inputs, added = [node.inputs[0], *stored], bias(node)
+    if added is not None:
+        inputs += [*(gs.Variable.empty() for _ in range(BIAS - len(inputs))), added]
+    return gs.Node(OPERATOR, node.name, attrs, inputs, [], RUNTIME_DOMAIN)
+
+
+def stored_scales(
+    scale: NDArray[np.float32], name: str, names: walk.Names
+) -> tuple[gs.Tensor, list[gs.Node]]:
+    """Return the float32 scales of a weight, and the Cast that makes them if float16 has them all.
+
+    ONNX Runtime casts them once, when it opens the model.
+    """
+    with np.errstate(over="ignore"):
+        short = scale.astype(np.float16)
+    if not np.array_equal(short.astype(np.float32), scale):
+        return gs.Constant(names.derive(name, "scales"), scale), []
+    stored = gs.Constant(names.derive(name, "scales_float16"), short)
+    scales = gs.Variable(names.derive(name, "scales"), np.float32, list(scale.shape))
+    cast = gs.Node("Cast", names.derive(name, "Cast"), {"to": dtypes.FLOAT}, [stored], [scales])
+    return scales, [cast]
 
 
 def _packed(weight: _Weight) -> NDArray[np.uint8]:
     """Return the integers [N, B, block * bits / 8] as bytes; numbers beyond the last one are 0."""
     shifted = (weight.integers.astype(np.int64) - weight.lowest).astype(np.uint8)
     rows = block_rows(shifted, 1, weight.block).reshape(*weight.scale.shape, weight.block)
-    return _joined(rows, weight.bits)
-
-
-def _joined(numbers: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Return numbers as bytes, two of 4 bits in one, the first in the lower half."""
-    if bits == 8:
-        return np.ascontiguousarray(numbers)
-    even = np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, numbers.shape[-1] % 2)])
-    return np.bitwise_or(even[..., 0::2], even[..., 1::2] * np.uint8(16), dtype=np.uint8)
+    return pack_numbers(rows, weight.bits)

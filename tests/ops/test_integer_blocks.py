@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from ops import FORMATS
+from ops.block_scales import range_block_parameters, signed_block_scales
 from ops.integer_blocks import block_parameters, block_rows, dequantize_blocks, quantize_blocks, scale_shape
 
 KINDS = ("int4", "uint4", "int8", "uint8")
@@ -73,18 +74,23 @@ def test_runtime_dequantizes_the_same(kind: str, shape: tuple[int, ...], axis: i
 
 
 def test_scales_are_those_of_least_error_in_each_block() -> None:
-    """Oracle: ops.integers.weight_scale, block by block."""
-    from ops.integers import weight_scale
-
+    """Oracle: ops.block_scales, block by block."""
     random = np.random.default_rng(1)
     w, importance = random.standard_normal((7, 10)).astype(np.float32), random.random((7, 1))
-    scale, zero = block_parameters(
-        w, FORMATS["int4"], 0, 3, symmetric=True, method="MSE", importance=importance
-    )
-    assert scale.shape == (3, 10) and not zero.astype(int).any()
-    for i, j in np.ndindex(scale.shape):
-        own = slice(3 * i, 3 * i + 3)
-        assert scale[i, j] == weight_scale(w[own, j], "int4", method="MSE", importance=importance[own, 0])
+    found = {
+        name: block_parameters(
+            w, FORMATS[name], 0, 3, symmetric=name == "int4", method="MSE", importance=importance
+        )
+        for name in ("int4", "uint4")
+    }
+    assert found["int4"][0].shape == (3, 10) and not found["int4"][1].astype(int).any()
+    padded = (np.pad(part, ((0, 2), (0, 0))).astype(np.float32) for part in (w, importance))
+    rows, counts = (part.reshape(3, 3, -1) for part in padded)
+    for i, j in np.ndindex(3, 10):
+        own = rows[i, :, j][None], counts[i, :, 0][None]
+        assert found["int4"][0][i, j] == signed_block_scales(own[0], FORMATS["int4"], own[1])
+        scale, zero = range_block_parameters(own[0], FORMATS["uint4"], own[1])
+        assert (found["uint4"][0][i, j], found["uint4"][1][i, j]) == (scale, zero)
 
 
 def test_rows_are_padded_with_zeros() -> None:

@@ -43,7 +43,7 @@ def _run(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> np.ndarray:
     st.integers(1, 40),
     st.integers(33, 200),
     st.sampled_from(["int4", "uint4", "int8", "uint8"]),
-    st.sampled_from([32, 64, 128]),
+    st.sampled_from([16, 32, 64, 128, 256]),
     st.sampled_from(["MatMul", "Gemm", "turned", "biased"]),
     st.integers(1, 5),
     st.integers(0, 99),
@@ -107,3 +107,39 @@ def test_a_weight_of_two_products_keeps_its_other_reader() -> None:
     x = {"x": random.standard_normal((3, 40)).astype(np.float32)}
     floats = _run(blocked_nets.with_floats(plain), x)
     np.testing.assert_allclose(_run(model, x), floats, atol=1e-5 * np.abs(floats).max())
+
+
+@pytest.mark.parametrize("weight", ["int4", "uint4", "int8"])
+def test_scales_are_stored_in_float16_where_that_has_them(weight: str) -> None:
+    """Those of 4 bits are chosen so; those of 8 bits are the largest number over 127."""
+    _, model, _ = _written(blocked_nets.products(), weight=weight)
+    stored = {one.name: one.data_type for one in model.graph.initializer}
+    casts = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "Cast"}
+    scales = [node.input[2] for node in model.graph.node if node.op_type == "MatMulNBits"]
+    kinds = {stored[casts.get(name, name)] for name in scales}
+    assert kinds == {onnx.TensorProto.FLOAT if weight == "int8" else onnx.TensorProto.FLOAT16}
+
+
+def test_scales_of_both_signs_reach_the_runtime() -> None:
+    """Oracle: the largest number of each block has the integer -8, whatever its sign."""
+    weights = np.zeros((64, 3), np.float32)
+    weights[5], weights[40] = (8, -8, 4), (-2, 2, 1)
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], "product")
+    ends = build.value("x", ["n", 64]), build.value("y", ["n", 3])
+    _, model, _ = _written(build.model([node], [ends[0]], [ends[1]], {"w": weights}))
+    found = _run(model, {"x": np.eye(64, dtype=np.float32)})
+    np.testing.assert_array_equal(found, weights)
+
+
+@pytest.mark.parametrize("level", [1, 4])
+def test_accuracy_level_is_written(level: int) -> None:
+    graph = graph_proto.import_model(blocked_nets.products())
+    quantize_graph(graph, preset("W4"))
+    write_matmul_nbits(graph, accuracy_level=level)
+    found = {node.attrs["accuracy_level"] for node in graph.nodes if node.op == "MatMulNBits"}
+    assert found == {level}
+
+
+def test_other_accuracy_levels_are_refused() -> None:
+    with pytest.raises(ValueError, match="accuracy_level is 2, legal are 1, 4"):
+        write_matmul_nbits(graph_proto.import_model(blocked_nets.products()), accuracy_level=2)

@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from tests.helpers import blocked_nets, tunable
+from tests.helpers import blocked_nets, build, tunable
 from tools.finetune import main as finetune
 from tools.quantize import main
 
@@ -80,6 +80,68 @@ def test_matmul_nbits_without_blocks_is_refused(folder: Path, capsys: pytest.Cap
     said = capsys.readouterr().err
     assert said.startswith("tools.quantize: error: --matmul-nbits goes with integers in blocks (")
     assert said.count("\n") == 1
+
+
+def test_accuracy_level_reaches_the_operators(folder: Path) -> None:
+    for options, level in (((), 1), (("--accuracy-level", "4"), 4)):
+        model = _quantize(folder, "--config", "W4", "--matmul-nbits", *options)
+        nodes = [node for node in model.graph.node if node.op_type == "MatMulNBits"]
+        assert {one.i for node in nodes for one in node.attribute if one.name == "accuracy_level"} == {level}
+
+
+def test_accuracy_level_without_such_operators_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        _quantize(folder, "--config", "W4", "--accuracy-level", "4")
+    assert "--accuracy-level goes with --matmul-nbits or --embeddings" in capsys.readouterr().err
+
+
+def _language(folder: Path) -> None:
+    random = np.random.default_rng(0)
+    weights = {
+        "table": random.standard_normal((300, 64)).astype(np.float32),
+        "w": random.standard_normal((64, 64)).astype(np.float32) / 8,
+    }
+    nodes = [
+        onnx.helper.make_node("Gather", ["table", "tokens"], ["states"], "lookup"),
+        onnx.helper.make_node("MatMul", ["states", "w"], ["mixed"], "mix"),
+        onnx.helper.make_node("Transpose", ["table"], ["turned"], "turn", perm=[1, 0]),
+        onnx.helper.make_node("MatMul", ["mixed", "turned"], ["logits"], "head"),
+    ]
+    ends = build.value("tokens", ["b", "t"], np.int64), build.value("logits", ["b", "t", 300])
+    onnx.save(build.model(nodes, [ends[0]], [ends[1]], weights), folder / "float.onnx")
+
+
+@pytest.mark.parametrize("options", [("--matmul-nbits",), ()])
+def test_embeddings_are_stored_with_their_head(
+    folder: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    _language(folder)
+    model = _quantize(folder, "--config", "W4", "--embeddings", "int8", *options)
+    assert "Stored in int8: 1 embedding\n" in capsys.readouterr().out
+    operators = [node.op_type for node in model.graph.node]
+    assert operators.count("GatherBlockQuantized") == 1
+    assert operators.count("MatMulNBits") == 1 + bool(options)
+    assert (folder / "quantized.onnx").stat().st_size < 300 * 64 + 64 * 64 + 6000
+
+
+def test_embeddings_that_are_excluded_or_missing_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _quantize(folder, "--config", "W4", "--embeddings", "int8", code=1)
+    assert "has no embedding that can be stored so" in capsys.readouterr().err
+    _language(folder)
+    _quantize(folder, "--config", "W4", "--embeddings", "int8", "--exclude-node", "head", code=1)
+    said = capsys.readouterr().err
+    assert "has no embedding that can be stored so" in said and said.count("\n") == 1
+    assert not (folder / "quantized.onnx").exists()
+
+
+def test_embeddings_go_with_weights_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = ["--data", str(folder / "data")]
+    _quantize(folder, "--config", "A8W8", "--embeddings", "int8", *data, code=1)
+    assert "--embeddings goes with activation = 'float32'" in capsys.readouterr().err
 
 
 def test_blocks_are_tuned(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import onnx_graphsurgeon as gs
 
@@ -10,7 +11,14 @@ from tools.cli.executors import open_workers
 from tools.cli.needs import Need
 from tools.cli.progress import Phases
 from tools.cli.said import say, warn
-from tools.cli.scheme_options import BLOCKS, CALIBRATION, check_effect, config_name, quantization_scheme
+from tools.cli.scheme_options import (
+    BLOCKS,
+    CALIBRATION,
+    WEIGHTS_ALONE,
+    check_effect,
+    config_name,
+    quantization_scheme,
+)
 from tools.cli.user_code import check_code
 from tools.jobs import ranges
 from tools.jobs.load import load_model
@@ -22,6 +30,7 @@ from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.finetune.float_reference import float_reference
 from transforms.graph import walk
+from transforms.graph.selection import NodeSet, label_of, matches
 from transforms.graph.some_names import counted
 from transforms.judge.budget import MOST_NODES, has_many_nodes
 from transforms.mix_precision.mix import MixingOptions
@@ -32,6 +41,7 @@ from transforms.run.feeds import random_feeds
 from transforms.run.workers import Workers
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
+from transforms.store_embeddings import store_embeddings, tie_embeddings
 from transforms.write_matmul_nbits import write_matmul_nbits
 
 _SHARED = Need(
@@ -63,7 +73,7 @@ def _scheme(job: QuantizeJob) -> Scheme:
 def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None:
     asked = quantization_scheme(job)
     scheme = asked.by_rule() if job.fast else asked
-    of_tool = {"matmul_nbits": BLOCKS}
+    of_tool = {"matmul_nbits": BLOCKS, "embeddings": WEIGHTS_ALONE}
     check_effect(asked, job, {**dict.fromkeys(("jobs", "dask"), _SHARED), **of_tool})
     check_code(scheme, job)
     external = job.save_as_external_data
@@ -75,6 +85,8 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
     phases = phases_of(scheme, has_data=has_data, compares=measures)
     with phases("loading"):
         graph = load_model(job.input, scheme)
+        if job.embeddings:
+            tie_embeddings(graph)
     measures = measures and _may_run(graph, scheme)
     data = _data(graph, job, workers)
     made = _make(graph, scheme, data, phases, fixed, job, keep_float=measures)
@@ -97,7 +109,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
         job,
         phases,
         workers,
-        _write_nbits if job.matmul_nbits else None,
+        partial(_write_for_runtime, job, scheme) if job.matmul_nbits or job.embeddings else None,
         judged=judged,
         beside=ranges.writing(job, grids),
     )
@@ -133,8 +145,28 @@ def _make(
     )
 
 
-def _write_nbits(graph: gs.Graph) -> None:
-    count = write_matmul_nbits(graph)
+def _write_for_runtime(job: QuantizeJob, scheme: Scheme, graph: gs.Graph) -> None:
+    """Write what has operators of ONNX Runtime as these, and say so."""
+    if job.matmul_nbits:
+        _write_nbits(graph, job.accuracy_level)
+    if job.embeddings:
+        kept = NodeSet(node for node in walk.nodes(graph) if _is_excluded(node, scheme))
+        level = job.accuracy_level
+        count = store_embeddings(graph, job.embeddings, accuracy_level=level, exclude=kept)
+        if not count:
+            raise ValueError(
+                f"--embeddings {job.embeddings}: '{job.input}' has no embedding that can be stored so"
+            )
+        say(f"Stored in {job.embeddings}: {counted(count, 'embedding')}")
+
+
+def _is_excluded(node: gs.Node, scheme: Scheme) -> bool:
+    by_name = any(matches(label_of(node), pattern) for pattern in scheme.exclude_nodes)
+    return by_name or node.op in scheme.exclude_op_types
+
+
+def _write_nbits(graph: gs.Graph, accuracy_level: int) -> None:
+    count = write_matmul_nbits(graph, accuracy_level=accuracy_level)
     left = sum(node.op == "DequantizeLinear" and "block_size" in node.attrs for node in walk.nodes(graph))
     others = f", {counted(left, 'weight')} in blocks with DequantizeLinear" if left else ""
     say(f"Written as MatMulNBits: {counted(count, 'product')}{others}")

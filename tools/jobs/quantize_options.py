@@ -29,6 +29,7 @@ _COMPARED = Need(
     "--data or --print-config, and not with --fast or --ranges",
     lambda job: (job.data is not None or job.print_config) and not (job.fast or job.ranges),
 )
+_NBITS = Need("--matmul-nbits or --embeddings", lambda job: job.matmul_nbits or job.embeddings)
 _MODEL = Need("--input and --output", lambda job: job.input and job.output)
 _NEEDS_NO_MODEL = {"print_config", "config", "target", "assignments", "verbose", "fast"}
 
@@ -66,6 +67,20 @@ class QuantizeJob(SchemeJob):
         "--matmul-nbits",
         "write products with integers in blocks as ONNX Runtime's MatMulNBits",
         group="scheme",
+    )
+    accuracy_level: int = option(
+        "--accuracy-level",
+        "of MatMulNBits: 1 keeps its inputs in float32 (default), 4 lets kernels round them to int8, faster",
+        needs=(_NBITS,),
+        type=int,
+        choices=(1, 4),
+        default=1,
+    )
+    embeddings: str = option(
+        "--embeddings",
+        "store embeddings, and heads that multiply by them, in few bits, as operators of ONNX Runtime",
+        choices=("int8", "int4"),
+        default="",
     )
     ranges: Path | None = option(
         "--ranges FILE",

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import AnyArray, Float64Array, QParams
+from ops.block_scales import short_scales
 from ops.formats import Format
 from ops.grids import Grid, block_grids
 from ops.rounding.choose_scales import choose_candidates
@@ -15,7 +16,7 @@ from ops.rounding.row_space import RowGram
 from transforms.finetune.layer_stats import RowStats, SharedGramStats
 from transforms.finetune.round_bias import least_scale, round_biases
 from transforms.finetune.tune_layer import LayerSolution
-from transforms.finetune.weight_grids import integer_grid
+from transforms.finetune.weight_grids import integer_grid, turned_grid
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.layers.scale_blocks import input_blocks, pack_scales, unpack_scales
 
@@ -46,7 +47,7 @@ def best_scales(
     else:
         scale = _integers(layer, fmt, target, before.weights, form)
         least = least_scale(layer, fit.bias(target), scale[0])
-        scale = np.maximum(scale[0], least), scale[1]
+        scale = np.copysign(np.maximum(np.abs(scale[0]), least), scale[0]), scale[1]
         weights = integer_grid(layer, scale).round(target)
     rounded = round_biases(layer, fit.bias(weights), None if scale is None else scale[0])
     return LayerSolution("scales by output error", weights, rounded, scale)
@@ -84,7 +85,10 @@ def _integers(
 
 
 class _Scales:
-    """The scales of a layer's integers, [G, N, B] for B blocks of inputs, or for all as one block."""
+    """The scales of a layer's integers, [G, N, B] for B blocks of inputs, or for all as one block.
+
+    Here they are positive; a block whose scale is stored as negative has limits with the ends exchanged.
+    """
 
     def __init__(self, layer: MatchedLayer, fmt: Format) -> None:
         assert layer.weight.parameters is not None
@@ -92,8 +96,10 @@ class _Scales:
         self._stored, self.zero_point = layer.weight.parameters
         self.blocks = input_blocks(layer.layer, self._block) if self._block else [slice(None)]
         self.shared = self._axes()
-        self.present, middle = (self._spread(part) for part in layer.weight.parameters)
-        self._lowest, self._highest = fmt.lowest - middle, fmt.highest - middle
+        present, middle = (self._spread(part) for part in layer.weight.parameters)
+        grid = turned_grid(present, fmt.lowest - middle, fmt.highest - middle)
+        self._signs = np.where(present < 0, -1.0, 1.0)
+        self.present, self._lowest, self._highest = grid.scale, grid.lowest, grid.highest
 
     def largest(self, target: Float64Array) -> Float64Array:
         """Return the least scales with which all weights are representable, 0 for zeros."""
@@ -112,9 +118,9 @@ class _Scales:
         return Grid(scale[own], self._lowest[own], self._highest[own]).round(target[..., inputs])
 
     def stored(self, scale: Float64Array) -> NDArray[np.float32]:
-        """Return scales as they are stored."""
+        """Return scales as they are stored, with the signs that they had."""
         if self._block:
-            return unpack_scales(self._layer, scale, self._block).astype(np.float32)
+            return short_scales(unpack_scales(self._layer, scale * self._signs, self._block))
         numbers = scale.reshape(-1)[: self._stored.size]
         return numbers.reshape(self._stored.shape).astype(np.float32)
 

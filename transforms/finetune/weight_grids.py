@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ops.array_types import AnyArray, Float64Array, QParams
+from ops.block_scales import range_block_parameters, signed_block_scales
 from ops.formats import Format
 from ops.grids import Grid, weight_grid
 from ops.integer_blocks import block_rows
@@ -74,12 +75,18 @@ def integer_grid(matched: MatchedLayer, parameters: QParams) -> Grid:
             lay_out(matched.layer, pack_scales(matched.layer, part, block).astype(np.float64), block)
             for part in parameters
         )
-        return Grid(scale, fmt.lowest - zero_point, fmt.highest - zero_point)
+        return turned_grid(scale, fmt.lowest - zero_point, fmt.highest - zero_point)
     scale, zero_point = map(matched.layer.spread, parameters)
     grid = weight_grid(matched.float_weight, fmt, scale=scale, zero_point=zero_point.astype(np.int64))
     if matched.weight.is_narrow and not np.any(zero_point):
         return dataclasses.replace(grid, lowest=-grid.highest)
     return grid
+
+
+def turned_grid(scale: Float64Array, lowest: Float64Array, highest: Float64Array) -> Grid:
+    """Return the grid of integers within limits, whose scales may be negative: its own are positive."""
+    turned = scale < 0
+    return Grid(np.abs(scale), np.where(turned, -highest, lowest), np.where(turned, -lowest, highest))
 
 
 def _other_scale(
@@ -125,7 +132,11 @@ def _other_blocks(matched: MatchedLayer, fmt: Format, importance: Float64Array) 
     counts = importance.reshape(len(packed), 1, *packed.shape[2:])
     rows, weighed = (block_rows(part, -1, block) for part in (packed, np.broadcast_to(counts, packed.shape)))
     if _is_symmetric(fmt, zero_point):
-        scale, zeros = weight_scale(rows, fmt, 0, method="MSE", importance=weighed), zero_point
-        return unpack_scales(matched.layer, scale, block), zeros
-    scale, zeros = weight_range(rows, fmt, 0, importance=weighed)
+        scale = (
+            signed_block_scales(rows, fmt, weighed)
+            if fmt.is_signed
+            else weight_scale(rows, fmt, 0, method="MSE", importance=weighed)
+        )
+        return unpack_scales(matched.layer, scale, block), zero_point
+    scale, zeros = range_block_parameters(rows, fmt, weighed)
     return unpack_scales(matched.layer, scale, block), unpack_scales(matched.layer, zeros, block)

@@ -45,13 +45,15 @@ def prepare(
     merge_products: bool = False,
     keep_io_types: bool = True,
     newest: int = 0,
+    keep_tied: bool = False,
 ) -> Preparation:
     """Raise a graph to opset 13 at least, compute float16 parts in float32, and optimize it, in place.
 
     ``optimized`` folds constants and BatchNorm, fuses decomposed LayerNorm, GELU and HardSwish, and takes
     operators of ONNX Runtime's optimizer apart; ``merge_products`` merges MatMuls on one input as well. Nodes
     in ``exclude`` are fused only among themselves. ``newest``: no fusion into an operator of a later opset,
-    if not 0. Raises ModelError if the opset cannot be raised.
+    if not 0. ``keep_tied`` is that of :func:`transforms.optimize.optimize`. Raises ModelError if
+    the opset cannot be raised.
     """
     done = Preparation(notes=list(info_of(graph).notes))
     convert_opset(graph, CAST_TO_BFLOAT16)
@@ -62,7 +64,7 @@ def prepare(
         _fuse(graph, exclude, done, newest)  # while constants that float16 has rounded are known to be that
     widen_float16(graph, keep_io_types=keep_io_types)
     if optimized:
-        _optimize(graph, exclude, done, newest)
+        _optimize(graph, exclude, done, newest, keep_tied=keep_tied)
         done.fused["HardSwish"] = max(0, _hardswishes(graph) - whole)  # the optimizer took some apart again
     if optimized and merge_products:
         done.fused["MatMul"] += fuse_matmul(graph, exclude=exclude)
@@ -78,13 +80,15 @@ def _hardswishes(graph: gs.Graph) -> int:
     return sum(node.op == "HardSwish" for node in walk.nodes(graph))
 
 
-def _optimize(graph: gs.Graph, exclude: Selection, done: Preparation, newest: int) -> None:
+def _optimize(
+    graph: gs.Graph, exclude: Selection, done: Preparation, newest: int, *, keep_tied: bool
+) -> None:
     """Optimize, and fuse again the patterns that folding constants exposed.
 
     Not before the first fusion, since the optimizer moves Transposes into the middle of a LayerNorm.
     """
     try:
-        optimize(graph, exclude=exclude)
+        optimize(graph, exclude=exclude, keep_tied=keep_tied)
     except ModelError as error:
         done.notes.append(f"Not optimized: {error}")
     _fuse(graph, exclude, done, newest)

@@ -44,7 +44,7 @@ from transforms.runtime_workarounds import (
 )
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.scheme import Scheme
-from transforms.scheme.scheme import AUTO
+from transforms.scheme.scheme import AUTO, FLOAT32
 from transforms.write_out_axes import write_out_axes
 
 EQUALIZED = "pairs of layers equalized"
@@ -167,7 +167,13 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
         raise ModelError(
             f"NaN in {len(unknown)} weights, '{unknown[0]}' the first: no format can stand for it"
         )
-    prepared = prepare(graph, targets.excluded, optimized=scheme.optimize, newest=scheme.opset)
+    prepared = prepare(
+        graph,
+        targets.excluded,
+        optimized=scheme.optimize,
+        newest=scheme.opset,
+        keep_tied=scheme.activation == FLOAT32,
+    )
     done.notes += prepared.notes
     done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
     if any(fmt.name == "bfloat16" for fmt in (*scheme.named_formats, scheme.other_format) if fmt):

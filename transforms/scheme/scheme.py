@@ -57,10 +57,10 @@ class Scheme:
     ``quantize_all_op_types``.
 
     Ranges: ``per_channel`` (one scale for each output channel of a weight; ``spread``: if the channels
-    differ by a factor of 8 or more), ``block_size`` (32, 64 or 128: integer weights have one scale for so
-    many numbers along the sum instead, if it is longer), ``scale`` (``power_of_two``: all scales are, those
-    of activations and weights chosen by the least squared error), ``activation_symmetric`` (``auto``: signed
-    formats are), how activations (``calibrate_method``, ``percentile``, ``moving_average``,
+    differ by a factor of 8 or more), ``block_size`` (a power of two from 16 to 256: integer weights have one
+    scale for so many numbers along the sum instead, if it is longer), ``scale`` (``power_of_two``: all scales
+    are, those of activations and weights chosen by the least squared error), ``activation_symmetric``
+    (``auto``: signed formats are), how activations (``calibrate_method``, ``percentile``, ``moving_average``,
     ``averaging_constant``, for single tensors ``calibrate_tensors``) and weights (``weight_method``;
     ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` per channel or block, ``MSE`` for 4 bits) get theirs.
     ``correct_biases`` takes the mean effect of rounding a weight out of the bias after it; for it,

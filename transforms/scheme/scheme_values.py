@@ -20,7 +20,7 @@ FULL_RANGE = PADDED, FREE, OFF = ("padded", "free", "off")
 a Conv that pads, by a Pad, inputs and means, by a Sub; those for which nothing has to be added; none."""
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {
-    "block_size": (0, 32, 64, 128),
+    "block_size": (0, 16, 32, 64, 128, 256),
     "other": ("auto", "float32", "bfloat16", "float16"),
     "calibrate_method": (*METHODS, "auto"),
     "scale": ("float", "power_of_two"),

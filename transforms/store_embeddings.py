@@ -1,0 +1,177 @@
+"""Embeddings stored in 8 or 4 bits: one table for the rows that are read and the head that multiplies by it.
+
+com.microsoft's GatherBlockQuantized, version 1, reads rows of a table of unsigned integers [N, K * bits / 8]
+with a scale for each block of a row; MatMulNBits multiplies by the same bytes, as [N, K / block, block * bits
+/ 8]. The middle, 2^(bits - 1), stands for 0 in both.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from ops import FORMATS
+from ops.array_types import Float32Array
+from ops.integer_blocks import block_parameters, pack_numbers, quantize_blocks
+from transforms.graph import dtypes, walk
+from transforms.graph.constants import load
+from transforms.graph.embeddings import heads, is_lookup, tables
+from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, Insertions, Replacements, take_over
+from transforms.graph.selection import Exclusion, NodeSet, resolve
+from transforms.plan.write_roundings import import_domains
+from transforms.write_matmul_nbits import matmul_nbits, stored_scales
+
+log = logging.getLogger(__name__)
+
+OPERATOR = "GatherBlockQuantized"
+_BLOCKS = {8: (128, 64, 32, 16), 4: (32, 16)}
+"""Sizes of blocks by bits, the best first: a row has to be made of whole blocks."""
+
+_ROWS = 1 << 12  # that are compared or quantized together
+
+
+def store_embeddings(
+    graph: gs.Graph, dtype: str = "int8", *, accuracy_level: int = 1, exclude: Exclusion = None
+) -> int:
+    """Store each embedding of a model in int8 or int4; return how many tables.
+
+    An embedding is a constant matrix whose rows a Gather reads: the largest of the model, and those that a
+    MatMul multiplies by, transposed. ``accuracy_level`` is that of these MatMulNBits. Does nothing for a
+    table that other nodes read, or one of ``exclude``, that is an output of a graph, or with rows that 16
+    does not divide; and for a model that has such an operator already.
+
+    Raises ValueError for another ``dtype``.
+    """
+    if dtype not in ("int8", "int4"):
+        raise ValueError(f"embeddings cannot be stored in '{dtype}', legal are int8, int4")
+    bits, names, changed = int(FORMATS[dtype].bits), walk.Names(graph), 0
+    if any(node.op == OPERATOR for node in walk.nodes(graph)):
+        return 0
+    outputs, kept = walk.outputs(graph), resolve(exclude, graph)
+    for table in tables(graph):
+        reason = _why_not(table, bits, outputs, kept)
+        if reason:
+            log.debug("embedding '%s' stays: %s", table.name, reason)
+            continue
+        _store(graph, table, dtype, names, accuracy_level)
+        changed += 1
+    if changed:
+        import_domains(graph, {RUNTIME_DOMAIN})
+    return changed
+
+
+def tie_embeddings(graph: gs.Graph) -> int:
+    """Let products multiply by the transpose of an embedding where their weight is that; return how many.
+
+    A copy of the table as a weight of a MatMul, number for number, is not stored any more.
+    """
+    names, changed, known = walk.Names(graph), 0, tables(graph)
+    for owner in walk.graphs(graph):
+        turned: dict[int, gs.Variable] = {}
+        insertions = Insertions()
+        for node in owner.nodes:
+            table = _source(node, known)
+            if table is None:
+                continue
+            if id(table) not in turned:
+                output = gs.Variable(names.derive(table.name, "turned"), np.float32, table.shape[::-1])
+                transpose = gs.Node("Transpose", names.derive(table.name, "Transpose"), {"perm": [1, 0]})
+                transpose.inputs, transpose.outputs = [table], [output]
+                insertions.add(owner, None, [transpose])
+                turned[id(table)] = output
+            node.inputs[1] = turned[id(table)]
+            changed += 1
+        insertions.place(owner)
+    return changed
+
+
+def _source(node: gs.Node, known: list[gs.Constant]) -> gs.Constant | None:
+    """Return the table that a MatMul has a transposed copy of."""
+    if node.op != "MatMul" or node.domain not in STANDARD_DOMAINS:
+        return None
+    weight = node.inputs[1]
+    if not isinstance(weight, gs.Constant) or not dtypes.is_type(weight, dtypes.FLOAT):
+        return None
+    sized = [table for table in known if list(table.shape) == list(weight.shape)[::-1]]
+    return next((table for table in sized if _is_transposed(load(table), load(weight))), None)
+
+
+def _is_transposed(table: NDArray[np.generic], weight: NDArray[np.generic]) -> bool:
+    """Return whether two matrices are each other's transpose, looked at in parts."""
+    parts = [slice(first, first + _ROWS) for first in range(0, len(table), _ROWS)]
+    return all(np.array_equal(table[part], weight[:, part].T) for part in parts)
+
+
+def _why_not(table: gs.Constant, bits: int, outputs: set[int], kept: NodeSet) -> str:
+    """Return why a table cannot be stored in few bits, empty if it can."""
+    if id(table) in outputs:
+        return "it is an output"
+    if _block(table, bits) is None:
+        return f"its rows of {table.shape[1]} numbers have no blocks of 16"
+    for node in table.outputs:
+        products = heads(node)
+        if left := [user for user in (node, *products) if user in kept]:
+            return f"'{left[0].name}' is excluded"
+        if is_lookup(node, table):
+            continue
+        if not products:
+            return f"'{node.name}', a {node.op}, reads it"
+        if any(id(tensor) in outputs for tensor in node.outputs):
+            return f"what '{node.name}' makes of it is an output"
+        if any(head.inputs[0].shape is None or len(head.inputs[0].shape) < 2 for head in products):
+            return f"'{products[0].name}' may multiply a vector"
+    return ""
+
+
+def _block(table: gs.Constant, bits: int) -> int | None:
+    return next((size for size in _BLOCKS[bits] if table.shape[1] % size == 0), None)
+
+
+def _store(graph: gs.Graph, table: gs.Constant, dtype: str, names: walk.Names, level: int) -> None:
+    bits, block = int(FORMATS[dtype].bits), _block(table, int(FORMATS[dtype].bits))
+    assert block is not None
+    packed, scale = _quantized(load(table), dtype, block)
+    rows, inputs = (int(size) for size in table.shape)
+    data = gs.Constant(names.derive(table.name, dtype), packed)
+    scales, shared = stored_scales(scale, table.name, names)
+    shape = gs.Constant(names.derive(table.name, "blocks"), np.array([rows, inputs // block, -1], np.int64))
+    in_blocks = gs.Variable(names.derive(table.name, "in_blocks"), np.uint8)
+    reshape = gs.Node("Reshape", names.derive(table.name, "Reshape"), {}, [data, shape], [in_blocks])
+    users = list(table.outputs)
+    lookups = [node for node in users if is_lookup(node, table)]
+    products = [head for node in users if not is_lookup(node, table) for head in heads(node)]
+    shared += [reshape] if products else []
+    news = {id(node): _lookup(node, data, scales, bits, block) for node in lookups}
+    numbers = {"K": inputs, "N": rows, "bits": bits, "block_size": block, "accuracy_level": level}
+    news |= {id(head): matmul_nbits(head, [in_blocks, scales], numbers) for head in products}
+    for owner in walk.graphs(graph):
+        replacements = Replacements(owner)
+        for node in [node for node in owner.nodes if id(node) in news]:
+            new = news[id(node)]
+            take_over(new, node.outputs[0])
+            replacements.replace([node], [new])
+        replacements.place()
+    insertions = Insertions()
+    insertions.add(graph, None, shared)
+    insertions.place(graph)
+
+
+def _lookup(node: gs.Node, data: gs.Constant, scales: gs.Tensor, bits: int, block: int) -> gs.Node:
+    attrs = {"bits": bits, "block_size": block, "gather_axis": 0, "quantize_axis": 1}
+    inputs = [data, node.inputs[1], scales]
+    return gs.Node(OPERATOR, node.name, attrs, inputs, [], RUNTIME_DOMAIN)
+
+
+def _quantized(table: NDArray[np.floating], dtype: str, block: int) -> tuple[NDArray[np.uint8], Float32Array]:
+    """Return packed integers [N, K * bits / 8] and scales [N, K / block], made of some rows at a time."""
+    fmt, packed, scales = FORMATS[dtype], [], []
+    for first in range(0, len(table), _ROWS):
+        part = np.asarray(table[first : first + _ROWS], np.float32)
+        parameters = block_parameters(part, fmt, 1, block, symmetric=True, method="MSE")
+        q = quantize_blocks(part, parameters, fmt, 1, block).astype(np.int16) - int(fmt.lowest)
+        packed.append(pack_numbers(q.astype(np.uint8), int(fmt.bits)))
+        scales.append(parameters[0])
+    return np.concatenate(packed), np.concatenate(scales)
