@@ -6,7 +6,7 @@ all layers on it is the quantized model, with none the float model.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -100,11 +100,16 @@ class Trials:
         """Return sums over the samples, by output, with these parts quantized and all others in float."""
         key = frozenset(parts)
         if key not in self._known:
-            sums = {name: Sums() for name in self.model.outputs}
-            for feed, expected in zip(self.feeds, self.expected, strict=True):
-                add(sums, expected, self.model.run(feed, key))
-            self._known[key] = sums
+            self.keep(key, [self.model.run(feed, key) for feed in self.feeds])
         return self._known[key]
+
+    def keep(self, parts: Iterable[int], found: Sequence[Feed]) -> dict[str, Sums]:
+        """Take what was made of the feeds with these parts quantized, and return its sums."""
+        sums = {name: Sums() for name in self.model.outputs}
+        for made, expected in zip(found, self.expected, strict=True):
+            add(sums, expected, made)
+        self._known[frozenset(parts)] = sums
+        return sums
 
     def keeping(self, parts: Iterable[int]) -> dict[str, Sums]:
         """Return the same with these parts in float and all others quantized."""
@@ -151,8 +156,3 @@ def _show(graph: gs.Graph, names: Iterable[str]) -> None:
             if dtypes.element_type(tensor) is None:
                 tensor.dtype = np.float32
             graph.outputs.append(tensor)
-
-
-def floats(names: Iterable[str], made: Feed) -> Iterator[str]:
-    """Yield the names of arrays of floats."""
-    return (name for name in names if isinstance(made[name], np.ndarray) and made[name].dtype.kind == "f")
