@@ -7,13 +7,15 @@ with them, and more than all others do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from ops.array_types import Feed
+from ops.array_types import AnyArray, Feed
 from ops.metrics import Sums
+from transforms.origins.input_ranges import InputRange, input_ranges
+from transforms.origins.loss_causes import Cause, cause_of
 from transforms.origins.state_outputs import state_outputs
 from transforms.origins.switched_layers import Part, SwitchedLayers, Trials
 from transforms.runtime.session import RunOptions
@@ -22,6 +24,9 @@ RUNS = 256
 """Runs of the model in all: as many samples are taken as come to that, one at least."""
 
 MOST_SAMPLES = 4
+
+MOST_CAUSES = 12
+"""Layers of an output whose cause is looked for."""
 
 HALF = 0.5
 """The share of the error that the layers named are found to hold: 3 dB."""
@@ -65,12 +70,17 @@ class OutputLoss:
 
 @dataclass(frozen=True)
 class LossOrigins:
-    """The layers in the order of the model, and the outputs, those that matter most first."""
+    """The layers in the order of the model, and the outputs, those that matter most first.
+
+    ``causes``: of the layers that are named, by their places. ``inputs``: the ranges of the samples.
+    """
 
     layers: list[LayerLoss]
     outputs: list[OutputLoss]
     samples: int
     unpaired: tuple[str, ...]
+    causes: Mapping[int, Cause]
+    inputs: Sequence[InputRange]
 
     @property
     def main(self) -> OutputLoss:
@@ -122,7 +132,18 @@ def origins_of(
     ]
     outputs = [_output(trials, name, layers, is_state=name in states) for name in model.outputs]
     outputs.sort(key=lambda one: (one.is_state, one.sqnr))
-    return LossOrigins(layers, outputs, count, tuple(model.unpaired))
+    named = dict.fromkeys(place for one in outputs for place in one.named[:MOST_CAUSES])
+    causes = {place: _cause(trials, model.parts[place]) for place in named}
+    return LossOrigins(layers, outputs, count, tuple(model.unpaired), causes, input_ranges(model, feeds))
+
+
+def _cause(trials: Trials, part: Part) -> Cause:
+    model = trials.model
+    seen: dict[str, list[AnyArray]] = {}
+    for feed in trials.feeds:
+        for name, array in model.sources(part, feed).items():
+            seen.setdefault(name, []).append(array)
+    return cause_of([one for name in part.nodes for one in model.readings[name]], seen)
 
 
 def _measured(

@@ -34,7 +34,8 @@ class PairedModels:
     """Both models, changed so that each has a tensor for what the other computes before it is rounded.
 
     ``base`` and ``other``: the float model and the quantized one, with layers of the same names that compute
-    differently: they read what is rounded. ``unpaired``: names of nodes of the quantized model that compute
+    differently: they read what is rounded. ``floats``: by id of a tensor of the quantized model, that of the
+    float model which it stands for. ``unpaired``: names of nodes of the quantized model that compute
     but have no counterpart; what they change is told of the layers that read them.
     """
 
@@ -50,7 +51,7 @@ class PairedModels:
         raw = {two.name: (_named(float_graph, one.name), two) for one, two in tensors}
         for first, second in pairs:
             raw |= {b.name: (a, b) for a, b in zip(first.outputs, second.outputs, strict=True) if b.name}
-        self._of = {id(two): one for one, two in raw.values()}
+        self.floats = {id(two): one for one, two in raw.values()}
         layers: dict[str, Pair] = {}
         for first, second in pairs:
             if self._differs(first, second):
@@ -95,7 +96,7 @@ class PairedModels:
         if isinstance(one, gs.Constant) and isinstance(two, gs.Constant):
             a, b = load(one), load(two)
             return a.dtype == b.dtype and np.array_equal(a, b)
-        return self._of.get(id(two)) is one
+        return self.floats.get(id(two)) is one
 
 
 def _inputs(float_graph: gs.Graph, quantized_graph: gs.Graph) -> Iterator[gs.Tensor]:
@@ -154,7 +155,9 @@ def _without_shifts(graph: gs.Graph, pairs: list[Pair]) -> list[Pair]:
         shift = shifts.get(tensor.name)
         if shift is not None and len(second.outputs) == 1:
             value = gs.Constant(names.derive(tensor.name, "shift"), np.array(shift, np.float32))
-            whole, less = (dtypes.variable(names.derive(tensor.name, s), dtypes.FLOAT, tensor) for s in _SHIFTED)
+            whole, less = (
+                dtypes.variable(names.derive(tensor.name, s), dtypes.FLOAT, tensor) for s in _SHIFTED
+            )
             walk.redirect(tensor, less)
             back = gs.Node("Add", names.derive(second.name, "unshifted"), {}, [tensor, value], [whole])
             again = gs.Node("Sub", names.derive(second.name, "shifted"), {}, [whole, value], [less])

@@ -31,7 +31,9 @@ def state_outputs(graph: gs.Graph) -> list[str]:
 
 
 def _is_state(tensor: gs.Tensor, graph: gs.Graph) -> bool:
-    alike = [one for one in graph.inputs if _may_be_fed(tensor.shape, one.shape) and one.dtype == tensor.dtype]
+    alike = [
+        one for one in graph.inputs if _may_be_fed(tensor.shape, one.shape) and one.dtype == tensor.dtype
+    ]
     if any(_has_name(tensor.name) or _has_name(one.name) for one in alike):
         return True
     return bool(alike) and _is_of_recurrent(tensor)

@@ -19,13 +19,13 @@ from transforms.graph.dot_products import is_dot_product
 from transforms.graph.number_shapes import judged_tensors
 from transforms.mix_precision.switchable_model import switched_model
 from transforms.origins.pair_nodes import PairedModels
+from transforms.origins.readings import Reading, readings, shown_of
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 
 MOST_PARTS = 200
 """Layers that are told apart: of more, what follows a dot product is part of it."""
 
-_LIMITS = frozenset({"Relu", "Clip"})
 _LABEL = "quantized"
 
 
@@ -63,26 +63,38 @@ class SwitchedLayers:
         layers = list(paired.base.layers)
         if not layers:
             raise ValueError("no layer of the quantized model is a rounded form of one of the float model")
-        shown = {name: _shown(paired.base.layers[name][0]) for name in layers}
+        shown = {name: shown_of(paired.base.layers[name][0].outputs[0]) for name in layers}
         operators = {name: _operator(paired.base.layers[name][0]) for name in layers}
         dots = {name for name in layers if is_dot_product(paired.base.layers[name][0])}
         self.parts = [
             Part(names[0], operators[names[0]], tuple(names), shown[names[-1]])
             for names in _joined(layers, dots)
         ]
+        self.readings = {name: self._readings(paired, name) for name in layers}
         graph = paired.base.graph
         judged = judged_tensors(graph)
         self.outputs = [name for name in dict.fromkeys(n for names in judged.values() for n in names)]
         switches = switched_model(paired.base, {_LABEL: paired.other}, [(name, _LABEL) for name in layers])
         self._switches = [[switches[name, _LABEL] for name in part.nodes] for part in self.parts]
-        _show(graph, [*self.outputs, *(part.shown for part in self.parts)])
+        self._inputs = {tensor.name for tensor in graph.inputs}
+        self._sources = {one.source for found in self.readings.values() for one in found if one.source}
+        ends = [part.shown for part in self.parts]
+        _show(graph, [*self.outputs, *ends, *sorted(self._sources - self._inputs)])
         self._model = open_model(graph, replace(run or RunOptions(), simulate=True))
+
+    def sources(self, part: Part, feed: Feed) -> Feed:
+        """Return, for a feed, the float tensors that a part reads rounded."""
+        names = {one.source for name in part.nodes for one in self.readings[name] if one.source}
+        fed = {name: feed[name] for name in names & self._inputs if name in feed}
+        return {**fed, **self.run(feed, (), sorted(names - self._inputs))}
+
+    def _readings(self, paired: PairedModels, name: str) -> list[Reading]:
+        first, second = paired.base.layers[name][0], paired.other.layers[name][0]
+        return list(readings(first, second, paired.floats))
 
     def run(self, feed: Feed, on: Collection[int], names: Sequence[str] | None = None) -> Feed:
         """Return tensors, the outputs if none are named, with the parts of these numbers quantized."""
-        flags = {
-            name: np.array(i in on) for i, switches in enumerate(self._switches) for name in switches
-        }
+        flags = {name: np.array(i in on) for i, switches in enumerate(self._switches) for name in switches}
         return self._model.run({**feed, **flags}, self.outputs if names is None else names)
 
 
@@ -134,13 +146,6 @@ def _joined(layers: Sequence[str], dots: Collection[str]) -> list[list[str]]:
         found[-1].append(name)
     size = -(-len(found) // MOST_PARTS)
     return [[n for names in found[i : i + size] for n in names] for i in range(0, len(found), size)]
-
-
-def _shown(node: gs.Node) -> str:
-    tensor = node.outputs[0]
-    while len(tensor.outputs) == 1 and tensor.outputs[0].op in _LIMITS:
-        tensor = tensor.outputs[0].outputs[0]
-    return str(tensor.name)
 
 
 def _operator(node: gs.Node) -> str:
