@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +37,7 @@ class Cause:
     helps: tuple[str, ...]
 
 
-def cause_of(readings: Iterable[Reading], seen: dict[str, Sequence[AnyArray]]) -> Cause:
+def cause_of(readings: Iterable[Reading], seen: Mapping[str, Sequence[AnyArray]]) -> Cause:
     """Return the cause of a layer's loss: of what it reads, that which loses most by rounding.
 
     ``seen``: arrays of the tensors that are sources, of each sample.
@@ -81,7 +81,7 @@ def _of_input(reading: Reading, arrays: Sequence[AnyArray]) -> Cause | None:
     reach = f"numbers from {low:.4g} to {high:.4g}, {reading.format} covers {grid.low:.4g} to {grid.high:.4g}"
     error, cut = _errors(numbers, grid)
     power = float(numbers @ numbers)
-    decibels = 10 * np.log10(power / error) if error and power else float("inf")
+    decibels = float(10 * np.log10(power / error)) if error and power else float("inf")
     if cut > error / 2:
         return Cause(f"{source}: clipped, {reach}", decibels, (SAMPLES, MORE_BITS, KEEP))
     largest, typical = float(np.abs(numbers).max()), float(np.sqrt(power / numbers.size))

@@ -73,7 +73,7 @@ class SwitchedLayers:
         self.readings = {name: self._readings(paired, name) for name in layers}
         graph = paired.base.graph
         judged = judged_tensors(graph)
-        self.outputs = [name for name in dict.fromkeys(n for names in judged.values() for n in names)]
+        self.outputs = list(dict.fromkeys(n for names in judged.values() for n in names))
         switches = switched_model(paired.base, {_LABEL: paired.other}, [(name, _LABEL) for name in layers])
         self._switches = [[switches[name, _LABEL] for name in part.nodes] for part in self.parts]
         self._inputs = {tensor.name for tensor in graph.inputs}
