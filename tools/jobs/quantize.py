@@ -12,7 +12,7 @@ from tools.cli.needs import Need
 from tools.cli.progress import Phases
 from tools.cli.scheme_options import BLOCKS, CALIBRATION, check_effect, quantization_scheme
 from tools.cli.user_code import check_code
-from tools.jobs import ranges
+from tools.jobs import ranges, reach
 from tools.jobs.load import load_model
 from tools.jobs.measured import by_outputs, fits_scales
 from tools.jobs.quantize_options import QuantizeJob
@@ -66,17 +66,23 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> bool:
     if job.calibration_cache:
         model_io.check_output(job.calibration_cache, force=True)
     measures, has_data = _measures(scheme, job), job.data is not None or bool(job.random_data)
-    phases = phases_of(scheme, has_data=has_data, compares=measures)
+    searches = reach.target_of(job) is not None
+    phases = phases_of(scheme, has_data=has_data, compares=measures, searches=searches)
     with phases("loading"):
         graph = load_model(job.input, scheme)
     measures = measures and _may_run(graph, scheme)
     data = _data(graph, job, workers)
-    made = _make(graph, scheme, data, phases, fixed, job, keep_float=measures)
+    apart = reach.held_out(job, scheme, data, graph)
+    data = apart.data if apart else data
+    made = _make(graph, scheme, data, phases, fixed, job, keep_float=measures or searches)
     if not made.done.count:
         print(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
         for line in why_nothing(lambda: model_io.load(job.input), scheme.with_(finetune=None)):
             print(f"  {line}")
         return False
+    if apart:
+        made = reach.reached(made, scheme, apart, job, phases)
+        graph = made.graph
     judged = data is not None and measures
     if data is not None and measures:
         chosen = by_outputs(graph, made.float_graph(), scheme, data, job, phases)

@@ -35,7 +35,7 @@ FALLBACKS = ("float32", "int16", "bf16")
 """What layers may have instead, by the names of the option."""
 
 _SEARCHED_ON, _RANKING_RUNS = 8, 256
-"""Samples that layers are chosen on, and runs in which they are ranked: on as many samples as come to that."""
+"""Samples that layers are chosen on; runs in which they are ranked, on as many samples as come to that."""
 
 _ATTEMPTS = 6
 _ROOM = 0.25  # dB that a search aims higher by, beside what held-out samples fell short by
