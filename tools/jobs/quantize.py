@@ -25,6 +25,7 @@ from transforms.graph import walk
 from transforms.graph.some_names import counted
 from transforms.judge.budget import MOST_NODES, has_many_nodes
 from transforms.mix_precision.mix import MixingOptions
+from transforms.origins.held_out import HeldOut
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.pipelines.why_nothing import why_nothing
 from transforms.plan.tensor_grids import FixedGrids
@@ -81,7 +82,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> bool:
             print(f"  {line}")
         return False
     if apart:
-        made = reach.reached(made, scheme, apart, job, phases)
+        made = _reached(made, scheme, apart, job, phases)
         graph = made.graph
     judged = data is not None and measures
     if data is not None and measures:
@@ -131,6 +132,20 @@ def _make(
     return Made(
         graph, done, used, lambda: floats or float_reference(lambda: model_io.load(job.input), graph, used)
     )
+
+
+def _reached(made: Made, asked: Scheme, apart: HeldOut, job: QuantizeJob, phases: Phases) -> Made:
+    """Return the model with as few finer layers as its target takes."""
+
+    def _again(graph: gs.Graph, scheme: Scheme) -> Quantized:
+        wish = scheme.with_(full_range=asked.full_range)  # layers that are finer leave others to shift
+        return quantize_graph(graph, wish, apart.data, keep_grids=job.export_ranges is not None)
+
+    first = made.graph, made.done, made.scheme
+    graph, done, used = reach.reached(first, made.float_graph, _again, apart, job, phases)
+    if graph is made.graph:
+        return made
+    return Made(graph, done, used, lambda: float_reference(lambda: model_io.load(job.input), graph, used))
 
 
 def _write_nbits(graph: gs.Graph) -> None:

@@ -19,7 +19,7 @@ from tools.cli.job_options import (
 )
 from tools.cli.needs import Need
 from tools.cli.option_values import number, whole
-from tools.cli.options import OTHER, Option, declare, option
+from tools.cli.options import OTHER, SEARCH, Option, declare, option
 from tools.cli.worker_options import dask, jobs
 from tools.jobs.finetune_options import FULL_RANGE
 
@@ -73,21 +73,21 @@ class QuantizeJob(SchemeJob):
     min_sqnr: float | None = option(
         "--min-sqnr DB",
         "keep as few layers in float as possible for this SQNR of the outputs on held-out samples, see below",
-        group="targets",
+        group=SEARCH,
         needs=(_JUDGED,),
         type=number(),
     )
     top1: float | None = option(
         "--top1 X",
         "the same for a share of rows whose largest number moves elsewhere, at most, such as 0.01",
-        group="targets",
+        group=SEARCH,
         needs=(_JUDGED,),
         type=number(0, 1),
     )
     fallback: str = option(
         "--fallback",
         "what these layers have instead (default: float32)",
-        group="targets",
+        group=SEARCH,
         needs=(_TARGET,),
         choices=FALLBACKS,
         default=FALLBACKS[0],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -10,14 +11,12 @@ import onnx_graphsurgeon as gs
 from tools.cli.progress import Phases
 from tools.jobs.load import load_model
 from tools.jobs.quantize_options import QuantizeJob
-from tools.jobs.quantized import Made
-from tools.summaries import reached as summary
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.finetune.float_reference import float_reference
+from transforms.graph.some_names import counted
 from transforms.judge.budget import MOST_NODES, too_large
-from transforms.origins.finer_layers import Built, fallback_rule, reach_target
+from transforms.origins.finer_layers import Built, Reached, fallback_rule, reach_target
 from transforms.origins.held_out import HeldOut, hold_out
-from transforms.pipelines.quantize_graph import Quantized, quantize_graph
+from transforms.pipelines.quantize_steps import Quantized
 from transforms.scheme import Scheme
 from transforms.search.target import LOST_TOP1, Target
 
@@ -53,42 +52,64 @@ def held_out(
     return hold_out(data, graph)
 
 
-def reached(made: Made, asked: Scheme, apart: HeldOut, job: QuantizeJob, phases: Phases) -> Made:
-    """Return the model with as few finer layers as its target takes, and print which these are."""
+def reached(
+    first: tuple[gs.Graph, Quantized, Scheme],
+    float_graph: Callable[[], gs.Graph],
+    quantize: Callable[[gs.Graph, Scheme], Quantized],
+    apart: HeldOut,
+    job: QuantizeJob,
+    phases: Phases,
+) -> tuple[gs.Graph, Quantized, Scheme]:
+    """Return the model with as few finer layers as its target takes, and print which these are.
+
+    ``first``: the model without any, how it was quantized, and its scheme. ``quantize`` does that in place
+    by a scheme in which nothing is open.
+    """
     target = target_of(job)
     assert target is not None, "asked for before"
+    graph, done, used = first
     results: list[Quantized] = []
 
     def _build(scheme: Scheme) -> Built:
         graph = load_model(job.input, scheme)
-        wish = scheme.with_(full_range=asked.full_range)  # layers that are finer leave others to shift
-        keep = job.export_ranges is not None
-        results.append(quantize_graph(graph, wish, apart.data, keep_grids=keep))
-        return graph, results[-1].scheme or wish
+        results.append(quantize(graph, scheme))
+        return graph, results[-1].scheme or scheme
 
-    feeds = [feed for _, feed in islice(apart.data.feeds(made.graph), _MOST_SEARCHED)]
+    feeds = [feed for _, feed in islice(apart.data.feeds(graph), _MOST_SEARCHED)]
     with phases("searching", "model") as bar:
         found = reach_target(
-            (made.graph, made.scheme),
-            made.float_graph(),
-            lambda: load_model(job.input, made.scheme),
+            (graph, used),
+            float_graph(),
+            lambda: load_model(job.input, used),
             _build,
             feeds,
             apart.feeds,
             target,
-            fallback_rule(job.fallback, made.scheme),
+            fallback_rule(job.fallback, used),
             job.run,
             lambda done, note: bar.show(done, None, note),
         )
-    for line in summary.reached_lines(found, target, job.fallback, apart):
+    for line in _lines(found, target, job.fallback, apart):
         print(line)
     if not found.layers:
-        return made
-    used = found.scheme
-    return replace(
-        made,
-        graph=found.graph,
-        done=replace(results[-1], record=made.done.record),
-        scheme=used,
-        float_graph=lambda: float_reference(lambda: load_model(job.input, used), found.graph, used),
-    )
+        return first
+    return found.graph, replace(results[-1], record=done.record), found.scheme
+
+
+def _lines(found: Reached, target: Target, fallback: str, apart: HeldOut) -> Iterator[str]:
+    """Yield what the target took: the metric before and after, the layers by name, and their price."""
+    where = counted(len(apart.feeds), "held-out sample")
+    if not apart.is_apart:
+        where = f"{counted(len(apart.feeds), 'sample')}, too few to hold any out"
+    if not found.layers:
+        yield f"Target of {target.bound}: {target.text(found.before)} on {where}, no layer needs {fallback}"
+        return
+    change = f"{target.text(found.before)} -> {target.text(found.after)}"
+    yield f"Target of {target.bound}: {change} on {where}"
+    yield f"In {fallback}: {len(found.layers)} of {counted(found.count, 'layer')}"
+    for part in found.layers:
+        others = f" with {', '.join(part.nodes[1:])}" if part.nodes[1:] else ""
+        yield f"  {part.name} ({part.op}){others}"
+    more = found.bytes_after - found.bytes_before
+    share = 100 * more / max(found.bytes_before, 1)
+    yield f"Price: {more:+,} bytes of weights ({share:+.0f} %)"

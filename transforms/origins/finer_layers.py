@@ -111,6 +111,11 @@ def reach_target(
         named = _naming(scheme, [model.parts[i] for i in kept], names, fallback)
         graph, used = build(named)
         after = bench.score(graph)
+        if target.holds(after) and len(kept) == len(search.able):
+            raise TargetError(
+                f"only with every layer in {fallback.label} the target of {target.bound} is met: "
+                f"{target.text(before)} with none"
+            )
         if target.holds(after):
             parts = tuple(model.parts[i] for i in sorted(kept))
             return Reached(graph, used, parts, len(model.parts), before, after, sizes, _stored(graph))
