@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ops.array_types import Feed
-from transforms.origins.switched_layers import SwitchedLayers
+from transforms.origins.readings import Reading
 
 _APART = 4.0
 """Times the range of the samples, or a part of it, from which on the two are of other numbers."""
@@ -35,14 +35,9 @@ class InputRange:
         return bool(here > _APART * made or _APART * here < made)
 
 
-def input_ranges(model: SwitchedLayers, feeds: Sequence[Feed]) -> list[InputRange]:
-    """Return the ranges of the inputs of floats."""
-    grids = {
-        one.source: one.grid
-        for found in model.readings.values()
-        for one in found
-        if one.source and one.grid is not None
-    }
+def input_ranges(layers: Iterable[Iterable[Reading]], feeds: Sequence[Feed]) -> list[InputRange]:
+    """Return the ranges of the inputs of floats; ``layers``: what each layer reads on a grid."""
+    grids = {one.source: one.grid for found in layers for one in found if one.source and one.grid is not None}
     found = []
     for name, array in feeds[0].items():
         if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
