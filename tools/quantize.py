@@ -54,6 +54,12 @@ those that the file was made of, with their own lowest and highest number. What 
 follows rules then, as with --fast. Weights of few bits are exported with --fast only: samples change their
 scales.
 
+--min-sqnr and --top1 hold out every fourth sample, at most 32, and quantize with the others. Layers are
+ranked by the error that each makes alone in the outputs; as few of the worst as are found get the formats of
+--fallback, and the model is quantized anew until the held-out samples show the target:
+10 log10(sum f^2 / sum (f - q)^2) over all float outputs that are no states. The summary names these layers.
+If no choice is enough, nothing is written. Not with tables [finetune] and [auto_mixed_precision].
+
 quantized values: integers reach dot products (Conv, ConvTranspose, Gemm, MatMul) and the sums, products,
 activations, pools and Concats around them, but not the inside of normalizations and Softmax, masks, or
 arithmetic on shapes; block formats reach the operands of dot products; bfloat16 and float16 reach every
@@ -91,6 +97,8 @@ def _why_not(job: QuantizeJob) -> str | None:
         return "the following arguments are required: --input, --output"
     if bool(job.input) != bool(job.output):
         return "--input and --output go together"
+    if job.min_sqnr is not None and job.top1 is not None:
+        return "--min-sqnr and --top1 do not go together"
     if job.data is not None and job.random_data:
         return "--random-data and --data do not go together"
     return why_not_on_a_cluster(job) if job.input else in_vain(job)

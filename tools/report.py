@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import html
 import operator
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools.cli.command_line import Command, make_parser, run
+from tools.cli.command_line import Command, make_parser, run, same_file
 from tools.cli.data_options import report_litter
 from tools.cli.job_options import SAMPLES_HELP, DataOptions, force, samples_folder
+from tools.cli.option_values import number
 from tools.cli.options import option
 from tools.cli.output_file import check_writable, write_text
 from tools.cli.progress import Phases
@@ -19,7 +21,8 @@ from tools.cli.said import say
 from tools.summaries.timing import cost_lines
 
 if TYPE_CHECKING:
-    from transforms.compare.compare_models import ModelComparison
+    from transforms.compare.compare_models import Data, ModelComparison
+    from transforms.origins.loss_origins import LossOrigins
 
 _COMMANDS = """\
 --float m.onnx --quantized q.onnx --data samples --output report.html
@@ -27,7 +30,10 @@ _COMMANDS = """\
 --float m.onnx --quantized q.onnx --data images --std 255 --output report.html"""
 
 _DETAILS = f"""\
-Both models run on the samples. The page is one self-contained HTML file: a description of both models, the
+Both models run on the samples. First on the page is where the loss begins: each layer is quantized alone, in
+the float model, and those of most error are put back to float together, until half of the error of an output
+goes with them; for these there is a cause, and what helps as a command to copy. --json and --csv write the
+same, of every layer. The page is one self-contained HTML file: a description of both models, the
 differences of the results, SQNR of every layer (activations and weights separately), histograms of the worst
 tensors against their quantized grid, time and memory. Layers are matched by the names of their tensors,
 across the Casts and other nodes that the tools of this package insert; tensors that a fusion removed are
@@ -37,7 +43,7 @@ listed. Memory does not grow with the samples.
 """
 
 
-_PHASES = ("loading", "results", "matching", "layers", "histograms", "timing")
+_PHASES = ("loading", "results", "matching", "layers", "histograms", "timing", "origins")
 _THEN = {"results": "matching", "histograms": "timing"}
 
 
@@ -49,7 +55,14 @@ class ReportJob(DataOptions):
     quantized: Path = option("--quantized MODEL", "the model quantized from it", required=True, type=Path)
     output: Path = option("--output FILE", "the HTML page to write", required=True, type=Path)
     data: Path = samples_folder(required=True)
-    force: bool = force("the output")
+    json: Path | None = option(
+        "--json FILE", "write what each layer adds, inherits and holds of the errors, as JSON", type=Path
+    )
+    csv: Path | None = option("--csv FILE", "write the table of layers as CSV", type=Path)
+    min_sqnr: float | None = option(
+        "--min-sqnr DB", "mark the results as good, to be looked at, or bad by this SQNR", type=number()
+    )
+    force: bool = force("the outputs")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,14 +79,18 @@ def _report(job: ReportJob) -> None:
     write_report(job)
 
 
-def write_report(job: ReportJob) -> ModelComparison:
-    """Compare two models, write the page, and say the most important of it."""
+def write_report(job: ReportJob) -> tuple[ModelComparison, LossOrigins | None]:
+    """Compare two models, write the page, say the most important of it, and return what was found."""
     from tools.charts.html_report import page
     from tools.summaries.unequal_results import unequal_lines
     from transforms.compare.compare_models import Data, compare_models
     from transforms.compare.compare_results import output_sqnr
 
-    check_writable(job.output, force=job.force, inputs=(job.float_model, job.quantized))
+    files = {"--output": job.output, "--json": job.json, "--csv": job.csv}
+    if reason := same_file(files):
+        raise ValueError(reason)
+    for path in filter(None, files.values()):
+        check_writable(path, force=job.force, inputs=(job.float_model, job.quantized))
     report_litter(job.data)
     data = Data(job.data, job.images, job.run, job.limit)
     with Phases(*_PHASES)("loading") as bar:
@@ -85,7 +102,10 @@ def write_report(job: ReportJob) -> ModelComparison:
                 bar.switch(_THEN[what])
 
         comparison = compare_models(job.float_model, job.quantized, data, progress=_each)
-    write_text(job.output, page(comparison))
+        bar.switch("origins", "layer")
+        origins, lead, about = _origins(job, data, bar.show)
+    write_text(job.output, page(comparison, lead, job.min_sqnr))
+    _write_tables(job, origins)
     say(f"Compared {len(comparison.layers)} tensors on {comparison.samples} samples.")
     for output, sqnr in output_sqnr(comparison.results):
         say(f"  {sqnr:6.1f} dB  output {output}")
@@ -93,10 +113,61 @@ def write_report(job: ReportJob) -> ModelComparison:
         say(line)
     for one in comparison.worst[:3]:
         say(f"  {one.total.sqnr():6.1f} dB  {one.match.name} ({one.match.op}, {one.match.format})")
+    for line in about:
+        say(line)
     for line in cost_lines(*comparison.measurements):
         say(line)
     say(f"Report written to '{job.output}' ({job.output.stat().st_size / 1e3:.0f} kB).")
-    return comparison
+    return comparison, origins
+
+
+def _origins(
+    job: ReportJob, data: Data, progress: Callable[[int, int], None]
+) -> tuple[LossOrigins | None, str, list[str]]:
+    """Return where the loss begins, as a section of the page and as lines; or why that is not known."""
+    from tools.charts.origins_section import origins_section
+    from tools.summaries.origins import Made, lines
+    from transforms import model_io
+    from transforms.graph import walk
+    from transforms.graph.selection import label_of
+    from transforms.judge.budget import too_large
+    from transforms.origins.loss_table import origins_of_files
+    from transforms.run.run_model import open_model
+
+    model, quantized = model_io.load(job.float_model), model_io.load(job.quantized)
+    made = Made(
+        job.float_model,
+        job.quantized,
+        job.data,
+        quantized.info.metadata,
+        {label_of(node) for node in walk.nodes(model)},
+        set(walk.tensors(model)),
+    )
+    try:
+        if too_large(model):
+            raise ValueError("the model is too large: weights above 256 MiB, or too many nodes")
+        samples = data.samples(open_model(job.float_model, data.options).inputs)
+        feeds = (feed for _, feed in samples)
+        found = origins_of_files(job.float_model, job.quantized, feeds, data.options, progress)
+    except ValueError as error:
+        why = f"Not told layer by layer: {error}"
+        return None, f'<section class="first"><p>{html.escape(why)}</p></section>', [why]
+    return found, origins_section(found, made), list(lines(found, made))
+
+
+def _write_tables(job: ReportJob, origins: LossOrigins | None) -> None:
+    """Write the files beside the page. Raises ValueError where nothing is known of layers."""
+    from transforms.origins.loss_table import to_csv, to_json
+
+    if origins is None:
+        if job.json or job.csv:
+            raise ValueError("--json and --csv: it is not known what each layer adds, the page says why")
+        return
+    if job.json:
+        about = {"float": str(job.float_model), "quantized": str(job.quantized)}
+        write_text(job.json, to_json(origins, about))
+    if job.csv:
+        write_text(job.csv, to_csv(origins))
 
 
 if __name__ == "__main__":

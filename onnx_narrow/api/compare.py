@@ -19,6 +19,7 @@ from tools import report as report_tool
 from tools.summaries import inspection
 from transforms.compare.compare_results import pair_files
 from transforms.compare.inspect_model import inspect_model
+from transforms.origins.loss_table import rows
 from transforms.run.array_files import read_array
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
@@ -120,7 +121,8 @@ def report(
     Returns
     -------
     list of dict
-        For each tensor that is compared its name, operator, format, SQNR in dB, and range in the float model.
+        For each layer what it loses by itself, what it inherits and its share, see
+        :func:`transforms.origins.loss_table.rows`; empty where that cannot be told, as the page says.
 
     Raises
     ------
@@ -137,19 +139,8 @@ def report(
             "force": force,
             **options,
         }
-        found, _ = call(report_tool.command(), report_tool.write_report, given, progress)
-        return [
-            {
-                "name": one.match.name,
-                "operator": one.match.op,
-                "format": one.match.format,
-                "is_weight": one.match.is_weight,
-                "sqnr": one.total.sqnr(),
-                "low": one.low,
-                "high": one.high,
-            }
-            for one in found.layers
-        ]
+        (_, origins), _ = call(report_tool.command(), report_tool.write_report, given, progress)
+        return rows(origins) if origins else []
 
 
 def check(model: Model, target: str) -> list[str]:

@@ -170,7 +170,7 @@ def test_models_are_compared(folder: Path) -> None:
     found = onnx_narrow.evaluate(folder / "m.onnx", result.model, data=SAMPLES, metrics=largest)
     assert found["mean"]["sqnr"] > 20 and 0 < found["metrics"]["largest"] < 1
     rows = onnx_narrow.report(folder / "m.onnx", result.model, folder / "r.html", data=SAMPLES)
-    assert (folder / "r.html").exists() and {"name", "sqnr"} <= rows[0].keys()
+    assert (folder / "r.html").exists() and {"layer", "own_db", "share"} <= rows[0].keys()
     assert onnx_narrow.inspect(result.model)["runs"]["CPU"]
     assert onnx_narrow.check(folder / "m.onnx", "ort-cpu")[0].startswith("nothing is quantized")
 

@@ -44,6 +44,7 @@ ROOMS = [
         "mix_precision",
         "keep_float",
         "compare",
+        "origins",
     ),
 ]
 """From the ground up; a room imports itself and rooms before it."""

@@ -162,6 +162,15 @@ def _cases() -> list[tuple[str, str, str]]:
     ]
     cases += [("quantize", f"{run} --random-data 3 --data d", "--random-data and --data do not")]
     cases += [
+        ("quantize", f"{run} {more} {one}", f"{one.split()[0]} goes with --data, --input and --output, and")
+        for one in ("--min-sqnr 20", "--top1 0.01")
+        for more in ("", "--data d --fast", "--data d --ranges r.json", "--random-data 3")
+    ]
+    cases += [
+        ("quantize", f"{run} --data d --fallback bf16", "--fallback goes with --min-sqnr or --top1"),
+        ("quantize", f"{run} --data d --min-sqnr 20 --top1 0.1", "--min-sqnr and --top1 do not go together"),
+    ]
+    cases += [
         ("quantize", f"{run} --data d --dask tcp://a:1 --jobs 2", "--jobs goes with --dask local: "),
     ]
     alone = ("--storage packed", "--data d", "--calibration-cache f", "--random-data 3", "--force")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
 from tools.charts.report_style import STYLE
 from tools.charts.svg_plots import Point, grid_plot, histogram, scatter
+from tools.charts.verdict import verdict
 from tools.summaries.timing import duration
 from tools.summaries.unequal_results import unequal_lines
 from tools.summaries.words import figure
@@ -38,14 +39,15 @@ _RESULT_METRICS = (
 )
 
 
-def page(comparison: ModelComparison) -> str:
-    """Return the whole page."""
+def page(comparison: ModelComparison, lead: str = "", target: float | None = None) -> str:
+    """Return the whole page; ``lead``: its first section; ``target``: SQNR in dB that tiles are held to."""
     names = [escape(model.name) for model in comparison.models]
     body = "".join(
         [
             f'<header><p class="kind">Quantization report</p><h1>{names[1]}</h1>',
             f"<p>compared with {names[0]} on {comparison.samples} samples</p></header>",
-            _tiles(comparison),
+            _tiles(comparison, target),
+            lead,
             _models(comparison),
             _results(comparison),
             *(_layers(comparison, kind) for kind in _KINDS),
@@ -57,7 +59,7 @@ def page(comparison: ModelComparison) -> str:
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
 
 
-def _tiles(comparison: ModelComparison) -> str:
+def _tiles(comparison: ModelComparison, target: float | None) -> str:
     from transforms.compare.compare_results import output_sqnr
 
     mean, worst = _mean_and_worst(comparison, None)
@@ -74,8 +76,20 @@ def _tiles(comparison: ModelComparison) -> str:
     if len(outputs) > 1:
         name, least = outputs[0]
         tiles.insert(1, (f"SQNR of the worst output, '{escape(name)}'", f"{figure(least)} dB"))
-    items = "".join(f"<div><dt>{label}</dt><dd>{value}</dd></div>" for label, value in tiles)
+    judged = {tiles[i][0]: value for i, value in enumerate(_judged(mean, worst, outputs))}
+    items = "".join(
+        f"<div{verdict(judged.get(label), target)}><dt>{label}</dt><dd>{value}</dd></div>"
+        for label, value in tiles
+    )
     return f'<dl class="tiles">{items}</dl>'
+
+
+def _judged(
+    mean: Mapping[str, float | None], worst: Mapping[str, float | None], outputs: Sequence[tuple[str, float]]
+) -> list[float | None]:
+    """Return the SQNR of the first tiles, in their order."""
+    least = [outputs[0][1]] if len(outputs) > 1 else []
+    return [mean["sqnr"], *least, worst["sqnr"]]
 
 
 def _models(comparison: ModelComparison) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 STYLE = """<style>
 :root { --page: #fbfbf9; --ink: #1c2127; --soft: #59626d; --line: #dcdfe3;
-  --first: #25629f; --second: #a4500f; --alarm: #a3201a; --fill: #b9cfe4; }
+  --first: #25629f; --second: #a4500f; --alarm: #a3201a; --good: #2c7a3f; --fill: #b9cfe4; }
 @media (prefers-color-scheme: dark) {
   :root { --page: #15181c; --ink: #e4e7ea; --soft: #a0a9b4; --line: #343b44;
-    --first: #86b6ea; --second: #e3a566; --alarm: #f2938b; --fill: #34506d; }
+    --first: #86b6ea; --second: #e3a566; --alarm: #f2938b; --good: #7cc992; --fill: #34506d; }
 }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 75rem; padding: 1.5rem clamp(1rem, 4vw, 3rem) 4rem; background: var(--page);
@@ -26,6 +26,16 @@ p.alarm { color: var(--alarm); font-weight: 600; }
 .tiles div { border-left: 3px solid var(--first); padding: .1rem 0 .1rem .8rem; }
 .tiles dt { color: var(--soft); font-size: .85rem; }
 .tiles dd { margin: 0; font-size: 1.5rem; font-variant-numeric: tabular-nums; }
+.tiles .good { border-color: var(--good); } .tiles .look { border-color: var(--second); }
+.tiles .bad { border-color: var(--alarm); }
+.tiles .good dt::after { content: ": good"; } .tiles .look dt::after { content: ": look"; }
+.tiles .bad dt::after { content: ": bad"; }
+section.first > p.lead { color: var(--ink); font-size: 1.1rem; }
+.causes { padding-left: 1.4rem; } .causes li { margin: .3rem 0; overflow-wrap: anywhere; }
+.causes small { display: block; color: var(--soft); }
+.helps { margin: 0; } .helps dt { color: var(--soft); margin-top: .6rem; } .helps dd { margin: 0; }
+.helps code { display: block; padding: .3rem .5rem; border: 1px solid var(--line); user-select: all; }
+.sorted > span { color: var(--soft); margin-right: .5rem; } .sorted label { margin-right: .9rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th { text-align: left; font-weight: 600; color: var(--soft); }

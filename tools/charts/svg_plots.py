@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 560, 260
+_ROUNDED = 150.0  # dB: what float32 rounds; masks of huge constants are beyond
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 14, 40
 
 
@@ -41,8 +42,8 @@ class Frame:
 
 
 def scatter(points: Sequence[Point], x_label: str, y_label: str, title: str) -> str:
-    """Return a plot of dots over positions 1, 2, 3 ... on x."""
-    finite = [point.y for point in points if math.isfinite(point.y)] or [0.0]
+    """Return a plot of dots over positions 1, 2, 3 ... on x; huge values lie on the edge and set no axis."""
+    finite = [point.y for point in points if math.isfinite(point.y) and abs(point.y) <= _ROUNDED] or [0.0]
     ticks = nice_ticks(min(0.0, *finite), max(*finite, 1.0))
     frame = Frame(0, max((point.x for point in points), default=1) + 1, ticks[0], ticks[-1])
     dots = "".join(

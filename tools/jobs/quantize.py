@@ -20,7 +20,7 @@ from tools.cli.scheme_options import (
     quantization_scheme,
 )
 from tools.cli.user_code import check_code
-from tools.jobs import ranges
+from tools.jobs import ranges, reach
 from tools.jobs.load import load_model
 from tools.jobs.measured import by_outputs, fits_scales
 from tools.jobs.quantize_options import QuantizeJob
@@ -34,6 +34,7 @@ from transforms.graph.selection import NodeSet, label_of, matches
 from transforms.graph.some_names import counted
 from transforms.judge.budget import MOST_NODES, has_many_nodes
 from transforms.mix_precision.mix import MixingOptions
+from transforms.origins.held_out import HeldOut
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.pipelines.why_nothing import why_nothing
 from transforms.plan.tensor_grids import FixedGrids
@@ -82,19 +83,25 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
     if job.calibration_cache:
         model_io.check_output(job.calibration_cache, force=True)
     measures, has_data = _measures(scheme, job), job.data is not None or bool(job.random_data)
-    phases = phases_of(scheme, has_data=has_data, compares=measures)
+    searches = reach.target_of(job) is not None
+    phases = phases_of(scheme, has_data=has_data, compares=measures, searches=searches)
     with phases("loading"):
         graph = load_model(job.input, scheme)
         if job.embeddings:
             tie_embeddings(graph)
     measures = measures and _may_run(graph, scheme)
     data = _data(graph, job, workers)
-    made = _make(graph, scheme, data, phases, fixed, job, keep_float=measures)
+    apart = reach.held_out(job, scheme, data, graph)
+    data = apart.data if apart else data
+    made = _make(graph, scheme, data, phases, fixed, job, keep_float=measures or searches)
     if not made.done.count:
         say(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
         for line in why_nothing(lambda: model_io.load(job.input), scheme.with_(finetune=None)):
             say(f"  {line}")
         return None
+    if apart:
+        made = _reached(made, scheme, apart, job, phases)
+        graph = made.graph
     judged = data is not None and measures
     if data is not None and measures:
         chosen = by_outputs(graph, made.float_graph(), scheme, data, job, phases)
@@ -143,6 +150,20 @@ def _make(
     return Made(
         graph, done, used, lambda: floats or float_reference(lambda: model_io.load(job.input), graph, used)
     )
+
+
+def _reached(made: Made, asked: Scheme, apart: HeldOut, job: QuantizeJob, phases: Phases) -> Made:
+    """Return the model with as few finer layers as its target takes."""
+
+    def _again(graph: gs.Graph, scheme: Scheme) -> Quantized:
+        wish = scheme.with_(full_range=asked.full_range)  # layers that are finer leave others to shift
+        return quantize_graph(graph, wish, apart.data, keep_grids=job.export_ranges is not None)
+
+    first = made.graph, made.done, made.scheme
+    graph, done, used = reach.reached(first, made.float_graph, _again, apart, job, phases)
+    if graph is made.graph:
+        return made
+    return Made(graph, done, used, lambda: float_reference(lambda: model_io.load(job.input), graph, used))
 
 
 def _write_for_runtime(job: QuantizeJob, scheme: Scheme, graph: gs.Graph) -> None:

@@ -18,10 +18,13 @@ from tools.cli.job_options import (
     threads,
 )
 from tools.cli.needs import Need
-from tools.cli.option_values import whole
-from tools.cli.options import SAMPLES, Option, declare, option
+from tools.cli.option_values import number, whole
+from tools.cli.options import SAMPLES, SEARCH, Option, declare, option
 from tools.cli.worker_options import dask, jobs
 from tools.jobs.finetune_options import FULL_RANGE
+
+FALLBACKS = ("float32", "int16", "bf16")
+"""Names of :data:`transforms.origins.finer_layers.FALLBACKS`, repeated so that help needs no imports."""
 
 _ANY_DATA = Need("--data or --random-data", lambda job: job.data is not None or job.random_data)
 _DECIDING = Need("--data or --print-config", lambda job: job.data is not None or job.print_config)
@@ -30,6 +33,11 @@ _COMPARED = Need(
     lambda job: (job.data is not None or job.print_config) and not (job.fast or job.ranges),
 )
 _NBITS = Need("--matmul-nbits or --embeddings", lambda job: job.matmul_nbits or job.embeddings)
+_JUDGED = Need(
+    "--data, --input and --output, and not with --fast, --ranges or --random-data",
+    lambda job: job.data is not None and job.input and not (job.fast or job.ranges or job.random_data),
+)
+_TARGET = Need("--min-sqnr or --top1", lambda job: job.min_sqnr is not None or job.top1 is not None)
 _MODEL = Need("--input and --output", lambda job: job.input and job.output)
 _NEEDS_NO_MODEL = {"print_config", "config", "target", "assignments", "verbose", "fast"}
 
@@ -62,6 +70,28 @@ class QuantizeJob(SchemeJob):
         "--fast",
         "choose nothing by the outputs of the model, and do not measure them: what is 'auto' follows rules",
         needs=(_DECIDING,),
+    )
+    min_sqnr: float | None = option(
+        "--min-sqnr DB",
+        "keep as few layers in float as possible for this SQNR of the outputs on held-out samples, see below",
+        group=SEARCH,
+        needs=(_JUDGED,),
+        type=number(),
+    )
+    top1: float | None = option(
+        "--top1 X",
+        "the same for a share of rows whose largest number moves elsewhere, at most, such as 0.01",
+        group=SEARCH,
+        needs=(_JUDGED,),
+        type=number(0, 1),
+    )
+    fallback: str = option(
+        "--fallback",
+        "what these layers have instead (default: float32)",
+        group=SEARCH,
+        needs=(_TARGET,),
+        choices=FALLBACKS,
+        default=FALLBACKS[0],
     )
     matmul_nbits: bool = option(
         "--matmul-nbits",

@@ -87,15 +87,19 @@ def calibration_data(job: SchemeJob, run: RunOptions) -> CalibrationData | None:
     )
 
 
-def phases_of(scheme: Scheme, *, has_data: bool, compares: bool = False) -> Phases:
-    """Return what is done to quantize a model by a scheme; ``compares``: outputs are looked at."""
+def phases_of(scheme: Scheme, *, has_data: bool, compares: bool = False, searches: bool = False) -> Phases:
+    """Return what is done to quantize a model by a scheme; ``compares``: outputs are looked at.
+
+    ``searches``: layers are looked for that have to be finer.
+    """
     rule = scheme.auto_mixed_precision
     timing = "timing" if rule and rule.strategy == LATENCY else ""
     mixing = ("measuring", timing, "trying") if rule else ("quantizing",)
     measured = ("calibrating", *mixing) if has_data else ()
     tuned = ("reloading", "tuning") if scheme.finetune else ()
     compared = ("comparing",) if compares else ()
-    return Phases("loading", "preparing", *measured, *compared, *tuned, *ENDING)
+    searched = ("searching",) if searches else ()
+    return Phases("loading", "preparing", *measured, *searched, *compared, *tuned, *ENDING)
 
 
 def mix_model(

@@ -13,6 +13,7 @@ from ops.formats import BFP, MX
 from transforms.compare.number_formats import DEQUANTIZE, rounded_format, type_name
 from transforms.full_range.recorded_shifts import is_shift, recorded_shifts
 from transforms.graph import dot_products, dtypes, walk
+from transforms.graph.constants import load
 
 _FLOATS = frozenset({dtypes.FLOAT, dtypes.FLOAT16, int(onnx.TensorProto.DOUBLE)})
 _SUFFIXES = ("bf16", "fp16", "quantized")
@@ -27,7 +28,8 @@ class Match:
 
     The tensors named ``original`` and ``rounded`` are compared; ``unrounded`` is the value that the quantized
     model rounds to ``rounded``, None where it is not at hand; both are less by ``shift`` than what they stand
-    for. ``layer`` and ``op`` are those of the producer, for a weight of the first node that uses it.
+    for. ``limits``: of a Relu or Clip that alone reads the tensor: what it cuts is not compared.
+    ``layer`` and ``op`` are those of the producer, for a weight of the first node that uses it.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Match:
     rounded: str
     unrounded: str | None
     shift: float = 0.0
+    limits: tuple[float, float] | None = None
 
 
 def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[list[Match], list[str]]:
@@ -74,6 +77,7 @@ def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[lis
                 rounded=rounded.name,
                 unrounded=None if unrounded is None else unrounded.name,
                 shift=shift,
+                limits=_limits(tensor),
             )
         )
     return matches, missing
@@ -146,6 +150,24 @@ def _follow_shifted(
 def _is_rectified(tensor: gs.Tensor) -> bool:
     """Return whether a Relu or Clip alone reads a tensor."""
     return len(tensor.outputs) == 1 and tensor.outputs[0].op in ("Relu", "Clip")
+
+
+def _limits(tensor: gs.Tensor) -> tuple[float, float] | None:
+    """Return the limits of a Relu, or of a Clip to constants, that alone reads a tensor."""
+    if not _is_rectified(tensor):
+        return None
+    (node,) = tensor.outputs
+    if node.op == "Relu":
+        return 0.0, math.inf
+    found = [-math.inf, math.inf]
+    for i, (name, bound) in enumerate(zip(("min", "max"), (*node.inputs[1:3], None, None), strict=False)):
+        if isinstance(bound, gs.Constant):
+            found[i] = float(load(bound).reshape(-1)[0])
+        elif bound is not None and not bound.is_empty():
+            return None
+        else:
+            found[i] = float(node.attrs.get(name, found[i]))
+    return found[0], found[1]
 
 
 def _rounding_after(tensor: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str] | None:

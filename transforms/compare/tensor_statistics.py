@@ -45,6 +45,10 @@ class LayerStatistics:
                 f"shape {list(original.shape)} in the float model, {list(rounded.shape)} in the other"
             )
             return
+        if self.match.limits is not None:
+            low, high = self.match.limits
+            original, rounded = np.clip(original, low, high), np.clip(rounded, low, high)
+            unrounded = None if unrounded is None else np.clip(unrounded, low, high)
         self.total.add(original, rounded)
         if unrounded is not None and unrounded.shape == rounded.shape:
             self.own.add(unrounded, rounded)

@@ -1,0 +1,116 @@
+"""What ``tools.quantize`` does for a target of the outputs: the fewest layers that have to be finer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+
+import onnx_graphsurgeon as gs
+
+from tools.cli.progress import Phases
+from tools.cli.said import say
+from tools.jobs.load import load_model
+from tools.jobs.quantize_options import QuantizeJob
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.graph.some_names import counted
+from transforms.judge.budget import MOST_NODES, too_large
+from transforms.origins.finer_layers import Built, Reached, fallback_rule, reach_target
+from transforms.origins.held_out import HeldOut, hold_out
+from transforms.pipelines.quantize_steps import Quantized
+from transforms.scheme import Scheme
+from transforms.search.target import LOST_TOP1, Target
+
+_MOST_SEARCHED = 8  # samples that layers are chosen on
+
+
+def target_of(job: QuantizeJob) -> Target | None:
+    """Return the target of a job, None without one."""
+    if job.min_sqnr is not None:
+        return Target("sqnr", job.min_sqnr)
+    return None if job.top1 is None else Target(LOST_TOP1, job.top1)
+
+
+def held_out(
+    job: QuantizeJob, scheme: Scheme, data: CalibrationData | None, graph: gs.Graph
+) -> HeldOut | None:
+    """Return the samples of a job with a target in two parts, None without one.
+
+    Raises ValueError for a scheme or a model that layers cannot be chosen for.
+    """
+    if target_of(job) is None or data is None:
+        return None
+    name = "--min-sqnr" if job.min_sqnr is not None else "--top1"
+    for table in ("finetune", "auto_mixed_precision"):
+        if getattr(scheme, table):
+            raise ValueError(f"{name} does not go with the table [{table}] of the scheme")
+    if too_large(graph):
+        raise ValueError(
+            f"{name}: the model is too large to compare layers: weights above 256 MiB, or more than "
+            f"{MOST_NODES:,} nodes"
+        )
+    fallback_rule(job.fallback, scheme)  # raises before any work
+    return hold_out(data, graph)
+
+
+def reached(
+    first: tuple[gs.Graph, Quantized, Scheme],
+    float_graph: Callable[[], gs.Graph],
+    quantize: Callable[[gs.Graph, Scheme], Quantized],
+    apart: HeldOut,
+    job: QuantizeJob,
+    phases: Phases,
+) -> tuple[gs.Graph, Quantized, Scheme]:
+    """Return the model with as few finer layers as its target takes, and print which these are.
+
+    ``first``: the model without any, how it was quantized, and its scheme. ``quantize`` does that in place
+    by a scheme in which nothing is open.
+    """
+    target = target_of(job)
+    assert target is not None, "asked for before"
+    graph, done, used = first
+    results: list[Quantized] = []
+
+    def _build(scheme: Scheme) -> Built:
+        graph = load_model(job.input, scheme)
+        results.append(quantize(graph, scheme))
+        return graph, results[-1].scheme or scheme
+
+    feeds = [feed for _, feed in islice(apart.data.feeds(graph), _MOST_SEARCHED)]
+    with phases("searching", "model") as bar:
+        found = reach_target(
+            (graph, used),
+            float_graph(),
+            lambda: load_model(job.input, used),
+            _build,
+            feeds,
+            apart.feeds,
+            target,
+            fallback_rule(job.fallback, used),
+            job.run,
+            lambda done, note: bar.show(done, None, note),
+        )
+    for line in _lines(found, target, job.fallback, apart):
+        say(line)
+    if not found.layers:
+        return first
+    return found.graph, replace(results[-1], record=done.record), found.scheme
+
+
+def _lines(found: Reached, target: Target, fallback: str, apart: HeldOut) -> Iterator[str]:
+    """Yield what the target took: the metric before and after, the layers by name, and their price."""
+    where = counted(len(apart.feeds), "held-out sample")
+    if not apart.is_apart:
+        where = f"{counted(len(apart.feeds), 'sample')}, too few to hold any out"
+    if not found.layers:
+        yield f"Target of {target.bound}: {target.text(found.before)} on {where}, no layer needs {fallback}"
+        return
+    change = f"{target.text(found.before)} -> {target.text(found.after)}"
+    yield f"Target of {target.bound}: {change} on {where}"
+    yield f"In {fallback}: {len(found.layers)} of {counted(found.count, 'layer')}"
+    for part in found.layers:
+        others = f" with {', '.join(part.nodes[1:])}" if part.nodes[1:] else ""
+        yield f"  {part.name} ({part.op}){others}"
+    more = found.bytes_after - found.bytes_before
+    share = 100 * more / max(found.bytes_before, 1)
+    yield f"Price: {more:+,} bytes of weights ({share:+.0f} %)"

@@ -1,0 +1,123 @@
+"""Why a layer loses accuracy, in words, and what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+import ops
+from ops.array_types import AnyArray
+from ops.metrics import Sums
+from transforms.origins.readings import Grid, Reading
+
+KEEP, MORE_BITS, PER_CHANNEL, TUNE = "keep in float", "16 bits", "per channel", "tune"
+SAMPLES, OUTLIERS = "more samples", "move outliers"
+"""What helps; :mod:`tools.summaries.origins` has a command for each."""
+
+_OUTLYING = 16.0
+"""Times the root mean square from which on the largest number is an outlier: a Gaussian has 5."""
+
+_SPREAD = 4.0
+"""Times the range of the median channel from which on the widest one coarsens the others."""
+
+_WIDE = 4.0
+"""Times the range of samples that a grid covers, from which on it was made for other numbers."""
+
+_FEW_BITS = 8
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What of a layer loses most, in words, its SQNR in dB alone, and what helps, the best first."""
+
+    words: str
+    decibels: float
+    helps: tuple[str, ...]
+
+
+def cause_of(readings: Iterable[Reading], seen: Mapping[str, Sequence[AnyArray]]) -> Cause:
+    """Return the cause of a layer's loss: of what it reads, that which loses most by rounding.
+
+    ``seen``: arrays of the tensors that are sources, of each sample.
+    """
+    found = [_of_weight(one) for one in readings if one.values is not None and one.index < 2]
+    found += [_of_input(one, seen[one.source]) for one in readings if one.source in seen]
+    known = [one for one in found if one is not None]
+    otherwise = Cause("the sum of small steps", float("inf"), (MORE_BITS, KEEP))
+    return min(known, key=lambda one: one.decibels, default=otherwise)
+
+
+def _of_weight(reading: Reading) -> Cause | None:
+    values, rounded = reading.values, reading.rounded
+    if values is None or rounded is None:
+        return None
+    sums = Sums()
+    sums.add(values, rounded)
+    bits = _bits(reading.format)
+    grid = reading.grid
+    spread = _spread(values) if grid is not None and grid.scale.size == 1 and values.ndim > 1 else 1.0
+    if spread >= _SPREAD:
+        words = (
+            f"weights: channels spread, the widest has {spread:.0f} times the range of the median, "
+            "and one scale serves all"
+        )
+        return Cause(words, sums.sqnr(), (PER_CHANNEL, MORE_BITS, KEEP))
+    if bits and bits < _FEW_BITS:
+        return Cause(f"weights: few bits, {reading.format}", sums.sqnr(), (TUNE, MORE_BITS, KEEP))
+    return Cause(
+        f"weights: small steps, {reading.format or 'on a grid'}", sums.sqnr(), (TUNE, MORE_BITS, KEEP)
+    )
+
+
+def _of_input(reading: Reading, arrays: Sequence[AnyArray]) -> Cause | None:
+    numbers = np.concatenate([np.asarray(one, np.float64).reshape(-1) for one in arrays])
+    numbers = numbers[np.isfinite(numbers)]
+    if not numbers.size or reading.grid is None:
+        return None
+    grid, source = reading.grid, f"input '{reading.source}'"
+    low, high = float(numbers.min()), float(numbers.max())
+    reach = f"numbers from {low:.4g} to {high:.4g}, {reading.format} covers {grid.low:.4g} to {grid.high:.4g}"
+    error, cut = _errors(numbers, grid)
+    power = float(numbers @ numbers)
+    decibels = float(10 * np.log10(power / error)) if error and power else float("inf")
+    if cut > error / 2:
+        return Cause(f"{source}: clipped, {reach}", decibels, (SAMPLES, MORE_BITS, KEEP))
+    largest, typical = float(np.abs(numbers).max()), float(np.sqrt(power / numbers.size))
+    if typical and largest > _OUTLYING * typical:
+        words = f"{source}: outliers, the largest number is {largest / typical:.0f} times the RMS; {reach}"
+        return Cause(words, decibels, (MORE_BITS, OUTLIERS, KEEP))
+    if high > low and grid.high - grid.low > _WIDE * (high - low):
+        return Cause(f"{source}: its range is too wide, {reach}", decibels, (SAMPLES, MORE_BITS, KEEP))
+    words = f"{source}: small steps of {float(grid.scale.max()):.3g} beside an RMS of {typical:.3g}"
+    return Cause(words, decibels, (MORE_BITS, KEEP))
+
+
+def _errors(numbers: AnyArray, grid: Grid) -> tuple[float, float]:
+    """Return the squared error of rounding to a grid, and that of what it cuts."""
+    step, zero = float(grid.scale.reshape(-1)[0]), float(grid.zero_point.reshape(-1)[0])
+    inside = np.clip(numbers, grid.low, grid.high)
+    rounded = (np.clip(np.rint(inside / step + zero), *_ends(grid, step, zero)) - zero) * step
+    cut = numbers - inside
+    return float(np.square(numbers - rounded).sum()), float(cut @ cut)
+
+
+def _ends(grid: Grid, step: float, zero: float) -> tuple[float, float]:
+    return round(grid.low / step + zero), round(grid.high / step + zero)
+
+
+def _spread(values: AnyArray) -> float:
+    """Return the range of the widest channel along axis 0 or the last, beside the median one's."""
+    axis = 0 if values.ndim > 2 else values.ndim - 1
+    others = tuple(i for i in range(values.ndim) if i != axis)
+    ranges = np.abs(values).max(axis=others)
+    median = float(np.median(ranges))
+    return float(ranges.max() / median) if median else 1.0
+
+
+def _bits(name: str) -> float:
+    try:
+        return ops.get_format(name).bits if name else 0
+    except ValueError:
+        return 0

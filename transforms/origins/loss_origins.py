@@ -1,0 +1,206 @@
+"""Where the error of a quantized model begins: what each layer adds, what it inherits, what that does.
+
+Errors that layers make alone add up in the outputs as far as those are small beside the signal. They rank the
+layers; which of them are named is measured: those that, put back to float together, take half of the error
+with them, and more than all others do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from ops.array_types import AnyArray, Feed
+from ops.metrics import Sums
+from transforms.origins.input_ranges import InputRange, input_ranges
+from transforms.origins.loss_causes import Cause, cause_of
+from transforms.origins.state_outputs import state_outputs
+from transforms.origins.switched_layers import Part, SwitchedLayers, Trials
+from transforms.runtime.session import RunOptions
+
+RUNS = 256
+"""Runs of the model in all: as many samples are taken as come to that, one at least."""
+
+MOST_SAMPLES = 4
+
+MOST_CAUSES = 12
+"""Layers of an output whose cause is looked for."""
+
+HALF = 0.5
+"""The share of the error that the layers named are found to hold: 3 dB."""
+
+Progress = Callable[[int, int], None]
+"""Told how many of the layers were measured, and how many there are."""
+
+
+@dataclass(frozen=True)
+class LayerLoss:
+    """What one layer does.
+
+    SQNR of its output in dB: ``own`` with float inputs, ``total`` with all errors up to it, ``inherited``
+    what is left of that without its own. ``shares``: by output, of the errors that layers make there alone.
+    """
+
+    part: Part
+    own: float
+    total: float
+    inherited: float
+    shares: dict[str, float]
+
+
+@dataclass(frozen=True)
+class OutputLoss:
+    """An output: its SQNR in dB, and the layers that hold half of its error or more, by their places.
+
+    ``named``: those of most error first; ``without``: the SQNR with them in float, ``others``: that with all
+    other layers in float instead. ``share``: of the squared error that goes with them. ``is_state``: whether
+    it is a cache or a state.
+    """
+
+    name: str
+    sqnr: float
+    named: tuple[int, ...]
+    without: float
+    others: float
+    share: float
+    is_state: bool
+
+
+@dataclass(frozen=True)
+class LossOrigins:
+    """The layers in the order of the model, and the outputs, those that matter most first.
+
+    ``causes``: of the layers that are named, by their places. ``inputs``: the ranges of the samples.
+    """
+
+    layers: list[LayerLoss]
+    outputs: list[OutputLoss]
+    samples: int
+    unpaired: tuple[str, ...]
+    causes: Mapping[int, Cause]
+    inputs: Sequence[InputRange]
+
+    @property
+    def main(self) -> OutputLoss:
+        """The output of the largest error that is no state."""
+        return self.outputs[0]
+
+    def first(self) -> LayerLoss | None:
+        """Return the first of the layers named for the main output in the order of the model."""
+        return self.layers[min(self.main.named)] if self.main.named else None
+
+
+def find_origins(
+    float_graph: gs.Graph,
+    quantized_graph: gs.Graph,
+    feeds: Sequence[Feed],
+    run: RunOptions | None = None,
+    progress: Progress | None = None,
+) -> LossOrigins:
+    """Return where the loss of a quantized model begins, on the first of some feeds.
+
+    ``float_graph`` is the float model in the form that was quantized; both graphs are changed. Raises
+    ValueError as :class:`SwitchedLayers` does, without a feed and without an output of floats.
+    """
+    states = state_outputs(float_graph)
+    return origins_of(SwitchedLayers(float_graph, quantized_graph, run), feeds, states, progress)
+
+
+def origins_of(
+    model: SwitchedLayers, feeds: Sequence[Feed], states: Sequence[str] = (), progress: Progress | None = None
+) -> LossOrigins:
+    """Return the same of a model that is open; ``states`` are outputs that count less."""
+    if not feeds:
+        raise ValueError("there are no samples to find the origins of errors on")
+    if not model.outputs:
+        raise ValueError("the model has no output of a floating type to compare")
+    count = min(len(feeds), max(1, min(MOST_SAMPLES, RUNS // len(model.parts))))
+    trials = Trials(model, [feeds[i * len(feeds) // count] for i in range(count)])
+    alone, own, total = _measured(trials, progress)
+    sums = {name: sum(one[name].error_energy for one in alone) for name in model.outputs}
+    layers = [
+        LayerLoss(
+            part,
+            own[i].sqnr(),
+            total[i].sqnr(),
+            _rest(total[i], own[i]).sqnr(),
+            {name: one[name].error_energy / sums[name] if sums[name] else 0.0 for name in model.outputs},
+        )
+        for i, (part, one) in enumerate(zip(model.parts, alone, strict=True))
+    ]
+    outputs = [_output(trials, name, layers, is_state=name in states) for name in model.outputs]
+    outputs.sort(key=lambda one: (one.is_state, one.sqnr))
+    named = dict.fromkeys(place for one in outputs for place in one.named[:MOST_CAUSES])
+    causes = {place: _cause(trials, model.parts[place]) for place in named}
+    return LossOrigins(
+        layers, outputs, count, tuple(model.unpaired), causes, input_ranges(model.readings.values(), feeds)
+    )
+
+
+def _cause(trials: Trials, part: Part) -> Cause:
+    model = trials.model
+    seen: dict[str, list[AnyArray]] = {}
+    for feed in trials.feeds:
+        for name, array in model.sources(part, feed).items():
+            seen.setdefault(name, []).append(array)
+    return cause_of([one for name in part.nodes for one in model.readings[name]], seen)
+
+
+def _measured(
+    trials: Trials, progress: Progress | None
+) -> tuple[list[dict[str, Sums]], list[Sums], list[Sums]]:
+    """Return what each layer alone does to the outputs and to its own, and what all do to its own."""
+    model, parts = trials.model, trials.model.parts
+    own, total = [Sums() for _ in parts], [Sums() for _ in parts]
+    shown = list(dict.fromkeys(part.shown for part in parts))
+    floats = []
+    for feed in trials.feeds:
+        plain, every = model.run(feed, (), shown), model.run(feed, trials.everything, shown)
+        floats.append(plain)
+        for i, part in enumerate(parts):
+            _add(total[i], plain, every, part.shown)
+    alone = []
+    for i, part in enumerate(parts):
+        names = list(dict.fromkeys((*model.outputs, part.shown)))
+        found = [model.run(feed, (i,), names) for feed in trials.feeds]
+        alone.append(trials.keep((i,), found))
+        for plain, made in zip(floats, found, strict=True):
+            _add(own[i], plain, made, part.shown)
+        if progress:
+            progress(i + 1, len(parts))
+    return alone, own, total
+
+
+def _add(sums: Sums, plain: Feed, made: Feed, name: str) -> None:
+    if plain[name].shape == made[name].shape:
+        sums.add(plain[name], made[name])
+
+
+def _rest(total: Sums, own: Sums) -> Sums:
+    """Return the errors of a layer without its own, which are taken to be independent."""
+    error = max(total.error_energy - own.error_energy, 0.0)
+    return Sums(total.count, total.baseline_energy, error_energy=error, peak=total.peak)
+
+
+def _output(trials: Trials, name: str, layers: Sequence[LayerLoss], *, is_state: bool) -> OutputLoss:
+    """Return an output with the fewest layers, in the order of their share, that hold half of its error."""
+    everything = trials.on(trials.everything)[name]
+    ranked = sorted(trials.everything, key=lambda i: (-layers[i].shares[name], i))
+
+    def _holds(count: int) -> bool:
+        left = trials.keeping(ranked[:count])[name].error_energy
+        those = trials.on(ranked[:count])[name].error_energy
+        return left <= HALF * everything.error_energy and left <= those
+
+    if not everything.error_energy:
+        return OutputLoss(name, everything.sqnr(), (), everything.sqnr(), everything.sqnr(), 0.0, is_state)
+    low, high = 0, len(ranked)  # all of them do, none does not
+    while high - low > 1:
+        middle = min((low + high) // 2, 2 * low + 1)
+        low, high = (low, middle) if _holds(middle) else (middle, high)
+    named = tuple(ranked[:high])
+    left, others = trials.keeping(named)[name], trials.on(named)[name]
+    share = 1 - left.error_energy / everything.error_energy
+    return OutputLoss(name, everything.sqnr(), named, left.sqnr(), others.sqnr(), share, is_state)

@@ -1,0 +1,117 @@
+"""What a layer of a quantized model reads on a grid: weights and inputs beside their float numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+import ops
+from ops.array_types import AnyArray
+from ops.integers import dequantize
+from transforms.compare.number_formats import DEQUANTIZE, rounded_format, type_name
+from transforms.graph import dtypes, walk
+from transforms.graph.constants import load
+
+_INTEGERS = "iu"
+_RAW = 4  # nodes between what is rounded and what is read
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A linear grid: steps, zero points, the axis along which they are several, lowest and highest number."""
+
+    scale: AnyArray
+    zero_point: AnyArray
+    axis: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One rounded input of a layer: ``values`` and ``rounded`` of a constant, or ``source``, what is rounded.
+
+    ``source`` names a tensor of the float model. ``grid`` is None for formats without scales.
+    """
+
+    index: int
+    format: str
+    grid: Grid | None
+    values: AnyArray | None = None
+    rounded: AnyArray | None = None
+    source: str = ""
+
+
+def readings(first: gs.Node, second: gs.Node, floats: Mapping[int, gs.Tensor]) -> Iterator[Reading]:
+    """Yield what a node of a quantized model reads on a grid, beside its float counterpart.
+
+    ``floats``: by id of a tensor of the quantized model, that of the float model which it stands for.
+    """
+    for index, (one, two) in enumerate(zip(first.inputs, second.inputs, strict=False)):
+        if isinstance(one, gs.Constant):
+            if dtypes.is_type(one, dtypes.FLOAT):
+                yield from _of_constant(index, load(one), two)
+            continue
+        if found := _rounding(two, floats):
+            name, grid, raw = found
+            yield Reading(index, name, grid, source=shown_of(raw))
+
+
+def shown_of(tensor: gs.Tensor) -> str:
+    """Return the name of what a Relu or Clip makes of a tensor, if that alone reads it, else its own."""
+    while len(tensor.outputs) == 1 and tensor.outputs[0].op in ("Relu", "Clip"):
+        tensor = tensor.outputs[0].outputs[0]
+    return str(tensor.name)
+
+
+def _of_constant(index: int, values: AnyArray, tensor: gs.Tensor) -> Iterator[Reading]:
+    node = walk.producer(tensor)
+    if isinstance(tensor, gs.Constant):
+        rounded = load(tensor)
+        if rounded.shape == values.shape and not np.array_equal(rounded, values):
+            yield Reading(index, "", None, values, rounded)
+    elif node is not None and node.op in DEQUANTIZE and isinstance(node.inputs[0], gs.Constant):
+        stored = load(node.inputs[0])
+        name, grid = type_name(dtypes.element_type(node.inputs[0])), _grid(node)
+        if grid is not None and not node.attrs.get("block_size") and stored.shape == values.shape:
+            rounded = dequantize(stored, grid.scale, grid.zero_point, grid.axis if grid.scale.ndim else None)
+            yield Reading(index, name, grid, values, rounded)
+
+
+def _rounding(
+    tensor: gs.Tensor, floats: Mapping[int, gs.Tensor]
+) -> tuple[str, Grid | None, gs.Tensor] | None:
+    """Return the format and the grid of what is read, and the float tensor that is rounded."""
+    name, grid = "", None
+    for _ in range(_RAW):
+        if id(tensor) in floats:
+            return (name, grid, floats[id(tensor)]) if name else None
+        node = walk.producer(tensor)
+        if node is None:
+            return None
+        name = rounded_format(node) or name
+        grid = _grid(node) if node.op in DEQUANTIZE else grid
+        tensor = node.inputs[0]
+    return None
+
+
+def _grid(node: gs.Node) -> Grid | None:
+    """Return the grid of a node that dequantizes, None if it is not of stored numbers."""
+    scale, *rest = node.inputs[1:3]
+    if not all(isinstance(tensor, gs.Constant) for tensor in (scale, *rest)):
+        return None
+    steps = np.asarray(load(scale), np.float32)
+    zero = load(rest[0]) if rest else np.zeros(steps.shape, np.uint8)
+    kind = type_name(dtypes.element_type(node.inputs[0]) or dtypes.element_type(rest[0] if rest else scale))
+    try:
+        row = ops.get_format(kind)
+    except ValueError:
+        return None
+    if not row.is_integer:
+        return None
+    wide = zero.astype(np.float64)
+    low, high = (row.lowest - wide) * steps, (row.highest - wide) * steps
+    return Grid(steps, zero, int(node.attrs.get("axis", 1)), float(low.min()), float(high.max()))
