@@ -134,9 +134,8 @@ def origins_of(
     outputs.sort(key=lambda one: (one.is_state, one.sqnr))
     named = dict.fromkeys(place for one in outputs for place in one.named[:MOST_CAUSES])
     causes = {place: _cause(trials, model.parts[place]) for place in named}
-    return LossOrigins(
-        layers, outputs, count, tuple(model.unpaired), causes, input_ranges(model.readings.values(), feeds)
-    )
+    ranges = input_ranges(model.readings.values(), feeds)
+    return LossOrigins(layers, outputs, count, tuple(model.unpaired), causes, ranges)
 
 
 def _cause(trials: Trials, part: Part) -> Cause:
