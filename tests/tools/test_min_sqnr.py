@@ -1,4 +1,4 @@
-"""The fewest finer layers for a target. Oracle: the written file, run beside the float model by ONNX Runtime."""
+"""The fewest finer layers for a target. Oracle: the written file, run beside the float model."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_layers_that_are_named_win_half_of_the_loss(name: str, capsys: pytest.Ca
     graph = model_io.load(source)
     done = quantize_graph(graph, preset("U8S8"), CalibrationData(known), keep_float=True)
     assert done.scheme is not None and done.float_graph is not None
-    found = find_origins(done.float_graph, copy_graph(graph), known)
+    found = find_origins(copy_graph(done.float_graph), copy_graph(graph), known)
     main, parts = found.main, [one.part for one in found.layers]
     float_run = open_model(source).run
     expected = [float_run(feed)[main.name] for feed in unseen]
