@@ -20,10 +20,10 @@ from transforms.origins.state_outputs import state_outputs
 from transforms.origins.switched_layers import Part, SwitchedLayers, Trials
 from transforms.runtime.session import RunOptions
 
-RUNS = 256
+RUNS = 512
 """Runs of the model in all: as many samples are taken as come to that, one at least."""
 
-MOST_SAMPLES = 4
+MOST_SAMPLES = 16
 
 MOST_CAUSES = 12
 """Layers of an output whose cause is looked for."""
