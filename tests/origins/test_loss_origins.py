@@ -6,8 +6,10 @@ import csv
 import io
 import json
 import math
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.helpers import origins
@@ -17,6 +19,7 @@ from transforms.origins.loss_table import loss_table, rows, to_csv, to_json
 from transforms.scheme import preset
 
 FEEDS = origins.feeds()
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +95,13 @@ def test_no_samples_are_an_error() -> None:
     reference, quantized, _ = origins.quantized(origins.chain(), preset("U8S8"), FEEDS)
     with pytest.raises(ValueError, match="no samples to find the origins"):
         find_origins(reference, quantized, [])
+
+
+def test_a_grid_that_is_shifted_covers_what_it_was_made_for() -> None:
+    images = np.load(EXAMPLES / "digits_test_images.npy")[:64]
+    feeds = [{"images": image[None]} for image in images]
+    model = onnx.load(EXAMPLES / "digits.onnx")
+    reference, quantized, done = origins.quantized(model, preset("A8W8"), feeds)
+    assert done.shifted
+    causes = find_origins(reference, quantized, feeds).causes
+    assert causes and not any("clipped" in one.words or "too wide" in one.words for one in causes.values())
