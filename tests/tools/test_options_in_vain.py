@@ -348,7 +348,7 @@ def test_every_option_is_in_one_of_the_tables(tool: str) -> None:
     errors += [error for name, _, _, error in WITH_A_SCHEME if name == tool]
     refused = {names[word] for error in errors for word in error.split() if word in names}
     of_samples = WITH_IMAGES if "--data" in REQUIRED[tool].split() else set()
-    assert {*ALWAYS[tool].split(), *refused, *of_samples} == set(names.values())
+    assert {*ALWAYS[tool].split(), *refused, *of_samples, "help_all"} == set(names.values())
 
 
 def test_options_of_data_are_all_that_say_something_of_data() -> None:
@@ -366,4 +366,4 @@ def test_every_option_is_a_field_or_a_key_of_the_scheme(tool: str) -> None:
     """So that none that is added is a change to a scheme by mistake."""
     changes = {action.dest for action in parser_of(tool)._actions} - {one.name for one in fields(JOBS[tool])}
     keys = {"quantize": {one.name for one in fields(Scheme)}, "auto_mixed_precision": MixingRule.key_names()}
-    assert changes - {"help"} <= set(keys.get(tool, ()))
+    assert changes - {"help", "help_all"} <= set(keys.get(tool, ()))
