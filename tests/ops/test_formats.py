@@ -214,10 +214,7 @@ def test_integer_scales() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (
-            lambda x: ops.quantize_dequantize(x, "mx5"),
-            r"format 'mx5' is unknown, did you mean 'mx9'\? legal are int4",
-        ),
+        (lambda x: ops.quantize_dequantize(x, "mx5"), "format 'mx5' is unknown, legal are int4"),
         (lambda x: ops.quantize_dequantize(x, "mx4", 2), "axis 2 is out of range for an array of rank 2"),
         (lambda x: ops.quantize_dequantize(x.astype(float), "mx4"), "float64 cannot be rounded"),
         (lambda x: ops.quantize_dequantize(x, "mx4", out=x[:1].copy()), r"out is float32\[1, 3\]"),

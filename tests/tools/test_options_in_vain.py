@@ -60,10 +60,10 @@ ALWAYS = {
     "jobs dask save_as_external_data functions threads storage",
     "formats": "help verbose input plot",
     "infer": "help verbose input output force data time provider threads",
-    "inspect": "help verbose input against json",
+    "inspect": "help verbose input against json layers tensors",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
     "keep_weight_nodes optimize target opset input_shapes ranges export_ranges",
-    "report": "help verbose float_model quantized output force data provider threads",
+    "report": "help verbose float_model quantized output force data provider threads csv json min_sqnr",
 }
 """Options that have an effect in any combination, or without which there is nothing to do."""
 
@@ -136,6 +136,13 @@ def _cases() -> list[tuple[str, str, str]]:
         ("formats", "--force", "--force goes with --plot"),
     ]
     run = "--input m.onnx --output n.onnx"
+    cases += [
+        (
+            "quantize",
+            f"{run} --accuracy-level 4",
+            "--accuracy-level goes with --matmul-nbits or --embeddings",
+        )
+    ]
     cases += [
         ("quantize", f"{run} {one}", f"{one.split()[0]} goes with --data")
         for one in (
@@ -230,6 +237,7 @@ WITH_A_SCHEME = [
         "--matmul-nbits",
         "--matmul-nbits goes with integers in blocks (--set block_size=32); ",
     ),
+    ("quantize", "A8W8", "--embeddings int8", "--embeddings goes with activation = 'float32'; "),
     (
         "quantize",
         "BF16",
