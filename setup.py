@@ -229,10 +229,12 @@ def packages() -> dict[str, str]:
     return {f"{PREFIX if _is_ours(name) else ''}{name}": name.replace(".", "/") for name in names}
 
 
+PACKAGES = packages()
+
 setup(
     cmdclass={"build_ext": BuildLibrary, "build_py": RenamePackages},
-    packages=list(packages()),
-    package_dir={"": "."} if IN_TREE else packages(),
+    packages=list(PACKAGES),
+    package_dir={"": "."} if IN_TREE else PACKAGES,
     ext_modules=[
         Extension(
             NAME,

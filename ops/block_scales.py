@@ -56,17 +56,15 @@ def signed_block_scales(
     """
     reach = np.float32(fmt.lowest)
 
-    def candidates(part: Float32Array) -> tuple[Float32Array, Float64Array]:
+    def _candidates(part: Float32Array) -> tuple[Float32Array, Float64Array]:
         low, high = finite_range(part, 0)
         largest = np.where(high > -low, high, low)
         scale = np.where(largest == 0, np.float32(1), largest / reach)
-        turned = scale[None] * (
-            reach / -(reach + 1)
-        )  # the other end, of which the largest number is just in reach
+        turned = scale[None] * (reach / -(reach + 1))  # the largest number has the nearer end
         found = _storable(np.concatenate([SIGNED_STEPS[:, None] * scale, turned]))
         return found, np.zeros(found.shape)
 
-    return _search(rows, fmt, importance, candidates)[0]
+    return _search(rows, fmt, importance, _candidates)[0]
 
 
 @keeps_subnormals
@@ -80,7 +78,7 @@ def range_block_parameters(
     """
     middle, steps = (fmt.lowest + fmt.highest) / 2, fmt.highest - fmt.lowest
 
-    def candidates(part: Float32Array) -> tuple[Float32Array, Float64Array]:
+    def _candidates(part: Float32Array) -> tuple[Float32Array, Float64Array]:
         low, high = (end.astype(np.float64) for end in finite_range(part, 0))
         scale = np.where(high > low, (high - low) / steps, 1)
         tried = _storable(RANGE_STEPS[:, None] * scale)
@@ -88,7 +86,7 @@ def range_block_parameters(
         zeros = [np.clip(np.rint(nearest + offset), fmt.lowest, fmt.highest) for offset in _OFFSETS]
         return np.tile(tried, (len(_OFFSETS), 1)), np.concatenate(zeros)
 
-    scale, zero_point = _search(rows, fmt, importance, candidates)
+    scale, zero_point = _search(rows, fmt, importance, _candidates)
     return scale, zero_point.astype(fmt.dtype)
 
 

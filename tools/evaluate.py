@@ -124,12 +124,13 @@ def compare_folders(job: EvaluateJob) -> dict[str, Any]:
     if top1:
         say(f"Top1 baseline: {top1.baseline:.6g}\nTop1 quantized: {top1.quantized:.6g}")
         say(f"Top1 agreement: {top1.agreement:.6g} of {top1.count} rows")
+    found = _report(comparisons, top1)
     if job.json:
-        write_text(job.json, _as_json(comparisons, top1))
+        write_text(job.json, json.dumps(found, indent=2, allow_nan=False) + "\n")
     if job.csv:
         write_text(job.csv, _as_csv(comparisons))
     _refuse_non_finite(comparisons)
-    return _report(comparisons, top1)
+    return found
 
 
 def _print_files(comparisons: Sequence[Comparison]) -> None:
@@ -224,10 +225,6 @@ def _figures(comparisons: Sequence[Comparison]) -> dict[str, Any]:
         "mean": summary.mean,
         "worst": summary.worst,
     }
-
-
-def _as_json(comparisons: Sequence[Comparison], top1: Top1 | None) -> str:
-    return json.dumps(_report(comparisons, top1), indent=2, allow_nan=False) + "\n"
 
 
 def _report(comparisons: Sequence[Comparison], top1: Top1 | None) -> dict[str, Any]:

@@ -83,9 +83,8 @@ def _work(job: QuantizeJob) -> int:
     command_line.keep_products_on_one_thread()
     from tools.jobs import quantize
 
-    if job.print_config:
-        quantize.print_config(job)
     if not job.input:
+        quantize.print_config(job)
         return command_line.DONE
     return command_line.DONE if quantize.quantize_file(job) else command_line.NOTHING_DONE
 

@@ -69,10 +69,10 @@ def optimize(graph: gs.Graph, *, exclude: Exclusion = None, keep_tied: bool = Fa
     names = walk.Names(graph)
     pinned = _pinned(graph, resolve(exclude, graph))
 
-    def hide(tensor: gs.Constant) -> bool:
+    def _hide(tensor: gs.Constant) -> bool:
         return _is_left_alone(tensor) or (keep_tied and is_tied(tensor))
 
-    proto_pass.apply(graph, lambda model: _checked(model, graph, names), hide=hide, pin=pinned)
+    proto_pass.apply(graph, lambda model: _checked(model, graph, names), hide=_hide, pin=pinned)
     after = sum(1 for _ in walk.nodes(graph))
     log.debug("optimized: %d nodes -> %d", before, after)
     return abs(before - after)

@@ -5,27 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tools.cli import progress
+from ops.legal_names import did_you_mean
 from tools.cli.command_line import Command
 from tools.cli.job_options import Options
+from tools.cli.progress import Watcher, watched
 from tools.cli.said import Said, collected
 
 J = TypeVar("J", bound=Options)
 R = TypeVar("R")
-
-Progress = Callable[[str, int, int | None], None]
-"""Called with the phase, how many pieces of it are done, and of how many (None: not known)."""
 
 
 def call(
     command: Command[J],
     work: Callable[[J], R],
     options: Mapping[str, Any],
-    shows: Progress | None = None,
+    shows: Watcher | None = None,
 ) -> tuple[R, Said]:
     """Do what a tool does with options by name, and return its result and what it said.
 
@@ -33,15 +30,8 @@ def call(
     values that are wrong usage on the command line, and whatever the work raises.
     """
     job = command.job(list(_arguments(command, options)))
-    with collected() as said, progress.watched(shows):
+    with collected() as said, watched(shows):
         return work(job), said
-
-
-def notes_of(said: Said, output: object) -> list[str]:
-    """Return the lines that were said, without the name of a file that is gone if there is no output."""
-    if output is not None:
-        return said.lines
-    return [line.partition(", written to ")[0] if line.startswith("Size: ") else line for line in said.lines]
 
 
 def _arguments(command: Command[J], options: Mapping[str, Any]) -> Iterator[str]:
@@ -50,9 +40,7 @@ def _arguments(command: Command[J], options: Mapping[str, Any]) -> Iterator[str]
         if value is None:
             continue
         if name not in actions:
-            close = get_close_matches(name, actions, n=1)
-            hint = f", did you mean '{close[0]}'?" if close else ""
-            raise TypeError(f"there is no option '{name}'{hint}")
+            raise TypeError(f"there is no option '{name}'{did_you_mean(name, actions)}")
         yield from _words(actions[name], name, value)
 
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from onnx_narrow.api.call import Progress, call
-from onnx_narrow.api.sources import Data, Model, model_file, samples_folder
+from onnx_narrow.api.call import call
+from onnx_narrow.api.sources import Data, Model, model_file, samples_folder, two_models
 from onnx_narrow.api.workplace import workplace
 from tools import check as check_tool
 from tools import evaluate as evaluate_tool
 from tools import infer as infer_tool
 from tools import report as report_tool
+from tools.cli.progress import Watcher
 from tools.summaries import inspection
 from transforms.compare.compare_results import pair_files
 from transforms.compare.inspect_model import inspect_model
@@ -35,7 +36,7 @@ def evaluate(
     *,
     data: Data | None = None,
     metrics: Mapping[str, Metric] | None = None,
-    progress: Progress | None = None,
+    progress: Watcher | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Compare the outputs of two models on samples, or two folders of results.
@@ -98,7 +99,7 @@ def report(
     *,
     data: Data,
     force: bool = False,
-    progress: Progress | None = None,
+    progress: Watcher | None = None,
     **options: Any,
 ) -> list[dict[str, Any]]:
     """Write a page on where a quantized model differs from its float model, and return its rows.
@@ -130,15 +131,8 @@ def report(
         As :func:`onnx_narrow.quantize`.
     """
     with workplace() as folder:
-        source = model_file(float_model, folder, "float.onnx")
-        given = {
-            "float_model": source,
-            "quantized": model_file(quantized, folder, "quantized.onnx"),
-            "output": output,
-            "data": samples_folder(data, source, folder / "samples", options.get("limit")),
-            "force": force,
-            **options,
-        }
+        pair = two_models(float_model, quantized, data, folder, options)
+        given = {"output": output, "force": force, **pair}
         (_, origins), _ = call(report_tool.command(), report_tool.write_report, given, progress)
         return rows(origins) if origins else []
 

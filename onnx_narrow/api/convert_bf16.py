@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from onnx_narrow.api.call import Progress, call, notes_of
-from onnx_narrow.api.quantize import sqnr_of
-from onnx_narrow.api.result import Result
-from onnx_narrow.api.sources import Data, Model, model_file, samples_folder
-from onnx_narrow.api.workplace import destination, made, workplace
+from onnx_narrow.api.call import call
+from onnx_narrow.api.result import Result, nothing_done, result_of
+from onnx_narrow.api.sources import Data, Model, one_model
+from onnx_narrow.api.workplace import destination, workplace
+from tools.cli.progress import Watcher
 from tools.jobs.bf16 import convert_file
 from tools.jobs.bf16_options import command
 from transforms import model_io
@@ -26,7 +26,7 @@ def convert_bf16(
     data: Data | None = None,
     target: str | None = None,
     force: bool = False,
-    progress: Progress | None = None,
+    progress: Watcher | None = None,
     **options: Any,
 ) -> Result:
     """Convert a float32 or float16 model to BF16.
@@ -67,29 +67,28 @@ def convert_bf16(
     True
     """
     with workplace() as folder:
-        source = model_file(model, folder)
-        element = describe(model_io.load(source)).element
-        tool = _TOOLS.get(element or "", _TOOLS["float32"])
         given = {
-            "input": source,
             "output": destination(output, folder),
             "format": format,
-            "data": samples_folder(data, source, folder / "samples", options.get("limit")),
             "target": target,
             "force": force,
-            **options,
+            **one_model(model, data, folder, options),
         }
-        kind = "float16" if tool == _TOOLS["float16"] else "float32"
-        converted, said = call(command(tool, ""), lambda job: convert_file(tool, kind, job), given, progress)
+        element = describe(model_io.load(given["input"])).element or ""
+        source = element if element in _TOOLS else "float32"
+        tool = _TOOLS[source]
+        converted, said = call(
+            command(tool, ""), lambda job: convert_file(tool, source, job), given, progress
+        )
         if converted is None:
-            raise ValueError(" ".join(line.strip() for line in said.lines))
+            raise nothing_done(said)
         tally = converted.done.tally
-        return Result(
-            made(converted.files[0]),
-            None if output is None else Path(output),
-            converted={"nodes": tally.converted if tally else 0, "tensors": converted.done.tensors},
-            kept={why: sum(ops.values()) for why, ops in (tally.kept if tally else {}).items()},
-            sqnr=sqnr_of(converted.first),
-            notes=notes_of(said, output),
-            warnings=said.warnings,
+        assert tally is not None, "it was converted"
+        return result_of(
+            converted.files,
+            converted.first,
+            said,
+            output,
+            converted={"nodes": tally.converted, "tensors": converted.done.tensors},
+            kept={why: sum(ops.values()) for why, ops in tally.kept.items()},
         )

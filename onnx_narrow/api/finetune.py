@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from onnx_narrow.api.call import Progress, call, notes_of
-from onnx_narrow.api.quantize import sqnr_of
-from onnx_narrow.api.result import Result
-from onnx_narrow.api.sources import Data, Model, model_file, samples_folder
-from onnx_narrow.api.workplace import destination, made, workplace
+from onnx_narrow.api.call import call
+from onnx_narrow.api.result import Result, result_of
+from onnx_narrow.api.sources import Data, Model, two_models
+from onnx_narrow.api.workplace import destination, workplace
 from tools import finetune as tool
+from tools.cli.progress import Watcher
 from tools.jobs.finetune import finetune_file
 from transforms.scheme.recorded_scheme import recorded_scheme
 
@@ -22,7 +22,7 @@ def finetune(
     *,
     data: Data,
     force: bool = False,
-    progress: Progress | None = None,
+    progress: Watcher | None = None,
     **options: Any,
 ) -> Result:
     """Tune the weights of a quantized model by samples.
@@ -53,21 +53,11 @@ def finetune(
         As :func:`onnx_narrow.quantize`.
     """
     with workplace() as folder:
-        source = model_file(float_model, folder, "float.onnx")
         given = {
-            "float_model": source,
-            "quantized": model_file(quantized, folder, "quantized.onnx"),
             "output": destination(output, folder),
-            "data": samples_folder(data, source, folder / "samples", options.get("limit")),
             "force": force,
-            **options,
+            **two_models(float_model, quantized, data, folder, options),
         }
         tuned, said = call(tool.command(), finetune_file, given, progress)
-        return Result(
-            made(tuned.files[0]),
-            None if output is None else Path(output),
-            recorded_scheme(tuned.done.graph),
-            sqnr=sqnr_of(tuned.first),
-            notes=notes_of(said, output),
-            warnings=said.warnings,
-        )
+        scheme = recorded_scheme(tuned.done.graph)
+        return result_of(tuned.files, tuned.first, said, output, scheme=scheme)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from onnx_narrow.api.call import Progress, call
+from onnx_narrow.api.call import call
 from onnx_narrow.api.quantize import of_finished
 from onnx_narrow.api.result import Result
-from onnx_narrow.api.sources import Data, Model, config_file, model_file, samples_folder
+from onnx_narrow.api.sources import Data, Model, config_file, one_model
 from onnx_narrow.api.workplace import destination, workplace
 from tools import auto_mixed_precision as tool
+from tools.cli.progress import Watcher
 from tools.jobs.mix import mix_file
 from transforms.scheme import Scheme
 
@@ -23,7 +24,7 @@ def mix_precision(
     data: Data,
     target: str | list[str] | None = None,
     force: bool = False,
-    progress: Progress | None = None,
+    progress: Watcher | None = None,
     **options: Any,
 ) -> Result:
     """Give layers cheaper formats as far as a target for the outputs allows.
@@ -58,15 +59,12 @@ def mix_precision(
         As :func:`onnx_narrow.quantize`.
     """
     with workplace() as folder:
-        source = model_file(model, folder)
         given = {
-            "input": source,
             "output": destination(output, folder),
             "config": config_file(config, folder),
-            "data": samples_folder(data, source, folder / "samples", options.get("limit")),
-            "target": [target] if isinstance(target, str) else target,
+            "target": target,
             "force": force,
-            **options,
+            **one_model(model, data, folder, options),
         }
         (_, finished), said = call(tool.command(), mix_file, given, progress)
         assert finished is not None, "there is an output"

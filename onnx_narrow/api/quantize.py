@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
-from onnx_narrow.api.call import Progress, call, notes_of
-from onnx_narrow.api.result import Result
-from onnx_narrow.api.sources import Data, Model, config_file, model_file, samples_folder
-from onnx_narrow.api.workplace import destination, made, workplace
+from onnx_narrow.api.call import call
+from onnx_narrow.api.result import Result, nothing_done, result_of
+from onnx_narrow.api.sources import Data, Model, config_file, one_model
+from onnx_narrow.api.workplace import destination, workplace
 from tools import quantize as tool
+from tools.cli.progress import Watcher
 from tools.cli.said import Said
 from tools.jobs.quantize import quantize_file
 from tools.jobs.quantized import Finished
 from tools.summaries.quantize import kept_in_float
-from transforms.pipelines.first_run import FirstRun
 from transforms.scheme import Scheme
 
 
@@ -27,7 +26,7 @@ def quantize(
     data: Data | None = None,
     target: str | None = None,
     force: bool = False,
-    progress: Progress | None = None,
+    progress: Watcher | None = None,
     **options: Any,
 ) -> Result:
     """Quantize a float model.
@@ -73,41 +72,29 @@ def quantize(
     'int8'
     """
     with workplace() as folder:
-        source, path = model_file(model, folder), destination(output, folder)
         given = {
-            "input": source,
-            "output": path,
+            "output": destination(output, folder),
             "config": config_file(config or "A8W8", folder) if config or not target else None,
-            "data": samples_folder(data, source, folder / "samples", options.get("limit")),
             "target": target,
             "force": force,
-            **options,
+            **one_model(model, data, folder, options),
         }
         finished, said = call(tool.command(), quantize_file, given, progress)
         if finished is None:
-            raise ValueError(" ".join(line.strip() for line in said.lines))
+            raise nothing_done(said)
         return of_finished(finished, said, output)
 
 
 def of_finished(finished: Finished, said: Said, output: str | Path | None) -> Result:
     """Return the result of a quantization, whose model is written."""
     done = finished.made.done
-    return Result(
-        made(finished.files[0]),
-        None if output is None else Path(output),
-        finished.scheme,
-        {f"{name} {role}": count for (name, role), count in done.tensors.items()},
-        dict(kept_in_float(finished.graph)),
-        list(done.record.tried),
-        sqnr_of(finished.first),
-        notes_of(said, output),
-        said.warnings,
+    return result_of(
+        finished.files,
+        finished.first,
+        said,
+        output,
+        scheme=finished.scheme,
+        converted={f"{name} {role}": count for (name, role), count in done.tensors.items()},
+        kept=dict(kept_in_float(finished.graph)),
+        decided=list(done.record.tried),
     )
-
-
-def sqnr_of(first: FirstRun) -> float | None:
-    """Return the signal to noise ratio in dB of the first run, None if it was not compared."""
-    error = first.trial.error if first.trial else None
-    if error is None:
-        return None
-    return -10 * math.log10(error) if error else math.inf

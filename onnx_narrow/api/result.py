@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import onnx
 
+from tools.cli.said import Said
 from transforms import model_io
 from transforms.moves.record import Tried
+from transforms.pipelines.first_run import FirstRun, sqnr
 from transforms.scheme import Scheme
 
 
@@ -70,3 +73,28 @@ class Result:
     def _lines(self) -> Iterator[str]:
         yield from (line.strip() for line in self.notes)
         yield from self.warnings
+
+
+def result_of(files: Sequence[Path], first: FirstRun, said: Said, output: object, **more: Any) -> Result:
+    """Return the result of a tool: the model that it wrote, its first run, what it said, and ``more`` fields.
+
+    Without an ``output`` the files are gone in the end, and no note names them.
+    """
+    error = first.trial.error if first.trial else None
+    return Result(
+        onnx.load(files[0]),
+        None if output is None else Path(str(output)),
+        sqnr=None if error is None else sqnr(error),
+        notes=said.lines if output is not None else [_without_file(line) for line in said.lines],
+        warnings=said.warnings,
+        **more,
+    )
+
+
+def nothing_done(said: Said) -> ValueError:
+    """Return the error of a tool that had nothing to do, in its words."""
+    return ValueError(" ".join(line.strip() for line in said.lines))
+
+
+def _without_file(line: str) -> str:
+    return line.partition(", written to ")[0] if line.startswith("Size: ") else line

@@ -6,29 +6,22 @@ import itertools
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
 from transforms import model_io
+from transforms.run.feeds import Reader, read_all
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
-
-
-class CalibrationDataReader(Protocol):
-    """Samples as ONNX Runtime's calibration readers give them: a dict at a time, None at the end."""
-
-    def get_next(self) -> Mapping[str, Any] | None:
-        """Return the next sample by input name, or None."""
-
 
 Model: TypeAlias = str | Path | onnx.ModelProto | gs.Graph
 """A model: a path, a proto or a graph; none of them is ever changed."""
 
-Data: TypeAlias = str | Path | CalibrationDataReader | Iterable[Any] | Callable[[], Iterable[Any]]
-"""Samples: a folder; a reader with ``get_next``; an iterable, or a callable that makes one.
+Data: TypeAlias = str | Path | Reader | Iterable[Any] | Callable[[], Iterable[Any]]
+"""Samples: a folder; ONNX Runtime's CalibrationDataReader; an iterable, or a callable that makes one.
 
 It gives dicts of arrays by input name, arrays for a model with one input, or tuples in the order of the
 inputs; labels behind them are left out. Arrays are NumPy's, or tensors that become such.
@@ -45,6 +38,26 @@ def model_file(model: Model, folder: Path, name: str = "model.onnx") -> Path:
     path = folder / name
     model_io.save(graph, path)
     return path
+
+
+def one_model(model: Model, data: Data | None, folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a tool that reads one model and, if there are any, samples."""
+    path = model_file(model, folder)
+    return {"input": path, "data": _samples_of(path, data, folder, options), **options}
+
+
+def two_models(
+    float_model: Model, quantized: Model, data: Data, folder: Path, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the options of a tool that reads a float model, the one quantized from it, and samples."""
+    path = model_file(float_model, folder, "float.onnx")
+    other = model_file(quantized, folder, "quantized.onnx")
+    samples = _samples_of(path, data, folder, options)
+    return {"float_model": path, "quantized": other, "data": samples, **options}
+
+
+def _samples_of(model: Path, data: Data | None, folder: Path, options: Mapping[str, Any]) -> Path | None:
+    return samples_folder(data, model, folder / "samples", options.get("limit"))
 
 
 def samples_folder(data: Data | None, model: Path, folder: Path, limit: int | None = None) -> Path | None:
@@ -78,11 +91,7 @@ def as_array(value: Any) -> np.ndarray:
 
 
 def _samples(data: Any) -> Iterator[Any]:
-    if hasattr(data, "get_next"):
-        while (sample := data.get_next()) is not None:
-            yield sample
-        return
-    found = data() if callable(data) else data
+    found = read_all(data) if isinstance(data, Reader) else data() if callable(data) else data
     if not isinstance(found, Iterable):
         raise TypeError(f"samples are a folder, a reader or an iterable, not {type(data).__name__}")
     yield from found

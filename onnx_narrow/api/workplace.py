@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import onnx
-
 
 @contextmanager
 def workplace() -> Iterator[Path]:
@@ -20,8 +18,3 @@ def workplace() -> Iterator[Path]:
 def destination(output: str | Path | None, folder: Path) -> Path:
     """Return where to write a model: the output, or in a folder that is gone in the end."""
     return folder / "made.onnx" if output is None else Path(output)
-
-
-def made(path: Path) -> onnx.ModelProto:
-    """Return a model with its external data."""
-    return onnx.load(path)

@@ -16,6 +16,7 @@ import pytest
 
 import onnx_narrow
 import ops
+from onnx_narrow import __main__ as command
 from tests.helpers import tunable
 from tools import auto_mixed_precision, convert_fp32_to_bf16, finetune, quantize
 from transforms import model_io
@@ -95,8 +96,16 @@ def test_conversion_and_tuning_make_the_files_of_the_commands(folder: Path) -> N
     assert tuned.read_bytes() == (folder / "command2.onnx").read_bytes()
 
 
+class ReaderWithEmptyEnd(Reader):
+    """Some end with an empty dict in place of None."""
+
+    def get_next(self) -> dict[str, np.ndarray]:
+        return super().get_next() or {}
+
+
 FORMS: dict[str, Callable[[], Any]] = {
     "reader": Reader,
+    "reader with an empty end": ReaderWithEmptyEnd,
     "dicts": lambda: SAMPLES,
     "generator": lambda: iter(SAMPLES),
     "callable": lambda: lambda: iter(SAMPLES),
@@ -180,6 +189,16 @@ def test_saving_refuses_an_existing_file(folder: Path) -> None:
     with pytest.raises(FileExistsError):
         onnx_narrow.save(graph, folder / "m.onnx")
     assert onnx_narrow.save(graph, folder / "n.onnx") == [folder / "n.onnx"]
+
+
+def test_the_command_says_its_version_and_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+    version = onnx_narrow.__version__
+    assert command.main(["--version"]) == 0 and capsys.readouterr().out == f"onnx-narrow {version}\n"
+    cited = (Path(__file__).parents[2] / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {version}\n" in cited
+    assert command.main(["qantize"]) == 2 and "'qantize'" in capsys.readouterr().err
+    assert command.main(["convert-fp32-to-bf16", "--input", "none.onnx", "--output", "b.onnx"]) == 1
+    assert "'none.onnx'" in capsys.readouterr().err
 
 
 def test_all_public_names_are_there() -> None:

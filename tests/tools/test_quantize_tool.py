@@ -344,6 +344,14 @@ def test_print_config_with_a_run(bench: EvaluationSet) -> None:
     assert "written to" in summary
 
 
+def test_what_a_target_changes_is_said_once(bench: EvaluationSet) -> None:
+    _, err = bench.with_data(
+        "XINT8", "--target", "tensorrt", "--set", "weight_method=MinMax", "--print-config"
+    )
+    lines = [line for line in err.splitlines() if line.startswith("For target tensorrt: ")]
+    assert lines and len(lines) == len(set(lines))
+
+
 @pytest.mark.parametrize(
     ("options", "changes"),
     (

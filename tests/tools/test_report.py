@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
@@ -116,6 +117,23 @@ def test_page_is_whole_and_loads_nothing(
     assert f"Report written to '{output}'" in capsys.readouterr().out
 
 
+def test_layers_are_written_beside_the_page(
+    converted: dict[str, Path], samples: Path, tmp_path: Path
+) -> None:
+    """``--min-sqnr`` judges the tiles of the page; oracle: a target that is met and one that is not."""
+    pages = []
+    for target in ("1", "200"):
+        files = ["--json", str(tmp_path / f"{target}.json"), "--csv", str(tmp_path / f"{target}.csv")]
+        page = tmp_path / f"{target}.html"
+        assert run_report(converted["with_cast"], samples, page, *files, "--min-sqnr", target) == 0
+        pages.append(page.read_text(encoding="utf-8"))
+        found = json.loads((tmp_path / f"{target}.json").read_text(encoding="utf-8"))
+        rows = list(csv.DictReader((tmp_path / f"{target}.csv").open(encoding="utf-8")))
+        assert [row["layer"] for row in rows] == [one["layer"] for one in found["layers"]] != []
+    assert pages[0] != pages[1]
+
+
+@pytest.mark.usefixtures("costs_here")
 def test_end_to_end_figures(
     converted: dict[str, Path], compared: dict[str, ModelComparison], samples: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 import threading
@@ -38,7 +39,11 @@ _LINE = 30.0  # seconds after which a line says how far it is, without a termina
 
 def _shows_bars() -> bool:
     """Return whether stderr is a terminal, or this is a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
+    return sys.stderr.isatty() or _is_notebook()
+
+
+def _is_notebook() -> bool:
+    return "ipykernel" in sys.modules
 
 
 class Progress:
@@ -110,16 +115,15 @@ class Progress:
         if watcher := _watcher.get():
             watcher(self._what, 0, None)
             return
+        tick = self._log
         if _shows_bars():
             self._open()
-        self._ticker = threading.Thread(
-            target=self._tick if _shows_bars() else self._log, args=(self._ended,), daemon=True
-        )
+            tick = self._tick
+        self._ticker = threading.Thread(target=tick, args=(self._ended,), daemon=True)
         self._ticker.start()
 
     def _open(self) -> None:
-        from tqdm.auto import tqdm  # in a notebook another one
-
+        tqdm = importlib.import_module("tqdm.auto" if _is_notebook() else "tqdm").tqdm
         if self._bar is not None:
             self._bar.close()
         number = f"{self._phases.index(self._what) + 1}/{len(self._phases)} " if self._phases else ""

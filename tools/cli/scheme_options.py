@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import ops
@@ -34,7 +35,7 @@ _ALTERNATIVES = (
 
 def config_name(config: str) -> str:
     """Return what is recorded of ``--config``: a preset, or the name of a file without its folder."""
-    return config.replace("\\", "/").rpartition("/")[2]
+    return Path(config).name
 
 
 def quantization_scheme(job: SchemeJob) -> Scheme:

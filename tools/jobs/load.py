@@ -7,12 +7,14 @@ from collections.abc import Mapping
 import onnx_graphsurgeon as gs
 
 from tools.cli.said import say
+from tools.jobs.quantize_options import QuantizeJob
 from tools.summaries.target import refuse_free
 from transforms import model_io
 from transforms.fix_shapes import fix_shapes
 from transforms.graph.some_names import counted
 from transforms.scheme import Scheme
 from transforms.scheme.targets import target
+from transforms.store_embeddings import tie_embeddings
 
 
 def load_model(path: str, scheme: Scheme) -> gs.Graph:
@@ -20,6 +22,17 @@ def load_model(path: str, scheme: Scheme) -> gs.Graph:
     graph = load_fixed(path, scheme.input_shapes)
     if scheme.target:
         refuse_free(graph, target(scheme.target))
+    return graph
+
+
+def load_for(job: QuantizeJob, scheme: Scheme) -> gs.Graph:
+    """Load the model of a job as a scheme wants it; embeddings that are to be stored in few bits are tied.
+
+    Raises as :func:`load_model` does.
+    """
+    graph = load_model(job.input, scheme)
+    if job.embeddings:
+        tie_embeddings(graph)
     return graph
 
 

@@ -15,6 +15,7 @@ from transforms.finetune.fit_scales import MOST_SAMPLES, FittedScales, fit_scale
 from transforms.finetune.float_error import float_error
 from transforms.pipelines.first_run import decibels
 from transforms.run.failing_samples import failing
+from transforms.run.feeds import spread
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
 
@@ -70,9 +71,7 @@ def _fit(
     job: QuantizeJob,
     phases: Phases,
 ) -> FittedScales:
-    samples = list(data.feeds(reference))
-    count = min(len(samples), MOST_SAMPLES)
-    samples = [samples[i * len(samples) // count] for i in range(count)]
+    samples = spread(list(data.feeds(reference)), MOST_SAMPLES)
     options = options_for(job.run, job.memory_limit)
     feeds = [feed for _, feed in samples]
     with phases("comparing", "layer") as bar, failing(dict(samples), reference, job.run, _MADE):

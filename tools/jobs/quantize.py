@@ -21,7 +21,7 @@ from tools.cli.scheme_options import (
 )
 from tools.cli.user_code import check_code
 from tools.jobs import ranges, reach
-from tools.jobs.load import load_model
+from tools.jobs.load import load_for
 from tools.jobs.measured import by_outputs, fits_scales
 from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Finished, Made, calibration_data, finish, mix_model, phases_of
@@ -42,7 +42,7 @@ from transforms.run.feeds import random_feeds
 from transforms.run.workers import Workers
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
-from transforms.store_embeddings import store_embeddings, tie_embeddings
+from transforms.store_embeddings import store_embeddings
 from transforms.write_matmul_nbits import write_matmul_nbits
 
 _SHARED = Need(
@@ -53,27 +53,34 @@ _RANDOM = "Warning: ranges come from random numbers; the result shows that the m
 
 
 def print_config(job: QuantizeJob) -> None:
-    """Print the scheme of a job, with all keys."""
-    print(_scheme(job).to_toml(), end="")
+    """Say the scheme of a job, with all keys."""
+    _say_config(_schemes(job)[1])
 
 
 def quantize_file(job: QuantizeJob) -> Finished | None:
     """Quantize ``job.input`` to ``job.output`` and say what was done; None if nothing was to be done.
 
-    Raises ValueError or OSError; nothing is written then, nor where nothing is done.
+    Says the scheme first if the job asks for that. Raises ValueError or OSError; nothing is written then, nor
+    where nothing is done.
     """
     with open_workers(job) as workers:
         return _quantize_file(job, workers)
 
 
-def _scheme(job: QuantizeJob) -> Scheme:
+def _schemes(job: QuantizeJob) -> tuple[Scheme, Scheme]:
+    """Return the scheme that is asked for, and the one that is followed."""
     asked = quantization_scheme(job)
-    return asked.by_rule() if job.fast else asked
+    return asked, asked.by_rule() if job.fast else asked
+
+
+def _say_config(scheme: Scheme) -> None:
+    say(scheme.to_toml().removesuffix("\n"))
 
 
 def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None:
-    asked = quantization_scheme(job)
-    scheme = asked.by_rule() if job.fast else asked
+    asked, scheme = _schemes(job)
+    if job.print_config:
+        _say_config(scheme)
     of_tool = {"matmul_nbits": BLOCKS, "embeddings": WEIGHTS_ALONE}
     check_effect(asked, job, {**dict.fromkeys(("jobs", "dask"), _SHARED), **of_tool})
     check_code(scheme, job)
@@ -86,9 +93,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
     searches = reach.target_of(job) is not None
     phases = phases_of(scheme, has_data=has_data, compares=measures, searches=searches)
     with phases("loading"):
-        graph = load_model(job.input, scheme)
-        if job.embeddings:
-            tie_embeddings(graph)
+        graph = load_for(job, scheme)
     measures = measures and _may_run(graph, scheme)
     data = _data(graph, job, workers)
     apart = reach.held_out(job, scheme, data, graph)

@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 
 from tools.cli.progress import Phases
 from tools.cli.said import say
-from tools.jobs.load import load_model
+from tools.jobs.load import load_for
 from tools.jobs.quantize_options import QuantizeJob
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph.some_names import counted
@@ -72,7 +72,7 @@ def reached(
     results: list[Quantized] = []
 
     def _build(scheme: Scheme) -> Built:
-        graph = load_model(job.input, scheme)
+        graph = load_for(job, scheme)
         results.append(quantize(graph, scheme))
         return graph, results[-1].scheme or scheme
 
@@ -81,7 +81,7 @@ def reached(
         found = reach_target(
             (graph, used),
             float_graph(),
-            lambda: load_model(job.input, used),
+            lambda: load_for(job, used),
             _build,
             feeds,
             apart.feeds,

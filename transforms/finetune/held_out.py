@@ -17,6 +17,7 @@ from transforms.graph.number_shapes import in_words, judged_tensors
 from transforms.judge.errors import WORTH, Errors, Gain, energies, gain, signals
 from transforms.judge.judge import MOST_SAMPLES, Judge, Run
 from transforms.model.copy_graph import copy_graph
+from transforms.run.feeds import spread
 from transforms.run.kept_arrays import KeptArrays
 
 _LEAST_JUDGED = 16
@@ -66,8 +67,8 @@ class HeldOutJudge:
         """Run the float model and the quantized one; ValueError for an output index out of range."""
         held = [i for i in range(len(feeds)) if is_held_out(i, len(feeds), options)]
         others = sorted(set(range(len(feeds))) - set(held))
-        held = _spread(held, MOST_SAMPLES)
-        places = sorted(held + _spread(others, max(0, _LEAST_JUDGED - len(held))))
+        held = spread(held, MOST_SAMPLES)
+        places = sorted(held + spread(others, max(0, _LEAST_JUDGED - len(held))))
         self._feeds, self._is_held = [feeds[i] for i in places], np.isin(places, held)
         self._judge = Judge(float_graph, self._feeds, options.run)
         compared = _chosen(judged_tensors(float_graph), output_index)
@@ -157,11 +158,6 @@ def _chosen(compared: dict[str, list[str]], index: int | None) -> dict[str, list
     if not 0 <= index < len(names):
         raise ValueError(f"output {index} is not there, the model has {len(names)}, the first is 0")
     return {names[index]: compared[names[index]]}
-
-
-def _spread(places: Sequence[int], most: int) -> list[int]:
-    count = min(most, len(places))
-    return [places[i * len(places) // count] for i in range(count)]
 
 
 def _of(errors: Errors, rows: NDArray[np.bool_]) -> Errors:

@@ -24,6 +24,7 @@ from transforms.origins.pair_nodes import OUTPUT
 from transforms.origins.state_outputs import state_outputs
 from transforms.origins.switched_layers import Part, SwitchedLayers, Trials
 from transforms.pipelines.quantize_steps import prepare_for
+from transforms.run.feeds import spread
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
@@ -217,7 +218,7 @@ class _Search:
         some = min(len(feeds), _SEARCHED_ON)
         few = max(1, min(some, _RANKING_RUNS // len(model.parts)))
         self._model = model
-        self._ranks, self._trials = (Trials(model, _some(feeds, count)) for count in (few, some))
+        self._ranks, self._trials = (Trials(model, spread(feeds, count)) for count in (few, some))
         self._outputs = [name for name in outputs if name in model.outputs] or model.outputs
         self._metric = target
         self._known: dict[frozenset[int], float] = {}
@@ -258,10 +259,6 @@ class _Search:
             )
             self._known[key] = score(self._metric, pairs)
         return self._known[key]
-
-
-def _some(feeds: Sequence[Feed], count: int) -> list[Feed]:
-    return [feeds[i * len(feeds) // count] for i in range(count)]
 
 
 def _can_be_named(part: Part, names: Set[str]) -> bool:

@@ -18,6 +18,7 @@ from transforms.origins.input_ranges import InputRange, input_ranges
 from transforms.origins.loss_causes import Cause, cause_of
 from transforms.origins.state_outputs import state_outputs
 from transforms.origins.switched_layers import Part, SwitchedLayers, Trials
+from transforms.run.feeds import spread
 from transforms.runtime.session import RunOptions
 
 RUNS = 512
@@ -116,8 +117,7 @@ def origins_of(
         raise ValueError("there are no samples to find the origins of errors on")
     if not model.outputs:
         raise ValueError("the model has no output of a floating type to compare")
-    count = min(len(feeds), max(1, min(MOST_SAMPLES, RUNS // len(model.parts))))
-    trials = Trials(model, [feeds[i * len(feeds) // count] for i in range(count)])
+    trials = Trials(model, spread(feeds, max(1, min(MOST_SAMPLES, RUNS // len(model.parts)))))
     alone, own, total = _measured(trials, progress)
     sums = {name: sum(one[name].error_energy for one in alone) for name in model.outputs}
     layers = [
@@ -135,7 +135,7 @@ def origins_of(
     named = dict.fromkeys(place for one in outputs for place in one.named[:MOST_CAUSES])
     causes = {place: _cause(trials, model.parts[place]) for place in named}
     ranges = input_ranges(model.readings.values(), feeds)
-    return LossOrigins(layers, outputs, count, tuple(model.unpaired), causes, ranges)
+    return LossOrigins(layers, outputs, len(trials.feeds), tuple(model.unpaired), causes, ranges)
 
 
 def _cause(trials: Trials, part: Part) -> Cause:

@@ -11,6 +11,7 @@ from ops.formats import BFP, MX
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import load
+from transforms.graph.selection import label_of
 from transforms.mix_precision.mixed_model import Mixed
 from transforms.pipelines.quantize_steps import Quantized
 from transforms.plan.quant_spec import QUANTIZED_BY
@@ -44,7 +45,7 @@ class PairedModels:
         self._float, self._quantized = float_graph, quantized_graph
         pairs = _pairs(float_graph, quantized_graph)
         paired = {id(node) for _, node in pairs}
-        self.unpaired = [_name(n) for n in quantized_graph.nodes if id(n) not in paired and _computes(n)]
+        self.unpaired = [label_of(n) for n in quantized_graph.nodes if id(n) not in paired and _computes(n)]
         pairs = _without_shifts(quantized_graph, pairs)
         pairs += self._of_outputs({id(node) for _, node in pairs})
         tensors = [(one, one) for one in _inputs(float_graph, quantized_graph)]
@@ -55,7 +56,7 @@ class PairedModels:
         layers: dict[str, Pair] = {}
         for first, second in pairs:
             if self._differs(first, second):
-                layers.setdefault(_unique(_label(first), layers), (first, second))
+                layers.setdefault(_unique(label_of(first), layers), (first, second))
         names = {key: one for key, (one, _) in raw.items()}, {key: two for key, (_, two) in raw.items()}
         nodes = [{name: [pair[i]] for name, pair in layers.items()} for i in range(2)]
         self.base = Mixed(float_graph, names[0], nodes[0], Quantized())
@@ -84,7 +85,7 @@ class PairedModels:
 
     def _differs(self, first: gs.Node, second: gs.Node) -> bool:
         """Return whether a node computes with other numbers than its counterpart, and can be switched."""
-        if any(map(any, map(_bodies, (first, second)))) or not _are_floats(first.outputs):
+        if any(any(walk.bodies(node)) for node in (first, second)) or not _are_floats(first.outputs):
             return False
         return len(first.inputs) != len(second.inputs) or not all(
             map(self._is_same, first.inputs, second.inputs)
@@ -178,17 +179,6 @@ def _are_floats(tensors: Iterable[gs.Tensor]) -> bool:
 
 def _computes(node: gs.Node) -> bool:
     return node.op not in _ROUNDINGS and any(not walk.is_given(tensor) for tensor in node.inputs)
-
-
-def _bodies(node: gs.Node) -> Iterator[gs.Graph]:
-    return walk.bodies(node)
-
-
-def _label(node: gs.Node) -> str:
-    return str(node.name or node.outputs[0].name)
-
-
-_name = _label
 
 
 def _unique(name: str, known: dict[str, Pair]) -> str:

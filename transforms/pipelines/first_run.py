@@ -215,11 +215,16 @@ def _figures(trial: Trial) -> str:
     return f"output '{name}' at {decibels(errors.made)} dB, {decibels(errors.plain)} dB without"
 
 
+def sqnr(error: float) -> float:
+    """Return a squared error by power as a signal to noise ratio in dB; infinite without any."""
+    if not math.isfinite(error):
+        return -math.inf
+    return -10 * math.log10(error) if error else math.inf
+
+
 def decibels(error: float) -> str:
-    """Return a squared error by power as a signal to noise ratio in dB, in words."""
-    if not error:
-        return "inf"
-    return f"{-10 * math.log10(error):.1f}" if math.isfinite(error) else "-inf"
+    """Return the same in words."""
+    return f"{sqnr(error):.1f}"
 
 
 def _export(graph: gs.Graph, options: FirstRunOptions) -> Exported:

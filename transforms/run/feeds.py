@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +14,8 @@ from numpy.typing import ArrayLike
 from ops.array_types import Feed
 from transforms.run.samples import ImageOptions, Samples
 from transforms.runtime.inputs import ModelInput, check_feed, random_array
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -106,7 +108,7 @@ def open_feeds(
         raise ValueError("size, mean, std or layout of images given, but the samples come from no folder")
     if isinstance(source, Reader):
         reader = source
-        return Feeds(lambda: _number(_read(reader), limit), inputs, is_repeatable=False)
+        return Feeds(lambda: _number(read_all(reader), limit), inputs, is_repeatable=False)
     repeatable = iter(source) is not source
     count = min(len(source), limit or len(source)) if isinstance(source, Sized) else None
     return Feeds(lambda: _number(source, limit), inputs, count=count, is_repeatable=repeatable)
@@ -129,6 +131,12 @@ def random_feeds(inputs: Sequence[ModelInput], count: int, seed: int = 0) -> Fee
     return Feeds(_take, inputs, count=count)
 
 
+def spread(samples: Sequence[T], most: int) -> list[T]:
+    """Return at most so many of some samples, evenly spread over all of them, in order."""
+    count = min(most, len(samples))
+    return [samples[i * len(samples) // count] for i in range(count)]
+
+
 def batch_feeds(feeds: Sequence[Feed], inputs: Sequence[ModelInput], size: int) -> list[Feed]:
     """Return feeds of ``size`` samples each, joined along the first axis; the last may be smaller.
 
@@ -144,7 +152,8 @@ def batch_feeds(feeds: Sequence[Feed], inputs: Sequence[ModelInput], size: int) 
     return [_join(feeds[i : i + size], i) for i in range(0, len(feeds), size)]
 
 
-def _read(reader: Reader) -> Iterator[Mapping[str, ArrayLike]]:
+def read_all(reader: Reader) -> Iterator[Mapping[str, ArrayLike]]:
+    """Yield the feeds of a reader."""
     while feed := reader.get_next():  # some readers end with an empty feed
         yield feed
 
