@@ -26,7 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_PLACES = ("README.md", "tools/*.md", "transforms/README.md", "ops/README.md", "tests/README.md")
+_PLACES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/reference/*.md", "tests/README.md")
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for place in _PLACES for path in ROOT.glob(place))
 
 KINDS = {
