@@ -13,8 +13,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ops.legal_names import refuse_unknown
-
 Attributes = Mapping[str, Any]  # of a node: integers and strings
 
 LINEAR, BFP, MX = "ExtendedQuantizeLinear", "BFPQuantizeDequantize", "MXQuantizeDequantize"
@@ -195,7 +193,8 @@ def get_format(name: str | Format) -> Format:
     """Return the row of the table, or a format unchanged; raise ValueError naming all formats."""
     if isinstance(name, Format):
         return name
-    refuse_unknown(name, FORMATS, "format")
+    if name not in FORMATS:
+        raise ValueError(f"format '{name}' is unknown, legal are {', '.join(FORMATS)}")
     return FORMATS[name]
 
 

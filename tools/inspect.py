@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tools.cli.command_line import Command, make_parser, run
 from tools.cli.job_options import Options
@@ -14,8 +15,8 @@ from tools.cli.options import option
 
 _COMMANDS = """\
 m.onnx
-m.onnx --against q.onnx
---input m.onnx --json"""
+m.onnx --layers --tensors
+m.onnx --against q.onnx"""
 
 _DETAILS = """\
 Any ONNX model, of any size: weights stay in their files, and are looked at one at a time to find the block
@@ -24,6 +25,10 @@ format of float32 numbers; external data may be missing. --input may be left out
 weights: "mx6 in codes" are in their true bits (--storage packed), "mx6 as float32" are numbers of MX6 in 32
 bits each. Computed tensors are those that are rounded to a format, in it, and float tensors that something
 else than a rounding reads; of a size that is not fixed in the model, 1 is taken.
+
+--layers and --tensors print only these lists, the nodes in bodies of If, Loop and Scan included. A node
+without a name goes by that of its first output, here as in --exclude-node and in schemes. The type of a
+computed input of a node stands where it is computed.
 
 Runs on: whether ONNX Runtime, as it is installed here, opens the model with its CPU provider, and with its
 CUDA provider if it has one, with our operators registered. Nothing is computed.
@@ -36,6 +41,8 @@ class InspectJob(Options):
 
     input: Path = option("--input MODEL", "the model to look at", required=True, type=Path)
     against: Path | None = option("--against MODEL", "another model: say how it differs", type=Path)
+    layers: bool = option("--layers", "list the nodes: names, operators, inputs and outputs")
+    tensors: bool = option("--tensors", "list the tensors: names, types, shapes")
     json: bool = option("--json", "print JSON, for programs to read")
 
 
@@ -49,10 +56,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def command() -> Command[InspectJob]:
     """Return the command line of the tool."""
-    return Command(make_parser("inspect", InspectJob, __doc__, _COMMANDS, _DETAILS), InspectJob)
+    return Command(make_parser("inspect", InspectJob, __doc__, _COMMANDS, _DETAILS), InspectJob, _why_not)
+
+
+def _why_not(job: InspectJob) -> str | None:
+    lists = [words for name, words in job.given.items() if name in ("layers", "tensors")]
+    return f"{lists[0]} and --against do not go together" if lists and job.against else None
 
 
 def _inspect(job: InspectJob) -> None:
+    if job.layers or job.tensors:
+        _list(job)
+        return
     from tools.summaries import inspection
     from transforms.compare.inspect_model import inspect_model
     from transforms.compare.model_differences import model_differences
@@ -67,6 +82,19 @@ def _inspect(job: InspectJob) -> None:
         words = inspection.against(found, other, differences)
         both = [inspection.as_json(one) for one in (found, other)]
         result = {"models": both, "differences": inspection.differences_as_json(differences)}
+    _print(job, result, words)
+
+
+def _list(job: InspectJob) -> None:
+    from tools.summaries import listing
+    from transforms.compare.list_model import list_model
+
+    found = list_model(job.input)
+    result = listing.as_json(found, layers=job.layers, tensors=job.tensors)
+    _print(job, result, listing.lines(found, layers=job.layers, tensors=job.tensors))
+
+
+def _print(job: InspectJob, result: dict[str, Any], words: Iterable[str]) -> None:
     if job.json:
         print(json.dumps(result, indent=2, ensure_ascii=False))
         return

@@ -15,7 +15,7 @@ from tools.cli.data_options import report_litter
 from tools.cli.job_options import SAMPLES_HELP, DataOptions, force, samples_folder
 from tools.cli.option_values import number
 from tools.cli.options import option
-from tools.cli.output_file import check_writable, write_text
+from tools.cli.output_file import check_writable, total_bytes, write_text
 from tools.cli.progress import Phases
 from tools.cli.said import say
 from tools.summaries.timing import cost_lines
@@ -23,6 +23,9 @@ from tools.summaries.timing import cost_lines
 if TYPE_CHECKING:
     from transforms.compare.compare_models import Data, ModelComparison
     from transforms.origins.loss_origins import LossOrigins
+
+_MOST_BYTES = 1 << 26
+"""Of a float model that is looked at layer by layer: that takes several copies of it in memory."""
 
 _COMMANDS = """\
 --float m.onnx --quantized q.onnx --data samples --output report.html
@@ -130,11 +133,22 @@ def _origins(
     from transforms import model_io
     from transforms.graph import walk
     from transforms.graph.selection import label_of
+    from transforms.graph.typed import source_files
     from transforms.judge.budget import too_large
     from transforms.origins.loss_table import origins_of_files
     from transforms.run.run_model import open_model
 
-    model, quantized = model_io.load(job.float_model), model_io.load(job.quantized)
+    model = model_io.load(job.float_model)
+    try:
+        if too_large(model) or total_bytes(source_files(model)) > _MOST_BYTES:
+            raise ValueError(f"the float model has more than {_MOST_BYTES:,} bytes, or too many nodes")
+        opened = open_model(job.float_model, data.options)
+        for one in opened.session.get_outputs():
+            if not one.type.startswith("tensor("):
+                raise ValueError(f"output '{one.name}' is not a tensor")
+    except ValueError as error:
+        return _untold(error)
+    quantized = model_io.load(job.quantized)
     made = Made(
         job.float_model,
         job.quantized,
@@ -144,15 +158,16 @@ def _origins(
         set(walk.tensors(model)),
     )
     try:
-        if too_large(model):
-            raise ValueError("the model is too large: weights above 256 MiB, or too many nodes")
-        samples = data.samples(open_model(job.float_model, data.options).inputs)
-        feeds = (feed for _, feed in samples)
+        feeds = (feed for _, feed in data.samples(opened.inputs))
         found = origins_of_files(job.float_model, job.quantized, feeds, data.options, progress)
     except ValueError as error:
-        why = f"Not told layer by layer: {error}"
-        return None, f'<section class="first"><p>{html.escape(why)}</p></section>', [why]
+        return _untold(error)
     return found, origins_section(found, made), list(lines(found, made))
+
+
+def _untold(error: ValueError) -> tuple[None, str, list[str]]:
+    why = f"Not told layer by layer: {error}"
+    return None, f'<section class="first"><p>{html.escape(why)}</p></section>', [why]
 
 
 def _write_tables(job: ReportJob, origins: LossOrigins | None) -> None:

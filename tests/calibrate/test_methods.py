@@ -276,7 +276,7 @@ def test_formats_without_a_scale() -> None:
     [
         (
             {"method": "minmax"},
-            "calibration method 'minmax' is unknown, legal are MinMax, Percentile, Entropy",
+            r"calibration method 'minmax' is unknown, did you mean 'MinMax'\? legal are MinMax, Percentile",
         ),
         ({"percentile": 0.0}, r"percentile 0\.0 is not above 0 and at most 100"),
         ({"percentile": 100.1}, r"percentile 100\.1 is not above 0 and at most 100"),

@@ -70,7 +70,9 @@ def test_cupy_has_to_be_built_for_the_device(
 
 def test_unknown_devices_are_refused() -> None:
     for ask in (devices.provider, devices.array_module):
-        with pytest.raises(ValueError, match="device 'npu' is unknown, legal are cpu, cuda:0, hip:0"):
+        with pytest.raises(
+            ValueError, match="device 'npu' is unknown, did you mean 'cpu'\\? legal are cpu, cuda:0, hip:0"
+        ):
             ask("npu")
 
 

@@ -240,7 +240,7 @@ def test_signed_ranges_are_symmetric_unless_told_otherwise() -> None:
         ({"activation_symmetric": "yes"}, "activation_symmetric is 'yes', it must be true, false or 'auto'"),
         (
             {"calibrate_method": "minmax"},
-            "calibrate_method is 'minmax', legal are 'MinMax', 'Entropy', 'Percentile', ",
+            "calibrate_method is 'minmax', did you mean 'MinMax'? legal are 'MinMax', 'Entropy', ",
         ),
         (
             {"weight_method": "Entropy"},
@@ -255,7 +255,7 @@ def test_signed_ranges_are_symmetric_unless_told_otherwise() -> None:
         ({"exclude_nodes": ["a", 1]}, "exclude_nodes is ['a', 1], it must be a list of strings"),
         ({"domain": "x"}, "domain is 'x', legal are 'ai.onnx.contrib', 'com.amd.quark'"),
         ({"qdq_domain": "ai.onnx"}, "qdq_domain is 'ai.onnx', legal are '', 'com.microsoft'"),
-        ({"bfloat16_as": "Cast"}, "bfloat16_as is 'Cast', legal are 'qdq', 'cast'"),
+        ({"bfloat16_as": "Cast"}, "bfloat16_as is 'Cast', did you mean 'cast'? legal are 'qdq', 'cast'"),
         ({"tensors": ["x"]}, "tensors is ['x'], it must be a table"),
         ({"tensors": {"x": 3}}, "tensors entry 'x' is 3, it must be the name of a format"),
         ({"tensors": {"x": "bf16"}}, "tensors entry 'x': format 'bf16' is unknown, did you mean 'bfp16'?"),
@@ -359,7 +359,7 @@ def test_names_of_formats_are_not_taken_twice() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     (
-        ('preset = "a8w8"', "preset 'a8w8' is unknown, legal are A8W8, A16W8,"),
+        ('preset = "a8w8"', "preset 'a8w8' is unknown, did you mean 'A8W8'? legal are A8W8,"),
         ("preset = 3", "preset is 3, it must be a string"),
         ('weight = "int8"', "key 'activation' is missing, and there is no preset to take it from"),
         ('presett = "A8W8"', "key 'presett' is unknown, did you mean 'preset'?"),

@@ -64,7 +64,10 @@ def test_what_is_no_place(place: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("def accurate(o): pass\nx = 3\n", "there is no function 'accuracy', the file has accurate"),
+        (
+            "def accurate(o): pass\nx = 3\n",
+            "there is no function 'accuracy', did you mean 'accurate'? the file has accurate",
+        ),
         ("accuracy = 3\n", "there is no function 'accuracy', the file has none"),
         ("1 / 0\n", "the file failed: ZeroDivisionError: division by zero"),
         ("raise SystemExit(2)\n", "the file failed: SystemExit: 2"),

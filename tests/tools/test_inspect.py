@@ -155,6 +155,69 @@ def test_bodies_foreign_domains_and_functions(tmp_path: Path, capsys: pytest.Cap
     assert found["runs"]["CPU"] is False and "org.example" in found["why_not"]["CPU"]
 
 
+def test_layers_and_tensors_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    graph = onnx.load(MODEL).graph
+    found = look(capsys, MODEL, "--layers", "--tensors")
+    assert found.keys() == {"layers", "tensors"}
+    assert [(one["name"], one["operator"], one["inputs"], one["outputs"]) for one in found["layers"]] == [
+        (node.name, node.op_type, list(node.input), list(node.output)) for node in graph.node
+    ]
+    kinds = {one["name"]: (one["kind"], one["type"]) for one in found["tensors"]}
+    assert kinds["images"] == ("input", "float32[batch, 1, 8, 8]")
+    assert kinds["conv2.weight"] == ("constant", "float32[32, 16, 3, 3]")
+    assert kinds["pool1_out"] == ("computed", "float32[batch, 16, 4, 4]")
+    assert kinds["logits"] == ("output", "float32[batch, 10]")
+    stored = {tensor.name for tensor in graph.initializer}
+    assert kinds.keys() == {"images"} | stored | {name for node in graph.node for name in node.output}
+    said = words(capsys, MODEL, "--layers")
+    assert said[0] == "Layers: 8" and len(said) == 9
+    assert said[3].split() == [
+        "relu1",
+        "Relu",
+        "norm1_out",
+        "->",
+        "relu1_out",
+        "float32[batch,",
+        "16,",
+        "8,",
+        "8]",
+    ]
+    assert words(capsys, MODEL, "--tensors")[:2] == [
+        "Tensors: 18",
+        "  images             input     float32[batch, 1, 8, 8]",
+    ]
+
+
+def test_lists_have_bodies_and_nodes_without_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    boolean = helper.make_tensor_value_info("flag", onnx.TensorProto.BOOL, [])
+    x, out = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in ("x", "out"))
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node(op, ["x"], ["r"])], name, [], [helper.make_empty_tensor_value_info("r")]
+        )
+        for name, op in (("then_branch", "Relu"), ("else_branch", "Neg"))
+    }
+    node = helper.make_node("If", ["flag"], ["out"], **branches)
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(helper.make_graph([node], "g", [boolean, x], [out])), path)
+    found = look(capsys, path, "--layers", "--tensors")
+    assert [(one["name"], one["operator"]) for one in found["layers"]] == [
+        ("out", "If"),
+        ("r", "Neg"),
+        ("r", "Relu"),
+    ]
+    assert [one["name"] for one in found["tensors"]] == ["flag", "x", "out", "r", "r"]
+
+
+@pytest.mark.parametrize("option", ["--layers", "--tensors"])
+def test_lists_are_of_one_model(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        inspect.main([str(MODEL), option, "--against", str(MODEL)])
+    assert f"{option} and --against do not go together" in capsys.readouterr().err
+
+
 def test_two_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     first, second = (

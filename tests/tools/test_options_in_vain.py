@@ -60,10 +60,10 @@ ALWAYS = {
     "jobs dask save_as_external_data functions threads storage",
     "formats": "help verbose input plot",
     "infer": "help verbose input output force data time provider threads",
-    "inspect": "help verbose input against json",
+    "inspect": "help verbose input against json layers tensors",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
     "keep_weight_nodes optimize target opset input_shapes ranges export_ranges",
-    "report": "help verbose float_model quantized output force data provider threads",
+    "report": "help verbose float_model quantized output force data provider threads csv json min_sqnr",
 }
 """Options that have an effect in any combination, or without which there is nothing to do."""
 
@@ -136,6 +136,13 @@ def _cases() -> list[tuple[str, str, str]]:
         ("formats", "--force", "--force goes with --plot"),
     ]
     run = "--input m.onnx --output n.onnx"
+    cases += [
+        (
+            "quantize",
+            f"{run} --accuracy-level 4",
+            "--accuracy-level goes with --matmul-nbits or --embeddings",
+        )
+    ]
     cases += [
         ("quantize", f"{run} {one}", f"{one.split()[0]} goes with --data")
         for one in (
@@ -230,6 +237,7 @@ WITH_A_SCHEME = [
         "--matmul-nbits",
         "--matmul-nbits goes with integers in blocks (--set block_size=32); ",
     ),
+    ("quantize", "A8W8", "--embeddings int8", "--embeddings goes with activation = 'float32'; "),
     (
         "quantize",
         "BF16",
@@ -348,7 +356,7 @@ def test_every_option_is_in_one_of_the_tables(tool: str) -> None:
     errors += [error for name, _, _, error in WITH_A_SCHEME if name == tool]
     refused = {names[word] for error in errors for word in error.split() if word in names}
     of_samples = WITH_IMAGES if "--data" in REQUIRED[tool].split() else set()
-    assert {*ALWAYS[tool].split(), *refused, *of_samples} == set(names.values())
+    assert {*ALWAYS[tool].split(), *refused, *of_samples, "help_all"} == set(names.values())
 
 
 def test_options_of_data_are_all_that_say_something_of_data() -> None:
@@ -366,4 +374,4 @@ def test_every_option_is_a_field_or_a_key_of_the_scheme(tool: str) -> None:
     """So that none that is added is a change to a scheme by mistake."""
     changes = {action.dest for action in parser_of(tool)._actions} - {one.name for one in fields(JOBS[tool])}
     keys = {"quantize": {one.name for one in fields(Scheme)}, "auto_mixed_precision": MixingRule.key_names()}
-    assert changes - {"help"} <= set(keys.get(tool, ()))
+    assert changes - {"help", "help_all"} <= set(keys.get(tool, ()))

@@ -93,7 +93,7 @@ PHASES = {
     "formats": "measuring",
     "infer": "loading running",
     "quantize": "loading preparing calibrating quantizing reloading tuning running writing",
-    "report": "loading results matching layers histograms timing",
+    "report": "loading results matching layers histograms timing origins",
 }
 OPTIONS = {
     "auto_mixed_precision": "--input {m} --output o.onnx --config A16W8 --target int8 --data d",

@@ -33,7 +33,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 MODELS = sorted(path.parent.name for path in SHARED.glob("models/*/model.onnx"))
 DIGITS = EXAMPLES / "digits.onnx"
-VOID = {"meta"}
+VOID = {"meta", "input"}
 
 
 @pytest.fixture(scope="module")

@@ -42,10 +42,9 @@ def _named(found: LossOrigins) -> str:
 
 def _helps(found: LossOrigins, made: words.Made) -> str:
     items = "".join(
-        f"<dt>{escape(what)}</dt><dd><code>{escape(command)}</code></dd>"
-        for what, command in words.helps(found, made)
+        f"<p>{escape(what)}</p><code>{escape(command)}</code>" for what, command in words.helps(found, made)
     )
-    return f'<h3>What helps</h3><dl class="helps">{items}</dl>' if items else ""
+    return f'<h3>What helps</h3><div class="helps">{items}</div>' if items else ""
 
 
 def _outputs(found: LossOrigins) -> str:

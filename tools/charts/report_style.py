@@ -33,7 +33,7 @@ p.alarm { color: var(--alarm); font-weight: 600; }
 section.first > p.lead { color: var(--ink); font-size: 1.1rem; }
 .causes { padding-left: 1.4rem; } .causes li { margin: .3rem 0; overflow-wrap: anywhere; }
 .causes small { display: block; color: var(--soft); }
-.helps { margin: 0; } .helps dt { color: var(--soft); margin-top: .6rem; } .helps dd { margin: 0; }
+.helps p { color: var(--soft); margin: .6rem 0 0; }
 .helps code { display: block; padding: .3rem .5rem; border: 1px solid var(--line); user-select: all; }
 .sorted > span { color: var(--soft); margin-right: .5rem; } .sorted label { margin-right: .9rem; }
 .scroll { overflow-x: auto; }

@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from ops.legal_names import did_you_mean
 from tools.cli.options import USUAL, Option, groups_of
 
 _WIDEST, _HELP_AT = 110, 32
@@ -42,6 +41,8 @@ class Parser(argparse.ArgumentParser):
 
     def _meant(self, message: str) -> str:
         """Return the option or the value that was probably meant by an unknown one, in words."""
+        from ops.legal_names import did_you_mean  # ops needs time to import
+
         label, unknown, words = message.partition("unrecognized arguments: ")
         if unknown:
             name = words.split()[0].partition("=")[0]

@@ -102,7 +102,7 @@ class QuantizeJob(SchemeJob):
         "--accuracy-level",
         "of MatMulNBits: 1 keeps its inputs in float32 (default), 4 lets kernels round them to int8, faster",
         needs=(_NBITS,),
-        type=int,
+        type=whole(1, 4),
         choices=(1, 4),
         default=1,
     )

@@ -93,8 +93,8 @@ def inspect_model(path: Path, *, run: bool = True) -> Inspection:
         " ".join(filter(None, (model.producer_name, model.producer_version))),
         f"tools.{tool} {version}".strip() if tool else "",
         str(provenance.option(metadata, "config") or ""),
-        {value.name: _type_text(value) for value in model.graph.input if value.name not in _stored(model)},
-        {value.name: _type_text(value) for value in model.graph.output},
+        {value.name: type_text(value) for value in model.graph.input if value.name not in _stored(model)},
+        {value.name: type_text(value) for value in model.graph.output},
         sum(1 for node in each_node(model.graph) for a in node.attribute if a.HasField("g")),
     )
     for node in each_node(model.graph):
@@ -108,20 +108,29 @@ def inspect_model(path: Path, *, run: bool = True) -> Inspection:
 
 def _run(found: Inspection, file: LightFile, *, tried: bool) -> None:
     """Fill in what is known of a model whose weights are inputs: computed tensors, and who runs it."""
-    hollow = onnx.ModelProto()
-    hollow.CopyFrom(file.model)
-    try:
-        detached_weights.hollow(hollow)
-        inferred = onnx.shape_inference.infer_shapes(hollow)
-    except (ModelError, onnx.shape_inference.InferenceError, ValueError):
-        inferred = file.model
-    stored = _stored(file.model)
-    tensors = RoundedTensors(_with_constants(inferred, file.model, stored))
+    hollow, inferred = _inferred(file)
+    tensors = RoundedTensors(_with_constants(inferred, file.model, _stored(file.model)))
     found.activations, found.are_sizes_known = tensors.rows()
     found.rounded_weights = tensors.rounded_weights()
     for provider in ort.get_available_providers() if tried else ():
         if provider in _TRIED:
             found.runs[provider.removesuffix("ExecutionProvider")] = why_not_on(provider, hollow)
+
+
+def with_types(file: LightFile) -> onnx.ModelProto:
+    """Return a model with the types and shapes that can be inferred, its large constants without data."""
+    return _with_constants(_inferred(file)[1], file.model, _stored(file.model))
+
+
+def _inferred(file: LightFile) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """Return a model whose weights are inputs, and one with inferred types: as it is where that fails."""
+    hollow = onnx.ModelProto()
+    hollow.CopyFrom(file.model)
+    try:
+        detached_weights.hollow(hollow)
+        return hollow, onnx.shape_inference.infer_shapes(hollow)
+    except (ModelError, onnx.shape_inference.InferenceError, ValueError):
+        return hollow, file.model
 
 
 def _with_constants(
@@ -169,7 +178,7 @@ def _block_formats(scheme: Scheme | None) -> list[Format]:
     return [fmt for fmt in (scheme.named_formats if scheme else ()) if fmt.block > 1]
 
 
-def _type_text(value: onnx.ValueInfoProto) -> str:
+def type_text(value: onnx.ValueInfoProto) -> str:
     """Return type and shape in words, such as ``float32[N, 3, 224, 224]``."""
     if value.type.WhichOneof("value") != "tensor_type":
         return str(value.type.WhichOneof("value") or "unknown").removesuffix("_type")

@@ -28,8 +28,8 @@ class Match:
 
     The tensors named ``original`` and ``rounded`` are compared; ``unrounded`` is the value that the quantized
     model rounds to ``rounded``, None where it is not at hand; both are less by ``shift`` than what they stand
-    for. ``limits``: of a Relu or Clip that alone reads the tensor: what it cuts is not compared.
-    ``layer`` and ``op`` are those of the producer, for a weight of the first node that uses it.
+    for. ``limits``: of a Relu or Clip that alone reads the tensor: what it cuts is not compared. ``layer``
+    and ``op`` are those of the producer, for a weight of the first node that uses it.
     """
 
     name: str

@@ -108,7 +108,7 @@ def reach_target(
     wanted, count = target, 0
     for _ in range(_ATTEMPTS):
         kept = search.fewest(wanted, count)
-        named = _naming(scheme, [model.parts[i] for i in kept], names, fallback)
+        named = naming(scheme, [model.parts[i] for i in kept], names, fallback)
         graph, used = build(named)
         after = bench.score(graph)
         if target.holds(after) and len(kept) == len(search.able):
@@ -143,7 +143,8 @@ def _names_of(load: Callable[[], gs.Graph], scheme: Scheme) -> set[str]:
     return names | {label_of(node) for node in walk.nodes(graph)}
 
 
-def _naming(scheme: Scheme, parts: Iterable[Part], names: set[str], rule: LayerRule) -> Scheme:
+def naming(scheme: Scheme, parts: Iterable[Part], names: set[str], rule: LayerRule) -> Scheme:
+    """Return the scheme in which some parts, as far as nodes of these names are in them, have a rule."""
     layers, tensors = dict(scheme.layers), dict(scheme.tensors)
     for part in parts:
         for node in part.nodes:

@@ -20,10 +20,10 @@ from transforms.origins.state_outputs import state_outputs
 from transforms.origins.switched_layers import Part, SwitchedLayers, Trials
 from transforms.runtime.session import RunOptions
 
-RUNS = 256
+RUNS = 512
 """Runs of the model in all: as many samples are taken as come to that, one at least."""
 
-MOST_SAMPLES = 4
+MOST_SAMPLES = 16
 
 MOST_CAUSES = 12
 """Layers of an output whose cause is looked for."""
@@ -134,9 +134,8 @@ def origins_of(
     outputs.sort(key=lambda one: (one.is_state, one.sqnr))
     named = dict.fromkeys(place for one in outputs for place in one.named[:MOST_CAUSES])
     causes = {place: _cause(trials, model.parts[place]) for place in named}
-    return LossOrigins(
-        layers, outputs, count, tuple(model.unpaired), causes, input_ranges(model.readings.values(), feeds)
-    )
+    ranges = input_ranges(model.readings.values(), feeds)
+    return LossOrigins(layers, outputs, count, tuple(model.unpaired), causes, ranges)
 
 
 def _cause(trials: Trials, part: Part) -> Cause:

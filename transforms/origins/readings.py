@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -16,7 +16,7 @@ from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 
 _INTEGERS = "iu"
-_RAW = 4  # nodes between what is rounded and what is read
+_RAW = 6  # nodes between what is rounded and what is read
 
 
 @dataclass(frozen=True)
@@ -85,17 +85,25 @@ def _rounding(
     tensor: gs.Tensor, floats: Mapping[int, gs.Tensor]
 ) -> tuple[str, Grid | None, gs.Tensor] | None:
     """Return the format and the grid of what is read, and the float tensor that is rounded."""
-    name, grid = "", None
+    name, grid, shift = "", None, 0.0
     for _ in range(_RAW):
         if id(tensor) in floats:
-            return (name, grid, floats[id(tensor)]) if name else None
+            return (name, grid and _shifted(grid, shift), floats[id(tensor)]) if name else None
         node = walk.producer(tensor)
         if node is None:
             return None
         name = rounded_format(node) or name
         grid = _grid(node) if node.op in DEQUANTIZE else grid
+        if node.op == "Sub" and isinstance(node.inputs[1], gs.Constant) and not node.inputs[1].shape:
+            shift += float(load(node.inputs[1]))
         tensor = node.inputs[0]
     return None
+
+
+def _shifted(grid: Grid, shift: float) -> Grid:
+    """Return the grid of what a tensor was before so much was taken from it."""
+    zero = grid.zero_point.astype(np.float64) - shift / grid.scale
+    return replace(grid, zero_point=zero, low=grid.low + shift, high=grid.high + shift) if shift else grid
 
 
 def _grid(node: gs.Node) -> Grid | None:

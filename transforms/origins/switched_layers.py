@@ -6,7 +6,7 @@ all layers on it is the quantized model, with none the float model.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +27,7 @@ MOST_PARTS = 200
 """Layers that are told apart: of more, what follows a dot product is part of it."""
 
 _LABEL = "quantized"
+_END = "Identity"  # of a layer that is an output; others of that type round nothing
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class SwitchedLayers:
         dots = {name for name in layers if is_dot_product(paired.base.layers[name][0])}
         self.parts = [
             Part(names[0], operators[names[0]], tuple(names), shown[names[-1]])
-            for names in _joined(layers, dots)
+            for names in _joined(_with_outputs(paired.base.layers), dots)
         ]
         self.readings = {name: self._readings(paired, name) for name in layers}
         graph = paired.base.graph
@@ -135,21 +136,34 @@ def add(sums: dict[str, Sums], expected: Feed, found: Feed) -> None:
         one.add(expected[name], other)
 
 
-def _joined(layers: Sequence[str], dots: Collection[str]) -> list[list[str]]:
+def _with_outputs(layers: Mapping[str, Sequence[gs.Node]]) -> list[list[str]]:
+    """Return the names of layers, those of outputs that are rounded with what makes them: in float, it
+    rounds none of both.
+    """
+    groups = {name: [name] for name, (node, *_) in layers.items() if node.op != _END}
+    makers = {id(node): name for name, nodes in layers.items() for node in nodes if node.op != _END}
+    for name, (node, *_) in layers.items():
+        if node.op == _END:
+            maker = makers.get(id(walk.producer(node.inputs[0])), name)
+            groups.setdefault(maker, []).append(name)
+    return list(groups.values())
+
+
+def _joined(layers: list[list[str]], dots: Collection[str]) -> list[list[str]]:
     """Return layers one by one, or if they are many, with the dot product that they follow."""
     if len(layers) <= MOST_PARTS:
-        return [[name] for name in layers]
+        return layers
     found: list[list[str]] = []
-    for name in layers:
-        if name in dots or not found:
+    for names in layers:
+        if names[0] in dots or not found:
             found.append([])
-        found[-1].append(name)
+        found[-1] += names
     size = -(-len(found) // MOST_PARTS)
     return [[n for names in found[i : i + size] for n in names] for i in range(0, len(found), size)]
 
 
 def _operator(node: gs.Node) -> str:
-    return "output" if node.op == "Identity" else str(node.op)
+    return "output" if node.op == _END else str(node.op)
 
 
 def _show(graph: gs.Graph, names: Iterable[str]) -> None:

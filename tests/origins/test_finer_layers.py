@@ -1,0 +1,110 @@
+"""Oracle: the SQNR of the models that come out, by NumPy, on samples that the search did not have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx_graphsurgeon as gs
+import pytest
+
+from tests.helpers import origins
+from transforms import model_io
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.origins.finer_layers import Reached, fallback_rule, reach_target
+from transforms.origins.held_out import hold_out
+from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.run.run_model import open_model
+from transforms.scheme import Scheme, preset
+from transforms.search.target import Target, TargetError
+
+MODEL = origins.chain(layers=8)
+FEEDS = origins.feeds(16)
+LOSSY = preset("U8S8").by_rule().with_(per_channel=False, weight_method="MinMax")
+
+
+def reach(scheme: Scheme, target: Target, fallback: str = "float32") -> Reached:
+    apart = hold_out(CalibrationData(FEEDS), model_io.load(MODEL))
+    graph = model_io.load(MODEL)
+    done = quantize_graph(graph, scheme, apart.data, keep_float=True)
+    assert done.scheme is not None and done.float_graph is not None
+
+    def _build(again: Scheme) -> tuple[gs.Graph, Scheme]:
+        built = model_io.load(MODEL)
+        quantize_graph(built, again, apart.data)
+        return built, again
+
+    feeds = [feed for _, feed in apart.data.feeds(graph)]
+    rule = fallback_rule(fallback, done.scheme)
+    first, load = (graph, done.scheme), lambda: model_io.load(MODEL)
+    return reach_target(first, done.float_graph, load, _build, feeds, apart.feeds, target, rule)
+
+
+def sqnr(graph: gs.Graph, feeds: origins.Feeds) -> float:
+    runs = [open_model(one).run for one in (model_io.load(MODEL), graph)]
+    pairs = [[run(feed)["y"].astype(np.float64) for run in runs] for feed in feeds]
+    error = sum(np.square(a - b).sum() for a, b in pairs)
+    return float(10 * np.log10(sum(np.square(a).sum() for a, _ in pairs) / error))
+
+
+@pytest.mark.parametrize("fallback", ["float32", "int16", "bf16"])
+def test_the_target_is_met_on_held_out_samples_with_the_layers_that_lose(fallback: str) -> None:
+    found = reach(LOSSY, Target("sqnr", 27.0), fallback)
+    assert [part.name for part in found.layers] == ["gemm2", "gemm3"] and found.count == 8  # that spread
+    assert found.before < 27 <= found.after
+    held_out = FEEDS[3::4]
+    assert sqnr(found.graph, held_out) == pytest.approx(found.after, abs=0.1)
+    assert found.bytes_after > found.bytes_before
+    assert set(found.scheme.layers) == {"gemm2", "gemm3"}
+
+
+def test_nothing_is_finer_where_the_target_is_met_anyway() -> None:
+    found = reach(LOSSY, Target("sqnr", 0.0))
+    assert found.layers == () and found.before == found.after
+
+
+def test_a_higher_target_takes_more_layers() -> None:
+    counts = [len(reach(LOSSY, Target("sqnr", limit)).layers) for limit in (27.0, 34.0)]
+    assert counts[0] < counts[1] < 8
+
+
+def test_a_share_of_rows_is_a_target_too() -> None:
+    found = reach(LOSSY, Target("lost_top1", 0.0))
+    runs = [open_model(one).run for one in (model_io.load(MODEL), found.graph)]
+    for feed in FEEDS[3::4]:
+        a, b = (run(feed)["y"].argmax(-1) for run in runs)
+        assert (a == b).all()
+
+
+@pytest.mark.parametrize("limit", [90.0, 200.0])
+def test_a_target_that_only_float_meets_is_refused(limit: float) -> None:
+    with pytest.raises(TargetError, match=r"layers? in float32"):
+        reach(LOSSY, Target("sqnr", limit))
+
+
+def test_a_fallback_that_is_the_format_is_refused() -> None:
+    with pytest.raises(ValueError, match="fallback 'bf16': activations of this scheme are bfloat16 already"):
+        fallback_rule("bf16", preset("BF16"))
+    assert fallback_rule("int16", preset("U8S8")).activation == "uint16"
+    assert fallback_rule("int16", preset("A8W8")).activation == "int16"
+
+
+def test_every_fourth_sample_is_held_out() -> None:
+    data = CalibrationData(FEEDS)
+    apart = hold_out(data, model_io.load(MODEL))
+    assert apart.is_apart and len(apart.feeds) == 4
+    rest = [feed for _, feed in apart.data.feeds(model_io.load(MODEL))]
+    assert len(rest) == 12 == len(apart.data.feeds(model_io.load(MODEL)))
+    held = {feed["x"].tobytes() for feed in apart.feeds}
+    assert held.isdisjoint(feed["x"].tobytes() for feed in rest)
+
+
+def test_of_three_samples_none_is_held_out() -> None:
+    data = CalibrationData(FEEDS[:3])
+    apart = hold_out(data, model_io.load(MODEL))
+    assert not apart.is_apart and len(apart.feeds) == 3 and apart.data is data
+
+
+def test_a_reader_cannot_be_held_out() -> None:
+    with pytest.raises(ValueError, match="cannot be read twice"):
+        hold_out(replace(CalibrationData(FEEDS), source=iter(FEEDS)), model_io.load(MODEL))

@@ -1,0 +1,107 @@
+"""Oracle: a network in which one layer loses most by construction, and sums made by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.helpers import origins
+from transforms.origins.loss_causes import KEEP, PER_CHANNEL
+from transforms.origins.loss_origins import LossOrigins, find_origins
+from transforms.origins.loss_table import loss_table, rows, to_csv, to_json
+from transforms.scheme import preset
+
+FEEDS = origins.feeds()
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture(scope="module")
+def found() -> LossOrigins:
+    scheme = preset("U8S8").by_rule().with_(per_channel=False, weight_method="MinMax")
+    reference, quantized, _ = origins.quantized(origins.chain(), scheme, FEEDS)
+    return find_origins(reference, quantized, FEEDS)
+
+
+def test_the_layer_that_loses_is_named_with_its_cause(found: LossOrigins) -> None:
+    first = found.first()
+    assert first is not None and first.part.name == "gemm2"
+    (place,) = found.main.named
+    assert found.layers[place] is first
+    cause = found.causes[place]
+    assert "channels spread" in cause.words and PER_CHANNEL in cause.helps and KEEP in cause.helps
+
+
+def test_layers_that_are_named_win_half_of_the_loss_and_more_than_the_others(found: LossOrigins) -> None:
+    main = found.main
+    assert main.without >= main.sqnr + 3 and main.without >= main.others
+    assert main.share == pytest.approx(1 - 10 ** ((main.sqnr - main.without) / 10))
+
+
+def test_shares_add_up_and_errors_do_not_begin_before_their_layer(found: LossOrigins) -> None:
+    assert sum(one.shares["y"] for one in found.layers) == pytest.approx(1)
+    one = found.layers[0]
+    assert one.own == pytest.approx(one.total) and one.inherited > one.total + 20
+    for layer in found.layers:
+        powers = [10 ** (-value / 10) for value in (layer.own, layer.inherited, layer.total)]
+        assert powers[2] == pytest.approx(max(powers[0] + powers[1], powers[2]), rel=1e-6)
+
+
+def test_what_a_relu_cuts_is_no_error(found: LossOrigins) -> None:
+    assert [one.part.shown for one in found.layers] == ["r0", "r1", "r2", "r3", "y"]
+
+
+def test_tables_have_a_row_for_each_layer(found: LossOrigins) -> None:
+    table = rows(found)
+    assert [row["layer"] for row in table] == [f"gemm{i}" for i in range(5)]
+    assert [row["rank"] for row in table] == [None, None, 1, None, None]
+    read = list(csv.DictReader(io.StringIO(to_csv(found))))
+    assert [float(row["share"]) for row in read] == [row["share"] for row in table]
+    held = json.loads(to_json(found, {"float": "a"}))
+    assert held["float"] == "a" and held["outputs"][0]["named"] == ["gemm2"]
+    assert held["layers"][2]["cause"] == table[2]["cause"]
+
+
+def test_json_has_no_infinity(found: LossOrigins) -> None:
+    assert math.isinf(found.layers[0].inherited) or found.layers[0].inherited > 0
+    assert "Infinity" not in to_json(found) and "NaN" not in to_json(found)
+
+
+def test_the_table_of_two_files_needs_no_process(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    from tests.helpers import build
+    from transforms import model_io
+
+    model = origins.chain()
+    _, quantized, _ = origins.quantized(model, preset("U8S8"), FEEDS)
+    model_io.save(quantized, tmp_path / "q.onnx")
+    table = loss_table(build.save(model, tmp_path / "m.onnx"), tmp_path / "q.onnx", iter(FEEDS))
+    assert len(table) == 5 and all(np.isfinite(row["share"]) for row in table)
+
+
+def test_samples_of_another_scale_are_told() -> None:
+    reference, quantized, _ = origins.quantized(origins.chain(), preset("U8S8"), FEEDS)
+    large = [{"x": 255 * feed["x"]} for feed in FEEDS]
+    (one,) = find_origins(reference, quantized, large).inputs
+    assert one.is_suspect and one.high > 4 * one.grid_high
+
+
+def test_no_samples_are_an_error() -> None:
+    reference, quantized, _ = origins.quantized(origins.chain(), preset("U8S8"), FEEDS)
+    with pytest.raises(ValueError, match="no samples to find the origins"):
+        find_origins(reference, quantized, [])
+
+
+def test_a_grid_that_is_shifted_covers_what_it_was_made_for() -> None:
+    images = np.load(EXAMPLES / "digits_test_images.npy")[:64]
+    feeds = [{"images": image[None]} for image in images]
+    model = onnx.load(EXAMPLES / "digits.onnx")
+    reference, quantized, done = origins.quantized(model, preset("A8W8"), feeds)
+    assert done.shifted
+    causes = find_origins(reference, quantized, feeds).causes
+    assert causes and not any("clipped" in one.words or "too wide" in one.words for one in causes.values())

@@ -1,0 +1,73 @@
+"""Where the loss of real models begins. Oracle: the models quantized anew with layers in float, run by ONNX
+Runtime on the samples of the report; figures on others are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_graphsurgeon as gs
+import pytest
+
+from ops.metrics import Sums
+from tests.helpers import quantized_models, real_models
+from transforms import model_io
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.model.copy_graph import copy_graph
+from transforms.origins.finer_layers import naming
+from transforms.origins.loss_origins import find_origins
+from transforms.origins.switched_layers import Part
+from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.run.run_model import open_model
+from transforms.scheme import Scheme, preset
+from transforms.scheme.layer_rule import LayerRule
+
+FLOAT = LayerRule("float32", "float32")
+HALF = 3.0  # dB: half of the squared error
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["mobilenet_v1_025", "yolox_nano_ext", "minilm_l6_op13", "vittrack"])
+def test_layers_that_are_named_win_half_of_the_loss(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    source = real_models.MODELS / name / "model.onnx"
+    if not source.exists():
+        pytest.skip(f"no real model '{name}' beside the project")
+    feeds = quantized_models.calibration_feeds(name)
+    known, unseen = feeds[: max(len(feeds) // 2, 3)][:16], feeds[-4:]
+    graph = model_io.load(source)
+    done = quantize_graph(graph, preset("U8S8"), CalibrationData(known), keep_float=True)
+    assert done.scheme is not None and done.float_graph is not None
+    found = find_origins(copy_graph(done.float_graph), copy_graph(graph), known)
+    main, parts = found.main, [one.part for one in found.layers]
+    float_run = open_model(source).run
+
+    def _sqnr(quantized: gs.Graph) -> list[float]:
+        run, both = open_model(quantized).run, [Sums(), Sums()]
+        for sums, some in zip(both, (known, unseen), strict=True):
+            for feed in some:
+                sums.add(float_run(feed)[main.name], run(feed)[main.name])
+        return [sums.sqnr() for sums in both]
+
+    def _in_float(some: Iterable[Part]) -> list[float]:
+        assert isinstance(done.scheme, Scheme)
+        built, names = model_io.load(source), _names(done.float_graph)
+        quantize_graph(built, naming(done.scheme, some, names, FLOAT), CalibrationData(known))
+        return _sqnr(built)
+
+    before = _sqnr(graph)
+    named = [parts[place] for place in main.named]
+    after, others = _in_float(named), _in_float(part for part in parts if part not in named)
+    with capsys.disabled():
+        print(
+            f"\n{name}: '{main.name}', {len(named)} of {len(parts)} layers named. SQNR as it is, with those"
+        )
+        print("in float, with the others in float:")
+        rows = [(main.sqnr, main.without, main.others), *zip(before, after, others, strict=True)]
+        for where, row in zip(("in the report", "made anew", "on unseen samples"), rows, strict=True):
+            print(where, *(f"{value:.2f}" for value in row))
+    assert main.without >= main.sqnr + HALF and main.without >= main.others
+    assert after[0] >= before[0] + 0.8 * HALF and after[0] > others[0] - 0.5  # ranges are measured anew
+
+
+def _names(graph: gs.Graph | None) -> set[str]:
+    assert graph is not None
+    return {node.name or node.outputs[0].name for node in graph.nodes if "_restored" not in node.name}
