@@ -1,7 +1,7 @@
-"""Size, time and accuracy of presets, as a table: ``python -m tests.benchmarks.bench_gain [MODEL DATA TEST]``.
+"""Size, time and accuracy of presets: ``python -m tests.benchmarks.bench_gain [MODEL DATA TEST]``.
 
-DATA is a folder of samples to quantize with, TEST an .npz file with an array for the only input, the batch first,
-and ``labels``. Without them: the example. Each preset is also a command, ``python -m tools.quantize``.
+DATA is a folder of samples to quantize with, TEST an .npz file with an array for the only input, the batch
+first, and ``labels``. Without them: the example. Each preset is also a command, ``python -m tools.quantize``.
 Times are medians of single samples on one thread, float and quantized in turns.
 """
 

@@ -16,8 +16,8 @@ Kinds of blocks, by the words after the three backticks:
 ``cpp``, ``csharp``   not executed; brackets have to close, and C++ to compile where the headers are
 ====================  ======================================================================================
 
-Commands in cells of tables, code that begins with ``python -m tools.``, are executed between the blocks around
-the table; those with NAME in them are not.
+Commands in cells of tables, code that begins with ``python -m tools.``, are executed as well, between the
+blocks around the table, unless they have NAME in them.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def _signature(what: Any) -> str:
 
 
 def _items(body: str) -> str:
-    """Return the entries of a section as a list: what stands at the margin, and the indented text below it."""
+    """Return the entries of a section as a list: lines at the margin, each with the indented text below."""
     found: list[str] = []
     for line in body.strip("\n").splitlines():
         if line and not line.startswith(" "):

@@ -36,7 +36,13 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 def formats() -> str:
     """Return the number formats with bits, block, operator and attributes."""
     rows = (
-        (f"`{name}`", f"{fmt.bits:g}", fmt.block if fmt.block > 1 else "", f"`{fmt.op}`", _values(fmt.attributes))
+        (
+            f"`{name}`",
+            f"{fmt.bits:g}",
+            fmt.block if fmt.block > 1 else "",
+            f"`{fmt.op}`",
+            _values(fmt.attributes),
+        )
         for name, fmt in FORMATS.items()
     )
     return table(("format", "bits", "block", "operator", "attributes"), rows)
@@ -47,7 +53,9 @@ def attributes(operator: str) -> str:
     rows = [("`axis`", "`1`", "-rank to rank - 1; ignored for rank 1")]
     for name, one in ATTRIBUTES[operator].items():
         legal = one.legal
-        words = f"{legal[0]} to {legal[-1]}" if isinstance(legal, range) else ", ".join(f"`{x}`" for x in legal)
+        words = (
+            f"{legal[0]} to {legal[-1]}" if isinstance(legal, range) else ", ".join(f"`{x}`" for x in legal)
+        )
         words += "".join(f"; `{alias}` is `{name}`" for alias, name in one.aliases.items())
         rows.append((f"`{name}`", f"`{one.default}`", words))
     return table(("attribute", "default", "legal"), rows)
@@ -56,7 +64,7 @@ def attributes(operator: str) -> str:
 def keys(name: str) -> str:
     """Return the keys of a table of schemes, with their defaults."""
     kind, said = TABLES[name]
-    rows = [(f"`{key.name}`", _default(key), said[key.name]) for key in dataclasses.fields(kind)]
+    rows = [(f"`{key.name}`", _default(key), said[key.name]) for key in dataclasses.fields(kind) if key.repr]
     return table(("key", "default", "meaning"), rows)
 
 
@@ -95,10 +103,9 @@ def targets() -> str:
             *(["fixed shapes"] if one.fixed_shapes else []),
             *([f"opset {one.opsets[0]} to {one.opsets[1]}"] if one.opsets else []),
         ]
-        rows.append(
-            (f"`{name}`", one.runtime, ", ".join(one.activations), ", ".join(one.weights))
-            + (", ".join(rules), f"`{one.preset}`", "; ".join(one.sources), one.verified)
-        )
+        formats = (", ".join(one.activations), ", ".join(one.weights))
+        told = (", ".join(rules), f"`{one.preset}`", "; ".join(one.sources), one.verified)
+        rows.append((f"`{name}`", one.runtime, *formats, *told))
     heads = ("target", "runtime", "activations", "weights", "rules", "preset", "documents", "verified")
     return table(heads, rows)
 
@@ -108,7 +115,9 @@ def tool(name: str) -> str:
     purpose = (import_module(f"tools.{name}").__doc__ or "").splitlines()[0].partition(": ``")[0]
     parts = [f"{purpose.rstrip('.')}."]
     for group in parser_of(name)._action_groups:
-        actions = [one for one in group._group_actions if not {"--help", "--help-all"} & {*one.option_strings}]
+        actions = [
+            one for one in group._group_actions if not {"--help", "--help-all"} & {*one.option_strings}
+        ]
         if actions:
             rows = ((_names(one), _words(one)) for one in actions)
             parts.append(table((group.title or "options", ""), rows))
@@ -118,7 +127,9 @@ def tool(name: str) -> str:
 def _names(action: argparse.Action) -> str:
     names = action.option_strings or [action.dest]
     value = "" if action.nargs == 0 or not action.option_strings else f" {_placeholder(action)}"
-    return ", ".join(f"`{name}`" for name in names[:-1]) + (", " if names[1:] else "") + f"`{names[-1]}{value}`"
+    return (
+        ", ".join(f"`{name}`" for name in names[:-1]) + (", " if names[1:] else "") + f"`{names[-1]}{value}`"
+    )
 
 
 def _placeholder(action: argparse.Action) -> str:

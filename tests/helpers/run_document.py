@@ -1,4 +1,4 @@
-"""Run the blocks and table cells of a document: ``python -m tests.helpers.run_document README.md [--update]``.
+"""Run what a document shows: ``python -m tests.helpers.run_document README.md [--update]``.
 
 Prints what a block prints that differs from what the document shows, and ends with 1 if any does or fails.
 ``--update`` writes what was printed into the document, in place of all that it showed there.

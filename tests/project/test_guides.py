@@ -64,7 +64,9 @@ def test_helpers_that_a_rewrite_is_made_of_exist(module: str) -> None:
 
 
 def test_packages_are_all_there_in_their_order() -> None:
-    rows = [row for row in section(CODE, "Packages of transforms").splitlines() if row.startswith(("| `", "| ("))]
+    rows = [
+        row for row in section(CODE, "Packages of transforms").splitlines() if row.startswith(("| `", "| ("))
+    ]
     rooms = [REWRITES if row.startswith("| (") else first_cells(row)[0] for row in rows]
     assert rooms == ROOMS
 
