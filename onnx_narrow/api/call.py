@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ops.legal_names import did_you_mean
 from tools.cli import progress
 from tools.cli.command_line import Command
 from tools.cli.job_options import Options
@@ -50,9 +50,7 @@ def _arguments(command: Command[J], options: Mapping[str, Any]) -> Iterator[str]
         if value is None:
             continue
         if name not in actions:
-            close = get_close_matches(name, actions, n=1)
-            hint = f", did you mean '{close[0]}'?" if close else ""
-            raise TypeError(f"there is no option '{name}'{hint}")
+            raise TypeError(f"there is no option '{name}'{did_you_mean(name, actions)}")
         yield from _words(actions[name], name, value)
 
 

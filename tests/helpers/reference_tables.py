@@ -119,7 +119,7 @@ def tool(name: str) -> str:
             one for one in group._group_actions if not {"--help", "--help-all"} & {*one.option_strings}
         ]
         if actions:
-            rows = ((_names(one), _words(one)) for one in actions)
+            rows = ((_names(one), _words(one) + _python_name(one)) for one in actions)
             parts.append(table((group.title or "options", ""), rows))
     return "\n\n".join(parts)
 
@@ -130,6 +130,12 @@ def _names(action: argparse.Action) -> str:
     return (
         ", ".join(f"`{name}`" for name in names[:-1]) + (", " if names[1:] else "") + f"`{names[-1]}{value}`"
     )
+
+
+def _python_name(action: argparse.Action) -> str:
+    """Return the name of an option in Python, if it is not the option with underscores."""
+    spelled = {name.lstrip("-").replace("-", "_") for name in action.option_strings}
+    return "" if action.dest in spelled or not spelled else f"; in Python `{action.dest}`"
 
 
 def _placeholder(action: argparse.Action) -> str:
