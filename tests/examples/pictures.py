@@ -1,6 +1,6 @@
 """Draw the pictures of the documents from the example, with the tools themselves.
 
-``python -m tests.examples.pictures [FOLDER]`` writes them, into ``tools/pictures`` unless another is named.
+``python -m tests.examples.pictures [FOLDER]`` writes them, into ``docs/pictures`` unless another is named.
 Needs matplotlib (extra ``plot``).
 """
 
@@ -23,7 +23,7 @@ from tests.examples import write_samples
 from tests.examples.chain_drawing import INK, SOFT, card, drawing
 from tools.charts.report_style import STYLE
 
-FOLDER = Path(__file__).resolve().parents[2] / "tools" / "pictures"
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 MODEL = Path(__file__).parent / "digits.onnx"
 _COLORS = dict(re.findall(r"--(\w+): (#\w+)", STYLE.partition("@media")[0]))
 
@@ -34,6 +34,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["SOURCE_DATE_EPOCH"] = "0"  # the same bytes again
     matplotlib.rcParams["svg.hashsalt"] = "digits"
+    matplotlib.rcParams["svg.fonttype"] = "none"  # words that the test can read
     with tempfile.TemporaryDirectory() as temporary, contextlib.redirect_stdout(io.StringIO()):
         work = Path(temporary)
         write_samples.write(work / "digits")
@@ -59,7 +60,7 @@ def _quantize_a8w8(work: Path) -> None:
 
 
 def _mixed_precision(work: Path, folder: Path) -> None:
-    """Draw sensitivities and the models tried, by the command of tools/README.md."""
+    """Draw sensitivities and the models tried, by a command like that of docs/mixed_precision.md."""
     _tool(
         "auto_mixed_precision",
         *("--input", MODEL, "--output", work / "mixed.onnx", "--config", "BF16", "--target", "bfp16"),

@@ -15,6 +15,9 @@ Kinds of blocks, by the words after the three backticks:
 ``console``           commands that take long, or change the machine: modules and options have to exist
 ``cpp``, ``csharp``   not executed; brackets have to close, and C++ to compile where the headers are
 ====================  ======================================================================================
+
+Commands in cells of tables, code that begins with ``python -m tools.``, are executed as well, between the
+blocks around the table, unless they have NAME in them.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_PLACES = ("README.md", "tools/*.md", "transforms/README.md", "ops/README.md", "tests/README.md")
+_PLACES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/reference/*.md", "tests/README.md")
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for place in _PLACES for path in ROOT.glob(place))
 
 KINDS = {
@@ -58,6 +61,13 @@ class Block:
         return self.kind in ("bash", "bash fails", "python") and not self.file
 
 
+GUIDES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))
+"""The pages that have a limit of words each; measurements are no guide."""
+GUIDES.remove("docs/measurements.md")
+
+_CELL = re.compile(r"(?<!`)`(python -m tools\.[^`]+)`")
+
+
 def read(document: str) -> str:
     """Return the text of a document, by its path from the root of the project."""
     return (ROOT / document).read_text(encoding="utf-8")
@@ -77,6 +87,17 @@ def blocks(document: str) -> tuple[Block, ...]:
             found.append(block)
         end = match.end()
     return tuple(found)
+
+
+def steps(document: str) -> list[Block]:
+    """Return what is written to files and executed, in order: blocks, and commands in cells of tables."""
+    cells = [
+        Block("bash", command + "\n", number)
+        for number, line in enumerate(read(document).splitlines(), 1)
+        for command in _CELL.findall(line)
+        if line.startswith("|") and "NAME" not in command
+    ]
+    return sorted([*blocks(document), *cells], key=lambda block: block.line)
 
 
 def prose(document: str) -> str:

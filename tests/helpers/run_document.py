@@ -1,4 +1,4 @@
-"""Run the blocks of a document: ``python -m tests.helpers.run_document tools/README.md [--update]``.
+"""Run what a document shows: ``python -m tests.helpers.run_document README.md [--update]``.
 
 Prints what a block prints that differs from what the document shows, and ends with 1 if any does or fails.
 ``--update`` writes what was printed into the document, in place of all that it showed there.
@@ -20,7 +20,7 @@ import traceback
 from importlib import import_module
 from pathlib import Path
 
-from tests.helpers.documents import ROOT, Block, agree, blocks, read
+from tests.helpers.documents import ROOT, Block, agree, read, steps
 
 _HEAVY = (
     *("numpy", "onnx", "onnx_graphsurgeon", "onnxruntime", "ops", "transforms.model_io"),
@@ -60,7 +60,7 @@ def main() -> int:
 
 def _run_all(document: str, work: Path, *, update: bool) -> int:
     wrong, text = 0, read(document)
-    for block in blocks(document):
+    for block in steps(document):
         if block.file:
             (work / block.file).parent.mkdir(parents=True, exist_ok=True)
             (work / block.file).write_text(block.code, encoding="utf-8")

@@ -26,7 +26,7 @@ from transforms.scheme.mixing_rule import MixingRule
 from transforms.scheme.presets import PRESETS
 from transforms.scheme.scheme import Scheme
 
-QUARK, RUNTIME = "tools/coming_from_amd_quark.md", "tools/coming_from_onnxruntime.md"
+QUARK, RUNTIME = "docs/reference/names_amd_quark.md", "docs/reference/names_onnxruntime.md"
 
 GUIDES = re.findall(
     r"\S+",
@@ -119,7 +119,7 @@ def is_ours(span: str) -> bool:
         return set(options) <= options_of(tool.removeprefix("tools."))
     if span.startswith("--"):
         return span.split()[0] in {option for name in REQUIRED for option in options_of(name)}
-    if span.startswith(("ops.", "tools.", "transforms.")):
+    if span.startswith(("ops.", "tools.", "transforms.", "onnx_narrow.")):
         return True  # tested in all documents
     return is_key(span) or is_key(f'calibrate_method = "{span}"')
 

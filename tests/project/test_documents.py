@@ -17,11 +17,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.documents import DOCUMENTS, KINDS, ROOT, Block, agree, blocks, prose, read, slugs
+from tests.helpers.documents import (
+    DOCUMENTS,
+    GUIDES,
+    KINDS,
+    ROOT,
+    Block,
+    agree,
+    blocks,
+    prose,
+    read,
+    slugs,
+    steps,
+)
+from tests.helpers.reference import generated
 from tests.helpers.run_document import commands
 from tests.helpers.tool_parsers import REQUIRED, parser_of
 from transforms.scheme import read_scheme
 
+METADATA = ("onnx_narrow.scheme",)  # keys in models, which look like names of modules
+FOLDERS = ("ops", "transforms", "tools")
 OUTSIDE = ("https://", "http://", "mailto:")
 
 
@@ -37,7 +52,7 @@ def test_every_block_is_of_a_kind_that_is_tested(document: str) -> None:
     assert all(block.is_executed for block in blocks(document) if block.prints)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("document", [name for name in DOCUMENTS if any(s.is_executed for s in steps(name))])
 def test_blocks_do_and_print_what_the_document_shows(document: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.helpers.run_document", document],
@@ -47,6 +62,31 @@ def test_blocks_do_and_print_what_the_document_shows(document: str) -> None:
         timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_parts_from_the_code_are_up_to_date(document: str) -> None:
+    assert generated(read(document)) == read(document), "run python -m tests.helpers.reference --update"
+
+
+def test_documents_are_short() -> None:
+    assert read("README.md").count("\n") <= 150
+    others = ["CHANGELOG.md", "tests/attack/README.md", *(f"{name}/README.md" for name in FOLDERS)]
+    pages = [name for name in DOCUMENTS if not name.startswith("docs/reference/")]
+    words = {name: len(re.findall(r"\S*\w\S*", read(name))) for name in (*pages, *others)}
+    assert len(GUIDES) >= 13 and not {name: words[name] for name in GUIDES if words[name] > 900}
+    assert sum(words.values()) <= 14_000
+
+
+def test_change_log_is_short() -> None:
+    for section in re.split(r"^## ", read("CHANGELOG.md"), flags=re.MULTILINE)[1:]:
+        assert section.count("\n- ") <= 40, section.splitlines()[0]
+
+
+def test_no_table_cell_is_left_out_and_cells_run_in_order() -> None:
+    cells = [step for step in steps("README.md") if step not in blocks("README.md")]
+    assert len(cells) >= 8 and all(step.is_executed for step in cells)
+    assert [step.line for step in steps("README.md")] == sorted(step.line for step in steps("README.md"))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -98,11 +138,11 @@ def test_modules_and_files_named_exist(document: str) -> None:
     for name in re.findall(r"python -m ((?:tests|tools|ops|transforms)[\w.]*)", read(document)):
         assert "NAME" in name or find_spec(name), f"{document}: {name}"
     for span in re.findall(r"`([^`\n]+)`", prose(document)):
-        if "NAME" in span:
+        if "NAME" in span or span in METADATA:
             continue
         if re.fullmatch(r"(?:\.ci|ops|transforms|tools|tests)/[\w/.]*", span):
             assert (ROOT / span).exists(), f"{document}: {span}"
-        elif re.fullmatch(r"(?:ops|transforms|tools|tests)\.[\w.]+(?:\(.*\))?", span):
+        elif re.fullmatch(r"(?:ops|transforms|tools|tests|onnx_narrow)\.[\w.]+(?:\(.*\))?", span):
             assert _exists(span.partition("(")[0]), f"{document}: {span}"
 
 
@@ -145,7 +185,7 @@ def _options_of_tests() -> set[str]:
 def _own_spans(document: str) -> list[str]:
     """Return the code in the text that starts with an option; not what a first column calls another's."""
     text = prose(document)
-    if "coming_from" in document:
+    if "names_" in document or "/from_" in document:
         text = re.sub(r"^\|[^|\n]*\|", "|", text, flags=re.MULTILINE)
     return [span for span in re.findall(r"`([^`\n]+)`", text) if span.startswith("--")]
 
@@ -164,8 +204,7 @@ def _tool_calls(document: str) -> list[tuple[str, set[str]]]:
 def test_each_tool_has_a_section_and_the_tests_of_all_tools() -> None:
     tools = {path.stem for path in (ROOT / "tools").glob("*.py")} - {"__init__", "__main__"}
     assert tools == set(REQUIRED)
-    heads = " ".join(re.findall(r"^## (.*)$", read("tools/README.md"), re.MULTILINE)).split()
-    assert tools <= set(heads)
+    assert tools == set(re.findall(r"^## (.*)$", read("docs/reference/tools.md"), re.MULTILINE))
 
 
 def test_ellipsis_stands_for_lines_and_times_are_not_compared() -> None:

@@ -41,6 +41,18 @@ def test_pictures_are_small_drawings_with_a_background_of_their_own(drawn: Path)
         assert "#f" in (first.get("fill") or first.get("style") or ""), path  # a light page under dark words
 
 
+@pytest.mark.parametrize("name", sorted({*PICTURES} - MEASURED))
+def test_pictures_say_what_is_drawn_today(name: str, drawn: Path) -> None:
+    assert words(FOLDER / name) and words(FOLDER / name) == words(drawn / name)
+
+
+def words(path: Path) -> list[str]:
+    """Return the texts of a picture in their order."""
+    return [
+        "".join(one.itertext()).strip() for one in ElementTree.parse(path).iter() if one.tag.endswith("}text")
+    ]
+
+
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_document_shows_each_picture(name: str) -> None:
     assert any(f"pictures/{name})" in read(document) for document in DOCUMENTS)

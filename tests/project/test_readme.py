@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 
 import pytest
 
 from tests import check
 from tests.helpers.documents import ROOT, blocks, read
-from tools import formats
 
 README = read("README.md")
 INSTALL = "pip install"
@@ -56,16 +54,3 @@ def test_all_checks_run_and_one_that_fails_is_told(
     assert printed.err.splitlines()[-1] == "failed: raise SystemExit(3)"
     monkeypatch.setattr(check, "commands", lambda options: programs[::2])
     assert check.main() == 0
-
-
-def test_table_of_formats_is_what_the_tool_measures() -> None:
-    measured = formats.measure_formats(formats.draw_samples())
-    figures = {
-        name: [f"{bits:g}", str(block), *(f"{x:.1f}" for x in found)] for name, bits, block, found in measured
-    }
-    shown = {}
-    for row in re.findall(r"^\| (\w*\d.*) \|$", README.partition("| format |")[2], re.MULTILINE):
-        names, *cells = (cell.strip().split(", ") for cell in row.split("|"))
-        for i, name in enumerate(names):
-            shown[name] = [(cell[i] if len(cell) > 1 else cell[0]) or "1" for cell in cells]
-    assert shown == figures

@@ -17,7 +17,7 @@ ALIASES = [
     ("evaluate", "--labels", "--top1"),
     ("finetune", "--limit", "--data-size"),
 ]
-README = Path(__file__).parents[2] / "tools" / "README.md"
+README = Path(__file__).parents[2] / "docs" / "reference" / "tools.md"
 
 
 @pytest.mark.parametrize(("tool", "name", "alias"), ALIASES)

@@ -37,6 +37,19 @@ def _checked(path: Path, target: str, capsys: pytest.CaptureFixture[str]) -> tup
     return code, capsys.readouterr().out
 
 
+@pytest.mark.parametrize("words", ["--target qnn m.onnx", "m.onnx --target qnn", "--target=qnn m.onnx"])
+def test_a_model_stands_before_or_after_the_target(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(NETWORK, tmp_path / "m.onnx")
+    monkeypatch.chdir(tmp_path)
+    said = _checked(tmp_path / "m.onnx", "qnn", capsys)
+    assert check.main(words.split()) == said[0] == 1
+    assert capsys.readouterr().out == said[1]
+    with pytest.raises(SystemExit, match="2"):
+        check.main([*words.split(), "other.onnx"])
+
+
 @pytest.mark.parametrize("target", ["ort-cpu", "tensorrt", "openvino", "qnn", "ryzen-ai-cnn"])
 def test_casts_do_not_make_a_model_quantized(
     target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

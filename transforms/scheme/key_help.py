@@ -1,0 +1,116 @@
+"""One line on each key of a scheme and of its tables, for the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+SCHEME: Mapping[str, str] = MappingProxyType(
+    {
+        "activation": "format of the activations of quantized operators; `float32` for none",
+        "weight": "format of their stored weights; `float32` for none",
+        "bias": "`auto`: int32 if both operands are integers of up to 16 bits, otherwise "
+        "`other`; or a format",
+        "other": "format of values that the rules of `activation` do not reach: `auto` is "
+        "`activation` if that is bfloat16 or float16, otherwise float32; or "
+        "`float32`, `bfloat16`, `float16`",
+        "per_channel": "one scale for each output channel of a weight; `spread`: only if the "
+        "channels differ by a factor of 8 or more; `auto`: decided by the outputs",
+        "scale": "`float`, or `power_of_two` for all scales, which then have the least squared error",
+        "block_size": "16, 32, 64, 128 or 256: integer weights have one scale for so many numbers "
+        "along the sum; 0: one for a tensor or channel",
+        "activation_symmetric": "ranges around 0, with zero points of 0; `auto`: for signed formats",
+        "calibrate_method": "how ranges of activations are found: `MinMax`, `Entropy`, `Percentile`, "
+        "`MSE` (least squared error), `Extrapolated` (beyond the observed range, by "
+        "how the extremes of samples vary), `Wide` (1.25 times the observed range "
+        "with 8 bits, 1.5 with 16, 16 with 32); `auto`: decided by the outputs",
+        "percentile": "for `Percentile`, above 50 up to 100",
+        "moving_average": "ranges are moving averages over the samples",
+        "averaging_constant": "weight of each new sample in a moving average",
+        "weight_method": "how ranges of weights are found: `MinMax`, `MSE`, `WeightedMSE` (weighted by "
+        "the mean square of the inputs); `auto`: `WeightedMSE` for one scale, "
+        "`MinMax` per channel or block, `MSE` for 4 bits",
+        "correct_biases": "biases compensate for the mean error of a rounded weight; `auto`: unless the "
+        "outputs lose by it",
+        "full_range": "int8 tensors that are never negative are shifted to use all 256 levels if "
+        "the outputs gain: `padded` (also where that needs a Pad or Sub), `free` "
+        "(without new nodes), `off`, or a list of tensors",
+        "quantize_all_op_types": "every value is quantized, except shapes and positions",
+        "op_types": "only these operators are quantized",
+        "exclude_nodes": "name patterns of nodes that stay float",
+        "exclude_op_types": "operators that stay float",
+        "fold_relu": "a Relu or Clip is removed where the quantization after it clips the same values",
+        "quantize_before_relu": "the quantization after a Relu or Clip is repeated before it, so that ONNX "
+        "Runtime computes the layer in integers",
+        "align_concat": "one scale for all tensors that a Concat joins; `auto`: where no tensor loses "
+        "more than half a bit",
+        "align_slice": "slices have the scale of their input; `auto`: those that no product reads",
+        "align_eltwise_quant_type": "constants of sums and products have the format of activations",
+        "dual_quant_nodes": "a tensor between layers of two formats is quantized in both",
+        "keep_weight_nodes": "weights stay float32 and are quantized by nodes in every run",
+        "equalize_layers": "channels between two layers are scaled to similar ranges; `auto`: if scales "
+        "are powers of two",
+        "balance_channels": "a Mul moves powers of two from a weight to its input: depthwise "
+        "convolutions, and rows of weights that stand out",
+        "move_outliers": "large channels of activations are moved where the outputs gain",
+        "keep_float": "tensors that hold most of the error stay float32 if the outputs gain",
+        "optimize": "fold, fuse and optimize the graph first",
+        "target": "a deployment target, see [targets](targets.md)",
+        "opset": "opset of the result; 0: that of the model, or the least that the nodes need",
+        "input_shapes": "a table of fixed shapes by input name",
+        "qdq_domain": "domain of QuantizeLinear and DequantizeLinear: ONNX's, or `com.microsoft`",
+        "domain": "domain of our operators: `ai.onnx.contrib` or `com.amd.quark`",
+        "bfloat16_as": "`qdq`: our operators, or `cast`: a pair of Casts",
+        "formats": "a table of block formats: `base` and attributes of its [operator](operators.md)",
+        "layers": "a table by node name, pattern or operator type: one format, or a table of "
+        "`activation`, `weight`, `bias`, `per_channel`, `weight_method`; later "
+        "entries win",
+        "tensors": "a table of formats by tensor name, before everything else",
+        "outliers": "a table by tensor of what is moved: `CHANNEL:EXPONENT`, `CHANNEL:own`, or "
+        "`rotated`; nothing is searched then",
+        "calibrate_tensors": "a table of `calibrate_method` by tensor name",
+        "auto_mixed_precision": "a [table](#auto_mixed_precision)",
+        "finetune": "a [table](#finetune)",
+    }
+)
+
+FINETUNE: Mapping[str, str] = MappingProxyType(
+    {
+        "algorithm": "`auto`, `gptq`, `coordinate_descent`, `adaquant` or `adaround`",
+        "num_iterations": "steps of `adaquant` and `adaround`",
+        "learning_rate": "in steps of the grid; 0: 0.002 for `adaquant`, 0.05 for `adaround`",
+        "early_stop": "stop a layer that does not improve",
+        "fixed_seed": "seed of the sampled rows",
+        "data_size": "most samples that are read; 0: all",
+        "target_op_type": "only layers of these operators",
+        "selective_update": "keep a layer only if the outputs of the model improve, too",
+        "output_index": "the output that is measured; -1: all",
+        "following_relu": "ignore errors that a Relu or Clip after a layer removes",
+        "full_range": "`padded`, `free` or `off`, as in the scheme; with `auto`",
+    }
+)
+
+MIXING: Mapping[str, str] = MappingProxyType(
+    {
+        "target": "one or several formats for activation and weight, or pairs such as `int8/int4`",
+        "activation_target": "format of activations",
+        "weight_target": "format of weights",
+        "target_op_types": "operators of layers that may move; empty: Conv, ConvTranspose, Gemm, MatMul",
+        "include_nodes": "name patterns of layers that may move; empty: all",
+        "exclude_nodes": "name patterns of layers that may not",
+        "dual_quant_nodes": "a tensor between layers of two formats is quantized in both",
+        "l2_target": "greatest L2 norm of the outputs' error, mean over samples",
+        "sqnr_target": "least SQNR of the outputs in dB",
+        "sqnr_drop_target": "greatest loss of SQNR against the baseline in dB",
+        "top1_target": "greatest share of rows that become wrong",
+        "evaluate_target": "greatest loss of `evaluate` against the float model",
+        "evaluate": "`FILE.py:FUNCTION`, your own metric; more is better",
+        "output_index": "the output that is measured; -1: all",
+        "data_size": "most samples that errors are measured on; 0: all",
+        "metric": "of sensitivities: `l2`, `sqnr`, `cosine`, `kl`, `psnr`, `top1` or "
+        "`evaluate`; empty: that of the target",
+        "strategy": "`speed`, `quality`, `budget` or `latency`",
+        "bits_target": "for `budget`: most bits of a weight, mean over all",
+        "bytes_target": "for `budget`: most bytes of all weights",
+    }
+)
