@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
 
 import onnx
-import onnx.inliner
 
 from ops.registration import AMD_DOMAIN, DOMAIN
 from transforms.functions.attach_functions import TWINS
 from transforms.graph.lazy_values import Weight
-from transforms.model.local_functions import key_of, shown, write_defaults
+from transforms.graph.some_names import some_names
+from transforms.model.local_functions import key_of, shown
 from transforms.model.read_model import ModelError
 from transforms.runtime.compare_runs import why_not_compared
 
@@ -25,7 +24,7 @@ def compare_inlined(
 
     There is one if the models could not be compared, with the reason: they are as large, as slow or as
     peculiar as :func:`transforms.runtime.compare_runs.why_not_compared` says. Raises ModelError naming the
-    output that differs by more than rounding, and the function.
+    output that differs by more than rounding, and the functions.
     """
     for function in before.functions:
         if function.domain in (DOMAIN, AMD_DOMAIN) and function.name in TWINS:
@@ -34,22 +33,6 @@ def compare_inlined(
     try:
         reason = why_not_compared(before, after, weights, change="inlined")
     except ModelError as error:
-        raise ModelError(f"inlining function '{_culprit(before, weights)}': {error}") from error
+        names = some_names([shown(key_of(function)) for function in before.functions])
+        raise ModelError(f"inlining {names}: {error}") from error
     return [f"{_UNCHECKED}: {reason}"] if reason else []
-
-
-def _culprit(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> str:
-    """Return the function with which the first functions, inlined alone, make a difference; or the last."""
-    keys = list(dict.fromkeys(map(key_of, model.functions)))
-    bound = write_defaults(model)
-
-    def _differs(count: int) -> bool:
-        names = [(domain, name) for domain, name, _ in keys[:count]]
-        part = onnx.inliner.inline_selected_functions(bound, names)
-        try:
-            why_not_compared(model, part, weights, change="inlined")
-        except ModelError:
-            return True
-        return False
-
-    return shown(keys[bisect_left(range(1, len(keys)), True, key=_differs)])
