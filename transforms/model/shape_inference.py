@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import onnx
 
-from transforms.graph.proto_graphs import each_graph
+from transforms.graph.proto_graphs import each_graph, each_node
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.model.metadata import contradicts, tensor_types
 
@@ -20,10 +20,10 @@ def infer_types(model: onnx.ModelProto, *, data_prop: bool = False, strict: bool
     ``strict`` raises onnx's InferenceError for a shape that contradicts the nodes.
     """
     opset = max((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), default=1)
-    places = [place for place, node in enumerate(_nodes(model.graph)) if _has_no_inference(node, opset)]
+    places = [place for place, node in enumerate(each_node(model.graph)) if _has_no_inference(node, opset)]
     if not places:
         return onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=data_prop)
-    nodes = list(_nodes(model.graph))
+    nodes = list(each_node(model.graph))
     originals = [onnx.NodeProto.FromString(nodes[place].SerializeToString()) for place in places]
     for place in places:
         identity = onnx.helper.make_node("Identity", nodes[place].input[:1], nodes[place].output)
@@ -54,18 +54,9 @@ def all_sizes_known(graph: onnx.GraphProto) -> bool:
 
 
 def _put_back(model: onnx.ModelProto, places: list[int], originals: list[onnx.NodeProto]) -> None:
-    nodes = list(_nodes(model.graph))
+    nodes = list(each_node(model.graph))
     for place, original in zip(places, originals, strict=True):
         nodes[place].CopyFrom(original)
-
-
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield every node of a graph and of its bodies."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                yield from _nodes(body)
 
 
 def _has_no_inference(node: onnx.NodeProto, opset: int) -> bool:
