@@ -23,11 +23,11 @@ _WITH_CONSTANT = frozenset({"Add", "Min", "Max"})
 
 
 @dataclass
-class _Way:
+class Way:
     """A tensor on the path from a layer: its channels, and their axis counted from the end.
 
     ``rank`` is that of images, None for rows of features; ``layout`` says where channels lie once they were
-    moved.
+    moved, and ``labels`` which of them may be mixed: those of one label.
     """
 
     channels: int
@@ -35,6 +35,7 @@ class _Way:
     is_flattened: bool = False
     companions: list[Companion] = field(default_factory=list)
     layout: Layout | None = None
+    labels: Layout | None = None
 
     @property
     def axis(self) -> int:
@@ -82,7 +83,7 @@ class PairFinder:
                     return Scaling(first, layout, way.companions)
         return None
 
-    def _follow(self, node: gs.Node, members: set[int], *, moves: bool) -> Iterator[tuple[_Way, gs.Node]]:
+    def _follow(self, node: gs.Node, members: set[int], *, moves: bool) -> Iterator[tuple[Way, gs.Node]]:
         """Yield the paths from a layer to one that reads it, and that one; there is at most one, or several
         with ``moves``, each of other channels.
         """
@@ -91,8 +92,8 @@ class PairFinder:
             yield from self._along(way, node.outputs[0], members, moves=moves)
 
     def _along(
-        self, way: _Way, tensor: gs.Tensor, members: set[int], *, moves: bool
-    ) -> Iterator[tuple[_Way, gs.Node]]:
+        self, way: Way, tensor: gs.Tensor, members: set[int], *, moves: bool
+    ) -> Iterator[tuple[Way, gs.Node]]:
         pending = [(way, tensor)]
         while pending:
             way, tensor = pending.pop()
@@ -110,20 +111,24 @@ class PairFinder:
             if moves and way.rank is None and not way.is_flattened and self._may_move(uses):
                 layout = np.arange(way.channels) if way.layout is None else way.layout
                 places = reversed(list(places_after(tensor, layout)))
-                pending += [(replace(way, layout=moved), made) for made, moved in places]
+                pending += [(self._moved(way, tensor, made, moved), made) for made, moved in places]
+
+    def _moved(self, way: Way, tensor: gs.Tensor, made: gs.Tensor, layout: Layout) -> Way:
+        """Return the way on from a tensor to what is made of it."""
+        return replace(way, layout=layout)
 
     def _may_move(self, uses: list[tuple[gs.Node, int]]) -> bool:
         return all(node not in self._exclude and node.domain in STANDARD_DOMAINS for node, _ in uses)
 
-    def _start(self, node: gs.Node) -> _Way | None:
+    def _start(self, node: gs.Node) -> Way | None:
         if not self._is_layer(node):
             return None
         shape = node.inputs[1].shape
-        way = _Way(_outputs(node), len(shape) if node.op in CONVOLUTIONS else None)
+        way = Way(_outputs(node), len(shape) if node.op in CONVOLUTIONS else None)
         added = bias(node)
         return way if added is None or self._takes(way, added, -1, is_offset=True) else None
 
-    def _ends(self, way: _Way, node: gs.Node) -> bool:
+    def _ends(self, way: Way, node: gs.Node) -> bool:
         """Return whether the node is a layer that reads the channels as its inputs."""
         if not self._is_layer(node) or node.attrs.get("transA", 0):
             return False
@@ -138,7 +143,7 @@ class PairFinder:
             and (way.is_flattened or _inputs(node) == way.channels)
         )
 
-    def _passes(self, way: _Way, node: gs.Node, index: int) -> bool:
+    def _passes(self, way: Way, node: gs.Node, index: int) -> bool:
         """Return whether the node commutes with a factor for each channel, and note constants to scale."""
         if node in self._exclude or node.domain not in STANDARD_DOMAINS:
             return False
@@ -153,7 +158,7 @@ class PairFinder:
         )
         return index == 0 and (homogeneous or (node.op in _POOLS and way.rank is not None))
 
-    def _takes(self, way: _Way, tensor: gs.Tensor, axis: int, *, is_offset: bool) -> bool:
+    def _takes(self, way: Way, tensor: gs.Tensor, axis: int, *, is_offset: bool) -> bool:
         if (
             way.layout is not None
             or not self._is_own(tensor)

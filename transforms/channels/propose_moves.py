@@ -77,7 +77,7 @@ def find_operands(plan: QuantizationPlan, *, exclude: Exclusion = None) -> list[
     avoided. Channels are not rotated in nodes in ``exclude``.
     """
     zone, takers = plan.specs.integers.zone, FactorTakers(plan.graph)
-    heads = HeadFinder(plan.graph, resolve(exclude, plan.graph)).heads()
+    heads = HeadFinder(plan.graph, resolve(exclude, plan.graph)).heads(plan.graph)
     return [one for site in plan.quantizations for one in _operands(plan, site, zone, takers, heads)]
 
 

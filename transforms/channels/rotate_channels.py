@@ -7,7 +7,7 @@ multiplied with by attention is a factor of rows, the same for all channels of a
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,10 +15,10 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Float32Array
 from ops.rotations import rotate
-from transforms.channels.channel_layout import Layout, places_after, rows
-from transforms.channels.left_operands import channels_of, multiplies
-from transforms.graph import dtypes, walk
-from transforms.graph.dot_products import bias
+from transforms.channels.channel_layout import Layout, rows
+from transforms.channels.layer_pairs import PairFinder, Way
+from transforms.channels.scaled_layer import Companion
+from transforms.graph import walk
 from transforms.graph.lazy_values import Weight, become_constant, derived
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.selection import Exclusion, resolve
@@ -44,9 +44,8 @@ def rotate_channels(graph: gs.Graph, names: Collection[str], *, exclude: Exclusi
     if not names:
         return 0
     new, count = walk.Names(graph), 0
-    heads = {
-        one.reader.inputs[0].name: one for one in HeadFinder(graph, resolve(exclude, graph)).heads().values()
-    }
+    found = HeadFinder(graph, resolve(exclude, graph)).heads(graph).values()
+    heads = {one.reader.inputs[0].name: one for one in found}
     for name in names:
         if name not in heads:
             log.debug("'%s': no channels that can be rotated", name)
@@ -95,18 +94,7 @@ class Heads:
             one.rotate()
 
 
-@dataclass(frozen=True)
-class _Way:
-    """A tensor on the way from a layer, and where the channels lie; those of one label may be mixed."""
-
-    tensor: gs.Tensor
-    layout: Layout
-    labels: Layout
-    offsets: tuple[gs.Constant, ...] = ()
-    is_moved: bool = False
-
-
-class HeadFinder:
+class HeadFinder(PairFinder):
     """Finds channels that may be rotated between two layers of a graph, none in bodies.
 
     Both multiply rows with constant float32 matrices of their own. In between there are constants added by
@@ -114,81 +102,55 @@ class HeadFinder:
     takes these channels, and no graph has it as an output.
     """
 
-    def __init__(self, graph: gs.Graph, exclude: Container[gs.Node] = ()) -> None:
-        """Note what must not change in the graph, and nodes that must not."""
-        self._graph, self._exclude = graph, exclude
-        self._fixed = walk.ends(graph)
-        self._members = {id(node) for node in graph.nodes}
-
-    def heads(self) -> dict[int, Heads]:
+    def heads(self, graph: gs.Graph) -> dict[int, Heads]:
         """Return what may be rotated, by the id of the tensor that the second layer reads."""
-        found = [one for node in self._graph.nodes for one in self._from(node)]
+        members = {id(node) for node in graph.nodes}
+        products = (node for node in graph.nodes if node.op in ("MatMul", "Gemm"))
+        found = [one for node in products for one in self._from(node, members)]
         return {id(one.reader.inputs[0]): one for one in found}
 
-    def _from(self, node: gs.Node) -> Iterator[Heads]:
-        if node.op not in ("MatMul", "Gemm") or not self._is_layer(node, node.inputs[0]):
-            return
-        weight, added = node.inputs[1], bias(node)
-        axis = -2 if node.attrs.get("transB", 0) else -1
-        channels = np.arange(weight.shape[axis])
-        offsets = () if added is None else (added,)
-        if not all(self._is_offset(tensor, len(channels)) for tensor in offsets):
-            return
-        for way, reader in self._along(_Way(node.outputs[0], channels, 0 * channels, offsets)):
-            layout = rows(way.layout)
-            groups = None if layout is None else _groups(way.labels[layout])
-            if layout is None or groups is None or len(layout) != channels_of(reader):
+    def _from(self, node: gs.Node, members: set[int]) -> Iterator[Heads]:
+        for way, reader in self._follow(node, members, moves=True):
+            layout = np.arange(way.channels) if way.layout is None else rows(way.layout)
+            groups = None if layout is None else _groups(_labels(way)[layout])
+            if layout is None or groups is None:
                 continue
-            made = [_Rotated(t, -1, layout[groups]) for t in way.offsets]
+            axis = -2 if node.attrs.get("transB", 0) else -1
+            made = [_Rotated(one.tensor, -1, layout[groups]) for one in way.companions]
             read = _Rotated(reader.inputs[1], -1 if reader.attrs.get("transB", 0) else -2, groups)
-            yield Heads(reader, groups, (_Rotated(weight, axis, layout[groups]), *made, read))
+            yield Heads(reader, groups, (_Rotated(node.inputs[1], axis, layout[groups]), *made, read))
 
-    def _along(self, way: _Way) -> Iterator[tuple[_Way, gs.Node]]:
-        """Yield each layer that reads channels, each of other ones, and how they came there."""
-        pending = [way]
-        while pending:
-            way = pending.pop()
-            uses = walk.uses(way.tensor)
-            if id(way.tensor) in self._fixed or not all(self._may_pass(node) for node, _ in uses):
-                continue
-            node, index = uses[0] if len(uses) == 1 else (None, 0)
-            if node is not None and self._is_layer(node, way.tensor):
-                yield way, node
-            elif node is not None and node.op == "Identity":
-                pending.append(replace(way, tensor=node.outputs[0]))
-            elif node is not None and node.op == "Add" and not way.is_moved:
-                added = node.inputs[1 - index]
-                if self._is_offset(added, len(way.layout)):
-                    pending.append(replace(way, tensor=node.outputs[0], offsets=(*way.offsets, added)))
-            else:
-                for made, layout in reversed(list(places_after(way.tensor, way.layout))):
-                    labels = _apart(made.inputs[0], way, layout)
-                    pending.append(_Way(made, layout, labels, way.offsets, is_moved=True))
+    def _passes(self, way: Way, node: gs.Node, index: int) -> bool:
+        if node in self._exclude or node.domain not in STANDARD_DOMAINS:
+            return False
+        is_sum = node.op == "Add" and self._takes(way, node.inputs[1 - index], -1, is_offset=True)
+        return is_sum or node.op == "Identity"
 
-    def _may_pass(self, node: gs.Node) -> bool:
-        return id(node) in self._members and node not in self._exclude and node.domain in STANDARD_DOMAINS
+    def _takes(self, way: Way, tensor: gs.Tensor, axis: int, *, is_offset: bool) -> bool:
+        fits = way.layout is None and self._is_own(tensor) and bool(tensor.shape)
+        if not fits or tensor.shape[-1] != way.channels:
+            return False
+        way.companions.append(Companion(tensor, axis, is_offset))
+        return True
 
-    def _is_layer(self, node: gs.Node, tensor: gs.Tensor) -> bool:
-        return multiplies(node, tensor) and self._may_pass(node) and self._is_own(node.inputs[1])
-
-    def _is_offset(self, tensor: gs.Tensor, channels: int) -> bool:
-        return self._is_own(tensor) and bool(tensor.shape) and tensor.shape[-1] == channels
-
-    def _is_own(self, tensor: gs.Tensor) -> bool:
-        own = isinstance(tensor, gs.Constant) and id(tensor) not in self._fixed
-        return own and dtypes.is_type(tensor, dtypes.FLOAT) and walk.is_read_once(tensor)
+    def _moved(self, way: Way, tensor: gs.Tensor, made: gs.Tensor, layout: Layout) -> Way:
+        return replace(way, layout=layout, labels=_apart(made.inputs[0], tensor, layout, _labels(way)))
 
 
-def _apart(node: gs.Node, way: _Way, layout: Layout) -> Layout:
+def _labels(way: Way) -> Layout:
+    return np.zeros(way.channels, np.int64) if way.labels is None else way.labels
+
+
+def _apart(node: gs.Node, tensor: gs.Tensor, layout: Layout, labels: Layout) -> Layout:
     """Return labels that tell channels apart if a product of computed tensors sums rows of them by factors of
     their own.
     """
     if node.op != "MatMul":
-        return way.labels
-    kept = -1 if node.inputs[1] is way.tensor else -2
+        return labels
+    kept = -1 if node.inputs[1] is tensor else -2
     shape = [1 if axis == layout.ndim + kept else size for axis, size in enumerate(layout.shape)]
     parts = np.broadcast_to(np.arange(np.prod(shape)).reshape(shape), layout.shape)
-    labels = way.labels * parts.size
+    labels = labels * parts.size
     labels[layout] += parts
     return labels
 
