@@ -16,7 +16,7 @@ from tests.helpers.output_error import OutputError
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.finetune.finetune_model import TunedModel, finetune_model
-from transforms.finetune.float_reference import float_reference
+from transforms.pipelines.float_reference import float_reference
 from transforms.finetune.put_back import MOST_TRIALS, keep_halves
 from transforms.layers.match_layers import match_layers
 from transforms.pipelines.quantize_graph import quantize_graph

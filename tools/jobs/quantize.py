@@ -20,7 +20,7 @@ from tools.jobs.quantized import Made, calibration_data, finish, mix_model, phas
 from tools.summaries import mixing
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
-from transforms.finetune.float_reference import float_reference
+from transforms.pipelines.float_reference import float_reference
 from transforms.graph import walk
 from transforms.graph.some_names import counted
 from transforms.judge.budget import MOST_NODES, has_many_nodes

@@ -25,13 +25,12 @@ from transforms.finetune.tune_layer import LayerSolution
 from transforms.finetune.write_layer import current, write_layer
 from transforms.full_range.share_shifts import shift_alike
 from transforms.graph import walk
+from transforms.judge.errors import Gain
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.model.copy_graph import copy_graph
 from transforms.runtime.session import RunOptions
-
-FEW_BITS = 7
-"""Bits of an element, with its share of exponents, below which scales are chosen by outputs."""
+from transforms.scheme.few_bits import has_few_bits
 
 DAMPINGS = (0.0, 0.1)
 """How firmly weights on integers stay near the float ones: samples may say too little about some. The second
@@ -47,7 +46,7 @@ gained 1.2 dB on such sentences lost as much on shorter ones."""
 
 _MEMORY = 1 << 30
 MOST_SAMPLES = 64
-"""Samples that are enough to choose by."""
+"""Samples that are enough to choose by, spread over all that there are."""
 
 
 def options_for(run: RunOptions | None = None, memory_limit: int | None = None) -> FinetuneOptions:
@@ -62,8 +61,8 @@ Progress = Callable[[int, int], None]
 class FittedScales:
     """The better model; layers with new scales, of how many; relative errors of outputs before and after.
 
-    Errors are those on ``samples`` held-out samples. ``graph`` is the one that was given if the outputs did
-    not improve.
+    Errors and ``gain`` are those on ``samples`` held-out samples. ``graph`` is the one that was given if the
+    outputs did not improve.
     """
 
     graph: gs.Graph
@@ -72,11 +71,7 @@ class FittedScales:
     before: float = 0.0
     after: float = 0.0
     samples: int = 0
-
-
-def has_few_bits(formats: Sequence[Format | None]) -> bool:
-    """Return whether weights in one of these formats have their scales chosen by outputs."""
-    return any(fmt is not None and fmt.bits < FEW_BITS for fmt in formats)
+    gain: Gain | None = None
 
 
 def fit_scales(
@@ -106,9 +101,10 @@ def fit_scales(
     layers, fitted = fit_layers(float_graph, graph, feeds, options, formats=formats, progress=progress)
     found, before = judge.errors(graph), judge.before
     samples = len(before.held.errors)
-    if not judge.accepts(judge.compare(found), LEAST_GAIN):
-        return FittedScales(quantized_graph, layers, 0, before.relative, before.relative, samples)
-    return FittedScales(graph, layers, fitted, before.relative, found.relative, samples)
+    gain = judge.compare(found)
+    if not judge.accepts(gain, LEAST_GAIN):
+        return FittedScales(quantized_graph, layers, 0, before.relative, before.relative, samples, gain)
+    return FittedScales(graph, layers, fitted, before.relative, found.relative, samples, gain)
 
 
 def fit_layers(

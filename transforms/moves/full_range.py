@@ -32,5 +32,5 @@ def try_full_range(
     before = judge.errors_of(copy_graph(graph), judge.count)
     won = gain(judge.errors_of(copy, shifts=shifts_within(copy)), before)
     words = counted(len(names), "tensor")
-    record.tried.append(Tried("full range", f"{words} on the full range", won, won.is_accepted()))
+    record.tried.append(Tried("full range", f"{words} on the full range", won, won.is_accepted(), judge.count))
     return chosen if won.is_accepted() else scheme.with_(full_range=OFF)

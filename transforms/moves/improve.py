@@ -66,5 +66,5 @@ class Best:
         return kept
 
     def _note(self, move: str, change: str, won: Gain, *, kept: bool) -> None:
-        self.record.tried.append(Tried(move, change, won, kept))
+        self.record.tried.append(Tried(move, change, won, kept, self.form.judge.count))
         log.info("%s", self.record.tried[-1])

@@ -9,12 +9,16 @@ from transforms.judge.errors import Gain
 
 @dataclass(frozen=True)
 class Tried:
-    """A candidate that was measured: what it changes, its gain over the best so far, and if it was kept."""
+    """A candidate that was measured: what it changes, its gain over the best so far, and if it was kept.
+
+    ``samples``: how many showed the gain.
+    """
 
     move: str
     change: str
     gain: Gain
     kept: bool
+    samples: int
 
     def __str__(self) -> str:
         return f"{self.move}: {self.change}: {self.gain}{', kept' if self.kept else ''}"
