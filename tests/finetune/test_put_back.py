@@ -16,9 +16,9 @@ from tests.helpers.output_error import OutputError
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.finetune.finetune_model import TunedModel, finetune_model
-from transforms.pipelines.float_reference import float_reference
 from transforms.finetune.put_back import MOST_TRIALS, keep_halves
 from transforms.layers.match_layers import match_layers
+from transforms.pipelines.float_reference import float_reference
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import Scheme
 

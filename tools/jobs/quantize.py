@@ -14,17 +14,17 @@ from tools.cli.scheme_options import BLOCKS, CALIBRATION, check_effect, quantiza
 from tools.cli.user_code import check_code
 from tools.jobs import ranges
 from tools.jobs.load import load_model
-from tools.jobs.measured import by_outputs, fits_scales
 from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Made, calibration_data, finish, mix_model, phases_of
-from tools.summaries import mixing
+from tools.summaries import mixing, running
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
-from transforms.pipelines.float_reference import float_reference
 from transforms.graph import walk
 from transforms.graph.some_names import counted
 from transforms.judge.budget import MOST_NODES, has_many_nodes
 from transforms.mix_precision.mix import MixingOptions
+from transforms.pipelines.check_outputs import check_outputs
+from transforms.pipelines.float_reference import float_reference
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.pipelines.why_nothing import why_nothing
 from transforms.plan.tensor_grids import FixedGrids
@@ -79,8 +79,10 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> bool:
         return False
     judged = data is not None and measures
     if data is not None and measures:
-        chosen = by_outputs(graph, made.float_graph(), scheme, data, job, phases)
-        made = replace(made, graph=chosen)
+        with phases("comparing"):
+            outputs = check_outputs(made.float_graph(), graph, data, made.done.record)
+        for line in running.poor(outputs.error, outputs.where, job.config) if outputs else ():
+            print(line, file=sys.stderr)
     recorded = {"config": job.config, "random_data": job.random_data}
     grids = list(made.done.grids or ())
     finish(
@@ -144,8 +146,8 @@ def _measures(scheme: Scheme, job: QuantizeJob) -> bool:
 
 
 def _may_run(graph: gs.Graph, scheme: Scheme) -> bool:
-    """Return whether opening the quantized model takes little time, or is worth it; print a line if not."""
-    if fits_scales(scheme) or not has_many_nodes(graph):
+    """Return whether opening the quantized model takes little time; print a line if not."""
+    if not has_many_nodes(graph):
         return True
     print(f"Outputs not compared: more than {MOST_NODES:,} nodes; tools.evaluate compares them")
     return False
@@ -162,11 +164,19 @@ def _quantize(
     try:
         with phases("preparing") as bar:
             show = bar.shows("calibrating", "sample", then="quantizing")
-            untuned = scheme.with_(finetune=None)
-            return quantize_graph(graph, untuned, data, progress=show, fixed=fixed, **keep)
+            fit = bar.shows("fitting", "layer")
+            return quantize_graph(
+                graph, _untuned(scheme), data, progress=show, layer_progress=fit, fixed=fixed, **keep
+            )
     except MissingDataError as error:
         hint = "give --data DIR, or --random-data N for an experiment"
         raise ValueError(f"{error}: {hint}") from error
+
+
+def _untuned(scheme: Scheme) -> Scheme:
+    """Return the scheme without tuning, which chooses scales itself unless the scheme asks for them."""
+    fits = scheme.fit_scales if scheme.finetune is None else scheme.fit_scales is True
+    return scheme.with_(finetune=None, fit_scales=fits)
 
 
 def _data(graph: gs.Graph, job: QuantizeJob, workers: Workers | None) -> CalibrationData | None:

@@ -36,16 +36,7 @@ class Judged:
     @property
     def relative(self) -> float:
         """The error on held-out samples as a share of the power, in the mean over outputs."""
-        return relative(self.held)
-
-
-def relative(errors: Errors) -> float:
-    """Return the error by the power over all samples, in the mean over outputs; may be infinite."""
-    outputs = slice(errors.count)
-    found, power = (part[:, outputs].sum(0) for part in (errors.errors, errors.signal))
-    with np.errstate(all="ignore"):
-        shares = np.where(found == 0, 0.0, found / power)
-    return float(shares.mean()) if shares.size else np.inf
+        return self.held.relative
 
 
 class HeldOutJudge:

@@ -58,6 +58,14 @@ class Errors:
         """The mean over the outputs that hold a signal, in dB."""
         return _mean(self.decibels)
 
+    @property
+    def relative(self) -> float:
+        """The error by the power over all samples, in the mean over outputs; may be infinite."""
+        found, power = (part[:, : self.count].sum(0) for part in (self.errors, self.signal))
+        with np.errstate(all="ignore"):
+            shares = np.where(found == 0, 0.0, found / power)
+        return float(shares.mean()) if shares.size else np.inf
+
 
 @dataclass(frozen=True)
 class Gain:

@@ -110,7 +110,7 @@ def mix_precision(
     if rule is None:
         raise ValueError("the scheme says nothing of auto_mixed_precision")
     if scheme.fit_scales is True:
-        raise ValueError("fit_scales is true, mixed precision does not fit scales: it must be false or 'auto'")
+        raise ValueError("fit_scales is true, which mixed precision does not do: false or 'auto' are legal")
     model = MixedModel(graph, scheme)
     nodes = find_candidates(model, rule.target_op_types, rule.include_nodes, rule.exclude_nodes)
     nodes, uneven = (nodes, []) if data is None else without_uneven(nodes, graph)

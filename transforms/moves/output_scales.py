@@ -14,6 +14,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.finetune.fit_scales import MOST_SAMPLES, fit_layers, fit_scales, options_for
+from transforms.judge.checked_samples import checked
 from transforms.model.copy_graph import take_over
 from transforms.moves.record import Record, Tried
 from transforms.run.failing_samples import failing
@@ -35,9 +36,9 @@ def fit_output_scales(
 ) -> bool:
     """Choose the scales of a written graph's weights of few bits, in place; return whether that was done.
 
-    ``float_graph``: the float model as it was quantized. Scales that the scheme asks for are not judged, others
-    are kept if the judge accepts them. The data must be repeatable. Raises ValueError for a model that fails
-    on a sample.
+    ``float_graph``: the float model as it was quantized. Scales that the scheme asks for are not judged,
+    others are kept if the judge accepts them. The data must be repeatable. Raises ValueError for a model that
+    fails on a sample.
     """
     samples = _spread(data, float_graph)
     feeds, formats = list(samples.values()), scheme.named_formats
@@ -50,7 +51,7 @@ def fit_output_scales(
     if found.gain is None:
         return False
     kept = found.graph is not graph
-    change = f"{found.fitted} of {found.layers} layers" if kept else f"{found.layers} layers"
+    change = f"scales of {found.fitted if kept else found.layers} of {found.layers} layers by output error"
     record.tried.append(Tried(_MOVE, change, found.gain, kept, found.samples))
     if kept:
         take_over(graph, found.graph)
@@ -58,9 +59,11 @@ def fit_output_scales(
 
 
 def _spread(data: CalibrationData, graph: gs.Graph) -> dict[str, Feed]:
-    """Return as many samples as are enough, evenly spread, by name."""
+    """Return as many samples as are enough, evenly spread over those that may decide, by name."""
     source = data.feeds(graph)
     count = operator.length_hint(source, 0) or sum(1 for _ in source)
-    few = min(count, MOST_SAMPLES)
-    places = {i * count // few for i in range(few)}
+    spared = checked(count)
+    deciding = [place for place in range(count) if place not in spared]
+    few = min(len(deciding), MOST_SAMPLES)
+    places = {deciding[i * len(deciding) // few] for i in range(few)}
     return {name: feed for place, (name, feed) in enumerate(source) if place in places}

@@ -16,6 +16,7 @@ from transforms.graph.dot_products import is_dot_product
 from transforms.graph.lazy_values import is_weightless
 from transforms.graph.some_names import some_names
 from transforms.judge.budget import Budget, too_large
+from transforms.judge.checked_samples import MOST_CHECKED, checked
 from transforms.judge.first_samples import FirstSamples
 from transforms.judge.judge import MOST_SAMPLES, Judge
 from transforms.moves.float16_range import FLOAT16, large_tensors, rounded
@@ -100,13 +101,14 @@ class _Decision:
         self._targets, self._data, self._progress = targets, data, progress
         self._memory = _weights_of(graph)
         self._record = Record()
-        self._samples = FirstSamples(data.feeds(graph), graph, MOST_SAMPLES)
+        self._samples = FirstSamples(data.feeds(graph), graph, MOST_SAMPLES + MOST_CHECKED)
 
     def made(self) -> Decided:
         """Measure, judge, and return what was decided."""
         first = replace(self._data, source=self._samples.feeds)
         statistics = self._measure(self._graph, self._ruled, first, self._progress)
-        judge = Judge(self._graph, self._samples.again(), self._data.run)
+        feeds = self._samples.again()
+        judge = Judge(self._graph, feeds[: checked(len(feeds)).start], self._data.run)
         decided = Decided(self._ruled, statistics, judge, self._record, self._memory)
         if statistics is None:
             return replace(decided, scheme=self._without_ranges(judge))

@@ -29,7 +29,7 @@ from transforms.plan.tensor_grids import FixedGrids
 from transforms.run.mend_shapes import mend_shapes
 from transforms.runtime.product_threads import products_on_one_thread
 from transforms.scheme import Scheme
-from transforms.scheme.few_bits import FEW_BITS, has_few_bits, may_fit_scales, weight_formats
+from transforms.scheme.few_bits import FEW_BITS, fits_scales
 from transforms.scheme.scheme_values import OFF
 
 __all__ = ["Quantized", "finish_nodes", "make_plan", "prepare_for", "quantize_graph", "write_plan"]
@@ -66,7 +66,7 @@ def quantize_graph(
     read. On error the graph is left in an undefined state.
     """
     _refuse_other_steps(scheme)
-    fits = _fits_scales(scheme, data, fixed)
+    fits = _fits_scales(scheme, data, fixed, keep_grids=keep_grids)
     data = data.repeatable(graph) if data and fits else data
     done = Quantized(grids=[] if keep_grids else None)
     if fixed:
@@ -89,9 +89,9 @@ def quantize_graph(
     wish = built.with_(full_range=scheme.full_range)
     done.scheme, done.record = _use_full_range(graph, wish, decided, statistics, done), decided.record
     if float_graph and data and fits:
-        asked = done.scheme.with_(fit_scales=scheme.fit_scales)
-        fitted = fit_output_scales(float_graph, graph, asked, data, done.record, layer_progress)
-        done.scheme = asked.with_(fit_scales=fitted)
+        wish = done.scheme.with_(fit_scales=scheme.fit_scales)
+        fitted = fit_output_scales(float_graph, graph, wish, data, done.record, layer_progress)
+        done.scheme = wish.with_(fit_scales=fitted)
     return done
 
 
@@ -103,17 +103,26 @@ def _refuse_other_steps(scheme: Scheme) -> None:
         raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
 
 
-def _fits_scales(scheme: Scheme, data: CalibrationData | None, fixed: FixedGrids | None) -> bool:
-    """Return whether scales are chosen by outputs, or may be; ValueError where they cannot as asked for."""
+def _fits_scales(
+    scheme: Scheme, data: CalibrationData | None, fixed: FixedGrids | None, *, keep_grids: bool
+) -> bool:
+    """Return whether outputs choose scales, or may; ValueError where they cannot as the scheme asks."""
+    fits = fits_scales(scheme)
     if scheme.fit_scales is not True:
-        return data is not None and data.decides and not fixed and may_fit_scales(scheme)
-    if not has_few_bits(weight_formats(scheme)):
-        raise ValueError(f"fit_scales is true, no weight has fewer than {FEW_BITS} bits: it is {scheme.weight}")
-    if fixed:
+        fits = fits and data is not None and data.decides and not fixed
+    elif not fits:
+        raise ValueError(
+            f"fit_scales is true, no weight has fewer than {FEW_BITS} bits: it is {scheme.weight}"
+        )
+    elif fixed:
         raise ValueError("fit_scales is true, and grids are given: one of them says what scales are")
-    if data is None:
+    elif data is None:
         raise MissingDataError("fit_scales is true, and there are no calibration data to choose scales by")
-    return True
+    if fits and keep_grids:
+        raise ValueError(
+            "keep_grids goes with fit_scales = false here: it changes scales of grids that are kept"
+        )
+    return fits
 
 
 def _measured(

@@ -16,9 +16,10 @@ def has_few_bits(formats: Iterable[Format | None]) -> bool:
     return any(fmt is not None and fmt.bits < FEW_BITS for fmt in formats)
 
 
-def may_fit_scales(scheme: Scheme) -> bool:
-    """Return whether a scheme leaves the scales of weights of few bits to the outputs."""
-    return scheme.fit_scales == AUTO and scheme.weight_method == AUTO and has_few_bits(weight_formats(scheme))
+def fits_scales(scheme: Scheme) -> bool:
+    """Return whether outputs choose the scales of weights of few bits, or may."""
+    asked = scheme.fit_scales is True or (scheme.fit_scales == AUTO and scheme.weight_method == AUTO)
+    return asked and has_few_bits(weight_formats(scheme))
 
 
 def weight_formats(scheme: Scheme) -> list[Format | None]:
