@@ -9,12 +9,12 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from ops.array_types import Feed, Float64Array
+from ops.array_types import Feed
 from transforms.finetune.find_states import find_states
 from transforms.finetune.options import FinetuneOptions, is_held_out
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph.number_shapes import in_words, judged_tensors
-from transforms.judge.errors import WORTH, Errors, Gain, energies, gain, signals
+from transforms.judge.errors import WORTH, Errors, Gain, changes, energies, gain, signals
 from transforms.judge.judge import MOST_SAMPLES, Judge, Run
 from transforms.model.copy_graph import copy_graph
 from transforms.run.kept_arrays import KeptArrays
@@ -104,8 +104,8 @@ class HeldOutJudge:
         return Gain(
             *(held.decibels, wider * every.error),
             *(held.view, wider * every.view_error),
-            float(self._changes(new, old).min(initial=np.inf)),
-            wider * _worst_error(new.every, old.every),
+            min(held.worst, every.worst),
+            wider * every.worst_error,
         )
 
     def accepts(self, gain: Gain, cost: float = WORTH) -> bool:
@@ -114,14 +114,12 @@ class HeldOutJudge:
 
     def regressed(self, new: Judged) -> str:
         """Return the name of the output that changed least to the better."""
-        return self._outputs[int(np.argmin(self._changes(new, self.before)))]
+        pairs = (new.held, self.before.held), (new.every, self.before.every)
+        return self._outputs[int(np.argmin(np.minimum(*(changes(*pair) for pair in pairs))))]
 
     @property
     def _outputs(self) -> list[str]:
         return [name for name in self._judge.reference.outputs if name in self._names]
-
-    def _changes(self, new: Judged, old: Judged) -> Float64Array:
-        return np.minimum(_changes(new.held, old.held), _changes(new.every, old.every))
 
     def _errors_in_loop(self, run: Run) -> Errors:
         pairs = zip(self._expected, self._loop(run), strict=True)
@@ -157,15 +155,3 @@ def _spread(places: Sequence[int], most: int) -> list[int]:
 
 def _of(errors: Errors, rows: NDArray[np.bool_]) -> Errors:
     return Errors(errors.errors[rows], errors.signal[rows], errors.count)
-
-
-def _changes(new: Errors, old: Errors) -> Float64Array:
-    """Return by how many dB each output became better; 0 if the float model makes zeros."""
-    return np.nan_to_num(new.decibels - old.decibels)
-
-
-def _worst_error(new: Errors, old: Errors) -> float:
-    """Return the standard error over samples of the least change of an output, by the jackknife."""
-    rows = np.arange(len(new.errors))
-    left_out = [_changes(_of(new, rows != row), _of(old, rows != row)).min(initial=np.inf) for row in rows]
-    return float(np.sqrt((len(rows) - 1) * np.var(left_out))) if len(rows) > 1 else np.inf
