@@ -59,7 +59,7 @@ def test_scales_are_chosen_by_outputs_unless_fast(
 ) -> None:
     chosen = _quantize(folder, "--config", config)
     said = capsys.readouterr()
-    words = r"^Chosen by outputs on 7 samples: scales of 4 of 4 layers by output error \(\+(\S+) \+-"
+    words = r"^Chosen by outputs on 18 samples: scales of 4 of 4 layers by output error \(\+(\S+) \+-"
     line = re.search(words, said.out, re.M)
     assert line is not None and float(line[1]) > 1.5
     shown = re.search(r"^Outputs: (\S+) dB on 4 samples that decided nothing$", said.out, re.M)

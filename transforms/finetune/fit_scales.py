@@ -25,6 +25,7 @@ from transforms.finetune.tune_layer import LayerSolution
 from transforms.finetune.write_layer import current, write_layer
 from transforms.full_range.share_shifts import shift_alike
 from transforms.graph import walk
+from transforms.judge.checked_samples import FEWEST_TO_SPARE
 from transforms.judge.errors import Gain
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
@@ -49,9 +50,15 @@ MOST_SAMPLES = 64
 """Samples that are enough to choose by, spread over all that there are."""
 
 
-def options_for(run: RunOptions | None = None, memory_limit: int | None = None) -> FinetuneOptions:
-    """Return the options of a run in bounded memory: 1 GiB for tensors of each model, or as told."""
-    return FinetuneOptions(memory_limit=memory_limit or _MEMORY, run=run or RunOptions())
+def options_for(
+    samples: int, run: RunOptions | None = None, memory_limit: int | None = None
+) -> FinetuneOptions:
+    """Return the options of a run in bounded memory: 1 GiB for tensors of each model, or as told.
+
+    Half of the ``samples`` are held out, of few every fifth.
+    """
+    every = 2 if samples >= FEWEST_TO_SPARE else 5
+    return FinetuneOptions(memory_limit=memory_limit or _MEMORY, run=run or RunOptions(), held_out=every)
 
 
 Progress = Callable[[int, int], None]
@@ -93,7 +100,7 @@ def fit_scales(
 
     Raises ValueError for a model that fails on a sample.
     """
-    options = options or options_for()
+    options = options or options_for(len(feeds))
     if len(feeds) < 2 or not _few_bits(float_graph, quantized_graph, formats):
         return FittedScales(quantized_graph)
     judge = HeldOutJudge(float_graph, quantized_graph, feeds, options)

@@ -42,7 +42,7 @@ def fit_output_scales(
     """
     samples = _spread(data, float_graph)
     feeds, formats = list(samples.values()), scheme.named_formats
-    options = options_for(data.run, data.memory_limit)
+    options = options_for(len(feeds), data.run, data.memory_limit)
     with failing(samples, float_graph, data.run, "the quantized model"):
         if scheme.fit_scales is True:
             fit_layers(float_graph, graph, feeds, options, formats=formats, progress=progress)
