@@ -20,12 +20,12 @@ from transforms.finetune.finetune_weights import of_products
 from transforms.finetune.held_out import HeldOutJudge
 from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.options import FinetuneOptions
-from transforms.finetune.scale_candidates import best_scales
+from transforms.finetune.scale_candidates import DAMPINGS, best_scales
 from transforms.finetune.tune_layer import LayerSolution
 from transforms.finetune.write_layer import current, write_layer
 from transforms.full_range.share_shifts import shift_alike
 from transforms.graph import walk
-from transforms.judge.checked_samples import FEWEST_TO_SPARE
+from transforms.judge.constants import FEWEST_TO_SPARE, FITTED_SCALES, SPARED
 from transforms.judge.errors import Gain
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
@@ -33,21 +33,7 @@ from transforms.model.copy_graph import copy_graph
 from transforms.runtime.session import RunOptions
 from transforms.scheme.few_bits import has_few_bits
 
-DAMPINGS = (0.0, 0.1)
-"""How firmly weights on integers stay near the float ones: samples may say too little about some. The second
-is tried with six held-out samples or more: a single one chose it wrongly, which cost 0.5 dB on unseen ones.
-Exponents of blocks can only be one off; with it networks lost up to 0.6 dB."""
-
-_FEW = 6
-"""Held-out samples from which on the second damping is tried."""
-
-LEAST_GAIN = 1.5
-"""dB that outputs have to gain. All samples are like those that scales are chosen by; a sentence encoder that
-gained 1.2 dB on such sentences lost as much on shorter ones."""
-
 _MEMORY = 1 << 30
-MOST_SAMPLES = 64
-"""Samples that are enough to choose by, spread over all that there are."""
 
 
 def options_for(
@@ -57,7 +43,7 @@ def options_for(
 
     Half of the ``samples`` are held out, of few every fifth.
     """
-    every = 2 if samples >= FEWEST_TO_SPARE else 5
+    every = 2 if samples >= FEWEST_TO_SPARE else SPARED
     return FinetuneOptions(memory_limit=memory_limit or _MEMORY, run=run or RunOptions(), held_out=every)
 
 
@@ -94,7 +80,7 @@ def fit_scales(
 
     Weights, scales and biases of :func:`transforms.layers.match_layers.match_layers`'s layers change, also
     biases that were corrected for other scales. The model is the one that was given unless its outputs are
-    better by :data:`LEAST_GAIN` on held-out samples, and by the rule of all changes. Nothing is done for
+    better by ``FITTED_SCALES`` on held-out samples, and by the rule of all changes. Nothing is done for
     fewer than two samples. ``float_graph`` is the float model in the form that was quantized, ``formats`` as
     in :func:`transforms.finetune.finetune_model.finetune_model`. Neither graph is changed.
 
@@ -109,7 +95,7 @@ def fit_scales(
     found, before = judge.errors(graph), judge.before
     samples = len(before.held.errors)
     gain = judge.compare(found)
-    if not judge.accepts(gain, LEAST_GAIN):
+    if not judge.accepts(gain, FITTED_SCALES):
         return FittedScales(quantized_graph, layers, 0, before.relative, before.relative, samples, gain)
     return FittedScales(graph, layers, fitted, before.relative, found.relative, samples, gain)
 
@@ -130,7 +116,7 @@ def fit_layers(
     float_graph = shift_alike(float_graph, graph, formats)
     layers = _few_bits(float_graph, graph, formats)
     with open_sums(float_graph, graph, feeds, layers, options) as sums:
-        walked = _Walk(graph, layers, sums, DAMPINGS if sum(sums.held_out) >= _FEW else DAMPINGS[:1])
+        walked = _Walk(graph, layers, sums, DAMPINGS if len(feeds) >= FEWEST_TO_SPARE else DAMPINGS[:1])
         return len(layers), sum(walked.visit(number, progress) for number in range(len(layers)))
 
 

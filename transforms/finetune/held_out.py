@@ -14,16 +14,11 @@ from transforms.finetune.find_states import find_states
 from transforms.finetune.options import FinetuneOptions, is_held_out
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph.number_shapes import in_words, judged_tensors
-from transforms.judge.errors import WORTH, Errors, Gain, changes, energies, gain, signals
-from transforms.judge.judge import MOST_SAMPLES, Judge, Run
+from transforms.judge.constants import ENOUGH, MOST_SAMPLES, PASSES, WORTH
+from transforms.judge.errors import Errors, Gain, changes, energies, gain, signals
+from transforms.judge.judge import Judge, Run
 from transforms.model.copy_graph import copy_graph
 from transforms.run.kept_arrays import KeptArrays
-
-_LEAST_JUDGED = 16
-"""Samples that models are run on: those that are held out, and others up to as many, for their scatter."""
-
-_PASSES = 2
-"""How often a recurrent model runs through the samples, for its errors take steps to add up."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +53,7 @@ class HeldOutJudge:
         held = [i for i in range(len(feeds)) if is_held_out(i, len(feeds), options)]
         others = sorted(set(range(len(feeds))) - set(held))
         held = _spread(held, MOST_SAMPLES)
-        places = sorted(held + _spread(others, max(0, _LEAST_JUDGED - len(held))))
+        places = sorted(held + _spread(others, max(0, ENOUGH - len(held))))
         self._feeds, self._is_held = [feeds[i] for i in places], np.isin(places, held)
         self._judge = Judge(float_graph, self._feeds, options.run)
         compared = _chosen(judged_tensors(float_graph), output_index)
@@ -131,7 +126,7 @@ class HeldOutJudge:
         """Return what a model makes of the samples in turn, each with the states of the one before."""
         state: Feed = {}
         found = list[Feed]()
-        for feed in [*self._feeds] * _PASSES:
+        for feed in [*self._feeds] * PASSES:
             made = run({**feed, **state})
             state = {fed: made[back] for fed, back in self._states.items()}
             found.append({name: made[name] for name in self._judge.shown if name in made})

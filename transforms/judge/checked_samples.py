@@ -5,16 +5,7 @@ Ranges are of all samples, these included.
 
 from __future__ import annotations
 
-from transforms.judge.judge import MOST_SAMPLES
-
-FEWEST_TO_SPARE = 10
-"""Samples below which all of them decide: choices by fewer would be worse than no figure is."""
-
-MOST_CHECKED = 4
-"""Samples that show how good the outputs are: as many as were always compared at the end."""
-
-_SHARE = 5
-"""One of so many samples is spared."""
+from transforms.judge.constants import FEW_SAMPLES, FEWEST_TO_SPARE, MOST_SAMPLES, SPARED
 
 
 def checked(count: int) -> range:
@@ -22,6 +13,6 @@ def checked(count: int) -> range:
 
     They are the last of the first samples: those before them judge candidates.
     """
-    taken = min(count, MOST_SAMPLES + MOST_CHECKED)
-    spared = min(MOST_CHECKED, taken // _SHARE) if taken >= FEWEST_TO_SPARE else 0
+    taken = min(count, MOST_SAMPLES + FEW_SAMPLES)
+    spared = min(FEW_SAMPLES, taken // SPARED) if taken >= FEWEST_TO_SPARE else 0
     return range(taken - spared, taken)

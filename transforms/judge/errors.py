@@ -8,12 +8,7 @@ import numpy as np
 
 from ops.array_types import AnyArray, Feed, Float64Array
 from ops.metrics import sums_of_numbers
-
-WORTH = 0.1
-"""dB that any change has to bring: less cannot be seen on other data."""
-
-MAY_LOSE = 0.5
-"""dB that an output may lose, and views while outputs gain: half a dB is seen by nobody."""
+from transforms.judge.constants import MAY_LOSE, WORTH
 
 _NOT_FINITE = 1e30  # error energy of an output that is not finite, or of another shape
 _EXACT = 1e-12  # share of the signal: what float32 rounding leaves

@@ -13,8 +13,9 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.finetune.fit_scales import MOST_SAMPLES, fit_layers, fit_scales, options_for
+from transforms.finetune.fit_scales import fit_layers, fit_scales, options_for
 from transforms.judge.checked_samples import checked
+from transforms.judge.constants import MOST_SAMPLES
 from transforms.model.copy_graph import take_over
 from transforms.moves.record import Record, Tried
 from transforms.run.failing_samples import failing
@@ -64,6 +65,6 @@ def _spread(data: CalibrationData, graph: gs.Graph) -> dict[str, Feed]:
     count = operator.length_hint(source, 0) or sum(1 for _ in source)
     spared = checked(count)
     deciding = [place for place in range(count) if place not in spared]
-    few = min(len(deciding), MOST_SAMPLES)
+    few = min(len(deciding), 2 * MOST_SAMPLES)
     places = {deciding[i * len(deciding) // few] for i in range(few)}
     return {name: feed for place, (name, feed) in enumerate(source) if place in places}

@@ -9,8 +9,9 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.full_range.recorded_shifts import shifts_within
-from transforms.judge.checked_samples import MOST_CHECKED, checked
-from transforms.judge.judge import MOST_SAMPLES, Judge
+from transforms.judge.checked_samples import checked
+from transforms.judge.constants import FEW_SAMPLES, MOST_SAMPLES
+from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
 from transforms.moves.record import Checked, Record
 from transforms.run.failing_samples import failing
@@ -24,9 +25,9 @@ def check_outputs(
     It is put into the ``record`` of what decided. An output whose rows numbers choose counts as what is
     before that. Raises ValueError for a model that fails on a sample, naming it.
     """
-    first = list(islice(data.feeds(float_graph), MOST_SAMPLES + MOST_CHECKED))
+    first = list(islice(data.feeds(float_graph), MOST_SAMPLES + FEW_SAMPLES))
     spared = checked(len(first))
-    chosen = dict(first[spared.start :] if spared else first[:MOST_CHECKED])
+    chosen = dict(first[spared.start :] if spared else first[:FEW_SAMPLES])
     judge = Judge(float_graph, list(chosen.values()), data.run)
     with failing(chosen, float_graph, data.run, "the quantized model"):
         if not judge.reference.outputs:
