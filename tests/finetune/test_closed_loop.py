@@ -10,7 +10,7 @@ from onnx import helper
 
 from tests.helpers import build, recurrent
 from transforms.finetune.find_states import find_states
-from transforms.finetune.held_out import HeldOutJudge, relative
+from transforms.finetune.held_out import HeldOutJudge
 from transforms.finetune.options import FinetuneOptions
 from transforms.model import graph_proto
 
@@ -35,8 +35,8 @@ def test_errors_add_up_in_a_loop() -> None:
         right = 0.9 * right + 0.01
         wrong, power = wrong + 8 * right**2, power + float((state**2).sum())
     assert right > 0.09
-    assert relative(judge.before.every) == pytest.approx(wrong / power, rel=1e-3)
-    assert relative(judge.errors(float_graph).every) == 0
+    assert judge.before.every.relative == pytest.approx(wrong / power, rel=1e-3)
+    assert judge.errors(float_graph).every.relative == 0
 
 
 def test_a_model_that_is_worse_in_a_loop_is_not_accepted() -> None:

@@ -18,7 +18,7 @@ from transforms.finetune.fit_scales import fit_scales, options_for
 from transforms.finetune.layer_stats import RowStats
 from transforms.finetune.scale_candidates import best_scales
 from transforms.finetune.write_layer import current
-from transforms.judge.errors import MAY_LOSE
+from transforms.judge.constants import MAY_LOSE
 from transforms.layers.match_layers import match_layers
 from transforms.model.copy_graph import copy_graph
 from transforms.scheme import preset
@@ -57,7 +57,9 @@ def test_outputs_improve_on_unseen_samples(
     every = tunable.samples(model, 180)
     feeds, unseen = every[:40], every[40:]
     float_graph, quantized = tunable.pair(model, name, feeds, **changes)
-    found = fit_scales(float_graph, quantized, feeds, options_for(), formats=preset(name).named_formats)
+    found = fit_scales(
+        float_graph, quantized, feeds, options_for(len(feeds)), formats=preset(name).named_formats
+    )
     before, after = (_relative(float_graph, graph, unseen) for graph in (quantized, found.graph))
     # what a Softmax is made of may show the gain, and then outputs may lose MAY_LOSE
     assert after < before * 10 ** (MAY_LOSE / 10) if found.fitted else found.graph is quantized
@@ -126,7 +128,7 @@ def test_damped_scales_are_better_than_any_other_scale_that_is_tried(damping: fl
     feeds = tunable.samples(PRODUCTS, 20)
     float_graph, quantized = tunable.pair(PRODUCTS, "W4A8", feeds)
     layers, _ = match_layers(float_graph, quantized)
-    with open_sums(float_graph, quantized, feeds, layers, options_for()) as sums:
+    with open_sums(float_graph, quantized, feeds, layers, options_for(len(feeds))) as sums:
         fit, _ = sums.read(0)
     layer, (part,) = layers[0], fit.parts
     target = layer.float_weight.reshape(*layer.float_weight.shape[:2], -1).astype(np.float64)

@@ -16,9 +16,10 @@ from tests.helpers.output_error import OutputError
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.finetune.finetune_model import TunedModel, finetune_model
-from transforms.finetune.float_reference import float_reference
-from transforms.finetune.put_back import MOST_TRIALS, keep_halves
+from transforms.finetune.put_back import keep_halves
+from transforms.judge.constants import MOST_MODELS
 from transforms.layers.match_layers import match_layers
+from transforms.pipelines.float_reference import float_reference
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import Scheme
 
@@ -102,13 +103,13 @@ def test_single_layers_are_found() -> None:
 
     kept = keep_halves(range(64), gain)
     assert kept == frozenset(range(64)) - {40}
-    assert len(tried) <= MOST_TRIALS
+    assert len(tried) <= MOST_MODELS
 
 
 def test_no_more_models_are_tried_than_there_is_time_for() -> None:
     tried = []
     assert not keep_halves(range(64), lambda layers: tried.append(layers))
-    assert len(tried) == MOST_TRIALS
+    assert len(tried) == MOST_MODELS
 
 
 def test_layers_without_a_gain_are_not_kept() -> None:

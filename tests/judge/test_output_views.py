@@ -8,7 +8,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from transforms import model_io
-from transforms.judge.output_views import FEW, views_of
+from transforms.judge.constants import FEW_NUMBERS
+from transforms.judge.output_views import views_of
 from transforms.judge.reference import Reference
 
 node = helper.make_node
@@ -56,11 +57,11 @@ def test_what_an_output_saturates_comes_first() -> None:
 
 def test_an_output_of_many_numbers_says_enough() -> None:
     graph = model_io.load(grade(40))
-    graph.outputs[0].shape = ["N", FEW]
+    graph.outputs[0].shape = ["N", FEW_NUMBERS]
     assert views_of(graph) == {}
 
 
-@pytest.mark.parametrize(("rows", "views"), [(FEW - 1, ["a2"]), (FEW, [])])
+@pytest.mark.parametrize(("rows", "views"), [(FEW_NUMBERS - 1, ["a2"]), (FEW_NUMBERS, [])])
 def test_samples_tell_how_many_numbers_an_output_has(rows: int, views: list[str]) -> None:
     """The length of its axis is that of the batch, which no shape tells."""
     feeds = [{"x": np.ones((rows, 48), np.float32)}] * 2

@@ -15,8 +15,8 @@ from tests.helpers.judged_networks import network, quantized, ratio, samples
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.channels.propose_scales import find_spans, propose_scales, sizes_of
-from transforms.finetune.float_reference import float_reference
 from transforms.model import graph_proto
+from transforms.pipelines.float_reference import float_reference
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import preset
 

@@ -115,7 +115,13 @@ def _models(comparison: ModelComparison) -> str:
             f" The runtime has no bfloat16 kernels: {comparison.widened} nodes and ends of the quantized "
             "model ran in float32 between Casts added in memory."
         )
-    return f"<section><h2>Models</h2>{table}<p>{note}</p></section>"
+    return f"<section><h2>Models</h2>{table}<p>{note}</p>{_record(comparison)}</section>"
+
+
+def _record(comparison: ModelComparison) -> str:
+    """Return what was tried when the quantized model was made; nothing if its file does not say."""
+    lines = "".join(f"<li>{escape(line)}</li>" for line in comparison.models[1].record)
+    return lines and f"<h3>What outputs on samples decided</h3><ul>{lines}</ul>"
 
 
 def _results(comparison: ModelComparison) -> str:

@@ -23,11 +23,11 @@ from tools.summaries import running, tuning
 from transforms import model_io
 from transforms.finetune.finetune_model import TunedModel, finetune_model
 from transforms.finetune.finetune_weights import LayerReport
-from transforms.finetune.float_reference import float_reference
 from transforms.finetune.options import FinetuneOptions
 from transforms.graph.typed import info_of
 from transforms.model import provenance
 from transforms.pipelines.first_run import FirstRun
+from transforms.pipelines.float_reference import float_reference
 from transforms.run.feeds import Feeds, batch_feeds
 from transforms.run.workers import Workers
 from transforms.runtime import devices

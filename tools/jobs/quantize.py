@@ -22,19 +22,19 @@ from tools.cli.scheme_options import (
 from tools.cli.user_code import check_code
 from tools.jobs import ranges, reach
 from tools.jobs.load import load_for
-from tools.jobs.measured import by_outputs, fits_scales
 from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Finished, Made, calibration_data, finish, mix_model, phases_of
-from tools.summaries import mixing
+from tools.summaries import mixing, running
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
-from transforms.finetune.float_reference import float_reference
 from transforms.graph import walk
 from transforms.graph.selection import NodeSet, label_of, matches
 from transforms.graph.some_names import counted
 from transforms.judge.budget import MOST_NODES, has_many_nodes
 from transforms.mix_precision.mix import MixingOptions
 from transforms.origins.held_out import HeldOut
+from transforms.pipelines.check_outputs import check_outputs
+from transforms.pipelines.float_reference import float_reference
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.pipelines.why_nothing import why_nothing
 from transforms.plan.tensor_grids import FixedGrids
@@ -109,8 +109,10 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
         graph = made.graph
     judged = data is not None and measures
     if data is not None and measures:
-        chosen = by_outputs(graph, made.float_graph(), scheme, data, job, phases)
-        made = replace(made, graph=chosen)
+        with phases("comparing"):
+            outputs = check_outputs(made.float_graph(), graph, data, made.done.record)
+        for line in running.poor(outputs.error, outputs.where, job.config) if outputs else ():
+            warn(line)
     recorded = {"config": config_name(job.config), "random_data": job.random_data}
     grids = list(made.done.grids or ())
     finished = finish(
@@ -208,8 +210,8 @@ def _measures(scheme: Scheme, job: QuantizeJob) -> bool:
 
 
 def _may_run(graph: gs.Graph, scheme: Scheme) -> bool:
-    """Return whether opening the quantized model takes little time, or is worth it; print a line if not."""
-    if fits_scales(scheme) or not has_many_nodes(graph):
+    """Return whether opening the quantized model takes little time; print a line if not."""
+    if not has_many_nodes(graph):
         return True
     say(f"Outputs not compared: more than {MOST_NODES:,} nodes; tools.evaluate compares them")
     return False
@@ -226,11 +228,19 @@ def _quantize(
     try:
         with phases("preparing") as bar:
             show = bar.shows("calibrating", "sample", then="quantizing")
-            untuned = scheme.with_(finetune=None)
-            return quantize_graph(graph, untuned, data, progress=show, fixed=fixed, **keep)
+            fit = bar.shows("fitting", "layer")
+            return quantize_graph(
+                graph, _untuned(scheme), data, progress=show, layer_progress=fit, fixed=fixed, **keep
+            )
     except MissingDataError as error:
         hint = "give --data DIR, or --random-data N for an experiment"
         raise ValueError(f"{error}: {hint}") from error
+
+
+def _untuned(scheme: Scheme) -> Scheme:
+    """Return the scheme without tuning, which chooses scales itself unless the scheme asks for them."""
+    fits = scheme.fit_scales if scheme.finetune is None else scheme.fit_scales is True
+    return scheme.with_(finetune=None, fit_scales=fits)
 
 
 def _data(graph: gs.Graph, job: QuantizeJob, workers: Workers | None) -> CalibrationData | None:

@@ -33,6 +33,7 @@ from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
 from transforms.runtime.trial import open_as_user
 from transforms.scheme import Scheme
+from transforms.scheme.few_bits import fits_scales
 from transforms.scheme.targets import target
 from transforms.search.assign_precision import Step
 from transforms.search.target import LATENCY
@@ -97,9 +98,10 @@ def phases_of(scheme: Scheme, *, has_data: bool, compares: bool = False, searche
     mixing = ("measuring", timing, "trying") if rule else ("quantizing",)
     measured = ("calibrating", *mixing) if has_data else ()
     tuned = ("reloading", "tuning") if scheme.finetune else ()
+    fitted = ("fitting",) if has_data and fits_scales(scheme) else ()
     compared = ("comparing",) if compares else ()
     searched = ("searching",) if searches else ()
-    return Phases("loading", "preparing", *measured, *searched, *compared, *tuned, *ENDING)
+    return Phases("loading", "preparing", *measured, *fitted, *searched, *compared, *tuned, *ENDING)
 
 
 def mix_model(
@@ -152,7 +154,7 @@ def finish(
             info_of(tuned).metadata.setdefault(_SCHEME, "")  # the first of the entries, as in files of old
         if made.mixed is None or _holds(made.mixed, tuned):
             graph, used = tuned, used.with_(finetune=scheme.finetune)
-    entries[_SCHEME] = used.to_toml()
+    entries |= {_SCHEME: used.to_toml(), **made.done.record.entries()}
     if last:
         last(graph)
     row = target(used.target) if used.target else None

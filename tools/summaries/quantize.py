@@ -59,15 +59,16 @@ def _has_type(name: str) -> bool:
 
 
 def decided(record: Record) -> Iterator[str]:
-    """Yield what outputs on samples decided, what was tried in vain, and what was not tried."""
-    samples = counted(record.samples, "sample")
-    if record.kept:
-        kept = "; ".join(f"{one.change} ({one.gain})" for one in record.kept)
-        yield f"Chosen by outputs on {samples}: {kept}"
+    """Yield what outputs decided, what was tried in vain or not at all, and how good the outputs are."""
+    for count in dict.fromkeys(one.samples for one in record.kept):
+        kept = "; ".join(f"{one.change} ({one.gain})" for one in record.kept if one.samples == count)
+        yield f"Chosen by outputs on {counted(count, 'sample')}: {kept}"
     if others := [one for one in record.tried if not one.kept]:
         words = Counter(one.move for one in others)
         yield "Tried, not kept: " + ", ".join(f"{move} {count}" for move, count in words.items())
     yield from record.notes
+    if record.outputs is not None:
+        yield f"Outputs: {record.outputs}"
 
 
 def kept_in_float(graph: gs.Graph) -> Counter[str]:

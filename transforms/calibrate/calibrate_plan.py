@@ -48,6 +48,13 @@ class CalibrationData:
             return self.source
         return open_feeds(self.source, model_inputs(graph), images=self.images, limit=self.limit)
 
+    def repeatable(self, graph: gs.Graph) -> CalibrationData:
+        """Return data that can be taken several times."""
+        feeds = self.feeds(graph)
+        if not feeds.is_repeatable:
+            feeds = open_feeds([feed for _, feed in feeds], model_inputs(graph))
+        return replace(self, source=feeds, images=None, limit=None)
+
 
 class MissingDataError(ValueError):
     """Ranges are needed, and no data are given to measure them on."""

@@ -12,7 +12,8 @@ import onnx_graphsurgeon as gs
 
 from transforms.compare.number_formats import rounded_format, type_name
 from transforms.graph import dtypes, walk
-from transforms.graph.typed import source_files
+from transforms.graph.typed import info_of, source_files
+from transforms.moves.record import KEY
 
 
 @dataclass
@@ -20,7 +21,7 @@ class ModelDescription:
     """Name and bytes of the files, and counts over the graph and all graphs nested in it.
 
     ``weights`` maps a stored element type to the number of values in it; ``roundings`` a format to the number
-    of nodes that round to it.
+    of nodes that round to it. ``record``: what was tried to make it, in words.
     """
 
     name: str
@@ -30,6 +31,7 @@ class ModelDescription:
     operators: Counter[str] = field(default_factory=Counter)
     weights: Counter[str] = field(default_factory=Counter)
     roundings: Counter[str] = field(default_factory=Counter)
+    record: list[str] = field(default_factory=list)
 
     @property
     def nodes(self) -> int:
@@ -42,6 +44,7 @@ def describe_model(graph: gs.Graph, path: Path) -> ModelDescription:
     files = source_files(graph) or [path]
     size = sum(Path(file).stat().st_size for file in files)
     description = ModelDescription(path.name, size, graph.opset, subgraphs=len(list(walk.graphs(graph))) - 1)
+    description.record = info_of(graph).metadata.get(KEY, "").splitlines()
     for node in walk.nodes(graph):
         domain = f"{node.domain}::" if node.domain else ""
         description.operators[domain + node.op] += 1

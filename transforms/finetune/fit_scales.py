@@ -20,39 +20,31 @@ from transforms.finetune.finetune_weights import of_products
 from transforms.finetune.held_out import HeldOutJudge
 from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.options import FinetuneOptions
-from transforms.finetune.scale_candidates import best_scales
+from transforms.finetune.scale_candidates import DAMPINGS, best_scales
 from transforms.finetune.tune_layer import LayerSolution
 from transforms.finetune.write_layer import current, write_layer
 from transforms.full_range.share_shifts import shift_alike
 from transforms.graph import walk
+from transforms.judge.constants import FEWEST_TO_SPARE, FITTED_SCALES, SPARED
+from transforms.judge.errors import Gain
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.model.copy_graph import copy_graph
 from transforms.runtime.session import RunOptions
-
-FEW_BITS = 7
-"""Bits of an element, with its share of exponents, below which scales are chosen by outputs."""
-
-DAMPINGS = (0.0, 0.1)
-"""How firmly weights on integers stay near the float ones: samples may say too little about some. The second
-is tried with six held-out samples or more: a single one chose it wrongly, which cost 0.5 dB on unseen ones.
-Exponents of blocks can only be one off; with it networks lost up to 0.6 dB."""
-
-_FEW = 6
-"""Held-out samples from which on the second damping is tried."""
-
-LEAST_GAIN = 1.5
-"""dB that outputs have to gain. All samples are like those that scales are chosen by; a sentence encoder that
-gained 1.2 dB on such sentences lost as much on shorter ones."""
+from transforms.scheme.few_bits import has_few_bits
 
 _MEMORY = 1 << 30
-MOST_SAMPLES = 64
-"""Samples that are enough to choose by."""
 
 
-def options_for(run: RunOptions | None = None, memory_limit: int | None = None) -> FinetuneOptions:
-    """Return the options of a run in bounded memory: 1 GiB for tensors of each model, or as told."""
-    return FinetuneOptions(memory_limit=memory_limit or _MEMORY, run=run or RunOptions())
+def options_for(
+    samples: int, run: RunOptions | None = None, memory_limit: int | None = None
+) -> FinetuneOptions:
+    """Return the options of a run in bounded memory: 1 GiB for tensors of each model, or as told.
+
+    Half of the ``samples`` are held out, of few every fifth.
+    """
+    every = 2 if samples >= FEWEST_TO_SPARE else SPARED
+    return FinetuneOptions(memory_limit=memory_limit or _MEMORY, run=run or RunOptions(), held_out=every)
 
 
 Progress = Callable[[int, int], None]
@@ -62,8 +54,8 @@ Progress = Callable[[int, int], None]
 class FittedScales:
     """The better model; layers with new scales, of how many; relative errors of outputs before and after.
 
-    Errors are those on ``samples`` held-out samples. ``graph`` is the one that was given if the outputs did
-    not improve.
+    Errors and ``gain`` are those on ``samples`` held-out samples. ``graph`` is the one that was given if the
+    outputs did not improve.
     """
 
     graph: gs.Graph
@@ -72,11 +64,7 @@ class FittedScales:
     before: float = 0.0
     after: float = 0.0
     samples: int = 0
-
-
-def has_few_bits(formats: Sequence[Format | None]) -> bool:
-    """Return whether weights in one of these formats have their scales chosen by outputs."""
-    return any(fmt is not None and fmt.bits < FEW_BITS for fmt in formats)
+    gain: Gain | None = None
 
 
 def fit_scales(
@@ -92,13 +80,13 @@ def fit_scales(
 
     Weights, scales and biases of :func:`transforms.layers.match_layers.match_layers`'s layers change, also
     biases that were corrected for other scales. The model is the one that was given unless its outputs are
-    better by :data:`LEAST_GAIN` on held-out samples, and by the rule of all changes. Nothing is done for
+    better by ``FITTED_SCALES`` on held-out samples, and by the rule of all changes. Nothing is done for
     fewer than two samples. ``float_graph`` is the float model in the form that was quantized, ``formats`` as
     in :func:`transforms.finetune.finetune_model.finetune_model`. Neither graph is changed.
 
     Raises ValueError for a model that fails on a sample.
     """
-    options = options or options_for()
+    options = options or options_for(len(feeds))
     if len(feeds) < 2 or not _few_bits(float_graph, quantized_graph, formats):
         return FittedScales(quantized_graph)
     judge = HeldOutJudge(float_graph, quantized_graph, feeds, options)
@@ -106,9 +94,10 @@ def fit_scales(
     layers, fitted = fit_layers(float_graph, graph, feeds, options, formats=formats, progress=progress)
     found, before = judge.errors(graph), judge.before
     samples = len(before.held.errors)
-    if not judge.accepts(judge.compare(found), LEAST_GAIN):
-        return FittedScales(quantized_graph, layers, 0, before.relative, before.relative, samples)
-    return FittedScales(graph, layers, fitted, before.relative, found.relative, samples)
+    gain = judge.compare(found)
+    if not judge.accepts(gain, FITTED_SCALES):
+        return FittedScales(quantized_graph, layers, 0, before.relative, before.relative, samples, gain)
+    return FittedScales(graph, layers, fitted, before.relative, found.relative, samples, gain)
 
 
 def fit_layers(
@@ -127,7 +116,7 @@ def fit_layers(
     float_graph = shift_alike(float_graph, graph, formats)
     layers = _few_bits(float_graph, graph, formats)
     with open_sums(float_graph, graph, feeds, layers, options) as sums:
-        walked = _Walk(graph, layers, sums, DAMPINGS if sum(sums.held_out) >= _FEW else DAMPINGS[:1])
+        walked = _Walk(graph, layers, sums, DAMPINGS if len(feeds) >= FEWEST_TO_SPARE else DAMPINGS[:1])
         return len(layers), sum(walked.visit(number, progress) for number in range(len(layers)))
 
 

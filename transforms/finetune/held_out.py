@@ -9,22 +9,17 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from ops.array_types import Feed, Float64Array
+from ops.array_types import Feed
 from transforms.finetune.find_states import find_states
 from transforms.finetune.options import FinetuneOptions, is_held_out
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph.number_shapes import in_words, judged_tensors
-from transforms.judge.errors import WORTH, Errors, Gain, energies, gain, signals
-from transforms.judge.judge import MOST_SAMPLES, Judge, Run
+from transforms.judge.constants import ENOUGH, MOST_SAMPLES, PASSES, WORTH
+from transforms.judge.errors import Errors, Gain, changes, energies, gain, signals
+from transforms.judge.judge import Judge, Run
 from transforms.model.copy_graph import copy_graph
 from transforms.run.feeds import spread
 from transforms.run.kept_arrays import KeptArrays
-
-_LEAST_JUDGED = 16
-"""Samples that models are run on: those that are held out, and others up to as many, for their scatter."""
-
-_PASSES = 2
-"""How often a recurrent model runs through the samples, for its errors take steps to add up."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +32,7 @@ class Judged:
     @property
     def relative(self) -> float:
         """The error on held-out samples as a share of the power, in the mean over outputs."""
-        return relative(self.held)
-
-
-def relative(errors: Errors) -> float:
-    """Return the error by the power over all samples, in the mean over outputs; may be infinite."""
-    outputs = slice(errors.count)
-    found, power = (part[:, outputs].sum(0) for part in (errors.errors, errors.signal))
-    with np.errstate(all="ignore"):
-        shares = np.where(found == 0, 0.0, found / power)
-    return float(shares.mean()) if shares.size else np.inf
+        return self.held.relative
 
 
 class HeldOutJudge:
@@ -68,7 +54,7 @@ class HeldOutJudge:
         held = [i for i in range(len(feeds)) if is_held_out(i, len(feeds), options)]
         others = sorted(set(range(len(feeds))) - set(held))
         held = spread(held, MOST_SAMPLES)
-        places = sorted(held + spread(others, max(0, _LEAST_JUDGED - len(held))))
+        places = sorted(held + spread(others, max(0, ENOUGH - len(held))))
         self._feeds, self._is_held = [feeds[i] for i in places], np.isin(places, held)
         self._judge = Judge(float_graph, self._feeds, options.run)
         compared = _chosen(judged_tensors(float_graph), output_index)
@@ -114,8 +100,8 @@ class HeldOutJudge:
         return Gain(
             *(held.decibels, wider * every.error),
             *(held.view, wider * every.view_error),
-            float(self._changes(new, old).min(initial=np.inf)),
-            wider * _worst_error(new.every, old.every),
+            min(held.worst, every.worst),
+            wider * every.worst_error,
         )
 
     def accepts(self, gain: Gain, cost: float = WORTH) -> bool:
@@ -124,14 +110,12 @@ class HeldOutJudge:
 
     def regressed(self, new: Judged) -> str:
         """Return the name of the output that changed least to the better."""
-        return self._outputs[int(np.argmin(self._changes(new, self.before)))]
+        pairs = (new.held, self.before.held), (new.every, self.before.every)
+        return self._outputs[int(np.argmin(np.minimum(*(changes(*pair) for pair in pairs))))]
 
     @property
     def _outputs(self) -> list[str]:
         return [name for name in self._judge.reference.outputs if name in self._names]
-
-    def _changes(self, new: Judged, old: Judged) -> Float64Array:
-        return np.minimum(_changes(new.held, old.held), _changes(new.every, old.every))
 
     def _errors_in_loop(self, run: Run) -> Errors:
         pairs = zip(self._expected, self._loop(run), strict=True)
@@ -143,7 +127,7 @@ class HeldOutJudge:
         """Return what a model makes of the samples in turn, each with the states of the one before."""
         state: Feed = {}
         found = list[Feed]()
-        for feed in [*self._feeds] * _PASSES:
+        for feed in [*self._feeds] * PASSES:
             made = run({**feed, **state})
             state = {fed: made[back] for fed, back in self._states.items()}
             found.append({name: made[name] for name in self._judge.shown if name in made})
@@ -162,15 +146,3 @@ def _chosen(compared: dict[str, list[str]], index: int | None) -> dict[str, list
 
 def _of(errors: Errors, rows: NDArray[np.bool_]) -> Errors:
     return Errors(errors.errors[rows], errors.signal[rows], errors.count)
-
-
-def _changes(new: Errors, old: Errors) -> Float64Array:
-    """Return by how many dB each output became better; 0 if the float model makes zeros."""
-    return np.nan_to_num(new.decibels - old.decibels)
-
-
-def _worst_error(new: Errors, old: Errors) -> float:
-    """Return the standard error over samples of the least change of an output, by the jackknife."""
-    rows = np.arange(len(new.errors))
-    left_out = [_changes(_of(new, rows != row), _of(old, rows != row)).min(initial=np.inf) for row in rows]
-    return float(np.sqrt((len(rows) - 1) * np.var(left_out))) if len(rows) > 1 else np.inf

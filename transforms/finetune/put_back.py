@@ -9,10 +9,8 @@ import onnx_graphsurgeon as gs
 from transforms.finetune.tune_layer import LayerSolution
 from transforms.finetune.write_layer import current, write_layer
 from transforms.graph import walk
+from transforms.judge.constants import MOST_MODELS
 from transforms.layers.matched_layer import MatchedLayer
-
-MOST_TRIALS = 16
-"""Models that are tried: each runs on the samples that are compared."""
 
 Layers = frozenset[int]
 
@@ -23,7 +21,7 @@ def keep_halves(changed: Sequence[int], gain: Callable[[Layers], float | None]) 
     ``changed``: numbers in execution order; ``gain``: what a model gains with some of them tuned, None if an
     output regresses. A half that is no gain on top of those that are kept is halved, down to single layers.
     """
-    kept, best, left = frozenset[int](), 0.0, MOST_TRIALS
+    kept, best, left = frozenset[int](), 0.0, MOST_MODELS
     waiting = _halves(changed)
     while waiting and left:
         group = waiting.pop()

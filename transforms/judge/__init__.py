@@ -3,5 +3,7 @@
 * :mod:`transforms.judge.judge`: samples, what the float model makes of them, and errors of other models;
 * :mod:`transforms.judge.errors`: errors of outputs, the gain of one model over another, and the rule by which
   a change is accepted;
-* :mod:`transforms.judge.budget`: how many runs there is time for.
+* :mod:`transforms.judge.budget`: how many runs there is time for;
+* :mod:`transforms.judge.constants`: all numbers that decide;
+* :mod:`transforms.judge.checked_samples`: samples that decide nothing.
 """

@@ -12,24 +12,14 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibration import Calibration
 from transforms.graph import dot_products, walk
-from transforms.judge.judge import FEWEST
+from transforms.judge import constants
 from transforms.runtime.compare_runs import MOST_NODES
-
-_PAID = 3e8  # numbers: about two seconds, beside what the samples pay for
-_FLOAT_RUNS = 5  # of the float model for each sample
-_FLOAT = 4  # runs of the float model in the time of one of the quantized model
-_PRODUCTS = 128  # of a dot product, in the time of one number
-_NODE_RUN = 1_800  # numbers in the time that a node takes at every run
-_NODE_OPENED = 200_000  # numbers in the time that a node takes in a plan, a copy and a session
-_WEIGHT = 2  # numbers in the time of rounding and copying a number of a weight
-_CANDIDATES = 8  # that the moves have for most models
-_MOST_WEIGHTS = 1 << 28  # bytes: each kind of them is another copy
 
 
 def too_large(graph: gs.Graph) -> bool:
     """Return whether weights are too large for copies in memory, or nodes too many for runs."""
     weights = sum(tensor._values.nbytes for tensor in walk.constants(graph))
-    return weights > _MOST_WEIGHTS or has_many_nodes(graph)
+    return weights > constants.MOST_WEIGHTS or has_many_nodes(graph)
 
 
 def has_many_nodes(graph: gs.Graph) -> bool:
@@ -49,15 +39,17 @@ class Budget:
         """Return what the samples of some statistics pay for."""
         sizes = {name: statistics.numbers(name) for name in statistics.observed}
         load = sum(sizes.values()) + _products(graph, sizes)
-        run = load / statistics.samples + _NODE_RUN * len(graph.nodes)
+        run = load / statistics.samples + constants.NODE_RUN * len(graph.nodes)
         weights = sum(math.prod(tensor.shape) for tensor in walk.constants(graph))
-        opened = _NODE_OPENED * len(graph.nodes) + _WEIGHT * weights
+        opened = constants.NODE_OPENED * len(graph.nodes) + constants.WEIGHT * weights
         each = int(opened / max(run, 1))
-        return cls(int((_PAID + _FLOAT_RUNS * load / _FLOAT) / max(run, 1)) - each, each)
+        return cls(
+            int((constants.PAID + constants.FLOAT_RUNS * load / constants.FLOAT) / max(run, 1)) - each, each
+        )
 
     def samples(self, most: int) -> int:
         """Return on how many samples candidates are judged: as many of each fold, for several."""
-        return max(FEWEST, min(most, self.runs // _CANDIDATES // 2 * 2))
+        return max(constants.FEWEST, min(most, self.runs // constants.CANDIDATES // 2 * 2))
 
     def allows(self, runs: int, models: int = 0) -> bool:
         """Return whether so many runs, and models to open, are left; take them if so."""
@@ -71,7 +63,7 @@ class Budget:
 def _products(graph: gs.Graph, sizes: Mapping[str, float]) -> float:
     """Return how many numbers are rounded in the time that the products of layers take on all samples."""
     layers = (node for node in graph.nodes if dot_products.is_dot_product(node))
-    return sum(_products_of(node, sizes) for node in layers) / _PRODUCTS
+    return sum(_products_of(node, sizes) for node in layers) / constants.PRODUCTS
 
 
 def _products_of(node: gs.Node, sizes: Mapping[str, float]) -> float:

@@ -8,12 +8,7 @@ import numpy as np
 
 from ops.array_types import AnyArray, Feed, Float64Array
 from ops.metrics import sums_of_numbers
-
-WORTH = 0.1
-"""dB that any change has to bring: less cannot be seen on other data."""
-
-MAY_LOSE = 0.5
-"""dB that the worst output may lose, and views while outputs gain: half a dB is seen by nobody."""
+from transforms.judge.constants import MAY_LOSE, WORTH
 
 _NOT_FINITE = 1e30  # error energy of an output that is not finite, or of another shape
 _EXACT = 1e-12  # share of the signal: what float32 rounding leaves
@@ -58,13 +53,21 @@ class Errors:
         """The mean over the outputs that hold a signal, in dB."""
         return _mean(self.decibels)
 
+    @property
+    def relative(self) -> float:
+        """The error by the power over all samples, in the mean over outputs; may be infinite."""
+        found, power = (part[:, : self.count].sum(0) for part in (self.errors, self.signal))
+        with np.errstate(all="ignore"):
+            shares = np.where(found == 0, 0.0, found / power)
+        return float(shares.mean()) if shares.size else np.inf
+
 
 @dataclass(frozen=True)
 class Gain:
     """By how many dB the outputs of a model are better, with the standard error over samples.
 
     ``view``, ``view_error``: the same before the functions that outputs saturate, where there are any: of
-    probabilities, one sample may hold nearly all of the error. ``worst``: the change of the worst output, in
+    probabilities, one sample may hold nearly all of the error. ``worst``: the least change of an output, in
     dB, with its standard error.
     """
 
@@ -89,7 +92,7 @@ class Gain:
 
     @property
     def is_regression(self) -> bool:
-        """Whether the worst output is worse by more than ``MAY_LOSE``, and by more than chance."""
+        """Whether an output is worse by more than ``MAY_LOSE``, and by more than chance."""
         return self.worst < -max(MAY_LOSE, self.worst_error)
 
     def __str__(self) -> str:
@@ -109,8 +112,13 @@ def gain(new: Errors, old: Errors) -> Gain:
     outputs = _gain_of(new, old, slice(new.count))
     has_views = new.signal.shape[1] > new.count
     views = _gain_of(new, old, slice(new.count, None)) if has_views else outputs
-    worst = _jackknife([_worst(a, b, new.count) for a, b in _left_out(new, old)])
-    return Gain(*outputs, *views, _worst(new, old, new.count), worst)
+    worst = _jackknife([_worst(*pair) for pair in _left_out(new, old)])
+    return Gain(*outputs, *views, _worst(new, old), worst)
+
+
+def changes(new: Errors, old: Errors) -> Float64Array:
+    """Return by how many dB each output became better; 0 if the float model makes zeros."""
+    return np.nan_to_num(new.decibels - old.decibels)
 
 
 def _gain_of(new: Errors, old: Errors, arrays: slice) -> tuple[float, float]:
@@ -139,11 +147,9 @@ def _jackknife(values: list[float]) -> float:
     return float(np.sqrt((len(values) - 1) * np.var(values)))
 
 
-def _worst(new: Errors, old: Errors, count: int) -> float:
-    made, before = (np.nan_to_num(one.decibels, nan=np.inf) for one in (new, old))
-    if not np.isfinite(made.min(initial=np.inf)) or not np.isfinite(before.min(initial=np.inf)):
-        return 0.0
-    return float(made.min() - before.min())
+def _worst(new: Errors, old: Errors) -> float:
+    found = changes(new, old)
+    return float(found.min()) if found.size else 0.0
 
 
 def _decibels(signal: Float64Array, errors: Float64Array) -> Float64Array:

@@ -13,17 +13,12 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed, Float64Array
+from transforms.judge.constants import FEWEST, MOST_SAMPLES
 from transforms.judge.errors import Errors, energies, signals
 from transforms.judge.reference import Reference, Sample
 from transforms.run.run_each import run_each
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
-
-MOST_SAMPLES = 32
-"""Samples that models are compared on: more take time, and make gains little more certain."""
-
-FEWEST = 2
-"""Samples without which nothing is judged: one has no standard error."""
 
 Run = Callable[[Feed], Feed]
 

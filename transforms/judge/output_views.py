@@ -15,28 +15,26 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.value_limits import LEVEL
+from transforms.judge.constants import FEW_NUMBERS, MOST_VIEWS
 
 _SATURATING = LEVEL | {"Softmax", "LogSoftmax"}
 _MOVES = frozenset(
     {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Slice", "Concat", "Clip"}
 )
-FEW = 32
-"""Numbers of an output, below which eight samples tell its error with a standard error above half a dB."""
-_MOST_VIEWS = 4  # of an output of few numbers
 
 
 def views_of(graph: gs.Graph) -> dict[str, str]:
     """Return names of tensors that may tell more than the outputs of the model do.
 
-    Those that an output saturates, each with an empty name, and the nearest of at least ``FEW`` numbers
-    before an output that has fewer, with its name: for all that shapes tell, it may have more. An input of
-    the model is none of them: nothing in the model changes it.
+    Those that an output saturates, each with an empty name, and the nearest of at least ``FEW_NUMBERS``
+    numbers before an output that has fewer, with its name: for all that shapes tell, it may have more. An
+    input of the model is none of them: nothing in the model changes it.
     """
     found = [tensor for output in graph.outputs for tensor in _sources(output, set()) if _is_view(tensor)]
     views = {str(tensor.name): "" for tensor in found}
     for output in graph.outputs:
-        if dtypes.is_type(output, dtypes.FLOAT) and _numbers(output, unknown=1) < FEW:
-            for tensor in [*_before_few(output, set())][:_MOST_VIEWS]:
+        if dtypes.is_type(output, dtypes.FLOAT) and _numbers(output, unknown=1) < FEW_NUMBERS:
+            for tensor in [*_before_few(output, set())][:MOST_VIEWS]:
                 views.setdefault(str(tensor.name), str(output.name))
     return views
 
@@ -74,7 +72,7 @@ def _before_few(tensor: gs.Tensor, seen: set[int]) -> Iterator[gs.Tensor]:
         elif node is not None and id(node) not in seen:
             seen.add(id(node))
             sources = reversed(list(filter(_is_view, node.inputs)))
-            pending += [(source, max(_numbers(source), _summed(node)) < FEW) for source in sources]
+            pending += [(source, max(_numbers(source), _summed(node)) < FEW_NUMBERS) for source in sources]
 
 
 def show(graph: gs.Graph, names: Collection[str]) -> list[str]:

@@ -11,7 +11,8 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.graph.number_shapes import NumberShapes, judged_tensors
-from transforms.judge.output_views import FEW, show, views_of
+from transforms.judge.constants import FEW_NUMBERS
+from transforms.judge.output_views import show, views_of
 from transforms.model.copy_graph import copy_graph
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.kept_arrays import KeptArrays
@@ -68,7 +69,9 @@ class Reference:
     def views(self) -> list[str]:
         """The names of tensors that tell more than the outputs do (:mod:`output_views`)."""
         first = self._first()
-        return [name for name, output in self._views.items() if not output or np.size(first[output]) < FEW]
+        return [
+            name for name, output in self._views.items() if not output or np.size(first[output]) < FEW_NUMBERS
+        ]
 
     @property
     def outputs(self) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
@@ -20,12 +20,11 @@ from transforms.graph.number_shapes import in_words, judged_tensors
 from transforms.mix_precision.mixed_model import MixedModel
 from transforms.model import provenance
 from transforms.model.graph_proto import model_hash
-from transforms.run.feeds import Feeds, open_feeds
+from transforms.run.feeds import Feeds
 from transforms.run.instrumented_model import open_showing
 from transforms.run.task_log import TaskLog
 from transforms.run.turns import Timer, time_graphs
 from transforms.run.workers import Workers
-from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.search.output_metrics import METRICS, Outputs, OutputsPair, lost_top1
@@ -83,14 +82,6 @@ class EvaluationSet:
         if self.metric == EVALUATE:
             return load_metric(self.evaluate)([found for _, found in pairs])
         return METRICS[self.metric].score(pairs)
-
-
-def repeatable(data: CalibrationData, graph: gs.Graph) -> CalibrationData:
-    """Return data that can be taken several times."""
-    feeds = data.feeds(graph)
-    if not feeds.is_repeatable:
-        feeds = open_feeds([feed for _, feed in feeds], model_inputs(graph))
-    return replace(data, source=feeds, images=None, limit=None)
 
 
 @contextmanager

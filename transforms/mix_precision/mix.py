@@ -17,7 +17,7 @@ from transforms.mix_precision.candidates import (
     require_savings,
     without_uneven,
 )
-from transforms.mix_precision.evaluation import EvaluationSet, MixingOptions, open_evaluation, repeatable
+from transforms.mix_precision.evaluation import EvaluationSet, MixingOptions, open_evaluation
 from transforms.mix_precision.layer_times import (
     LayerTimes,
     WholeTimes,
@@ -109,13 +109,15 @@ def mix_precision(
     rule = scheme.auto_mixed_precision
     if rule is None:
         raise ValueError("the scheme says nothing of auto_mixed_precision")
+    if scheme.fit_scales is True:
+        raise ValueError("fit_scales is true, which mixed precision does not do: false or 'auto' are legal")
     model = MixedModel(graph, scheme)
     nodes = find_candidates(model, rule.target_op_types, rule.include_nodes, rule.exclude_nodes)
     nodes, uneven = (nodes, []) if data is None else without_uneven(nodes, graph)
     choices = rule.choices(scheme.activation, scheme.weight)
     require_savings(choices, scheme, rule.strategy)
     everywhere: list[Mix] = [dict.fromkeys(nodes, choice) for choice in choices]
-    data = None if data is None else repeatable(data, graph)
+    data = data and data.repeatable(graph)
     if data is not None:
         mend_shapes(graph, (feed for _, feed in data.feeds(graph)), options.run)
         note_mended(graph, model.prepared.notes)

@@ -21,6 +21,12 @@ def copy_graph(graph: gs.Graph) -> Graph:
     return copy if isinstance(copy, Graph) else Graph.adopt(copy, ModelInfo())
 
 
+def take_over(graph: gs.Graph, other: gs.Graph) -> None:
+    """Make a graph, in place, what another is, which may not be used afterwards."""
+    graph.__dict__.clear()
+    graph.__dict__.update(other.__dict__)
+
+
 class _Copier:
     """Copies graphs, each tensor once, though bodies read those of the graphs around them."""
 

@@ -7,12 +7,11 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms.calibrate.calibrate import calibrate
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.judge.constants import HEADROOM
 from transforms.plan.quantization_plan import QuantizationPlan
 
 FLOAT16 = "float16"
 _LARGEST = ops.get_format(FLOAT16).highest
-_HEADROOM = 4.0
-"""How many times as large numbers may be that the samples do not have."""
 
 
 def rounded(plan: QuantizationPlan, format: str = "") -> list[str]:
@@ -34,5 +33,5 @@ def large_tensors(
         return [], []
     seen = calibrate(graph, halves, data.feeds(graph), run=data.run, workers=data.workers).observed
     largest = {name: max(-one.low, one.high) for name, one in seen.items()}
-    near = [name for name in halves if largest[name] <= _LARGEST < _HEADROOM * largest[name]]
+    near = [name for name in halves if largest[name] <= _LARGEST < HEADROOM * largest[name]]
     return near, [name for name in halves if largest[name] > _LARGEST]

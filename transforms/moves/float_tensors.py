@@ -14,6 +14,7 @@ import numpy as np
 
 from transforms.graph.some_names import some_names
 from transforms.judge.candidate_model import CandidateModel
+from transforms.judge.constants import FINE, MAY_LOSE, MOST_MODELS, PRICE, SEARCHED_ON, USELESS
 from transforms.judge.errors import Errors
 from transforms.moves.improve import Best
 from transforms.scheme import Scheme
@@ -22,34 +23,13 @@ from transforms.search.largest_shares import Removed, largest_shares
 
 _MOVE = "tensors in float"
 
-FINE = 40.0
-"""dB of outputs from which on no tensor is looked for: an error of 1 % is not seen in any output."""
 
-_SEARCHED_ON = 8
-"""Samples that the search runs; all of them decide."""
-
-_MOST_MODELS = 24
-"""Candidates of the search: finding one of a thousand tensors by halves takes 20."""
-
-_PRICE = 3.0
-"""dB that each tensor in float has to bring: it halves the error."""
-
-PRICE_WITHOUT_RANGES = 6.0
-"""The same for formats without ranges, whose errors come from everywhere: a quarter is left."""
-
-USELESS = 10.0
-"""dB below which outputs are of no use. Above, blocks of few bits lose everywhere, no tensor stands out."""
-
-_NEEDED = 1.0
-"""dB that are lost without a tensor beside the others, if it is kept."""
-
-
-def try_float_tensors(best: Best, price: float = _PRICE, enough: float = FINE) -> None:
+def try_float_tensors(best: Best, price: float = PRICE, enough: float = FINE) -> None:
     """Leave the tensors in float that are worth their price each, if the judge accepts it."""
     if best.errors.mean >= enough:
         return
-    few = min(best.form.judge.count, _SEARCHED_ON)
-    if not best.budget.allows(_MOST_MODELS // 2 * few, models=1) and best.errors.mean >= USELESS:
+    few = min(best.form.judge.count, SEARCHED_ON)
+    if not best.budget.allows(MOST_MODELS // 2 * few, models=1) and best.errors.mean >= USELESS:
         best.record.notes.append(f"{_MOVE}: not tried, the model is too large")
         return
     search = _Search(best.form.switched, best.scheme, few, price)
@@ -91,14 +71,14 @@ class _Search:
             after = self._by_output([self._groups[i] for i in removed])
             return float((after[counted] / before[counted]).mean())
 
-        return [self._groups[i] for i in largest_shares(len(self._groups), _left, self._price, _MOST_MODELS)]
+        return [self._groups[i] for i in largest_shares(len(self._groups), _left, self._price, MOST_MODELS)]
 
     def needed(self, kept: list[list[str]]) -> list[list[str]]:
         """Return those without which the error of the others is clearly larger."""
         left = list(kept)
         for group in reversed(kept):
             others = [one for one in left if one is not group]
-            if self._errors(left).mean - self._errors(others).mean < _NEEDED:
+            if self._errors(left).mean - self._errors(others).mean < 2 * MAY_LOSE:
                 left = others
         return left
 

@@ -29,8 +29,7 @@ class Best:
         self.form, self.scheme = form, form.scheme
         self.errors = form.errors(form.scheme)
         self.budget, self.record = budget, record
-        record.samples = form.judge.count
-        log.info("by rule: %.2f dB on %d samples", self.errors.mean, record.samples)
+        log.info("by rule: %.2f dB on %d samples", self.errors.mean, form.judge.count)
 
     def try_schemes(self, move: str, candidates: Candidates, *, certainty: float = 1.0) -> None:
         """Take the best accepted of some candidates of the present form; ``certainty``: as of the gain."""
@@ -66,5 +65,5 @@ class Best:
         return kept
 
     def _note(self, move: str, change: str, won: Gain, *, kept: bool) -> None:
-        self.record.tried.append(Tried(move, change, won, kept))
+        self.record.tried.append(Tried(move, change, won, kept, self.form.judge.count))
         log.info("%s", self.record.tried[-1])

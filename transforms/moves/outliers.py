@@ -15,30 +15,16 @@ from transforms.channels.propose_moves import find_operands, propose_moves
 from transforms.channels.propose_scales import find_spans, levels_of, propose_scales, sizes_of
 from transforms.graph.selection import Exclusion
 from transforms.graph.some_names import counted
+from transforms.judge.constants import ENOUGH, FEW_SAMPLES, FLOAT, MAY_LOSE, ROWS
 from transforms.moves.form import Measure, Rewrite
 from transforms.moves.improve import Best
 from transforms.scheme import Scheme
 from transforms.scheme.outlier_move import OutlierMove
 
-_SAMPLES = 16
-"""Samples whose rows layers look at: more change little and cost time."""
-
-_ROWS = 256
-"""Rows of a tensor, of all samples together."""
-
-_SIZED = 4
-"""Samples that show how large channels between convolutions are."""
-
-_FEWEST = 4
-_FLOAT_RUNS = 2  # twice, in the time of four
-
-_COST = 0.5
-"""dB that nodes and products of their own have to bring."""
-
 
 def try_outliers(best: Best, exclude: Exclusion, rewrite: Rewrite, measure: Measure) -> None:
     """Move outliers of what layers multiply if the outputs are better for it."""
-    if len(best.form.judge.reference.feeds) < _FEWEST:
+    if len(best.form.judge.reference.feeds) < FEW_SAMPLES:
         return
     plan = best.form.plan_of(best.form.graph, best.scheme)
     operands = find_operands(plan, exclude=exclude)
@@ -56,14 +42,14 @@ def try_channels(best: Best, exclude: Exclusion, rewrite: Rewrite, measure: Meas
     if levels is None or not spans or not _is_allowed(best, "channels"):
         return
     sizes = sizes_of(spans)
-    best.form.judge.reference.watch(list(sizes), lambda name, array: sizes[name].add(array), _SIZED)
+    best.form.judge.reference.watch(list(sizes), lambda name, array: sizes[name].add(array), FEW_SAMPLES)
     _try(best, "channels", propose_scales(spans, sizes, levels=levels), rewrite, measure)
 
 
 def _is_allowed(best: Best, move: str) -> bool:
     """Return whether there are runs to look at tensors, to calibrate another form, and to judge it."""
     count = best.form.judge.count
-    allowed = best.budget.allows(count + len(best.form.judge.reference.feeds) // _FLOAT_RUNS, models=2)
+    allowed = best.budget.allows(count + len(best.form.judge.reference.feeds) * 2 // FLOAT, models=2)
     if not allowed:
         best.record.notes.append(f"{move}: not tried, the model is too large")
     return allowed
@@ -79,15 +65,15 @@ def _try(best: Best, move: str, found: Mapping[str, OutlierMove], rewrite: Rewri
 
     form = best.form.rewritten({**best.scheme.outliers, **moves}, _write, measure)
     if form is not None:
-        best.try_form(move, counted(len(found), "tensor"), form, _COST)
+        best.try_form(move, counted(len(found), "tensor"), form, MAY_LOSE)
 
 
 def _rows(best: Best, names: Sequence[str]) -> dict[str, list[Float32Array]]:
     """Return rows of tensors of the float model, evenly spread, of each of the first samples."""
     reference = best.form.judge.reference
-    count = min(len(reference.feeds), _SAMPLES)
+    count = min(len(reference.feeds), ENOUGH)
     found: dict[str, list[Float32Array]] = {name: [] for name in names}
-    each = max(1, _ROWS // count)
+    each = max(1, ROWS // count)
     reference.watch(names, lambda name, array: found[name].append(_some(array, each)), count)
     return found
 

@@ -1,34 +1,77 @@
-"""What was tried, for the summary."""
+"""What was tried, and how good the outputs are: for the summary, the metadata of the file and reports."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
+from transforms.graph.some_names import counted
 from transforms.judge.errors import Gain
+from transforms.model.provenance import PREFIX
+
+KEY = PREFIX + "record"
+"""The entry in a file's metadata that holds a record, a line each."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A candidate that was measured: what it changes, its gain over the best so far, and if it was kept."""
+    """A candidate that was measured: what it changes, its gain over the best so far, and if it was kept.
+
+    ``samples``: how many showed the gain.
+    """
 
     move: str
     change: str
     gain: Gain
     kept: bool
+    samples: int
 
     def __str__(self) -> str:
         return f"{self.move}: {self.change}: {self.gain}{', kept' if self.kept else ''}"
 
 
+@dataclass(frozen=True)
+class Checked:
+    """The squared error of the outputs by their power, on so many samples.
+
+    ``decided``: whether choices were made by these; None if nothing was chosen.
+    """
+
+    error: float
+    samples: int
+    decided: bool | None = None
+
+    def __str__(self) -> str:
+        ratio = f"{-10 * math.log10(self.error):.1f}" if self.error > 0 else "inf"
+        return f"{ratio} dB on {self.where}"
+
+    @property
+    def where(self) -> str:
+        """The samples, in words."""
+        said = {None: "", True: " that choices were made by", False: " that decided nothing"}
+        return f"{counted(self.samples, 'sample')}{said[self.decided]}"
+
+
 @dataclass
 class Record:
-    """Everything that was tried, in order, and notes on what was not; ``samples``: how many decided."""
+    """Everything that was tried, in order, and notes on what was not; ``outputs``: how good they are."""
 
     tried: list[Tried] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    samples: int = 0
+    outputs: Checked | None = None
 
     @property
     def kept(self) -> list[Tried]:
         """What was kept."""
         return [one for one in self.tried if one.kept]
+
+    def lines(self) -> list[str]:
+        """Return the record in words, a line for each trial."""
+        outputs = [] if self.outputs is None else [f"outputs: {self.outputs}"]
+        tried = [f"{one} on {counted(one.samples, 'sample')}" for one in self.tried]
+        return [*tried, *self.notes, *outputs]
+
+    def entries(self) -> dict[str, str]:
+        """Return the record as an entry of a file's metadata; none if nothing was tried or looked at."""
+        lines = self.lines()
+        return {KEY: "\n".join(lines)} if lines else {}

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from transforms.graph.some_names import counted
+from transforms.judge.constants import CERTAINTY
 from transforms.moves.improve import Best, Candidates
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
 from transforms.scheme.scheme_values import SPREAD, has_room
 
 EXTRAPOLATED, WIDE = "Extrapolated", "Wide"
-
-_CERTAINTY = 0.5
-"""Standard errors that room has to gain: one sample of many is cut off, and its gain is uncertain by all
-of it, while what wider steps cost is the same on all."""
 
 
 def try_ranges_and_scales(best: Best, asked: Scheme) -> None:
@@ -37,7 +34,7 @@ def try_room(best: Best, asked: Scheme) -> None:
     """
     if not _open_ranges(asked) or has_room(asked.format(asked.activation)):
         return
-    best.try_schemes("room", list(_rooms(best)), certainty=_CERTAINTY)
+    best.try_schemes("room", list(_rooms(best)), certainty=CERTAINTY)
 
 
 def _rooms(best: Best) -> Iterator[tuple[str, Scheme]]:

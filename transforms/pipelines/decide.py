@@ -16,16 +16,12 @@ from transforms.graph.dot_products import is_dot_product
 from transforms.graph.lazy_values import is_weightless
 from transforms.graph.some_names import some_names
 from transforms.judge.budget import Budget, too_large
+from transforms.judge.checked_samples import checked
+from transforms.judge.constants import FEW_SAMPLES, FINE, MOST_COUNTED, MOST_SAMPLES, PRICE, USELESS
 from transforms.judge.first_samples import FirstSamples
-from transforms.judge.judge import MOST_SAMPLES, Judge
+from transforms.judge.judge import Judge
 from transforms.moves.float16_range import FLOAT16, large_tensors, rounded
-from transforms.moves.float_tensors import (
-    FINE,
-    PRICE_WITHOUT_RANGES,
-    USELESS,
-    try_float_tensors,
-    try_given_tensors,
-)
+from transforms.moves.float_tensors import try_float_tensors, try_given_tensors
 from transforms.moves.form import Form, Measure
 from transforms.moves.improve import Best
 from transforms.moves.outliers import try_channels, try_outliers
@@ -39,9 +35,6 @@ from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO, FLOAT32
 
 log = logging.getLogger(__name__)
-
-_MOST_COUNTED = 400_000_000
-"""Numbers of all samples up to which histograms are made although no rule needs them: MSE is tried then."""
 
 
 @dataclass(frozen=True)
@@ -100,13 +93,14 @@ class _Decision:
         self._targets, self._data, self._progress = targets, data, progress
         self._memory = _weights_of(graph)
         self._record = Record()
-        self._samples = FirstSamples(data.feeds(graph), graph, MOST_SAMPLES)
+        self._samples = FirstSamples(data.feeds(graph), graph, MOST_SAMPLES + FEW_SAMPLES)
 
     def made(self) -> Decided:
         """Measure, judge, and return what was decided."""
         first = replace(self._data, source=self._samples.feeds)
         statistics = self._measure(self._graph, self._ruled, first, self._progress)
-        judge = Judge(self._graph, self._samples.again(), self._data.run)
+        feeds = self._samples.again()
+        judge = Judge(self._graph, feeds[: checked(len(feeds)).start], self._data.run)
         decided = Decided(self._ruled, statistics, judge, self._record, self._memory)
         if statistics is None:
             return replace(decided, scheme=self._without_ranges(judge))
@@ -156,8 +150,8 @@ class _Decision:
         form = Form(self._graph, kept, None, judge, self._plan_of, self._memory)
         best = Best(form, Budget(sys.maxsize), self._record)
         if beyond:
-            try_given_tensors(best, beyond, PRICE_WITHOUT_RANGES)
-        try_float_tensors(best, PRICE_WITHOUT_RANGES, FINE if rounded(plan, FLOAT16) else USELESS)
+            try_given_tensors(best, beyond, 2 * PRICE)
+        try_float_tensors(best, 2 * PRICE, FINE if rounded(plan, FLOAT16) else USELESS)
         return best.scheme
 
     def _plan_of(self, graph: gs.Graph, scheme: Scheme) -> QuantizationPlan:
@@ -184,7 +178,7 @@ class _Decision:
             data,
             progress=progress,
             halved=True,
-            most=_MOST_COUNTED,
+            most=MOST_COUNTED,
             means=means,
         )
 

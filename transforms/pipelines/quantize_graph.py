@@ -5,10 +5,11 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate import Progress
-from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError, calibrate_plan
 from transforms.calibrate.calibration import Calibration, options_of
 from transforms.model.copy_graph import copy_graph
 from transforms.moves.full_range import try_full_range
+from transforms.moves.output_scales import LayerProgress, fit_output_scales
 from transforms.pipelines.build import build, shift
 from transforms.pipelines.decide import Decided, decide
 from transforms.pipelines.prepare import note_mended
@@ -28,6 +29,7 @@ from transforms.plan.tensor_grids import FixedGrids
 from transforms.run.mend_shapes import mend_shapes
 from transforms.runtime.product_threads import products_on_one_thread
 from transforms.scheme import Scheme
+from transforms.scheme.few_bits import FEW_BITS, fits_scales
 from transforms.scheme.scheme_values import OFF
 
 __all__ = ["Quantized", "finish_nodes", "make_plan", "prepare_for", "quantize_graph", "write_plan"]
@@ -40,6 +42,7 @@ def quantize_graph(
     data: CalibrationData | None = None,
     *,
     progress: Progress | None = None,
+    layer_progress: LayerProgress | None = None,
     keep_float: bool = False,
     keep_grids: bool = False,
     fixed: FixedGrids | None = None,
@@ -48,7 +51,8 @@ def quantize_graph(
 
     Prepares it, lets the outputs on samples decide what the scheme leaves open
     (:mod:`transforms.pipelines.decide`), and writes what was decided (:mod:`transforms.pipelines.build`).
-    ``progress`` is called as by :func:`transforms.calibrate.calibrate.calibrate`. ``keep_float`` keeps a copy
+    ``progress`` is called as by :func:`transforms.calibrate.calibrate.calibrate`, ``layer_progress`` for each
+    layer whose scales the outputs choose (:mod:`transforms.moves.output_scales`). ``keep_float`` keeps a copy
     of the float model as it was quantized, in the result, and ``keep_grids`` the grids of tensors, for which
     weights are read once more. Tensors in ``fixed`` have the grids that it gives; what a scheme leaves to the
     outputs follows rules then.
@@ -62,6 +66,8 @@ def quantize_graph(
     read. On error the graph is left in an undefined state.
     """
     _refuse_other_steps(scheme)
+    fits = _fits_scales(scheme, data, fixed, keep_grids=keep_grids)
+    data = data.repeatable(graph) if data and fits else data
     done = Quantized(grids=[] if keep_grids else None)
     if fixed:
         corrected = scheme.correct_biases is True or (data is not None and scheme.correct_biases is not False)
@@ -76,11 +82,16 @@ def quantize_graph(
     move_named_outliers(graph, decided.moved(scheme), targets, done)
     statistics = decided.statistics or _measured(graph, decided.scheme, targets, data, progress)
     statistics = statistics and statistics.with_(options_of(decided.scheme))
-    done.float_graph = copy_graph(graph) if keep_float else None
+    float_graph = copy_graph(graph) if keep_float or fits else None
+    done.float_graph = float_graph if keep_float else None
     _note_data(graph, decided.scheme, targets, statistics, data, done)
     built = build(graph, decided.scheme, statistics, targets, done, decided.memory)
     wish = built.with_(full_range=scheme.full_range)
     done.scheme, done.record = _use_full_range(graph, wish, decided, statistics, done), decided.record
+    if float_graph and data and fits:
+        wish = done.scheme.with_(fit_scales=scheme.fit_scales)
+        fitted = fit_output_scales(float_graph, graph, wish, data, done.record, layer_progress)
+        done.scheme = wish.with_(fit_scales=fitted)
     return done
 
 
@@ -90,6 +101,28 @@ def _refuse_other_steps(scheme: Scheme) -> None:
     if scheme.auto_mixed_precision:
         step = "transforms.mix_precision.mix_precision"
         raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
+
+
+def _fits_scales(
+    scheme: Scheme, data: CalibrationData | None, fixed: FixedGrids | None, *, keep_grids: bool
+) -> bool:
+    """Return whether outputs choose scales, or may; ValueError where they cannot as the scheme asks."""
+    fits = fits_scales(scheme)
+    if scheme.fit_scales is not True:
+        fits = fits and data is not None and data.decides and not fixed
+    elif not fits:
+        raise ValueError(
+            f"fit_scales is true, no weight has fewer than {FEW_BITS} bits: it is {scheme.weight}"
+        )
+    elif fixed:
+        raise ValueError("fit_scales is true, and grids are given: one of them says what scales are")
+    elif data is None:
+        raise MissingDataError("fit_scales is true, and there are no calibration data to choose scales by")
+    if fits and keep_grids:
+        raise ValueError(
+            "keep_grids goes with fit_scales = false here: it changes scales of grids that are kept"
+        )
+    return fits
 
 
 def _measured(

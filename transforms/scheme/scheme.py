@@ -70,7 +70,7 @@ class Scheme:
     Outliers of activations: ``move_outliers`` (:mod:`transforms.move_outliers` and, between convolutions,
     :mod:`transforms.scale_channels`, if the outputs on samples get better by it); ``outliers`` says by
     tensor, as ``"12:1 308:3 856:own"`` or ``"rotated"``, what was moved. ``keep_float``: without a target,
-    tensors that hold most of the error stay float32 (``float_tensors``, ``unsuited_tensors`` there).
+    tensors that hold most of the error stay float32. ``fit_scales``: of weights of few bits, by outputs.
 
     ``target``: a row of :mod:`transforms.scheme.targets`, whose kernels decide which operators read integers.
 
@@ -96,6 +96,7 @@ class Scheme:
     weight_method: str = AUTO
     correct_biases: bool | str = False
     full_range: tuple[str, ...] | str = OFF
+    fit_scales: bool | str = AUTO
     quantize_all_op_types: bool = False
     op_types: tuple[str, ...] = ()
     exclude_nodes: tuple[str, ...] = ()
@@ -234,6 +235,7 @@ class Scheme:
             per_channel=per_channel,
             correct_biases=self.correct_biases is not False,
             equalize_layers=self.equalizes_by_rule,
+            fit_scales=self.fit_scales is True,
             full_range=OFF if isinstance(self.full_range, str) else self.full_range,
             move_outliers=False,
             keep_float=False,

@@ -1,0 +1,18 @@
+"""Samples that no choice is made by, so that what a summary says of the outputs is not what was chosen.
+
+Ranges are of all samples, these included.
+"""
+
+from __future__ import annotations
+
+from transforms.judge.constants import FEW_SAMPLES, FEWEST_TO_SPARE, MOST_SAMPLES, SPARED
+
+
+def checked(count: int) -> range:
+    """Return the places of the samples that decide nothing, of ``count``; none of few.
+
+    They are the last of the first samples: those before them judge candidates.
+    """
+    taken = min(count, MOST_SAMPLES + FEW_SAMPLES)
+    spared = min(FEW_SAMPLES, taken // SPARED) if taken >= FEWEST_TO_SPARE else 0
+    return range(taken - spared, taken)

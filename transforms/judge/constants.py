@@ -1,0 +1,120 @@
+"""All numbers that decide about models: what is compared, what a change has to bring, what may be tried.
+
+None is derived from one model. Each names the command that shows what it does: change the number, and compare
+the tables before and after. ``accuracy``: ``python -m tests.benchmarks.accuracy_table measure FILE`` and
+``compare BEFORE AFTER``, with the presets named; ``time``: ``python -m tests.benchmarks.bench_quantize``.
+Numbers that guard arithmetic or memory stand where they are used.
+"""
+
+from __future__ import annotations
+
+# What a change has to bring
+
+WORTH = 0.1
+"""dB that any change has to bring: less cannot be seen on other data. ``accuracy --presets A8W8 U8S8``"""
+
+MAY_LOSE = 0.5
+"""dB that an output may lose, and views while outputs gain: half a dB is seen by nobody. What adds nodes has
+to bring as much, and twice that is lost without a tensor in float that is needed beside others.
+``accuracy --presets A8W8 U8S8``"""
+
+CERTAINTY = 0.5
+"""Standard errors that room has to gain: one sample of many is cut off, and its gain is uncertain by all of
+it, while what wider steps cost is the same on all. ``accuracy --presets A8W8 U8S8``"""
+
+PRICE = 3.0
+"""dB that each tensor in float has to bring: it halves the error. Of formats without ranges, whose errors
+come from everywhere, twice that: a quarter is left. ``accuracy --presets A8W8 BFP16 FP16``"""
+
+FITTED_SCALES = 1.5
+"""dB that scales by output error have to bring. All samples are like those that scales are chosen by; a
+sentence encoder that gained 1.2 dB on such sentences lost as much on shorter ones.
+``accuracy --presets W4A8 MX6``"""
+
+# Which samples
+
+MOST_SAMPLES = 32
+"""Samples that models are compared on: more take time, and make gains little more certain; twice as many fit
+scales. ``accuracy --samples 8 32``"""
+
+FEWEST = 2
+"""Samples without which nothing is judged: one has no standard error."""
+
+ENOUGH = 16
+"""Samples whose rows layers look at, and that show the scatter of errors of tuned models: more change little.
+``accuracy --presets MX6 --stages tuned``"""
+
+SEARCHED_ON = 8
+"""Samples that a search for tensors runs; all of them decide. ``accuracy --presets A8W8``"""
+
+FEW_SAMPLES = 4
+"""Samples that show how large channels are, without which no layer is asked for its outliers, and that show
+at the end how good the outputs are."""
+
+FEWEST_TO_SPARE = 10
+"""Samples from which on some decide nothing, and half of them judge fitted scales: choices by fewer would be
+worse than no figure is. ``accuracy --presets W4A8 MX6 --samples 8 32``"""
+
+SPARED = 5
+"""One of so many samples is spared, or held out of few. ``accuracy --presets W4A8 MX6 --samples 8 32``"""
+
+PASSES = 2
+"""How often a recurrent model runs through the samples, for its errors take steps to add up."""
+
+# What is compared
+
+FEW_NUMBERS = 32
+"""Numbers of an output, below which eight samples tell its error with a standard error above half a dB."""
+
+MOST_VIEWS = 4
+"""Tensors that are compared beside an output of few numbers."""
+
+FINE = 40.0
+"""dB of outputs from which on no tensor is looked for: an error of 1 % is not seen in any output."""
+
+USELESS = 10.0
+"""dB below which outputs are of no use. Above, blocks of few bits lose everywhere, no tensor stands out.
+``accuracy --presets BFP16 MX6``"""
+
+HEADROOM = 4.0
+"""How many times as large numbers of float16 may be that the samples do not have.
+``accuracy --presets FP16``"""
+
+ROWS = 256
+"""Rows of a tensor, of all samples together, by which layers propose moves of outliers."""
+
+# What there is time for: it is counted in numbers that a quantized model rounds
+
+PAID = 3e8
+"""About two seconds, beside what the samples pay for. ``time``"""
+
+FLOAT_RUNS = 5
+"""Runs of the float model that each sample pays for. ``time``"""
+
+FLOAT = 4
+"""Runs of the float model in the time of one of the quantized model. ``time``"""
+
+PRODUCTS = 128
+"""Products of a layer in the time of one number. ``time``"""
+
+NODE_RUN = 1_800
+"""Numbers in the time that a node takes at every run. ``time``"""
+
+NODE_OPENED = 200_000
+"""Numbers in the time that a node takes in a plan, a copy and a session. ``time``"""
+
+WEIGHT = 2
+"""Numbers in the time of rounding and copying a number of a weight. ``time``"""
+
+CANDIDATES = 8
+"""Candidates that the moves have for most models. ``accuracy``"""
+
+MOST_MODELS = 24
+"""Candidates of a search by halves: finding one of a thousand tensors takes 20. ``accuracy``"""
+
+MOST_COUNTED = 400_000_000
+"""Numbers of all samples up to which histograms are made although no rule needs them: MSE is tried then.
+``time``"""
+
+MOST_WEIGHTS = 1 << 28
+"""Bytes of weights beyond which rules decide: each kind of them is another copy."""

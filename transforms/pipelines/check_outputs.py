@@ -1,0 +1,39 @@
+"""How good the outputs of a quantized model are, on samples that decided nothing if there are enough."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.full_range.recorded_shifts import shifts_within
+from transforms.judge.checked_samples import checked
+from transforms.judge.constants import FEW_SAMPLES, MOST_SAMPLES
+from transforms.judge.judge import Judge
+from transforms.model.copy_graph import copy_graph
+from transforms.moves.record import Checked, Record
+from transforms.run.failing_samples import failing
+
+
+def check_outputs(
+    float_graph: gs.Graph, quantized_graph: gs.Graph, data: CalibrationData, record: Record
+) -> Checked | None:
+    """Return the error of a model beside the float model as it was quantized; None without float outputs.
+
+    It is put into the ``record`` of what decided. An output whose rows numbers choose counts as what is
+    before that. Raises ValueError for a model that fails on a sample, naming it.
+    """
+    first = list(islice(data.feeds(float_graph), MOST_SAMPLES + FEW_SAMPLES))
+    spared = checked(len(first))
+    chosen = dict(first[spared.start :] if spared else first[:FEW_SAMPLES])
+    judge = Judge(float_graph, list(chosen.values()), data.run)
+    with failing(chosen, float_graph, data.run, "the quantized model"):
+        if not judge.reference.outputs:
+            return None
+        found = judge.errors_of(copy_graph(quantized_graph), shifts=shifts_within(quantized_graph))
+    if not np.isfinite(found.signal).all():
+        return None
+    record.outputs = Checked(found.relative, len(chosen), not spared if record.tried else None)
+    return record.outputs

@@ -1,0 +1,29 @@
+"""Weights of few bits, whose scales the outputs of their layers can choose better than the weights alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ops.formats import Format
+from transforms.scheme.scheme import AUTO, Scheme
+
+FEW_BITS = 7
+"""Bits of an element, with its share of exponents, below which scales are chosen by outputs."""
+
+
+def has_few_bits(formats: Iterable[Format | None]) -> bool:
+    """Return whether one of these formats of weights has few bits."""
+    return any(fmt is not None and fmt.bits < FEW_BITS for fmt in formats)
+
+
+def fits_scales(scheme: Scheme) -> bool:
+    """Return whether outputs choose the scales of weights of few bits, or may."""
+    asked = scheme.fit_scales is True or (scheme.fit_scales == AUTO and scheme.weight_method == AUTO)
+    return asked and has_few_bits(weight_formats(scheme))
+
+
+def weight_formats(scheme: Scheme) -> list[Format | None]:
+    """Return the formats that a scheme may give weights."""
+    rules = [rule.weight for rule in scheme.layers.values()]
+    names = [scheme.weight, *(name for name in (*rules, *scheme.tensors.values()) if name)]
+    return [scheme.format(name) for name in names]
