@@ -73,10 +73,12 @@ def test_rows_become_sums_once_they_are_as_many_as_inputs() -> None:
 
 def test_a_wide_layer_is_tuned_by_its_rows() -> None:
     """Its Gram matrix would take 1 GB, and solving for it minutes."""
-    weight = (random.standard_normal((11616, 4)) / 100).astype(np.float32)
+    numbers = np.random.default_rng(1)
+    weight = (numbers.standard_normal((11616, 4)) / 100).astype(np.float32)
     nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["y"], "wide")]
     model = build.model(nodes, [build.value("x", ["n", 11616])], [build.value("y", ["n", 4])], {"w": weight})
-    data = [{"x": random.standard_normal((2, 11616)).astype(np.float32)} for _ in range(8)]
+    mixed = numbers.standard_normal((4, 11616))  # samples that have something in common
+    data = [{"x": (numbers.standard_normal((2, 4)) @ mixed).astype(np.float32)} for _ in range(8)]
     float_graph, quantized = tunable.pair(model, "MX6", data)
     (layer,) = finetune_weights(float_graph, quantized, data).layers
     assert layer.after < layer.before

@@ -229,7 +229,9 @@ def greedy(folder: Path, feeds: mixing.Feeds, ranked: list[str], label: str, lim
     """Return how many layers a search moves that ends at the first that breaks the target in l2."""
     for count in range(1, len(ranked) + 1):
         rules = dict.fromkeys(ranked[:count], label)
-        graph = mixing.quantized(onnx.load(folder / "float.onnx"), preset("BF16").with_(layers=rules), feeds)
+        graph = mixing.quantized(
+            onnx.load(folder / "float.onnx"), preset("BF16").with_(layers=rules, fit_scales=False), feeds
+        )
         pairs = zip(
             made(folder / "float.onnx", feeds), mixing.outputs(graph, feeds, RunOptions()), strict=True
         )

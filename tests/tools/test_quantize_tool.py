@@ -104,7 +104,8 @@ def bare(model: onnx.ModelProto) -> bytes:
 
 def as_asked(found: Scheme, asked: Scheme) -> Scheme:
     """Return a recorded scheme with what the outputs decided put back."""
-    found = found.with_(keep_float=asked.keep_float, move_outliers=asked.move_outliers)
+    decided = "keep_float", "move_outliers", "fit_scales"
+    found = found.with_(**{key: getattr(asked, key) for key in decided})
     if not asked.is_open:
         return found
     ranges = "calibrate_method", "calibrate_tensors", "correct_biases"
@@ -409,7 +410,7 @@ def test_keys_of_one_table_add_up() -> None:
 def test_a_scheme_from_a_file(bench: EvaluationSet) -> None:
     path = bench.toml('activation = "bfloat16"\nweight = "mxint8"\nother = "float32"')
     bench.quantize(path)
-    assert bench.scheme() == Scheme("bfloat16", "mxint8", other="float32")
+    assert bench.scheme() == Scheme("bfloat16", "mxint8", other="float32", fit_scales=False)
 
 
 # Data

@@ -11,12 +11,13 @@ from ops.array_types import AnyArray, Float64Array, QParams
 from ops.block_scales import short_scales
 from ops.formats import Format
 from ops.grids import Grid, block_grids
+from ops.powers_of_two import ceil_power
 from ops.rounding.choose_scales import choose_candidates
 from ops.rounding.row_space import RowGram
 from transforms.finetune.layer_stats import RowStats, SharedGramStats
 from transforms.finetune.round_bias import least_scale, round_biases
 from transforms.finetune.tune_layer import LayerSolution
-from transforms.finetune.weight_grids import integer_grid, turned_grid
+from transforms.finetune.weight_grids import has_power_scale, integer_grid, turned_grid
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.layers.scale_blocks import input_blocks, pack_scales, unpack_scales
 
@@ -30,6 +31,9 @@ _COARSE = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 
 _FINER = ((0.95, 1.05), (0.975, 1.025))
 """Scales that are tried then, times the best so far."""
+
+_POWERS = (1.0, 0.5, 0.25)
+"""The same for scales that are powers of two, times the least that represents the largest number."""
 
 _ROWS = 1 << 22  # weights in block formats whose grids are made together
 
@@ -52,6 +56,8 @@ def best_scales(
     else:
         scale = _integers(layer, fmt, target, before.weights, form)
         least = least_scale(layer, fit.bias(target), scale[0])
+        if has_power_scale(layer):
+            least = np.where(least > 0, ceil_power(least), least)
         scale = np.copysign(np.maximum(np.abs(scale[0]), least), scale[0]), scale[1]
         weights = integer_grid(layer, scale).round(target)
     rounded = round_biases(layer, fit.bias(weights), None if scale is None else scale[0])
@@ -80,8 +86,10 @@ def _integers(
     scales = _Scales(layer, fmt)
     base = scales.largest(target)
     base = np.where(base > 0, base, scales.present)
-    present = scales.present
-    for steps in (_COARSE, *_FINER):
+    powers, present = has_power_scale(layer), scales.present
+    if powers:
+        base = ceil_power(base).astype(np.float64)
+    for steps in (_POWERS,) if powers else (_COARSE, *_FINER):
         tried = [np.broadcast_to(base * step, present.shape) for step in steps]
         rounds = [partial(scales.round, one, target) for one in tried]
         chosen, start = choose_candidates(*form[:2], start, rounds, scales.blocks, scales.shared)

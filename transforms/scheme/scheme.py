@@ -71,7 +71,6 @@ class Scheme:
     :mod:`transforms.scale_channels`, if the outputs on samples get better by it); ``outliers`` says by
     tensor, as ``"12:1 308:3 856:own"`` or ``"rotated"``, what was moved. ``keep_float``: without a target,
     tensors that hold most of the error stay float32. ``fit_scales``: of weights of few bits, by outputs.
-
     ``target``: a row of :mod:`transforms.scheme.targets`, whose kernels decide which operators read integers.
 
     ``align_concat``: one scale for all that a Concat joins (``auto``: where ranges are alike). The rest:
