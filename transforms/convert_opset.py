@@ -32,15 +32,16 @@ CAST_TO_BFLOAT16 = 13
 """First opset in which Cast, and the operators that only move data, accept bfloat16."""
 
 
-def convert_opset(graph: gs.Graph, version: int) -> int:
+def convert_opset(graph: gs.Graph, version: int, *, newest: int = 0) -> int:
     """Raise the graph to an opset; return 1 if it changed, 0 if its opset is high enough already.
 
     Every node computes the same as before, and Constant nodes become initializers: the converter makes some
     from attributes, such as the bounds of Clip. Some nodes have no equivalent before a later opset than
     ``version`` (Softmax of opset 12 along inner axes whose sizes are free: 14), which is then the graph's.
-    Raises ModelError if a node has no equivalent at all, if a change of its operator's definition is not in
-    the table, if the converter of the onnx package fails, and if the raised model differs from the original
-    on random input.
+    ``newest``: the opset that the graph may not pass, 0 for none.
+    Raises ModelError if a node has no equivalent at all, or none until ``newest``, if a change of its
+    operator's definition is not in the table, if the converter of the onnx package fails, and if the raised
+    model differs from the original on random input.
     """
     if graph.opset >= version:
         return 0
@@ -50,7 +51,7 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
         if all(node.domain not in STANDARD_DOMAINS for node in walk.nodes(graph)):
             import_standard(graph, version)  # nothing to convert, and maybe no import to convert from
             return 1
-        proto_pass.apply(graph, lambda model: _raise(model, graph, version))
+        proto_pass.apply(graph, lambda model: _raise(model, graph, version, newest))
     except (RuntimeError, ModelError, onnx.version_converter.ConvertError) as error:
         message = f"the model cannot be raised from opset {before} to {version}: {said_by_runtime(error)}"
         raise ModelError(message) from error
@@ -59,9 +60,11 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
     return 1
 
 
-def _raise(model: onnx.ModelProto, graph: gs.Graph, version: int) -> onnx.ModelProto:
+def _raise(model: onnx.ModelProto, graph: gs.Graph, version: int, newest: int) -> onnx.ModelProto:
     """Return a light model of the graph raised to an opset, or to the least that has all equivalents."""
     aside = SetAside(model, graph.opset, version, walk.Names(graph))
+    if aside.why and 0 < newest < aside.least:
+        raise ModelError(aside.why)
     _refuse_unchecked(graph, aside.least)
     raised = aside.put_back(onnx.version_converter.convert_version(aside.model, aside.least))
     if any(_is_new(node, graph.opset, aside.least) for node in walk.nodes(graph)):

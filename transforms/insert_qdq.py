@@ -69,7 +69,7 @@ def raise_opset(graph: gs.Graph, scheme: Scheme) -> int:
     if 0 < scheme.opset < needed:
         also = "they need 21, or qdq_domain com.microsoft"
         raise ModelError(f"opset {scheme.opset} is too low for integers of 4 and 16 bits: {also}")
-    return convert_opset(graph, max(needed, scheme.opset))
+    return convert_opset(graph, max(needed, scheme.opset), newest=scheme.opset)
 
 
 class _Insertion:

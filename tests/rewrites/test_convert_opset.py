@@ -113,6 +113,15 @@ def test_flattened_axes_of_any_size(op: str, shape: str, axis: int, opset: int) 
         assert conversion.same(conversion.run(raised, feeds), conversion.run(model, feeds)), size
 
 
+def test_an_opset_that_may_not_be_passed() -> None:
+    model = _parse("(float[N,M,4] x) => (float[N,M,4] y) { y = Softmax <axis = 0> (x) }", 12)
+    words = "from opset 12 to 13: Softmax 'y': it has no equivalent before opset 14$"
+    with pytest.raises(model_io.ModelError, match=words):
+        convert_opset(model_io.load(model), 13, newest=13)
+    graph = model_io.load(model)
+    assert convert_opset(graph, 13, newest=14) == 1 and graph.opset == 14
+
+
 def test_flattened_axes_of_unknown_rank() -> None:
     """Another opset 14: nobody knows which of the sizes may be 0."""
     text = """(float[2,3,4] x, int64[R] s) => (float[A,B] y) { r = Reshape(x, s) p = Softmax(r)

@@ -42,6 +42,19 @@ def test_a_lower_opset_is_written_if_the_nodes_allow_it(tmp_path: Path) -> None:
     assert (made.opset_import[0].version, made.ir_version) == (13, 7)
 
 
+@pytest.mark.parametrize("tool", TOOLS)
+def test_an_opset_that_cannot_be_kept_is_refused(
+    tool: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main, options = TOOLS[tool]
+    text = "main (float[N,M,4] x) => (float[N,M,4] y) { y = Softmax <axis = 0> (x) }"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 12]> {text}'), tmp_path / "m.onnx")
+    given = ["--input", str(tmp_path / "m.onnx"), "--output", str(tmp_path / "q.onnx"), *options]
+    assert main([*given, "--opset", "13"]) == 1
+    words = "cannot be raised from opset 12 to 13: Softmax 'y': it has no equivalent before opset 14"
+    assert words in capsys.readouterr().err and not (tmp_path / "q.onnx").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

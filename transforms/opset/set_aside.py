@@ -18,12 +18,14 @@ class SetAside:
     """The nodes that match a rule of :mod:`transforms.opset.rules`, and their replacements.
 
     ``model`` is a copy of the given one with a node of an unknown operator in place of each; ``least`` is the
-    opset that it has to be raised to, at least ``target``. ModelError names a node without an equivalent.
+    opset that it has to be raised to, at least ``target``, and ``why`` says which node needs a later one.
+    ModelError names a node without an equivalent.
     """
 
     def __init__(self, model: onnx.ModelProto, before: int, target: int, names: walk.Names) -> None:
         """Set aside the nodes that a raise from one opset to another would change."""
         self.least, self._before, self._target, self._names = target, before, target, names
+        self.why = ""
         self._known = set[str]()
         self._kept: list[list[onnx.NodeProto]] = []
         self.model = onnx.ModelProto()
@@ -47,13 +49,13 @@ class SetAside:
         rule = RULES.get(node.op_type) if node.domain in STANDARD_DOMAINS else None
         if rule is None or not rule.steps.intersection(changes(node.op_type, self._before, self._target)):
             return None
+        label = f"{node.op_type} '{node.name or next(iter(node.output), '')}'"
         try:
             nodes = rule.rewrite(node, facts, self._before, self._names)
         except ModelError as error:
-            label = node.name or next(iter(node.output), "")
-            raise ModelError(f"{node.op_type} '{label}': {error}") from None
-        if nodes is not None:
-            self.least = max(self.least, least_opset(nodes))
+            raise ModelError(f"{label}: {error}") from None
+        if nodes is not None and (least := least_opset(nodes)) > self.least:
+            self.least, self.why = least, f"{label}: it has no equivalent before opset {least}"
         return nodes
 
     def put_back(self, model: onnx.ModelProto) -> onnx.ModelProto:

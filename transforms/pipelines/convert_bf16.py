@@ -125,7 +125,7 @@ def _raise_opset(graph: gs.Graph, options: Bf16Options) -> None:
     needed = BFLOAT16_OPSET if options.format == "bf16" else CAST_TO_BFLOAT16
     if 0 < options.opset < needed:
         raise ModelError(f"opset {options.opset} is too low for format {options.format}: it needs {needed}")
-    convert_opset(graph, max(needed, options.opset))
+    convert_opset(graph, max(needed, options.opset), newest=options.opset)
 
 
 def _write_format(graph: gs.Graph, exclude: NodeSet, options: Bf16Options) -> int:

@@ -51,12 +51,12 @@ def prepare(
 
     ``optimized`` folds constants and BatchNorm, fuses decomposed LayerNorm, GELU and HardSwish, and takes
     operators of ONNX Runtime's optimizer apart; ``merge_products`` merges MatMuls on one input as well. Nodes
-    in ``exclude`` are fused only among themselves. ``newest``: no fusion into an operator of a later opset,
-    if not 0. ``keep_tied`` is that of :func:`transforms.optimize.optimize`. Raises ModelError if
-    the opset cannot be raised.
+    in ``exclude`` are fused only among themselves. ``newest``: the opset that the graph may not pass, and no
+    fusion into an operator of a later one, if not 0. ``keep_tied`` is that of
+    :func:`transforms.optimize.optimize`. Raises ModelError if the opset cannot be raised.
     """
     done = Preparation(notes=list(info_of(graph).notes))
-    convert_opset(graph, CAST_TO_BFLOAT16)
+    convert_opset(graph, CAST_TO_BFLOAT16, newest=newest)
     if count := split_fused(graph, exclude=exclude, only_unknown=not optimized):
         done.notes.append(f"Operators that ONNX Runtime had put together, taken apart: {count}")
     whole = _hardswishes(graph)
@@ -98,7 +98,7 @@ def _fuse(graph: gs.Graph, exclude: Selection, done: Preparation, newest: int) -
     fusions = {name: one for name, one in _FUSIONS.items() if not newest or one[0] <= newest}
     newer = [(version, find) for version, find, _ in fusions.values() if version > graph.opset]
     wanted = [version for version, find in newer if _of_one_kind(find, graph, exclude)]
-    convert_opset(graph, max(wanted, default=0))
+    convert_opset(graph, max(wanted, default=0), newest=newest)
     for name, (_, _, fuse) in fusions.items():
         done.fused[name] += _of_one_kind(fuse, graph, exclude)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
+
 import onnx_graphsurgeon as gs
 
+from ops.array_types import Feed
 from transforms.calibrate.calibrate import Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError, calibrate_plan
 from transforms.calibrate.calibration import Calibration, options_of
@@ -22,6 +26,7 @@ from transforms.pipelines.quantize_steps import (
     prepare_for,
     write_plan,
 )
+from transforms.plan.fed_masks import fed_masks, kept_for_masks, masked_by
 from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
@@ -30,9 +35,13 @@ from transforms.run.mend_shapes import mend_shapes
 from transforms.runtime.product_threads import products_on_one_thread
 from transforms.scheme import Scheme
 from transforms.scheme.few_bits import FEW_BITS, fits_scales
+from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.scheme_values import OFF
 
 __all__ = ["Quantized", "finish_nodes", "make_plan", "prepare_for", "quantize_graph", "write_plan"]
+
+_SAMPLES = 8
+"""Samples in which masks are looked for: in one of them something may be masked that is not in the first."""
 
 
 @products_on_one_thread()
@@ -78,6 +87,7 @@ def quantize_graph(
     if data is not None and (feeds := data.feeds(graph)).is_repeatable:
         mend_shapes(graph, (feed for _, feed in feeds), data.run)
         note_mended(graph, done.notes)
+        scheme = _without_masks(graph, scheme, targets, (feed for _, feed in feeds), done)
     decided = decide(graph, scheme, targets, data, progress)
     move_named_outliers(graph, decided.moved(scheme), targets, done)
     statistics = decided.statistics or _measured(graph, decided.scheme, targets, data, progress)
@@ -93,6 +103,20 @@ def quantize_graph(
         fitted = fit_output_scales(float_graph, graph, wish, data, done.record, layer_progress)
         done.scheme = wish.with_(fit_scales=fitted)
     return done
+
+
+def _without_masks(
+    graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, feeds: Iterable[Feed], done: Quantized
+) -> Scheme:
+    """Return a scheme that keeps in float what a mask that is fed would set the range of."""
+    if not any(fmt.is_integer for fmt in scheme.named_formats):
+        return scheme
+    masks = fed_masks(graph, islice(feeds, _SAMPLES))
+    names = masked_by(plan_of(graph, scheme, targets, Quantized()), masks) if masks else []
+    if not names:
+        return scheme
+    done.notes.append(kept_for_masks(names))
+    return scheme.with_(tensors={**dict.fromkeys(names, FLOAT32), **scheme.tensors})
 
 
 def _refuse_other_steps(scheme: Scheme) -> None:

@@ -43,7 +43,7 @@ from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.plan.float_only_nodes import float_zone, given_masks
 from transforms.plan.integer_kernels import needing_floats
 from transforms.plan.moves import MOVES, is_move, is_operand_moved, keeps_grid
-from transforms.plan.stand_ins import counting
+from transforms.plan.stand_ins import counting, stand_ins
 from transforms.scheme.targets import Target
 
 ARITHMETIC = frozenset(
@@ -93,7 +93,8 @@ class IntegerSites:
         self._graph, self._takes, self._share_slices, self._kernels = graph, takes, share_slices, kernels
         self._ends = _OPEN_ENDS if kernels is None else kernels.open_ends
         self._masking = given_masks(graph)
-        self.zone = float_zone(graph, self._masking) | counting(graph)
+        self._masked = stand_ins(graph).counted
+        self.zone = float_zone(graph, self._masking) | counting(graph, self._masked)
         self.floats = needing_floats(graph, is_move)
         self._data = {id(node): self._operands(node) for node in graph.nodes}
         self.layers: set[int] = set()
@@ -235,6 +236,8 @@ class IntegerSites:
 
     def _is_integer_output(self, tensor: gs.Tensor) -> bool:
         """Return whether the tensor is an output made by a layer; of a Concat the parts have scales."""
+        if id(tensor) in self._masked:
+            return False
         maker = self.maker(tensor)
         return maker is not None and maker.op != "Concat" and walk.is_output(tensor, self._graph)
 

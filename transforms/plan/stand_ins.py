@@ -9,7 +9,7 @@ beside ordinary ones, no range suits both: what computes with it stays in float
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -38,6 +38,9 @@ _MOVES = frozenset(
 _PLACED = {"Pad": (0, 2), "Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2)}
 """Operators that put numbers of one input beside those of another, and which inputs these are."""
 
+_ADDED = 2
+"""The input of a Gemm that is added to the product."""
+
 _LARGEST = {"MaxPool": LOW, "GlobalMaxPool": LOW, "ReduceMax": LOW, "ReduceMin": HIGH}
 """Operators that take the largest or the least of numbers, and the side of those that they drop."""
 
@@ -59,13 +62,14 @@ class StandIns:
     counted: set[int] = field(default_factory=set)
 
 
-def stand_ins(graph: gs.Graph) -> StandIns:
+def stand_ins(graph: gs.Graph, fed: Mapping[int, Bounds] | None = None) -> StandIns:
     """Return where numbers that stand for nothing are in the outermost graph, and which of them are dropped.
 
     They come of constants: what a Pad pads with, branches of Where, parts of Concat and Scatter, masks that
     are added or that multiply what is made of integers alone. Moves carry them, and signs that change.
+    ``fed``: the bounds of others that inputs of the model bring, by the id of the input.
     """
-    found = _found(graph)
+    found = _found(graph, fed or {})
     if not found:
         return StandIns()
     dropped = _dropped(graph, found)
@@ -80,16 +84,18 @@ def stand_ins(graph: gs.Graph) -> StandIns:
     return result
 
 
-def counting(graph: gs.Graph) -> set[int]:
-    """Return the ids of the nodes, dot products aside, to which such numbers count beside ordinary ones."""
-    counted = stand_ins(graph).counted
+def counting(graph: gs.Graph, counted: set[int]) -> set[int]:
+    """Return the ids of the nodes, dot products aside, to which such numbers count beside ordinary ones.
+
+    ``counted``: the ids of the tensors that hold them.
+    """
     readers = (node for node in graph.nodes if counted and not is_dot_product(node))
     return {id(node) for node in readers if not counted.isdisjoint(map(id, node.inputs))}
 
 
-def _found(graph: gs.Graph) -> dict[int, Bounds]:
+def _found(graph: gs.Graph, fed: Mapping[int, Bounds]) -> dict[int, Bounds]:
     """Return the bounds of all tensors that hold such numbers, by id."""
-    found: dict[int, Bounds] = {}
+    found = dict(fed)
     discrete = cache(lambda: without_float_input(graph))
     for node in graph.nodes:
         if node.domain not in STANDARD_DOMAINS:
@@ -126,6 +132,8 @@ def _made(node: gs.Node, found: dict[int, Bounds], discrete: Callable[[], set[in
         return _together(parts) if every else _without(_together(parts), side)
     if node.op == "Add":
         return _together(map(_added, node.inputs))
+    if node.op == "Gemm" and len(node.inputs) > _ADDED and node.attrs.get("beta", 1.0):
+        return found.get(id(node.inputs[_ADDED]), _NONE)  # constants are parted from it
     if node.op in ("Sub", "Neg"):
         first, *second = map(_added, node.inputs)
         return _turned(first) if node.op == "Neg" else _together([first, *map(_turned, second)])
