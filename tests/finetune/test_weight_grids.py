@@ -16,7 +16,7 @@ from tests.helpers import build, tunable
 from tests.helpers.output_error import OutputError
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.finetune_weights import finetune_weights
-from transforms.finetune.weight_grids import layer_grids
+from transforms.finetune.weight_grids import layer_grids, turned_grid
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.model import graph_proto
@@ -230,3 +230,12 @@ def test_weights_that_keep_off_the_least_code_still_do() -> None:
         biases = np.zeros((1, layer.float_weight.shape[1]))
         (_, grid, _), *_ = layer_grids(layer, _importance(layer), biases, rescale=False)
         assert (grid.lowest == least).all()
+
+
+def test_a_grid_of_negative_scales_has_the_same_numbers_and_positive_ones() -> None:
+    scale = np.array([[0.5, -0.5]])
+    grid = turned_grid(scale, np.full((1, 2), -8.0), np.full((1, 2), 7.0))
+    assert (grid.scale > 0).all()
+    far = np.array([[100.0, 100.0]])
+    np.testing.assert_array_equal(grid.round(far), [[3.5, 4.0]])
+    np.testing.assert_array_equal(grid.round(-far), [[-4.0, -3.5]])
