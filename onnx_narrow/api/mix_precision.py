@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_narrow.api.call import Progress, call
+from onnx_narrow.api.metrics import place_of
 from onnx_narrow.api.quantize import of_finished
 from onnx_narrow.api.result import Result
 from onnx_narrow.api.sources import Data, Model, config_file, model_file, samples_folder
@@ -13,6 +14,7 @@ from onnx_narrow.api.workplace import destination, workplace
 from tools import auto_mixed_precision as tool
 from tools.jobs.mix import mix_file
 from transforms.scheme import Scheme
+from transforms.search.user_metric import UserMetric
 
 
 def mix_precision(
@@ -22,6 +24,7 @@ def mix_precision(
     config: str | Path | Scheme,
     data: Data,
     target: str | list[str] | None = None,
+    evaluate: UserMetric | str | None = None,
     force: bool = False,
     progress: Progress | None = None,
     **options: Any,
@@ -40,6 +43,10 @@ def mix_precision(
         Samples, see :data:`onnx_narrow.api.sources.Data`.
     target : str or list of str, optional
         Formats that layers may get, such as ``"mx6"``; those of the scheme by default.
+    evaluate : callable or str, optional
+        A metric of your own, with ``evaluate_target=0.01`` or ``metric="evaluate"``: it gets a list with a
+        dict of arrays for each sample, the outputs by name, and returns a number; higher is better. In
+        processes (``jobs``) it has to be a function of a file: ``"FILE.py:FUNCTION"``.
     force : bool
         Whether an existing output is overwritten.
     progress : callable, optional
@@ -57,7 +64,9 @@ def mix_precision(
     ValueError, OSError
         As :func:`onnx_narrow.quantize`.
     """
-    with workplace() as folder:
+    if callable(evaluate) and (options.get("jobs", 1) != 1 or options.get("dask")):
+        raise ValueError("evaluate is a callable, which other processes do not have: give 'FILE.py:FUNCTION'")
+    with workplace() as folder, place_of(evaluate, folder) as place:
         source = model_file(model, folder)
         given = {
             "input": source,
@@ -65,6 +74,7 @@ def mix_precision(
             "config": config_file(config, folder),
             "data": samples_folder(data, source, folder / "samples", options.get("limit")),
             "target": [target] if isinstance(target, str) else target,
+            "evaluate": place,
             "force": force,
             **options,
         }
