@@ -10,11 +10,14 @@ for a debugger) or ``sanitize`` (AddressSanitizer and UndefinedBehaviorSanitizer
 
 import ast
 import hashlib
+import io
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +33,7 @@ PREFIX = "" if IN_TREE else "onnx_narrow."
 NAME = f"{PREFIX}ops._library"
 SOURCES = sorted(str(path) for path in Path("ops").iterdir() if path.suffix in (".pyx", ".pxi", ".pxd"))
 STAMP = Path("ops/_library.stamp")
+TOOLS = {path.stem for path in Path("tools").glob("[!_]*.py")}
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": False,
@@ -59,6 +63,7 @@ LIMITED = sys.implementation.name == "cpython" and not sysconfig.get_config_var(
 WEAK = ("--weaken-symbol=Py*", "--weaken-symbol=_Py*", "--weaken-symbol=!PyInit_*")
 OLDEST = (3, 11)  # as requires-python in pyproject.toml
 COMPILERS_READ = ("CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "CL", "_CL_", "INCLUDE")  # from the environment
+_MODULE = re.compile(rf"(?<![\w./-])(?:{'|'.join(FOLDERS)})(?:\.[a-zA-Z]\w*)+")
 
 
 class BuildLibrary(build_ext):
@@ -155,20 +160,25 @@ class RenamePackages(build_py):
 def renamed(source: str) -> str:
     """Return the source of a module whose imports of ``ops``, ``transforms`` and ``tools`` are in PREFIX.
 
-    So are strings that name one of their modules; commands of tools are those of ``onnx-narrow``. Raises
+    So are the names of their modules in strings; tools are commands of ``onnx-narrow`` there. Raises
     ValueError for an import whose name the module could not use any more.
     """
     lines = source.splitlines(keepends=True)
     for line, column, added in sorted(_additions(source), reverse=True):
         head = lines[line - 1].encode()
         lines[line - 1] = (head[:column] + added.encode() + head[column:]).decode()
-    return (
-        "".join(lines).replace("python -m tools.", "onnx-narrow ").replace("python -m tools", "onnx-narrow")
-    )
+    for (first, start), (last, end) in reversed(list(_strings("".join(lines)))):
+        text = lines[first - 1 : last]
+        tail = text[-1][end:]
+        text[-1] = text[-1][:end]
+        inside = "".join(text)[start:]
+        changed = text[0][:start] + _words(inside) + tail
+        lines[first - 1 : last] = changed.splitlines(keepends=True)
+    return "".join(lines)
 
 
 def _additions(source: str) -> Iterator[tuple[int, int, str]]:
-    """Yield what is added where, as a line and a column in bytes, to names of modules in the folders."""
+    """Yield what is added where, as a line and a column in bytes, to names of packages that are imported."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and not node.level and _is_ours(node.module or ""):
             yield node.lineno, node.col_offset + len("from "), PREFIX
@@ -179,17 +189,33 @@ def _additions(source: str) -> Iterator[tuple[int, int, str]]:
                     raise ValueError(f"line {node.lineno}: write import {name.name} with 'as', or 'from'")
                 if name.asname is None:
                     yield name.lineno, name.col_offset + len(name.name), f" as {name.name}"
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_module(node.value):
-            yield node.lineno, node.col_offset + 1, PREFIX
+
+
+def _strings(source: str) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Yield where strings begin and end, as lines and columns; of a formatted one, where it is text."""
+    text = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in text:
+            yield token.start, token.end
+
+
+def _words(text: str) -> str:
+    """Return a string as it is where the folders are packages of ``onnx_narrow``."""
+    text = re.sub(r"python -m tools\b\.?", lambda found: f"onnx-narrow{' ' * found[0].endswith('.')}", text)
+    return _MODULE.sub(_renamed_module, text)
+
+
+def _renamed_module(found: re.Match[str]) -> str:
+    name = found[0]
+    if name.removeprefix("tools.") in TOOLS:
+        return f"onnx-narrow {name.removeprefix('tools.')}"
+    package, _, rest = name.partition(".")
+    first = Path(package, rest.partition(".")[0])
+    return f"{PREFIX}{name}" if first.is_dir() or first.with_suffix(".py").is_file() else name
 
 
 def _is_ours(name: str) -> bool:
     return name.partition(".")[0] in FOLDERS
-
-
-def _is_module(text: str) -> bool:
-    is_name = "." in text and _is_ours(text) and text.replace(".", "").replace("_", "").isalnum()
-    return is_name and Path(*text.split(".")).with_suffix(".py").is_file()
 
 
 def is_fresh(library: Path, inputs: str) -> bool:

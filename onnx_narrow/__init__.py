@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 from onnx_narrow import checkout
 
 if TYPE_CHECKING:
+    import ops as ops
+    import tools as tools
+    import transforms as transforms
     from onnx_narrow.api.compare import check, evaluate, inspect, report
     from onnx_narrow.api.convert_bf16 import convert_bf16
     from onnx_narrow.api.finetune import finetune

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tools.cli import streams
 from tools.cli.command_line import purpose_of
 
 
@@ -16,12 +17,18 @@ def main(argv: Sequence[str]) -> int:
         words = f"'{argv[0]}' has no meaning here: python -m tools.NAME runs a tool"
         print(f"tools: error: {words}", file=sys.stderr)
         return 2
-    print("python -m tools.NAME --help says how to use each of these:\n")
-    for name in names():
-        path = Path(__file__).with_name(f"{name}.py")
-        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-        print(f"  {name:<22}{purpose_of(docstring)}")
+    lines = ["python -m tools.NAME --help says how to use each of these:", "", *map(_line, names())]
+    try:
+        print("\n".join(lines), flush=True)
+    except BrokenPipeError:  # the reader has seen enough
+        streams.drop_unwritable()
     return 0
+
+
+def _line(name: str) -> str:
+    path = Path(__file__).with_name(f"{name}.py")
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    return f"  {name:<22}{purpose_of(docstring)}"
 
 
 def names() -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_narrow.api.call import call
+from onnx_narrow.api.metrics import place_of
 from onnx_narrow.api.quantize import of_finished
 from onnx_narrow.api.result import Result
 from onnx_narrow.api.sources import Data, Model, config_file, one_model
@@ -14,6 +15,7 @@ from tools import auto_mixed_precision as tool
 from tools.cli.progress import Watcher
 from tools.jobs.mix import mix_file
 from transforms.scheme import Scheme
+from transforms.search.user_metric import UserMetric
 
 
 def mix_precision(
@@ -23,6 +25,7 @@ def mix_precision(
     config: str | Path | Scheme,
     data: Data,
     target: str | list[str] | None = None,
+    evaluate: UserMetric | str | None = None,
     force: bool = False,
     progress: Watcher | None = None,
     **options: Any,
@@ -41,6 +44,10 @@ def mix_precision(
         Samples, see :data:`onnx_narrow.api.sources.Data`.
     target : str or list of str, optional
         Formats that layers may get, such as ``"mx6"``; those of the scheme by default.
+    evaluate : callable or str, optional
+        A metric of your own, with ``evaluate_target=0.01`` or ``metric="evaluate"``: it gets a list with a
+        dict of arrays for each sample, the outputs by name, and returns a number; higher is better. In
+        processes (``jobs``) it has to be a function of a file: ``"FILE.py:FUNCTION"``.
     force : bool
         Whether an existing output is overwritten.
     progress : callable, optional
@@ -58,11 +65,14 @@ def mix_precision(
     ValueError, OSError
         As :func:`onnx_narrow.quantize`.
     """
-    with workplace() as folder:
+    if callable(evaluate) and (options.get("jobs", 1) != 1 or options.get("dask")):
+        raise ValueError("evaluate is a callable, which other processes do not have: give 'FILE.py:FUNCTION'")
+    with workplace() as folder, place_of(evaluate, folder) as place:
         given = {
             "output": destination(output, folder),
             "config": config_file(config, folder),
             "target": target,
+            "evaluate": place,
             "force": force,
             **one_model(model, data, folder, options),
         }

@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx
 import onnx_graphsurgeon as gs
 
+from onnx_narrow.api.result import Result
 from transforms import model_io
 
 
@@ -25,11 +26,17 @@ def load(source: str | Path | onnx.ModelProto) -> gs.Graph:
 
 
 def save(
-    graph: gs.Graph, path: str | Path, *, force: bool = False, external_data: bool = False
+    model: gs.Graph | onnx.ModelProto | Result,
+    path: str | Path,
+    *,
+    force: bool = False,
+    external_data: bool = False,
 ) -> list[Path]:
-    """Write a graph as a model, whole or not at all, and return its files.
+    """Write a model, whole or not at all, and return its files.
 
     Raises FileExistsError for an existing file unless ``force``, ModelError or OSError.
     """
+    made = model.model if isinstance(model, Result) else model
+    graph = model_io.load(made) if isinstance(made, onnx.ModelProto) else made
     checked = model_io.check_output(path, force=force, external_data=external_data)
     return model_io.save(graph, checked, force=force, external_data=external_data)

@@ -12,16 +12,17 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
+from onnx_narrow.api.result import Result
 from transforms import model_io
 from transforms.run.feeds import Reader, read_all
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
 
-Model: TypeAlias = str | Path | onnx.ModelProto | gs.Graph
-"""A model: a path, a proto or a graph; none of them is ever changed."""
+Model: TypeAlias = str | Path | onnx.ModelProto | gs.Graph | Result
+"""A model: a path, a proto, a graph, or a result that has one; none of them is ever changed."""
 
 Data: TypeAlias = str | Path | Reader | Iterable[Any] | Callable[[], Iterable[Any]]
-"""Samples: a folder; ONNX Runtime's CalibrationDataReader; an iterable, or a callable that makes one.
+"""Samples: a folder; a reader with ``get_next``; an iterable or a sequence; or a callable that makes one.
 
 It gives dicts of arrays by input name, arrays for a model with one input, or tuples in the order of the
 inputs; labels behind them are left out. Arrays are NumPy's, or tensors that become such.
@@ -30,11 +31,13 @@ inputs; labels behind them are left out. Arrays are NumPy's, or tensors that bec
 
 def model_file(model: Model, folder: Path, name: str = "model.onnx") -> Path:
     """Return the path of a model, which is written to a folder if it is not in a file."""
+    if isinstance(model, Result):
+        model = model.model
     if isinstance(model, str | Path):
         return Path(model)
     graph = model_io.load(model) if isinstance(model, onnx.ModelProto) else model
     if not isinstance(graph, gs.Graph):
-        raise TypeError(f"a model is a path, a ModelProto or a Graph, not {type(model).__name__}")
+        raise TypeError(f"a model is a path, a ModelProto, a Graph or a Result, not {type(model).__name__}")
     path = folder / name
     model_io.save(graph, path)
     return path
@@ -91,10 +94,19 @@ def as_array(value: Any) -> np.ndarray:
 
 
 def _samples(data: Any) -> Iterator[Any]:
-    found = read_all(data) if isinstance(data, Reader) else data() if callable(data) else data
-    if not isinstance(found, Iterable):
-        raise TypeError(f"samples are a folder, a reader or an iterable, not {type(data).__name__}")
-    yield from found
+    found = data() if callable(data) and not _is_source(data) else data
+    if isinstance(found, Mapping):
+        raise TypeError(f"samples are a {type(found).__name__}, which is one sample: give a list of them")
+    if not _is_source(found):
+        raise TypeError(f"samples are a folder, a reader or an iterable, not {type(found).__name__}")
+    yield from read_all(found) if isinstance(found, Reader) else found
+
+
+def _is_source(data: Any) -> bool:
+    """Return whether samples come from an object as it is; a data set may have but indices."""
+    if isinstance(data, type):
+        return False
+    return isinstance(data, Reader) or any(hasattr(type(data), name) for name in ("__iter__", "__getitem__"))
 
 
 def _by_name(sample: Any, names: list[str], number: int) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,9 +22,12 @@ from pathlib import Path
 import pytest
 
 from tests.wheel import library_of, linux_tag
+from tools import __main__ as listing
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("ops", "transforms", "tools")
+COMMAND = re.compile(rf"(?<![\w./])tools\.(?:{'|'.join(listing.names())})\b")
+"""A tool as it is called in the checkout; `onnx_narrow.tools.NAME` is a module of the wheel."""
 NEVER_COPIED = ("*.so", "*.c", "__pycache__", ".*", "*.egg-info", "build", "dist")
 
 
@@ -93,6 +97,7 @@ def test_wheel_holds_our_packages_and_nothing_else(wheel: Path) -> None:
     natives = [name for name in names if name.startswith(place) and not name.endswith(".pyi")]
     assert natives == [f"{place}abi3.so"]
     assert any(name.endswith("LICENSE") for name in names)
+    assert {"onnx_narrow/py.typed", f"{place}pyi"} <= set(names)
 
 
 def test_wheel_is_for_every_python_from_311_on(wheel: Path) -> None:
@@ -126,6 +131,7 @@ def test_nothing_in_a_wheel_names_a_package_as_in_the_checkout(wheel: Path) -> N
                 source = archive.read(name).decode()
                 roots = {module.partition(".")[0] for module in _imported(source)}
                 assert not roots & set(PACKAGES) and "python -m tools" not in source, name
+                assert not COMMAND.search(source), name
 
 
 def _imported(source: str) -> Iterator[str]:
@@ -175,11 +181,34 @@ def test_the_command_works_where_folders_have_the_names_of_our_packages(
 ) -> None:
     command = [python.with_name("onnx-narrow"), "quantize", "--input", "digits.onnx", "--output", "q.onnx"]
     done = subprocess.run(
-        [*command, "--config", "A8W8", "--random-data", "2"], cwd=elsewhere, capture_output=True, text=True
+        [*command, "--config", "A8W8", "--random-data", "2", "--jobs", "2"],
+        cwd=elsewhere,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0 and (elsewhere / "q.onnx").exists(), done.stderr
     helped = subprocess.run([command[0], "quantize", "--help"], cwd=elsewhere, capture_output=True, text=True)
     assert "onnx-narrow quantize --input" in helped.stdout and "tools." not in helped.stdout.split("usual")[0]
+
+
+@pytest.mark.heavy
+def test_type_checkers_see_the_interface(python: Path, elsewhere: Path) -> None:
+    pytest.importorskip("mypy")
+    script = (
+        "import onnx_narrow\n"
+        "from onnx_narrow import ops\n"
+        "from onnx_narrow.transforms.insert_cast import insert_cast\n"
+        "reveal_type(onnx_narrow.quantize('m.onnx').scheme)\n"
+        "reveal_type(ops.DOMAIN)\n"
+        "insert_cast(1, 2)\n"
+    )
+    (elsewhere / "script.py").write_text(script, encoding="utf-8")
+    for decoy in (*PACKAGES, "tests"):
+        shutil.rmtree(elsewhere / decoy)
+    command = [sys.executable, "-m", "mypy", "--python-executable", str(python), "script.py"]
+    done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True)
+    assert 'type is "onnx_narrow.transforms.scheme.scheme.Scheme | None"' in done.stdout
+    assert 'type is "str"' in done.stdout and done.stdout.count("error:") == 1, done.stdout
 
 
 def test_tests_are_not_shipped(python: Path, elsewhere: Path) -> None:

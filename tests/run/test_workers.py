@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
@@ -12,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Event
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,7 +83,9 @@ def test_a_worker_that_dies_costs_its_task_alone(tmp_path: Path) -> None:
     assert [one.number for one in given] == [*NUMBERS, NUMBERS[2]]
 
 
-def test_workers_that_are_lost_when_tasks_are_handed_over(tmp_path: Path) -> None:
+def test_workers_that_are_lost_when_tasks_are_handed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class _Lost(Executor):
         def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
             raise BrokenExecutor("lost")
@@ -90,6 +93,11 @@ def test_workers_that_are_lost_when_tasks_are_handed_over(tmp_path: Path) -> Non
     opened: list[Executor] = [SerialExecutor(), _Lost()]
     assert list(Workers(lambda: opened.pop()).map(tasks.square, items(tmp_path))) == SQUARES
     with pytest.raises(ValueError, match=r"^workers died 3 times, perhaps for want of memory$"):
+        list(Workers(_Lost).map(tasks.square, items(tmp_path)))
+    script = ModuleType("__main__")
+    script.__file__ = "/home/user/train.py"
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    with pytest.raises(ValueError, match=r"memory, or because 'train\.py' calls this outside of: if"):
         list(Workers(_Lost).map(tasks.square, items(tmp_path)))
 
 

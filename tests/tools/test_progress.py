@@ -194,3 +194,38 @@ def test_a_process_on_a_terminal(folder: Path) -> None:
         shown = text()
     assert done.returncode == 0 and "Size: " in done.stdout and "\r" not in done.stdout
     assert re.search(r"(^|[\r\n])tools: calibrating: 3 samples, \d+\.\d s\r\n", shown)
+
+
+def test_a_long_run_without_a_terminal_says_each_phase_that_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    phases = Phases("loading", "running")
+    with phases("loading"):
+        pass
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(progress, "_LONG", 0.0)
+    with phases("running", "sample") as bar:
+        list(bar.each("ab", 2))
+        bar.switch("writing")
+    first, second = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"running: 2 samples, \d+\.\d s", first)
+    assert re.fullmatch(r"writing: \d+\.\d s", second)
+
+
+def test_short_phases_of_a_long_run_are_not_silent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The time from one line to the next is that of the run, in however many phases."""
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    phases = Phases("loading", "running")
+    now[0] = 29.5
+    with phases("running", "sample") as bar:
+        bar.show(3, 9)
+        now[0] = 31.0
+        deadline = time.monotonic() + 10
+        said = ""
+        while not said and time.monotonic() < deadline:
+            time.sleep(0.01)
+            said = capsys.readouterr().err
+    assert said == "running: 3 of 9 samples, 2 s\n"

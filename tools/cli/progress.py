@@ -35,6 +35,27 @@ def watched(watcher: Watcher | None) -> Iterator[None]:
 
 _TICK = 0.5  # seconds after which the time on the bar goes on by itself
 _LINE = 30.0  # seconds after which a line says how far it is, without a terminal
+_LONG = 30.0  # seconds after which a run is long: each phase that ends has its line, without a terminal
+
+
+class _Clock:
+    """When a run began, and when it last said something where stderr is not a terminal."""
+
+    def __init__(self) -> None:
+        self.start = self.said = time.perf_counter()
+
+    def is_long(self) -> bool:
+        """Return whether somebody may wonder by now whether the run is alive."""
+        return time.perf_counter() - self.start >= _LONG
+
+    def left(self) -> float:
+        """Return the seconds after which the next line is due."""
+        return max(0.0, self.said + _LINE - time.perf_counter())
+
+    def say(self, line: str) -> None:
+        """Say something."""
+        self.said = time.perf_counter()
+        print(line, file=sys.stderr, flush=True)
 
 
 def _shows_bars() -> bool:
@@ -50,12 +71,14 @@ class Progress:
     """A bar on stderr for a phase of a run: its number among all, pieces done, time gone and left, a note.
 
     It is gone when the phase ends, and starts again when the work does. Where stderr is not a terminal, a
-    phase that takes long says so in a line now and then.
+    run that takes long has a line for each phase that ends, and one now and then during a long phase.
     """
 
-    def __init__(self, what: str, unit: str = "", phases: Sequence[str] = ()) -> None:
-        """Name the phase, its pieces if it has any, and all phases of the run."""
-        self._phases = phases
+    def __init__(
+        self, what: str, unit: str = "", phases: Sequence[str] = (), clock: _Clock | None = None
+    ) -> None:
+        """Name the phase, its pieces if it has any, and all phases of the run, with its clock."""
+        self._phases, self._clock = phases, clock or _Clock()
         self._bar: Any = None
         self._done, self._start, self._ended = 0, 0.0, threading.Event()
         self._total: int | None = None
@@ -136,11 +159,13 @@ class Progress:
 
     def _log(self, ended: threading.Event) -> None:
         """Say now and then how far a phase is that takes long."""
-        while not ended.wait(_LINE):
+        while not ended.wait(self._clock.left()):
+            if self._clock.left() > 0:  # another phase of the run has said something
+                continue
             gone = time.perf_counter() - self._start
             total = "" if self._total is None else f" of {self._total}"
             pieces = f"{self._done}{total} {self._unit}s, " if self._unit else ""
-            print(f"{self._what}: {pieces}{gone:.0f} s", file=sys.stderr, flush=True)
+            self._clock.say(f"{self._what}: {pieces}{gone:.0f} s")
 
     def _end(self, *, is_done: bool) -> None:
         self._ended.set()
@@ -151,7 +176,12 @@ class Progress:
         if is_done:
             pieces = f"{self._done} {self._unit}{'' if self._done == 1 else 's'}, " if self._unit else ""
             seconds = time.perf_counter() - self._start
-            logging.getLogger("tools").info("%s: %s%.1f s", self._what, pieces, seconds)
+            line = f"{self._what}: {pieces}{seconds:.1f} s"
+            log = logging.getLogger("tools")
+            if log.isEnabledFor(logging.INFO):
+                log.info(line)
+            elif self._clock.is_long() and not (_shows_bars() or _watcher.get()):
+                self._clock.say(line)
 
 
 class Phases:
@@ -159,8 +189,8 @@ class Phases:
 
     def __init__(self, *names: str) -> None:
         """Name them; empty names are none."""
-        self._names = [name for name in names if name]
+        self._names, self._clock = [name for name in names if name], _Clock()
 
     def __call__(self, what: str, unit: str = "") -> Progress:
         """Return the progress of one of them."""
-        return Progress(what, unit, self._names)
+        return Progress(what, unit, self._names, self._clock)

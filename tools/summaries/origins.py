@@ -41,13 +41,14 @@ class Made:
         """The command that makes it, with another output; empty for models of other tools."""
         tool = provenance.tool(self.metadata)
         output = self.quantized.with_name(f"{self.quantized.stem}_better.onnx")
-        words = ["python", "-m", f"tools.{tool}", "--input", str(self.float_model), "--output", str(output)]
+        words = ["--input", str(self.float_model), "--output", str(output)]
         if tool in _BF16_TOOLS:
-            return shlex.join(words)
+            return f"python -m tools.{tool} {shlex.join(words)}"
         config = provenance.option(self.metadata, "config")
         if tool != "quantize" or not config:
             return ""
-        return shlex.join([*words, "--config", str(config), "--data", str(self.data)])
+        given = shlex.join([*words, "--config", str(config), "--data", str(self.data)])
+        return f"python -m tools.{tool} {given}"
 
 
 def headline(origins: LossOrigins) -> str:
@@ -136,7 +137,7 @@ def _keeping(made: Made, known: Sequence[str], nodes: Sequence[str]) -> str:
 def _tuning(made: Made) -> str:
     output = made.quantized.with_name(f"{made.quantized.stem}_tuned.onnx")
     words = ["--float", str(made.float_model), "--quantized", str(made.quantized), "--data", str(made.data)]
-    return shlex.join(["python", "-m", "tools.finetune", *words, "--output", str(output)])
+    return f"python -m tools.finetune {shlex.join([*words, '--output', str(output)])}"
 
 
 def decibels(value: float) -> str:

@@ -76,7 +76,7 @@ class Workers:
                     failed += 1
                     if failed == _ATTEMPTS:
                         words = f"workers died {_ATTEMPTS} times, perhaps for want of memory"
-                        raise ValueError(words) from error
+                        raise ValueError(f"{words}{_of_script()}") from error
                     self.__exit__(type(error), error, error.__traceback__)
                     for one in running:
                         if not one.is_done:
@@ -100,6 +100,14 @@ class Workers:
             future: Future[Result] = Future()
             future.set_exception(error)
             return future
+
+
+def _of_script() -> str:
+    """Return what else workers die of that were started by a script, which each of them imports."""
+    main = sys.modules["__main__"]
+    name = Path(getattr(main, "__file__", None) or "").name
+    is_script = name.endswith(".py") and main.__spec__ is None
+    return f", or because '{name}' calls this outside of: if __name__ == '__main__'" if is_script else ""
 
 
 class _Running(Generic[Item, Result]):

@@ -1,0 +1,98 @@
+"""What a model, samples and a metric may be. Oracle: the same as files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import onnx_narrow
+from onnx_narrow.api.sources import samples_folder
+from tests.helpers import tunable
+
+NETWORK = tunable.conv_net()
+INPUT = NETWORK.graph.input[0].name
+SAMPLES = tunable.samples(NETWORK, 4)
+
+
+class Indexed:
+    """A data set that has indices alone, as those of torch do."""
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        return SAMPLES[index][INPUT], 0
+
+
+class Reader:
+    def __init__(self) -> None:
+        self._left = list(SAMPLES)
+
+    def get_next(self) -> Any:
+        return self._left.pop(0)[INPUT] if self._left else None
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    onnx.save(NETWORK, tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+@pytest.mark.parametrize("data", [Indexed(), lambda: Reader(), Reader, (one for one in SAMPLES)])
+def test_samples_are_written_as_they_come(data: Any, model: Path, tmp_path: Path) -> None:
+    folder = samples_folder(data, model, tmp_path / "samples")
+    assert folder is not None
+    found = [np.load(file)[INPUT] for file in sorted(folder.iterdir())]
+    assert len(found) == 4
+    assert all(np.array_equal(one, sample[INPUT]) for one, sample in zip(found, SAMPLES, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (SAMPLES[0], "samples are a dict, which is one sample: give a list of them"),
+        (3, "samples are a folder, a reader or an iterable, not int"),
+        (lambda: None, "samples are a folder, a reader or an iterable, not NoneType"),
+    ],
+)
+def test_what_is_no_samples_is_refused(data: Any, words: str, model: Path, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=f"^{words}$"):
+        samples_folder(data, model, tmp_path / "samples")
+
+
+def test_a_result_is_a_model(model: Path, tmp_path: Path) -> None:
+    result = onnx_narrow.quantize(model, config="MX6")
+    found = [onnx_narrow.inspect(one) for one in (result, result.model)]
+    assert [one.pop("file").endswith("model.onnx") for one in found] == [True, True]
+    assert found[0] == found[1]
+    assert onnx_narrow.save(result, tmp_path / "q.onnx") == [tmp_path / "q.onnx"]
+    assert onnx_narrow.save(result.model, tmp_path / "p.onnx") == [tmp_path / "p.onnx"]
+    assert (tmp_path / "q.onnx").read_bytes() == (tmp_path / "p.onnx").read_bytes()
+
+
+METRIC = """
+import numpy
+
+def evaluate(outputs):
+    return -float(numpy.mean([abs(array).mean() for one in outputs for array in one.values()]))
+"""
+
+
+def test_a_metric_may_be_a_function(model: Path, tmp_path: Path) -> None:
+    calls = []
+
+    def metric(outputs: Sequence[dict[str, np.ndarray]]) -> float:
+        calls.append(len(outputs))
+        return -float(np.mean([abs(array).mean() for one in outputs for array in one.values()]))
+
+    (tmp_path / "metric.py").write_text(METRIC, encoding="utf-8")
+    given: dict[str, Any] = {"config": "S16S8_MIXED_S8S8", "data": SAMPLES, "evaluate_target": 0.05}
+    named = onnx_narrow.mix_precision(model, evaluate=f"{tmp_path / 'metric.py'}:evaluate", **given)
+    found = onnx_narrow.mix_precision(model, evaluate=metric, **given)
+    assert calls and set(calls) == {len(SAMPLES)}
+    assert found.model.graph == named.model.graph
+    assert not any("onnx_narrow_" in entry.value for entry in found.model.metadata_props)
+    with pytest.raises(ValueError, match="other processes do not have"):
+        onnx_narrow.mix_precision(model, evaluate=metric, jobs=2, **given)
