@@ -9,9 +9,9 @@ import pytest
 from tests.attack import kinds
 from tests.attack.regressions import kept, rerun
 
-COUNTS = {"graphs": 24}
-"""Cases of a kind in every run of the suite, of graphs two with each preset; of others OTHERWISE."""
-OTHERWISE = 10
+COUNTS = {"graphs": 12}
+"""Cases of a kind in every run of the suite, of graphs one with each preset; of others OTHERWISE."""
+OTHERWISE = 4
 CASES = [(kind, seed) for kind in kinds.found() for seed in range(COUNTS.get(kind, OTHERWISE))]
 
 

@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import onnxruntime
+import pytest
 from numpy.typing import NDArray
 
 import ops
@@ -17,6 +18,12 @@ import ops
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 MODELS = SHARED / "models"
 NAMES = sorted(path.parent.name for path in MODELS.glob("*/model.onnx"))
+
+FEW = ("mnist_cntk", "resnet8_cifar10", "silero_vad", "resnet8_cifar10_fp16")
+"""Small ones of each kind: a plain graph, a residual one, a recurrent one, float16."""
+
+EACH = [name if name in FEW else pytest.param(name, marks=pytest.mark.heavy) for name in NAMES]
+"""All, for the parameters of a test; those beside the few are heavy."""
 
 Outputs = dict[str, NDArray]
 

@@ -20,6 +20,7 @@ UNIFORM = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("config", ("A8W8", "U8S8"))
 def test_unseen_samples_gain_over_the_rules_and_over_the_best_uniform_setting(config: str) -> None:
     """The best is known only afterwards: one or two of eight networks are beyond what eight samples tell."""

@@ -86,6 +86,7 @@ def test_sessions_on_our_own_library_leave_nothing() -> None:
     assert found < bound or found < bound + growth("", "none")
 
 
+@pytest.mark.heavy
 def test_sessions_in_the_extensions_library_leave_what_it_leaves_itself() -> None:
     import onnxruntime_extensions
 

@@ -117,6 +117,7 @@ def test_printed_ratios_are_medians_of_rounds_beside_their_targets() -> None:
     assert list(bench_convert.conversion_lines(plain, slow))[-3].endswith(": MISSED")
 
 
+@pytest.mark.heavy
 def test_scale_measures_every_part_and_draws_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

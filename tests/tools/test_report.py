@@ -20,6 +20,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from tests.helpers import real_models
 from tests.helpers.report_costs import measure_here
 from tools import convert_fp16_to_bf16, convert_fp32_to_bf16, evaluate, infer, report
 from tools.charts.svg_plots import Frame, Point, grid_plot, histogram, nice_ticks, scatter
@@ -32,7 +33,6 @@ from transforms.runtime.session import RunOptions
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SHARED = Path(__file__).resolve().parents[3] / "shared"
-MODELS = sorted(path.parent.name for path in SHARED.glob("models/*/model.onnx"))
 DIGITS = EXAMPLES / "digits.onnx"
 VOID = {"meta", "input"}
 
@@ -395,8 +395,8 @@ def test_grid_plot_has_a_stem_for_each_value() -> None:
 
 
 @pytest.mark.usefixtures("costs_here")
-@pytest.mark.skipif(not MODELS, reason="the real models are not here")
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.skipif(not real_models.NAMES, reason="the real models are not here")
+@pytest.mark.parametrize("name", real_models.EACH)
 def test_real_models_through_all_three_tools(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

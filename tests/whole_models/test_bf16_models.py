@@ -59,7 +59,7 @@ def least_snr(name: str) -> float:
 
 
 @pytest.mark.parametrize("style", FORMATS)
-@pytest.mark.parametrize("name", real_models.NAMES)
+@pytest.mark.parametrize("name", real_models.EACH)
 def test_result_is_valid_and_runs(name: str, style: str, converted: Path) -> None:
     source = real_models.MODELS / name / "model.onnx"
     before = source.read_bytes()
@@ -92,7 +92,7 @@ def outputs_of_casts(target: Path, name: str) -> real_models.Outputs:
 
 
 @pytest.mark.parametrize("style", ["customqdq", "bf16"])
-@pytest.mark.parametrize("name", real_models.NAMES)
+@pytest.mark.parametrize("name", real_models.EACH)
 def test_formats_compute_the_same_bits(name: str, style: str, converted: Path) -> None:
     expected = outputs_of_casts(convert(name, "with_cast", converted), name)
     found = real_models.first_outputs(runnable(convert(name, style, converted), style), name)
@@ -100,7 +100,7 @@ def test_formats_compute_the_same_bits(name: str, style: str, converted: Path) -
         np.testing.assert_array_equal(found[key].view(np.uint8), array.view(np.uint8), err_msg=key)
 
 
-@pytest.mark.parametrize("name", real_models.NAMES)
+@pytest.mark.parametrize("name", real_models.EACH)
 def test_distance_to_the_float_model(name: str, converted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = convert(name, "with_cast", converted)
     baseline = real_models.all_outputs(real_models.MODELS / name / "model.onnx", name)
@@ -128,7 +128,7 @@ def test_second_conversion_has_nothing_to_do(
     assert not again.exists()
 
 
-@pytest.mark.parametrize("name", real_models.NAMES)
+@pytest.mark.parametrize("name", real_models.EACH)
 def test_conversion_is_deterministic(name: str, converted: Path, tmp_path: Path) -> None:
     assert (
         convert(name, "with_cast", tmp_path).read_bytes()

@@ -56,7 +56,9 @@ def peak(tool: tuple[str, ...], path: Path, folder: Path, before: str = "") -> i
 
 TOOLS = (
     ("convert_fp32_to_bf16", "--format", "with_cast"),
-    ("convert_fp32_to_bf16", "--format", "customqdq", "--save_as_external_data"),
+    pytest.param(
+        ("convert_fp32_to_bf16", "--format", "customqdq", "--save_as_external_data"), marks=pytest.mark.heavy
+    ),
     ("quantize", "--config", "BFP16", "--save_as_external_data"),
 )
 
@@ -70,6 +72,7 @@ def test_weights_are_in_memory_one_at_a_time(
     assert peak(tool, models[LARGE], tmp_path) <= bound
 
 
+@pytest.mark.heavy
 def test_ranges_that_are_known_need_no_run(models: dict[Size, Path], tmp_path: Path) -> None:
     """Oracle: the bound of this file, for a second run with the ranges that the first has stored."""
     data = tmp_path / "data"
@@ -94,6 +97,7 @@ def test_ranges_that_are_known_need_no_run(models: dict[Size, Path], tmp_path: P
     assert peaks[LARGE] <= peaks[SMALL] + 4 * LARGEST + SLACK
 
 
+@pytest.mark.heavy
 def test_a_model_in_one_file_is_read_in_place(models: dict[Size, Path], tmp_path: Path) -> None:
     """Oracle: the bound of this file."""
     tool = ("convert_fp32_to_bf16", "--format", "with_cast")
@@ -116,6 +120,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.heavy
 def test_results_of_a_large_model(models: dict[Size, Path], samples: Path, tmp_path: Path) -> None:
     """Oracle: the bound of this file, of a model that is large by a limit of 0 in place of 2 GiB."""
     peaks = {
@@ -125,6 +130,7 @@ def test_results_of_a_large_model(models: dict[Size, Path], samples: Path, tmp_p
     assert peaks[LARGE] <= peaks[SMALL] + LARGEST + SLACK
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("config", ["A8W8", "BF16"])
 def test_report_on_a_large_model(
     models: dict[Size, Path], samples: Path, tmp_path: Path, config: str
@@ -163,6 +169,7 @@ def write_pair(path: Path, width: int, hidden: int) -> None:
     )
 
 
+@pytest.mark.heavy
 def test_large_samples_are_calibrated_and_compared_in_bounded_memory(tmp_path: Path) -> None:
     """Beyond a plain run at most a fifth of the activations and 200 MB, choice of settings included.
 

@@ -45,7 +45,8 @@ ENOUGH = 16
 ``accuracy --presets MX6 --stages tuned``"""
 
 SEARCHED_ON = 8
-"""Samples that a search for tensors runs; all of them decide. ``accuracy --presets A8W8``"""
+"""Samples that a search for tensors runs, and in which masks are looked for; all of them decide.
+``accuracy --presets A8W8``"""
 
 FEW_SAMPLES = 4
 """Samples that show how large channels are, without which no layer is asked for its outliers, and that show

@@ -11,6 +11,7 @@ from ops.array_types import Feed
 from transforms.calibrate.calibrate import Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError, calibrate_plan
 from transforms.calibrate.calibration import Calibration, options_of
+from transforms.judge.constants import SEARCHED_ON
 from transforms.model.copy_graph import copy_graph
 from transforms.moves.full_range import try_full_range
 from transforms.moves.output_scales import LayerProgress, fit_output_scales
@@ -39,9 +40,6 @@ from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.scheme_values import OFF
 
 __all__ = ["Quantized", "finish_nodes", "make_plan", "prepare_for", "quantize_graph", "write_plan"]
-
-_SAMPLES = 8
-"""Samples in which masks are looked for: in one of them something may be masked that is not in the first."""
 
 
 @products_on_one_thread()
@@ -111,7 +109,7 @@ def _without_masks(
     """Return a scheme that keeps in float what a mask that is fed would set the range of."""
     if not any(fmt.is_integer for fmt in scheme.named_formats):
         return scheme
-    masks = fed_masks(graph, islice(feeds, _SAMPLES))
+    masks = fed_masks(graph, islice(feeds, SEARCHED_ON))
     names = masked_by(plan_of(graph, scheme, targets, Quantized()), masks) if masks else []
     if not names:
         return scheme

@@ -154,7 +154,9 @@ def batch_feeds(feeds: Sequence[Feed], inputs: Sequence[ModelInput], size: int) 
 
 def read_all(reader: Reader) -> Iterator[Mapping[str, ArrayLike]]:
     """Yield the feeds of a reader."""
-    while feed := reader.get_next():  # some readers end with an empty feed
+    while (feed := reader.get_next()) is not None:
+        if isinstance(feed, Mapping) and not feed:  # as some readers end
+            return
         yield feed
 
 
