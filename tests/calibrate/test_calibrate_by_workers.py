@@ -69,12 +69,13 @@ def test_one_worker_is_this_process(options: CalibrationOptions) -> None:
     assert calls == [(i + 1, COUNT) for i in range(COUNT)]
 
 
-@pytest.mark.parametrize("jobs", [2, 3])
+@pytest.mark.parametrize("jobs", [2, pytest.param(3, marks=pytest.mark.heavy)])
 def test_the_result_does_not_depend_on_how_many_workers_there_are(jobs: int) -> None:
     with workers_of(jobs, None) as workers:
         assert written(found(workers)) == written(found(None))
 
 
+@pytest.mark.heavy
 def test_workers_of_a_cluster() -> None:
     pytest.importorskip("distributed")
     with workers_of(2, "local") as workers:

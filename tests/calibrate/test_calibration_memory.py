@@ -59,7 +59,15 @@ def peak(method: str) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
-@pytest.mark.parametrize("method", ["MinMax", "Percentile", "MSE", "moments"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "Percentile",
+        pytest.param("MinMax", marks=pytest.mark.heavy),
+        pytest.param("MSE", marks=pytest.mark.heavy),
+        pytest.param("moments", marks=pytest.mark.heavy),
+    ],
+)
 def test_statistics_take_little_memory_beside_the_run(method: str) -> None:
     """At most a fifth of the sample's activations and 200 MB."""
     activations = LAYERS * NUMBERS * 4
@@ -126,7 +134,14 @@ print(next(line.split()[1] for line in status.splitlines() if line.startswith("V
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
-@pytest.mark.parametrize("sizes", ["fixed", "free", "from numbers"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        "free",
+        pytest.param("fixed", marks=pytest.mark.heavy),
+        pytest.param("from numbers", marks=pytest.mark.heavy),
+    ],
+)
 def test_small_images_whose_convolutions_make_large_tensors(sizes: str) -> None:
     """At most a fifth of the sample's activations and 200 MB; the image has less than 1 MB."""
     layers, channels, side = 8, 256, 280

@@ -100,7 +100,7 @@ def _alone() -> bytes:
     return _tuned(None)
 
 
-@pytest.mark.parametrize("dask", [None, "local"])
+@pytest.mark.parametrize("dask", [None, pytest.param("local", marks=pytest.mark.heavy)])
 def test_the_model_does_not_depend_on_how_many_workers_there_are(dask: str | None) -> None:
     if dask:
         pytest.importorskip("distributed")
@@ -113,6 +113,7 @@ def test_a_worker_that_dies_costs_its_task_alone() -> None:
     assert len({one.folder for one in given[: COUNT + 1]}) == 1 and given[COUNT + 1].folder != given[0].folder
 
 
+@pytest.mark.heavy
 def test_a_worker_of_a_cluster_that_is_killed(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     from tests.tools.test_dask_executor import Cluster

@@ -167,6 +167,7 @@ def test_a_file_that_changed_is_not_read_again(model: onnx.ModelProto, tmp_path:
     assert session.open_session(graph).run(feed)["last_hidden_state"].tobytes() == expected.tobytes()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("tool", TOOLS, ids=" ".join)
 def test_outputs_are_those_of_the_path_in_memory(
     model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: tuple[str, ...]

@@ -57,8 +57,11 @@ def _rewrite(graph: gs.Graph, kind: str) -> None:
     quantize_graph(graph, preset(kind), data)
 
 
-@pytest.mark.parametrize("form", ("shared", "residual"))
-@pytest.mark.parametrize("kind", ("with_cast", "customqdq", "MX6", "U8S8"))
+@pytest.mark.parametrize("form", ("residual", pytest.param("shared", marks=pytest.mark.heavy)))
+@pytest.mark.parametrize(
+    "kind",
+    ("with_cast", "U8S8", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("customqdq", "MX6"))),
+)
 def test_four_times_the_nodes_take_four_times_the_calls(form: str, kind: str) -> None:
     _convert(form, 12, kind)  # fills what is remembered of operators
     few, many = (_calls(partial(_convert, form, nodes, kind)) for nodes in (FEW, MANY))

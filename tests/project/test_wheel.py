@@ -39,7 +39,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("wheel")
     options = ["--no-deps", "--wheel-dir", str(target), *_without_isolation()]
     done = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", *options, str(source)], capture_output=True, text=True
+        [sys.executable, "-m", "pip", "wheel", *options, str(source)],
+        env=os.environ | {"NARROW_BUILD": "debug"},  # compiles in a third of the time
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (built,) = target.iterdir()

@@ -152,7 +152,7 @@ def test_results_are_there_at_the_end_of_the_block() -> None:
     assert late.done() and late.exception() is None and multiprocessing.active_children() == []
 
 
-@pytest.mark.parametrize("dask", [None, "local"])
+@pytest.mark.parametrize("dask", [None, pytest.param("local", marks=pytest.mark.heavy)])
 def test_workers_leave_interrupts_to_the_process_that_waits_for_them(dask: str | None) -> None:
     if dask:
         pytest.importorskip("distributed")
@@ -163,13 +163,14 @@ def test_workers_leave_interrupts_to_the_process_that_waits_for_them(dask: str |
     assert all(found.values())  # every worker, whenever it was started
 
 
-@pytest.mark.parametrize("jobs", [1, 3])
+@pytest.mark.parametrize("jobs", [1, pytest.param(3, marks=pytest.mark.heavy)])
 def test_a_local_cluster_has_as_many_workers_as_there_are_jobs(jobs: int) -> None:
     pytest.importorskip("distributed")
     with ExitStack() as opened:
         assert len(dask_executor._local_cluster(jobs, opened).workers) == jobs
 
 
+@pytest.mark.heavy
 def test_a_dask_worker_in_the_place_of_one_that_died_leaves_them_to_it_too(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     with executors.workers(1, "local") as workers:

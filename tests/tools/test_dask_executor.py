@@ -63,6 +63,7 @@ def test_a_scheduler_without_workers(
         pass
 
 
+@pytest.mark.heavy
 def test_a_scheduler_that_is_lost_at_work(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_scheduler_that_is_lost_at_work(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.heavy
 def test_the_last_worker_is_lost_at_work(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +100,7 @@ def test_the_last_worker_is_lost_at_work(
         next(results)
 
 
+@pytest.mark.heavy
 def test_a_local_worker_that_is_lost_before_it_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

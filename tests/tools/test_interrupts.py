@@ -152,7 +152,7 @@ WORKERS = [(), ("--dask", "local")]
 
 @pytest.mark.parametrize(
     ("options", "everywhere"),
-    [(WORKERS[0], True), (WORKERS[0], False), (WORKERS[1], True)],
+    [(WORKERS[0], True), (WORKERS[0], False), pytest.param(WORKERS[1], True, marks=pytest.mark.heavy)],
     ids=["processes", "processes, from kill", "dask"],
 )
 def test_in_the_tasks_of_workers(folder: Path, options: tuple[str, ...], everywhere: bool) -> None:
@@ -164,7 +164,9 @@ def test_in_the_tasks_of_workers(folder: Path, options: tuple[str, ...], everywh
     assert process.left() == [] and not (folder / "out.onnx").exists()
 
 
-@pytest.mark.parametrize("options", WORKERS, ids=["processes", "dask"])
+@pytest.mark.parametrize(
+    "options", [WORKERS[0], pytest.param(WORKERS[1], marks=pytest.mark.heavy)], ids=["processes", "dask"]
+)
 def test_workers_end_with_a_tool_that_is_killed(folder: Path, options: tuple[str, ...]) -> None:
     if options:
         pytest.importorskip("distributed")

@@ -47,7 +47,15 @@ def quantizing(folder: Path, output: str = "öut.onnx") -> list[object]:
     return [*given, "--data", folder / "data", "--fast"]
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed",
+    [
+        "<&- >&- 2>&-",
+        pytest.param("<&-", marks=pytest.mark.heavy),
+        pytest.param(">&-", marks=pytest.mark.heavy),
+        pytest.param("2>&-", marks=pytest.mark.heavy),
+    ],
+)
 def test_closed_streams(folder: Path, closed: str) -> None:
     assert run(folder, f"$TOOL {closed}", "quantize", *quantizing(folder)) == (0, "")
     onnx.checker.check_model(folder / "öut.onnx", full_check=True)
@@ -55,14 +63,14 @@ def test_closed_streams(folder: Path, closed: str) -> None:
     assert code == 1 and errors.count("\n") == (0 if "2>&-" in closed else 1)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "utf-8:strict"])
+@pytest.mark.parametrize("encoding", ["ascii", pytest.param("utf-8:strict", marks=pytest.mark.heavy)])
 def test_names_that_the_output_cannot_show(folder: Path, encoding: str) -> None:
     name = os.fsdecode(b"\xff.onnx")
     done = run(folder, "$TOOL", "quantize", *quantizing(folder, name), PYTHONIOENCODING=encoding)
     assert done == (0, "") and (folder / name).exists()
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.heavy)])
 def test_nobody_reads_the_output(folder: Path, unbuffered: str) -> None:
     shell = "(sleep 1; $TOOL) | true; exit ${PIPESTATUS[0]}"
     said = "tools.formats: error: the reader of the output is gone: Broken pipe\n"

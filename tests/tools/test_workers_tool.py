@@ -34,7 +34,12 @@ def _given(folder: Path, output: Path, *more: object) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "options", [["--jobs", 1], ["--jobs", 3, "--memory-limit", "0.001M"], ["--dask", "local", "--jobs", 2]]
+    "options",
+    [
+        ["--jobs", 1],
+        ["--jobs", 3, "--memory-limit", "0.001M"],
+        pytest.param(["--dask", "local", "--jobs", 2], marks=pytest.mark.heavy),
+    ],
 )
 def test_the_file_is_the_same_for_any_number_of_workers(
     folder: Path, tmp_path: Path, options: list[object]
@@ -57,7 +62,7 @@ def test_a_scheduler_that_is_not_there(
     assert not out.exists()
 
 
-@pytest.mark.parametrize("config", ["A8W8_ADAQUANT", "MX6_ADAQUANT"])
+@pytest.mark.parametrize("config", ["A8W8_ADAQUANT", pytest.param("MX6_ADAQUANT", marks=pytest.mark.heavy)])
 def test_workers_measure_and_tune_what_is_quantized(folder: Path, tmp_path: Path, config: str) -> None:
     made = []
     for options in ([], ["--jobs", "2"]):

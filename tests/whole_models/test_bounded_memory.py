@@ -59,7 +59,7 @@ TOOLS = (
     pytest.param(
         ("convert_fp32_to_bf16", "--format", "customqdq", "--save_as_external_data"), marks=pytest.mark.heavy
     ),
-    ("quantize", "--config", "BFP16", "--save_as_external_data"),
+    pytest.param(("quantize", "--config", "BFP16", "--save_as_external_data"), marks=pytest.mark.heavy),
 )
 
 
