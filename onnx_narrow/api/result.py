@@ -14,6 +14,7 @@ from tools.cli.said import Said
 from transforms import model_io
 from transforms.moves.record import Tried
 from transforms.pipelines.first_run import FirstRun, sqnr
+from transforms.run.beside_float import BesideFloat
 from transforms.scheme import Scheme
 
 
@@ -38,6 +39,8 @@ class Result:
         whether it was kept.
     sqnr : float or None
         Signal to quantization noise in dB of the outputs in the first run, None if it was not compared.
+    time : BesideFloat or None
+        Seconds of an inference here beside the float model, None if it was not timed.
     notes, warnings : list of str
         What the command prints on stdout and stderr.
     """
@@ -49,6 +52,7 @@ class Result:
     kept: Mapping[str, int] = field(default_factory=dict)
     decided: list[Tried] = field(default_factory=list)
     sqnr: float | None = None
+    time: BesideFloat | None = None
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -85,6 +89,7 @@ def result_of(files: Sequence[Path], first: FirstRun, said: Said, output: object
         onnx.load(files[0]),
         None if output is None else Path(str(output)),
         sqnr=None if error is None else sqnr(error),
+        time=first.time,
         notes=said.lines if output is not None else [_without_file(line) for line in said.lines],
         warnings=said.warnings,
         **more,

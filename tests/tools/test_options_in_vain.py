@@ -50,19 +50,19 @@ ALWAYS = {
     "weight_target target_op_types include_nodes exclude_nodes evaluate dual_quant_nodes data opset "
     "input_shapes",
     "convert_fp16_to_bf16": "help verbose input output format keep_io_types exclude_node exclude_op strict "
-    "optimize save_as_external_data functions force target opset input_shapes",
+    "optimize save_as_external_data functions force target opset input_shapes time",
     "convert_fp32_to_bf16": "help verbose input output format keep_io_types exclude_node exclude_op strict "
-    "optimize save_as_external_data functions force target opset input_shapes",
+    "optimize save_as_external_data functions force target opset input_shapes time",
     "check": "help verbose input target",
     "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels allow_missing",
     "finetune": "help verbose float_model quantized output data limit algorithm fixed_seed batch_size "
     "target_op_type selective_update following_relu output_index optim_device memory_limit force "
-    "jobs dask save_as_external_data functions threads storage",
+    "jobs dask save_as_external_data functions threads storage time",
     "formats": "help verbose input plot",
     "infer": "help verbose input output force data time provider threads",
     "inspect": "help verbose input against json layers tensors",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
-    "keep_weight_nodes optimize target opset input_shapes ranges export_ranges",
+    "keep_weight_nodes optimize target opset input_shapes ranges export_ranges time",
     "report": "help verbose float_model quantized output force data provider threads csv json min_sqnr",
 }
 """Options that have an effect in any combination, or without which there is nothing to do."""
@@ -105,7 +105,7 @@ def _cases() -> list[tuple[str, str, str]]:
         "--bytes-target 9",
         "--labels l.npy",
     )
-    moving += ("--save_as_external_data", "--no-functions", "--storage packed")
+    moving += ("--save_as_external_data", "--no-functions", "--storage packed", "--no-time")
     cases += [
         (tool, f"--analyze-only --data d {one}", f"{one.split()[0]} goes with --output, not with --analyze")
         for one in moving
@@ -181,7 +181,7 @@ def _cases() -> list[tuple[str, str, str]]:
         ("quantize", f"{run} --data d --dask tcp://a:1 --jobs 2", "--jobs goes with --dask local: "),
     ]
     alone = ("--storage packed", "--data d", "--calibration-cache f", "--random-data 3", "--force")
-    alone += ("--save_as_external_data", "--no-functions", "--allow-code")
+    alone += ("--save_as_external_data", "--no-functions", "--allow-code", "--no-time")
     cases += [
         ("quantize", f"--print-config {one}", f"{one.split()[0]} goes with --input and --output")
         for one in (*alone, *OF_DATA)

@@ -153,6 +153,7 @@ def _run(tool: str, *more: str) -> int:
 
 def _without_times(text: str) -> str:
     """Return text without what differs from run to run: times, their quartiles and ratios, memory, sizes."""
+    text = re.sub(r"^Slower: .*\n", "", text, flags=re.MULTILINE)
     return re.sub(r"\(?\d+\.\d+( to \d+\.\d+\))?( (s|ms|times|MB))?\b|\(\d+ kB\)", "T", text)
 
 

@@ -513,7 +513,7 @@ def test_workers_measure_the_same_ranges(bench: EvaluationSet) -> None:
     """The model is the same to the last bit for any number of workers."""
     made = []
     for options in (["--jobs", "1"], ["--jobs", "3"]):
-        out, _ = bench.with_data("U8S8", "--calibrate-method", "Percentile", "--force", *options)
+        out, _ = bench.with_data("U8S8", "--calibrate-method", "Percentile", "--no-time", "--force", *options)
         made.append((bench.target.read_bytes(), out))
     assert len(set(made)) == 1
 

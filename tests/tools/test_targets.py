@@ -13,6 +13,9 @@ from onnx import TensorProto, numpy_helper
 from tests.helpers import build, conversion, plans, tunable
 from tools import auto_mixed_precision, check, convert_fp32_to_bf16, quantize
 from tools.cli.job_options import TARGETS as NAMES
+from tools.jobs import quantized, written
+from transforms.run.beside_float import BesideFloat, KernelTime
+from transforms.run.turns import Timing
 from transforms.scheme.targets import TARGETS
 
 CONV = tunable.conv_net()
@@ -280,19 +283,33 @@ def test_mixed_precision_for_a_target(bench: Bench, capsys: pytest.CaptureFixtur
 
 def test_int8_activations_name_the_faster_target(bench: Bench) -> None:
     hint = "--target ort-cpu makes a faster model"
-    assert hint in bench.quantize("--config", "A8W8")
-    assert hint not in bench.quantize("--config", "U8S8")
-    assert "Time here: " in bench.quantize("--target", "ort-cpu")
+    assert hint in bench.quantize("--config", "A8W8", "--no-time")
+    assert hint not in bench.quantize("--config", "U8S8", "--no-time")
 
 
-def test_a_slower_model_and_a_saturating_processor_are_said(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("target", "helps"), [("", "--target ort-cpu makes"), ("ort-cpu", "--strategy latency finds")]
+)
+def test_a_slower_model_is_said_with_the_cause_and_what_helps(
+    target: str, helps: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tools.jobs import quantized
+    times = Timing(2e-3, 1.9e-3, 2.1e-3, 9), Timing(1e-3, 1e-3, 1e-3, 9), Timing(2.0, 1.9, 2.1, 9)
+    lost = KernelTime("DequantizeLinear", 12, 8e-4, 0.0), KernelTime("QLinearConv", 1, 9e-4, 5e-4)
+    monkeypatch.setattr(written, "time_beside_float", lambda *_: BesideFloat(*times, lost))
+    options = ["--target", target] if target else ["--config", "A8W8"]
+    out = bench.quantize(*options)
+    assert "Time here: 2.00 ms, float 1.00 ms: 2.00 times (1.90 to 2.10)\n" in out
+    words = "DequantizeLinear 0.80 ms in 12 nodes, QLinearConv 0.90 ms (float 0.50 ms) in 1 node; "
+    assert f"Slower: {words}" in out and helps in out
+    assert "Time here" not in bench.quantize(*options, "--no-time")
 
-    slower = "2.00 ms, float 1.00 ms: 2.00 times: slower than the float model on this machine"
-    for known, seconds, wanted in ((True, (0.002, 0.001), slower), (False, (0.001, 0.002), "0.50 times\n")):
+
+def test_models_for_other_runtimes_are_not_timed(bench: Bench) -> None:
+    assert "Time here" not in bench.quantize("--target", "qnn")
+
+
+def test_a_saturating_processor_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for known in (True, False):
         monkeypatch.setattr(quantized, "has_vnni", lambda known=known: known)
-        monkeypatch.setattr(quantized, "quick_time", lambda *_, seconds=seconds: seconds)
         out = bench.quantize("--target", "ort-cpu")
-        assert wanted in out and ("This processor has no VNNI" in out) is not known
+        assert ("This processor has no VNNI" in out) is not known

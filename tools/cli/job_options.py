@@ -155,6 +155,12 @@ def functions(*needs: Need) -> Any:
     return option("--no-functions", words, group=OTHER, needs=needs, action="store_false")
 
 
+def timed(*needs: Need) -> Any:
+    """Return the field ``time``, true unless the option is given."""
+    words = "do not time the model beside the float model"
+    return option("--no-time", words, group=RUNNING, needs=needs, action="store_false")
+
+
 def storage(*needs: Need) -> Any:
     """Return the field ``storage`` of a tool that writes block formats."""
     words = (
@@ -192,6 +198,8 @@ class ModelOutput(Options):
 @dataclass(frozen=True, kw_only=True)
 class ModelJob(DataOptions, ModelOutput):
     """A job that reads samples, if any, and writes a model."""
+
+    time: bool = timed()
 
 
 TENSORS_OF_A_SAMPLE = (

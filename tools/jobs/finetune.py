@@ -20,6 +20,7 @@ from tools.jobs.finetune_options import FinetuneJob
 from tools.jobs.storage import store
 from tools.jobs.written import ENDING, run_once
 from tools.summaries import running, tuning
+from tools.summaries.timing import beside_lines
 from transforms import model_io
 from transforms.finetune.finetune_model import TunedModel, finetune_model
 from transforms.finetune.finetune_weights import LayerReport
@@ -81,6 +82,7 @@ def finetune_file(job: FinetuneJob) -> Tuned:
         *stored,
         *tuning.lines(done, len(feeds), quantized.source_files, files),
         *running.kept_lines(first),
+        *beside_lines(first.time),
     ):
         say(line)
     for line in tuning.reasons(done) if job.verbose else ():

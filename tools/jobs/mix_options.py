@@ -15,6 +15,7 @@ from tools.cli.job_options import (
     samples_folder,
     save_as_external_data,
     storage,
+    timed,
 )
 from tools.cli.needs import DATA, Need
 from tools.cli.option_values import LARGEST, number, whole
@@ -59,6 +60,7 @@ class MixJob(SchemeJob):
     force: bool = force("an existing output", _FILE)
     save_as_external_data: bool = save_as_external_data(_MODEL)
     functions: bool = functions(_MODEL)
+    time: bool = timed(_MODEL)
     storage: str = storage(_MODEL)
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,21 +17,19 @@ from tools.jobs.finetune import tune, tuning_options
 from tools.jobs.storage import store
 from tools.jobs.written import CPU_TARGET, ENDING, run_once
 from tools.summaries import quantize, running, tuning
-from tools.summaries.target import SATURATES, refuse_broken, target_lines, time_line
+from tools.summaries.target import SATURATES, refuse_broken, target_lines
+from tools.summaries.timing import beside_lines, what_helps
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
-from transforms.compare.measure_run import quick_time
 from transforms.graph.typed import info_of
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
 from transforms.model import provenance
 from transforms.pipelines.first_run import FirstRun
 from transforms.pipelines.quantize_steps import Quantized
-from transforms.run.feeds import open_feeds, random_feeds
-from transforms.run.run_model import open_model
+from transforms.run.feeds import open_feeds
 from transforms.run.workers import Workers
 from transforms.runtime.devices import has_vnni
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
-from transforms.runtime.trial import open_as_user
 from transforms.scheme import Scheme
 from transforms.scheme.few_bits import fits_scales
 from transforms.scheme.targets import target
@@ -164,28 +162,17 @@ def finish(
             refuse_broken(graph, row)
         first = run_once(graph, job.input, job, row)
         about = [*target_lines(graph, row)] if row else []
-        if row and row.name == CPU_TARGET:
-            about += _lines_of_here(graph, first, job)
+        if row and row.name == CPU_TARGET and has_vnni() is False:
+            about.append(SATURATES)
     with phases("writing"), beside:
         files = job.save(graph, output, entries, first.exported)
     *lines, end = (*stored, *running.kept_lines(first), *quantize.lines(made.done, graph, files, first))
-    hint = [FASTER] if row is None and used.activation in SLOW_HERE else []
-    for line in (*lines, *hint, end, *about):
+    hint = [FASTER] if row is None and used.activation in SLOW_HERE and first.time is None else []
+    for line in (*lines, *hint, *beside_lines(first.time, what_helps(used)), end, *about):
         say(line)
     for line in running.warnings(first, job.config, judged=judged or scheme.finetune is not None):
         warn(line)
     return Finished(made, graph, used, files, first)
-
-
-def _lines_of_here(graph: gs.Graph, first: FirstRun, job: SchemeJob) -> Iterator[str]:
-    """Yield how fast the model runs here beside the float model, and whether its sums may saturate."""
-    inputs = model_inputs(graph)
-    feeds = open_feeds(job.data, inputs, images=job.images, limit=1) if job.data else random_feeds(inputs, 1)
-    feed = next(feed for _, feed in feeds)
-    models = open_as_user(*first.exported, job.run), open_model(Path(job.input), job.run)
-    yield time_line(*quick_time(*models, feed))
-    if has_vnni() is False:
-        yield SATURATES
 
 
 def tune_quantized(

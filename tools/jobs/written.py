@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import onnx_graphsurgeon as gs
@@ -10,8 +11,11 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from tools.cli.job_options import ModelJob
 from transforms.pipelines.first_run import FirstRun, FirstRunOptions, first_run
+from transforms.run.beside_float import time_beside_float
 from transforms.run.feeds import open_feeds
+from transforms.run.run_model import open_model
 from transforms.runtime.inputs import ModelInput
+from transforms.runtime.trial import open_as_user
 from transforms.scheme.targets import Target
 
 ENDING = ("running", "writing")
@@ -25,11 +29,16 @@ def run_once(graph: gs.Graph, source: str, job: ModelJob, target: Target | None 
     """Export the model of a job and run it once beside the float model in the file ``source``.
 
     Raises ModelError for a model that ONNX Runtime does not run, or computes wrongly, unless it is made for
-    another runtime.
+    another runtime. What is for this one is timed beside the float model, unless the job says otherwise.
     """
     samples = None if job.data is None else lambda inputs: _samples(job, inputs)
-    mends = target is None or target.name == CPU_TARGET
-    return first_run(graph, FirstRunOptions(Path(source), samples, job.functions, mends, job.threads))
+    is_for_here = target is None or target.name == CPU_TARGET
+    found = first_run(graph, FirstRunOptions(Path(source), samples, job.functions, is_for_here, job.threads))
+    if job.time and is_for_here and found.trial and found.feeds:
+        openers = partial(open_as_user, *found.exported), partial(open_model, Path(source))
+        found.time = time_beside_float(openers, found.feeds, job.run)
+    found.feeds = None  # they are in the way of what is written next
+    return found
 
 
 def _samples(job: ModelJob, inputs: Sequence[ModelInput]) -> Iterable[tuple[str, Feed]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.summaries import running
+from tools.summaries.timing import EMULATED, beside_lines
 from tools.summaries.words import written
 from transforms.graph.some_names import counted, some_names
 from transforms.pipelines.inspect_bf16 import EXCLUDED
@@ -48,6 +49,7 @@ def lines(
     yield f"Converted: {done.tally.converted} nodes; {done.tensors} {_TENSORS[done.format]}"
     yield from _kept(done, excluded)
     yield written(graph.source_files, files)
+    yield from beside_lines(first.time, EMULATED.format("bfloat16"))
     no_kernels = _NO_KERNELS if done.format == "bf16" else ""
     yield running.runs_line(first, graph, standard="none, standard ONNX", no_kernels=no_kernels)
 

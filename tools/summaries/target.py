@@ -16,9 +16,6 @@ SATURATES = (
 )
 """What ONNX Runtime's kernels for older x86 processors do to models of uint8 activations and int8 weights."""
 
-SLOWER = 1.03
-"""Times of float from which on a model is called slower: less is within the noise of a short measurement."""
-
 
 def refuse_broken(graph: gs.Graph, row: Target) -> None:
     """Raise ValueError for the first rule of a target that a model breaks, with the number of others."""
@@ -43,10 +40,3 @@ def target_lines(graph: gs.Graph, row: Target) -> Iterator[str]:
         yield f"  {line}"
     yield f"  Speed: {row.speed}"
     yield f"  Verified: {row.verified}"
-
-
-def time_line(made: float, before: float) -> str:
-    """Return the line on the seconds of an inference, of a model and of the float one."""
-    ratio = made / before
-    slower = ": slower than the float model on this machine" if ratio > SLOWER else ""
-    return f"Time here: {1e3 * made:.2f} ms, float {1e3 * before:.2f} ms: {ratio:.2f} times{slower}"

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from transforms.compare.measure_run import Measurement
+    from transforms.run.beside_float import BesideFloat, KernelTime
     from transforms.run.turns import Timing
+    from transforms.scheme import Scheme
+
+EMULATED = "this CPU emulates {}, hardware that has it does not"
 
 
 def duration(timing: Timing) -> str:
@@ -25,3 +29,31 @@ def cost_lines(baseline: Measurement, model: Measurement) -> Iterator[str]:
     if model.peak_bytes and baseline.peak_bytes:
         sizes = f"{model.peak_bytes / 1e6:.1f} MB, float {baseline.peak_bytes / 1e6:.1f} MB"
         yield f"Peak memory to open and run: {sizes}: {model.peak_bytes / baseline.peak_bytes:.2f} times"
+
+
+def beside_lines(found: BesideFloat | None, advice: str = "") -> Iterator[str]:
+    """Yield how fast a model is beside its float model; if it is slower, by what, and an ``advice``."""
+    if found is None:
+        return
+    made, before, ratio = found.made.median, found.before.median, found.ratio
+    times = f"{ratio.median:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
+    yield f"Time here: {1e3 * made:.2f} ms, float {1e3 * before:.2f} ms: {times}"
+    if found.is_slower:
+        most = ", ".join(map(_kernel, found.lost))
+        yield "; ".join(filter(None, (f"Slower: {most}" if most else "Slower", advice)))
+
+
+def _kernel(one: KernelTime) -> str:
+    nodes = "1 node" if one.nodes == 1 else f"{one.nodes} nodes"
+    before = f" (float {1e3 * one.before:.2f} ms)" if one.before else ""
+    return f"{one.op} {1e3 * one.seconds:.2f} ms{before} in {nodes}"
+
+
+def what_helps(scheme: Scheme) -> str:
+    """Return what makes a model of a scheme faster on this machine, empty if nothing is known to."""
+    if scheme.target:
+        return "tools.auto_mixed_precision --strategy latency finds the fastest formats"
+    fmt = scheme.format(scheme.activation)
+    if fmt is None:
+        return "--set block_size=0, a scale per channel, is faster" if scheme.block_size else ""
+    return "--target ort-cpu makes a faster model" if fmt.is_integer else EMULATED.format(scheme.activation)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,15 +13,12 @@ from transforms.run.samples import ImageOptions, Samples
 from transforms.run.turns import Timing, take_turns
 from transforms.run.workers import open_processes
 from transforms.runtime.inputs import ModelInput
-from transforms.runtime.session import OpenModel, RunOptions
+from transforms.runtime.session import RunOptions
 
 _STATUS = Path("/proc/self/status")
 
 _RUNS, _SECONDS = 50, 10.0
 """Inferences of each model from which on no sample is run again, and seconds after which none is."""
-
-
-_QUICK_RUNS, _QUICK_SECONDS = 200, 3.0
 
 
 @dataclass(frozen=True)
@@ -63,12 +59,6 @@ def measure_both(first: Path, second: Path, data: Data) -> tuple[Measurement, Me
         timings = executor.submit(_take_turns, first, second, data).result()
     one, two = (Measurement(load, run, peak) for (load, peak), run in zip(costs, timings, strict=True))
     return one, two
-
-
-def quick_time(first: OpenModel, second: OpenModel, feed: Feed) -> tuple[float, float]:
-    """Return the median seconds of two models on one feed, in this process, within a few seconds."""
-    one, two = take_turns((first, second), lambda: [(feed, feed)], _QUICK_RUNS, _QUICK_SECONDS)
-    return statistics.median(one), statistics.median(two)
 
 
 def _open_and_run(model: Path, data: Data) -> tuple[float, int | None]:

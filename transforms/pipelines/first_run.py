@@ -22,6 +22,7 @@ from transforms.graph.typed import source_files
 from transforms.leave_float import leave_float
 from transforms.model.read_model import ModelError
 from transforms.model_io import Exported
+from transforms.run.beside_float import BesideFloat
 from transforms.run.mend_shapes import fits
 from transforms.run.tensor_sizes import TensorSizes
 from transforms.runtime.compare_runs import (
@@ -71,9 +72,9 @@ class FirstRun:
     """A model as it is exported, and what its first run showed.
 
     ``why_not``: why the CPU provider does not open it; ``not_run``: why it was only opened. ``sample``: what
-    it was run on, with the result ``trial``; ``rounded``: the same where ONNX Runtime rounds inputs of
-    products, which a session option prevents. ``kept``: a line on each node that was left in float;
-    ``wrong``: on one that was not.
+    it was run on, with the result ``trial``, and ``feeds``, its own and that of the float model; ``rounded``:
+    the same where ONNX Runtime rounds inputs of products, which a session option prevents. ``kept``: a line
+    on each node that was left in float; ``wrong``: on one that was not. ``time``: how fast it is, if timed.
     """
 
     exported: Exported
@@ -84,6 +85,8 @@ class FirstRun:
     rounded: Trial | None = None
     kept: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    feeds: tuple[Feed, Feed] | None = field(default=None, repr=False)
+    time: BesideFloat | None = None
 
     @property
     def has_sample(self) -> bool:
@@ -108,9 +111,12 @@ def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
     except ValueError as error:  # bfloat16, for example, or a sequence
         return replace(found, not_run=str(error))
     try:
-        found.sample, feed, wanted = _reference(options, run, inputs)
+        found.sample, given, wanted = _reference(options, run, inputs)
     except Exception as error:  # of the runtime, which shares no narrower class, and on the float model
         return replace(found, not_run=f"the float model does not run: {said_by_runtime(error)}")
+    types = {one.name: one.dtype for one in inputs}
+    feed = {name: array.astype(types[name], copy=False) for name, array in given.items()}
+    found.feeds = feed, given
     if (taken := _bytes_of(graph, feed)) > _MOST_AT_ONCE:
         return replace(
             found, not_run=f"its tensors take {taken:,} bytes at once, more than {_MOST_AT_ONCE:,}"
@@ -237,17 +243,14 @@ def _export(graph: gs.Graph, options: FirstRunOptions) -> Exported:
 def _reference(
     options: FirstRunOptions, run: RunOptions, inputs: Sequence[ModelInput]
 ) -> tuple[str, Feed, Outputs]:
-    """Return the name of a feed, the feed for these inputs, and what the float model makes of it.
+    """Return the name of a feed of the float model, the feed, and what the float model makes of it.
 
-    The float model is not optimized: it shows what its file says.
+    ``inputs``: those of the model beside it. The float model is not optimized: it shows what its file says.
     """
-    feed: Feed
     model = open_session(options.source, replace(run, optimize=False))
-    types, kinds = {one.name: one.dtype for one in inputs}, {one.name: one.dtype for one in model.inputs}
     if options.samples is None:
+        kinds = {one.name: one.dtype for one in model.inputs}
         sizes = [replace(one, dtype=kinds[one.name]) for one in inputs]
-        name, (feed, wanted) = RANDOM, feed_and_run(model, {}, sizes)
-    else:
-        sample, feed = next(iter(options.samples(model.inputs)))
-        name, wanted = f"sample '{sample}'", run_in_time(model, feed)
-    return name, {one: array.astype(types[one], copy=False) for one, array in feed.items()}, wanted
+        return RANDOM, *feed_and_run(model, {}, sizes)
+    sample, feed = next(iter(options.samples(model.inputs)))
+    return f"sample '{sample}'", feed, run_in_time(model, feed)

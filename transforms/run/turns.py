@@ -56,12 +56,13 @@ def take_turns(
     seconds: float,
     *,
     fewest: int = 1,
+    enough: Callable[[Sequence[Seconds]], bool] | None = None,
 ) -> list[list[float]]:
     """Return the seconds of inferences of models, warm, which take turns on each sample.
 
     ``passes`` returns what is one pass over the samples: of each, a feed for each model. Another pass follows
-    until every model ran ``runs`` times, or ``fewest`` times and ``seconds`` have gone. The first to run
-    changes with each sample.
+    until every model ran ``runs`` times, or ``fewest`` times and ``seconds`` have gone, or the times are
+    ``enough``. The first to run changes with each sample.
     """
     found: list[list[float]] = [[] for _ in models]
     end = time.perf_counter() + seconds
@@ -76,8 +77,10 @@ def take_turns(
                 start = time.perf_counter()
                 models[turn].run(feeds[turn])
                 found[turn].append(time.perf_counter() - start)
-        enough = len(found[0]) >= runs or time.perf_counter() >= end
-        if enough and len(found[0]) >= fewest:
+        is_done = (
+            len(found[0]) >= runs or time.perf_counter() >= end or (enough is not None and enough(found))
+        )
+        if is_done and len(found[0]) >= fewest:
             return found
 
 

@@ -57,7 +57,8 @@ class RunOptions:
     memory stays for the next tensor and the next run, and doubles whenever it does not do. ``guarded``:
     optimizers are left out that compute something else or end the process; users' own sessions have them.
     ``full_inputs``: no input of a product with stored integers is rounded to 8 bits
-    (:mod:`transforms.deploy.rounded_inputs`).
+    (:mod:`transforms.deploy.rounded_inputs`). ``profile``: where the runtime writes a profile of its runs, as
+    the beginning of a path; it is complete with ``end_profiling`` of the session.
     """
 
     provider: str = "CPU"
@@ -70,6 +71,7 @@ class RunOptions:
     arena: bool = True
     guarded: bool = True
     full_inputs: bool = False
+    profile: str = ""
 
 
 class OpenModel:
@@ -200,6 +202,8 @@ def session_settings(options: RunOptions, *, with_operators: bool = True) -> ort
     if options.full_inputs:
         settings.add_session_config_entry(rounded_inputs.OPTION, "1")
     settings.enable_cpu_mem_arena = options.arena
+    if options.profile:
+        settings.enable_profiling, settings.profile_file_prefix = True, options.profile
     if with_operators:
         register_custom_ops(settings)
     return settings
