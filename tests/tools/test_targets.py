@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from tests.helpers import build, conversion, plans, tunable
+from tests.helpers import build, conversion, corpus, plans, tunable
 from tools import auto_mixed_precision, check, convert_fp32_to_bf16, quantize
 from tools.cli.job_options import TARGETS as NAMES
 from tools.jobs import quantized, written
@@ -313,3 +314,21 @@ def test_a_saturating_processor_is_said(bench: Bench, monkeypatch: pytest.Monkey
         monkeypatch.setattr(quantized, "has_vnni", lambda known=known: known)
         out = bench.quantize("--target", "ort-cpu")
         assert ("This processor has no VNNI" in out) is not known
+
+
+def test_a_float_model_that_fails_in_a_default_session_is_not_timed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ONNX Runtime moves the Transpose behind the Pad with the axes as they are, beyond those of the pads."""
+    nodes = (
+        "a = Transpose <perm = [0, 3, 1, 2]> (x) b = Pad(a, p, , s) y = Transpose <perm = [0, 2, 3, 1]> (b)"
+    )
+    text = (
+        f"(float[2,6,8,3] x) => (float[A,B,C,D] y) <int64[2] p = {{1, 2}}, int64[1] s = {{3}}> {{ {nodes} }}"
+    )
+    onnx.save(corpus.parse(text, opset=19), tmp_path / "m.onnx")
+    with pytest.raises(Exception, match="out of data bounds"):
+        feed = {"x": np.ones((2, 6, 8, 3), np.float32)}
+        ort.InferenceSession(tmp_path / "m.onnx").run(None, feed)
+    assert convert_fp32_to_bf16.main([*f"--input {tmp_path}/m.onnx --output {tmp_path}/q.onnx".split()]) == 0
+    assert "Time here" not in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,12 +12,14 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from tools.cli.job_options import ModelJob
 from transforms.pipelines.first_run import FirstRun, FirstRunOptions, first_run
-from transforms.run.beside_float import time_beside_float
+from transforms.run.beside_float import BesideFloat, time_beside_float
 from transforms.run.feeds import open_feeds
 from transforms.run.run_model import open_model
 from transforms.runtime.inputs import ModelInput
 from transforms.runtime.trial import open_as_user
 from transforms.scheme.targets import Target
+
+log = logging.getLogger(__name__)
 
 ENDING = ("running", "writing")
 """Phases that end the work of a tool."""
@@ -34,11 +37,21 @@ def run_once(graph: gs.Graph, source: str, job: ModelJob, target: Target | None 
     samples = None if job.data is None else lambda inputs: _samples(job, inputs)
     is_for_here = target is None or target.name == CPU_TARGET
     found = first_run(graph, FirstRunOptions(Path(source), samples, job.functions, is_for_here, job.threads))
-    if job.time and is_for_here and found.trial and found.feeds:
-        openers = partial(open_as_user, *found.exported), partial(open_model, Path(source))
-        found.time = time_beside_float(openers, found.feeds, job.run)
+    if job.time and is_for_here and found.trial:
+        found.time = _timed(found, source, job)
     found.feeds = None  # they are in the way of what is written next
     return found
+
+
+def _timed(found: FirstRun, source: str, job: ModelJob) -> BesideFloat | None:
+    """Return how fast a model is that runs; None if ONNX Runtime fails on the float model, which may be."""
+    assert found.feeds is not None, "it was run"
+    openers = partial(open_as_user, *found.exported), partial(open_model, Path(source))
+    try:
+        return time_beside_float(openers, found.feeds, job.run)
+    except Exception as error:  # the runtime's exceptions share no narrower class
+        log.info("not timed: %s", error)
+        return None
 
 
 def _samples(job: ModelJob, inputs: Sequence[ModelInput]) -> Iterable[tuple[str, Feed]]:
