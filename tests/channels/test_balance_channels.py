@@ -419,6 +419,7 @@ def test_small_channels_of_blocks_gain_by_it() -> None:
         ("mobilenet_v1_025", 6, 0),
     ),
 )
+@pytest.mark.heavy
 def test_real_models_stay_what_they_are(name: str, depthwise_count: int, outliers_count: int) -> None:
     graph = model_io.load(real_models.MODELS / name / "model.onnx")
     prepare(graph, Selection())

@@ -472,6 +472,7 @@ def test_integers_for_whole_weights_gain_by_it() -> None:
         ("ppocrv3_det_en", 16),
     ),
 )
+@pytest.mark.heavy
 def test_real_models_stay_what_they_are(name: str, pairs: int) -> None:
     graph = model_io.load(real_models.MODELS / name / "model.onnx")
     prepare(graph, Selection())

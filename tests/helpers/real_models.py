@@ -19,8 +19,8 @@ SHARED = Path(__file__).resolve().parents[3] / "shared"
 MODELS = SHARED / "models"
 NAMES = sorted(path.parent.name for path in MODELS.glob("*/model.onnx"))
 
-FEW = ("mnist_cntk", "resnet8_cifar10", "silero_vad", "resnet8_cifar10_fp16")
-"""Small ones of each kind: a plain graph, a residual one, a recurrent one, float16."""
+FEW = ("mnist_cntk", "resnet8_cifar10", "resnet8_cifar10_fp16")
+"""Small ones: a plain graph, a residual one, float16."""
 
 EACH = [name if name in FEW else pytest.param(name, marks=pytest.mark.heavy) for name in NAMES]
 """All, for the parameters of a test; those beside the few are heavy."""

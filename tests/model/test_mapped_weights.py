@@ -38,6 +38,10 @@ TOOLS = (
 )
 
 
+QUICK = TOOLS[0], TOOLS[5], TOOLS[-1]
+"""Those of the default suite: with Casts, in blocks, in integers."""
+
+
 @pytest.fixture(scope="module")
 def model() -> onnx.ModelProto:
     return transformer(WIDE)
@@ -186,7 +190,11 @@ def test_outputs_are_those_of_the_path_in_memory(
     assert written[0] == written[1]
 
 
-@pytest.mark.parametrize("tool", TOOLS, ids=" ".join)
+@pytest.mark.parametrize(
+    "tool",
+    [tool if tool in QUICK else pytest.param(tool, marks=pytest.mark.heavy) for tool in TOOLS],
+    ids=" ".join,
+)
 def test_outputs_of_a_file_read_in_place_are_those_of_one_read_into_memory(
     model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: tuple[str, ...]
 ) -> None:

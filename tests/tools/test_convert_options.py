@@ -260,7 +260,9 @@ def test_provenance(tmp_path: Path) -> None:
     assert str(tmp_path) not in str(entries)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form", [FORMS[0], *(pytest.param(form, marks=pytest.mark.heavy) for form in FORMS[1:])]
+)
 def test_same_bytes_in_every_process(form: str, tmp_path: Path) -> None:
     source, found = build.save(corpus.build("nested if"), tmp_path / "in.onnx"), set()
     for seed in ("1", "2"):

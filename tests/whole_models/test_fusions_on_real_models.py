@@ -27,6 +27,7 @@ COUNTS = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", COUNTS)
 def test_counts_and_results(name: str) -> None:
     graph = fusion.load(fusion.real_model(name))
