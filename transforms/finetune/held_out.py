@@ -119,8 +119,9 @@ class HeldOutJudge:
 
     def _errors_in_loop(self, run: Run) -> Errors:
         pairs = zip(self._expected, self._loop(run), strict=True)
-        errors = np.array([energies(expected, found) for expected, found in pairs])
-        signal = np.array([signals(expected) for expected in self._expected])
+        logits = self._judge.reference.logits
+        errors = np.array([energies(expected, found, logits) for expected, found in pairs])
+        signal = np.array([signals(expected, logits) for expected in self._expected])
         return Errors(errors, signal, len(self._judge.reference.outputs))
 
     def _loop(self, run: Run) -> list[Feed]:

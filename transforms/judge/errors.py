@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,20 +15,25 @@ _NOT_FINITE = 1e30  # error energy of an output that is not finite, or of anothe
 _EXACT = 1e-12  # share of the signal: what float32 rounding leaves
 
 
-def energies(expected: Feed, found: Feed) -> Float64Array:
-    """Return the squared error of each array of a sample, [arrays]; 0 of those that were not found."""
-    pairs = ((array, found.get(name, array)) for name, array in expected.items())
-    return np.array([_energy(*pair) for pair in pairs], np.float64)
+def energies(expected: Feed, found: Feed, logits: Collection[str] = ()) -> Float64Array:
+    """Return the squared error of each array of a sample, [arrays]; 0 of those that were not found.
+
+    Of ``logits``, the mean of each row is left out (:mod:`transforms.graph.logits`).
+    """
+    pairs = ((name, array, found.get(name, array)) for name, array in expected.items())
+    return np.array([_energy(*pair, of_rows=name in logits) for name, *pair in pairs], np.float64)
 
 
-def signals(expected: Feed) -> Float64Array:
+def signals(expected: Feed, logits: Collection[str] = ()) -> Float64Array:
     """Return the squares of each array of a sample, [arrays]."""
-    return energies(expected, {name: np.zeros_like(array) for name, array in expected.items()})
+    return energies(expected, {name: np.zeros_like(array) for name, array in expected.items()}, logits)
 
 
-def _energy(expected: AnyArray, found: AnyArray) -> float:
+def _energy(expected: AnyArray, found: AnyArray, *, of_rows: bool) -> float:
     if found.shape != expected.shape:
         return _NOT_FINITE
+    if of_rows:
+        expected, found = (array - array.mean(-1, keepdims=True) for array in (expected, found))
     error = sums_of_numbers(expected, found).error_energy
     return error if np.isfinite(error) else _NOT_FINITE
 

@@ -60,7 +60,7 @@ class Judge:
         runs = {fold: run_of_fold(fold) for fold in dict.fromkeys(sample.fold for sample in samples)}
 
         def _of(sample: Sample) -> Float64Array:
-            return energies(sample.expected, runs[sample.fold](sample.feed))
+            return energies(sample.expected, runs[sample.fold](sample.feed), self.reference.logits)
 
         return self._made(samples, list(run_each(_of, samples, self.run)))
 
@@ -89,6 +89,6 @@ class Judge:
     def _made(self, samples: Sequence[Sample], errors: Sequence[Float64Array]) -> Errors:
         for place, sample in enumerate(samples):
             if place not in self._signal:
-                self._signal[place] = signals(sample.expected)
+                self._signal[place] = signals(sample.expected, self.reference.logits)
         signal = np.array([self._signal[place] for place in range(len(samples))])
         return Errors(np.array(errors), signal, len(self.reference.outputs))

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from transforms.graph.logits import logits_of
 from transforms.graph.number_shapes import NumberShapes, judged_tensors
 from transforms.judge.constants import FEW_NUMBERS
 from transforms.judge.output_views import show, views_of
@@ -35,13 +36,17 @@ class Sample:
 
 
 class Reference:
-    """Runs a float model on samples, on as many as are asked for."""
+    """Runs a float model on samples, on as many as are asked for.
+
+    ``logits``: the names of outputs that are compared less the mean of each row.
+    """
 
     def __init__(self, graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions | None) -> None:
         """Take samples, which form two folds in turn; run none yet. The graph may be changed afterwards."""
         self._graph, self._run = copy_graph(graph), run
         self.feeds, self.options = feeds, _options(feeds, run)
         self._judged, self._views = _compared(graph)
+        self.logits = logits_of(graph)
         self._kept, self._made = KeptArrays(), dict[int, Feed]()
         self._model: InstrumentedModel[str] | None = None
 
