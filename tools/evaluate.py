@@ -7,7 +7,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from tools.summaries.words import figure
 
 if TYPE_CHECKING:
     from transforms.compare.compare_results import Comparison, Top1
+    from transforms.compare.language import Language
 
 _COMMANDS = """\
 --baseline_results_folder a --quantized_results_folder b
@@ -68,6 +69,16 @@ class EvaluateJob(Options):
     labels: Path | None = option(
         "--labels --top1 LABELS.npy", "class numbers of all rows: report accuracy and agreement", type=Path
     )
+    logits: str | None = option(
+        "--logits OUTPUT",
+        "output that holds logits of tokens: report KL divergence and how often the first choice is the same",
+    )
+    tokens: Path | None = option(
+        "--tokens DIR",
+        "folder of the samples that the results belong to, with input_ids: report perplexity",
+        needs=(Need("--logits", lambda job: job.logits is not None),),
+        type=Path,
+    )
     json: Path | None = option("--json FILE", "write all figures as JSON", type=Path)
     csv: Path | None = option("--csv FILE", "write one line per file as CSV", type=Path)
     peak: float | None = option(
@@ -105,6 +116,7 @@ def compare_folders(job: EvaluateJob) -> dict[str, Any]:
     Raises ValueError for results with NaN or infinite elements, after all is said and written.
     """
     from transforms.compare import compare_results
+    from transforms.compare.language import compare_logits
     from transforms.run.array_files import read_array
 
     for path in filter(None, (job.json, job.csv)):
@@ -118,13 +130,16 @@ def compare_folders(job: EvaluateJob) -> dict[str, Any]:
     with Progress("comparing", "file") as bar:
         comparisons = list(bar.each(compare_results.compare(pairs, job.peak), len(pairs)))
     top1 = None if labels is None else compare_results.top1(pairs, labels)
+    language = None if job.logits is None else compare_logits(pairs, job.logits, job.tokens)
     _print_files(comparisons)
     _print_summary(comparisons)
     _print_outputs(comparisons)
     if top1:
         say(f"Top1 baseline: {top1.baseline:.6g}\nTop1 quantized: {top1.quantized:.6g}")
         say(f"Top1 agreement: {top1.agreement:.6g} of {top1.count} rows")
-    found = _report(comparisons, top1)
+    for line in _language_lines(language) if language else ():
+        say(line)
+    found = _report(comparisons, top1, language)
     if job.json:
         write_text(job.json, json.dumps(found, indent=2, allow_nan=False) + "\n")
     if job.csv:
@@ -227,10 +242,21 @@ def _figures(comparisons: Sequence[Comparison]) -> dict[str, Any]:
     }
 
 
-def _report(comparisons: Sequence[Comparison], top1: Top1 | None) -> dict[str, Any]:
+def _language_lines(language: Language) -> Iterator[str]:
+    yield f"KL divergence: {language.kl:.4g} nats per token, over {language.tokens:,} tokens"
+    yield f"Same first choice: {language.same:.1%}"
+    if language.perplexity:
+        before, after = language.perplexity
+        yield f"Perplexity: {before:.2f} -> {after:.2f}"
+
+
+def _report(
+    comparisons: Sequence[Comparison], top1: Top1 | None, language: Language | None
+) -> dict[str, Any]:
     report = _figures(comparisons)
     report["outputs"] = {output: _figures(members) for output, members in _by_output(comparisons).items()}
     report["top1"] = vars(top1) if top1 else None
+    report["language"] = vars(language) if language else None
     report["per_file"] = [vars(one) for one in comparisons]
     found: dict[str, Any] = _plain(report)
     return found

@@ -61,6 +61,9 @@ class InferJob(DataOptions):
     time: Path | None = option(
         "--time FLOAT.onnx", "compare time and memory with this model on the same samples", type=Path
     )
+    output_names: tuple[str, ...] = option(
+        "--output-names NAME", "save only these outputs; repeatable", nargs="+", action="extend", default=[]
+    )
     force: bool = option("--force", "write into an output folder that is not empty")
 
 
@@ -89,10 +92,11 @@ def infer(job: InferJob) -> None:
     phases = Phases("loading", "running")
     with phases("loading"):
         model = open_model(job.input, job.run)
-    _check_outputs(model)
+    names = _chosen(model.outputs, job.output_names)
+    _check_outputs(model, names)
     report_litter(job.data)
     samples = Samples(job.data, model.inputs, job.images, job.limit)
-    folders = _output_folders(job.output, model.outputs)
+    folders = _output_folders(job.output, names)
     for folder in folders.values():
         if folder.exists() and folder.samefile(job.data):
             raise ValueError(
@@ -110,6 +114,15 @@ def infer(job: InferJob) -> None:
     say(f"Results saved to '{job.output}'{inside}.")
     if job.time:
         _compare_time(job, job.time)
+
+
+def _chosen(outputs: Sequence[str], names: Sequence[str]) -> Sequence[str]:
+    """Return the outputs of these names, all without any; ValueError for an unknown one."""
+    from ops.legal_names import refuse_unknown
+
+    for name in names:
+        refuse_unknown(name, outputs, "output")
+    return list(dict.fromkeys(names)) or outputs
 
 
 def _compare_time(job: InferJob, baseline: Path) -> None:
@@ -130,7 +143,7 @@ def _run_all(model: OpenModel, samples: Iterable[tuple[str, dict]], folders: dic
     seconds = 0.0
     for name, feed in samples:
         start = time.perf_counter()
-        results = model.run(feed)
+        results = model.run(feed, list(folders))
         seconds += time.perf_counter() - start
         for output, array in results.items():
             folders[output].mkdir(parents=True, exist_ok=True)
@@ -165,9 +178,9 @@ def _refuse_file(folder: Path) -> None:
         raise NotADirectoryError(f"output '{folder}' is a file, not a folder")
 
 
-def _check_outputs(model: OpenModel) -> None:
+def _check_outputs(model: OpenModel, names: Sequence[str]) -> None:
     for argument in model.session.get_outputs():
-        if not argument.type.startswith("tensor("):
+        if argument.name in names and not argument.type.startswith("tensor("):
             raise ValueError(f"output '{argument.name}' of type {argument.type} cannot be saved as .npy")
 
 

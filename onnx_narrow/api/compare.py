@@ -26,7 +26,7 @@ from transforms.run.array_files import read_array
 Metric = Callable[[np.ndarray, np.ndarray], float]
 """Called with an output of the float model and the same output of the other."""
 
-_OF_COMPARING = ("labels", "peak", "allow_missing")
+_OF_COMPARING = ("labels", "logits", "tokens", "peak", "allow_missing")
 """Options of the comparison; the others are of running the models."""
 
 
@@ -57,7 +57,8 @@ def evaluate(
     Returns
     -------
     dict
-        What ``onnx-narrow evaluate --json`` writes: ``mean``, ``worst``, ``outputs``, ``top1``, ``per_file``;
+        What ``onnx-narrow evaluate --json`` writes: ``mean``, ``worst``, ``outputs``, ``top1``, ``language``,
+        ``per_file``;
         and the mean of each of ``metrics`` under its name in ``metrics``.
 
     Raises

@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 from PIL import Image
 
-from tests.helpers import build
+from tests.helpers import build, corpus
 from tools import evaluate, infer
 from transforms.run.array_files import read_array
 
@@ -496,3 +496,21 @@ def test_time_against_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.C
     arguments = ["--input", path, "--data", data, "--output", tmp_path / "r", "--time", tmp_path / "no.onnx"]
     assert infer.main([*map(str, arguments)]) == 1
     assert "no.onnx" in capsys.readouterr().err
+
+
+def test_only_the_outputs_that_are_named_are_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = "{ y = Relu(x) z = Neg(x) s = SequenceConstruct(y) }"
+    onnx.save(
+        corpus.parse(f"(float[N] x) => (float[N] y, float[N] z, seq(float[N]) s) {nodes}"),
+        tmp_path / "m.onnx",
+    )
+    (tmp_path / "d").mkdir()
+    np.save(tmp_path / "d" / "a.npy", np.ones(3, np.float32))
+    given = f"--input {tmp_path}/m.onnx --data {tmp_path}/d --output {tmp_path}/r".split()
+    assert infer.main([*given, "--output-names", "z"]) == 0
+    assert [path.name for path in (tmp_path / "r").iterdir()] == ["a.npy"]
+    assert (np.load(tmp_path / "r" / "a.npy") == -1).all()
+    assert infer.main([*given, "--force", "--output-names", "z", "yy"]) == 1
+    assert "'yy'" in (error := capsys.readouterr().err) and "did you mean 'y'?" in error

@@ -54,12 +54,13 @@ ALWAYS = {
     "convert_fp32_to_bf16": "help verbose input output format keep_io_types exclude_node exclude_op strict "
     "optimize save_as_external_data functions force target opset input_shapes time",
     "check": "help verbose input target",
-    "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels allow_missing",
+    "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels logits "
+    "allow_missing",
     "finetune": "help verbose float_model quantized output data limit algorithm fixed_seed batch_size "
     "target_op_type selective_update following_relu output_index optim_device memory_limit force "
     "jobs dask save_as_external_data functions threads storage time",
     "formats": "help verbose input plot",
-    "infer": "help verbose input output force data time provider threads",
+    "infer": "help verbose input output output_names force data time provider threads",
     "inspect": "help verbose input against json layers tensors",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
     "keep_weight_nodes optimize target opset input_shapes ranges export_ranges time",
@@ -132,6 +133,7 @@ def _cases() -> list[tuple[str, str, str]]:
         ),
         ("finetune", "--dask tcp://a:1 --jobs 2", "--jobs goes with --dask local: "),
         ("evaluate", "--force", "--force goes with --json or --csv"),
+        ("evaluate", "--tokens d", "--tokens goes with --logits"),
         ("evaluate", "--json a --csv ./a", "--json and --csv are the same file, 'a'"),
         ("formats", "--force", "--force goes with --plot"),
     ]

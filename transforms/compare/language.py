@@ -1,0 +1,110 @@
+"""What a language model loses, in figures of its field: from logits of a model and of its float model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ops.array_types import AnyArray, Float64Array
+from transforms.compare.compare_results import ResultPair
+from transforms.run.array_files import read_array
+
+IDS = "input_ids"
+"""The array of a sample that holds its tokens, where there are several arrays."""
+
+_ROWS = 64  # of logits that are looked at together: a vocabulary has 150,000 numbers
+
+
+@dataclass(frozen=True)
+class Language:
+    """Figures over so many ``tokens``.
+
+    ``kl``: Kullback-Leibler divergence from the float model, in nats a token. ``same``: share of the tokens
+    (0 to 1) whose most likely next one is the same. ``perplexity``: of both models, None without the texts.
+    """
+
+    tokens: int
+    kl: float
+    same: float
+    perplexity: tuple[float, float] | None = None
+
+
+def compare_logits(pairs: Sequence[ResultPair], output: str, texts: Path | None = None) -> Language:
+    """Return what results of an output that holds logits [..., tokens, vocabulary] say.
+
+    ``output``: its name; results of a single output have none. ``texts``: a folder with the tokens that each
+    result belongs to, of the same name: .npy, or .npz with ``input_ids``; the next token of each, the last of
+    a row aside, gives the perplexity. Raises ValueError for results without such an output, or that do not
+    fit.
+    """
+    chosen = [pair for pair in pairs if pair.output in ("", output)]
+    if not chosen:
+        known = ", ".join(dict.fromkeys(repr(pair.output) for pair in pairs))
+        raise ValueError(f"there are no results of an output '{output}', there are: {known}")
+    sums, losses = np.zeros(3), list[Float64Array]()
+    for pair in chosen:
+        one, other = (_rows(path) for path in (pair.baseline, pair.quantized))
+        if one.shape != other.shape:
+            raise ValueError(f"'{pair.quantized}' has logits {list(other.shape)}, not {list(one.shape)}")
+        following = _following(texts, pair, one.shape) if texts else None
+        for part in _parts(one, other, following):
+            sums += part[0]
+            losses.append(part[1])
+    count, kl, same = sums
+    loss = np.concatenate(losses).reshape(-1, 2)
+    perplexity = (math.exp(loss[:, 0].mean()), math.exp(loss[:, 1].mean())) if len(loss) else None
+    return Language(int(count), kl / count, same / count, perplexity)
+
+
+def _rows(path: Path) -> AnyArray:
+    array = read_array(path)
+    if not array.shape[:-1] or array.dtype.kind != "f":
+        raise ValueError(f"'{path}' of {array.dtype} {list(array.shape)} holds no logits")
+    return array.reshape(-1, array.shape[-1])
+
+
+def _parts(
+    one: AnyArray, other: AnyArray, following: AnyArray | None
+) -> Iterator[tuple[Float64Array, Float64Array]]:
+    """Yield counts, divergences and agreements of some rows, and the losses of both at what follows."""
+    for first in range(0, len(one), _ROWS):
+        rows = slice(first, first + _ROWS)
+        p, q = _log_softmax(one[rows]), _log_softmax(other[rows])
+        kl = (np.exp(p) * (p - q)).sum()
+        same = (p.argmax(-1) == q.argmax(-1)).sum()
+        losses = np.zeros((0, 2))
+        if following is not None:
+            ids = following[rows]
+            known = np.flatnonzero(ids >= 0)
+            losses = -np.stack([p[known, ids[known]], q[known, ids[known]]], -1)
+        yield np.array([len(p), kl, same]), losses
+
+
+def _log_softmax(logits: AnyArray) -> Float64Array:
+    x = logits.astype(np.float64)
+    x -= x.max(-1, keepdims=True)
+    return np.asarray(x - np.log(np.exp(x).sum(-1, keepdims=True)))
+
+
+def _following(texts: Path, pair: ResultPair, shape: Sequence[int]) -> AnyArray:
+    """Return the token after that of each row of logits, -1 after the last of a text."""
+    stem = Path(pair.name).stem
+    for suffix in (".npz", ".npy"):
+        if (path := texts / f"{stem}{suffix}").is_file():
+            break
+    else:
+        raise FileNotFoundError(f"'{texts}' has no tokens '{stem}.npz' or '{stem}.npy'")
+    found = np.load(path, allow_pickle=False)
+    if isinstance(found, Mapping):
+        if IDS not in found:
+            raise ValueError(f"'{path}' has no array '{IDS}', it has {', '.join(found)}")
+        found = found[IDS]
+    ids = np.asarray(found)
+    if ids.dtype.kind not in "iu" or ids.size != shape[0] or (ids.size and ids.max() >= shape[1]):
+        raise ValueError(f"'{path}' has tokens {ids.dtype} {list(ids.shape)}, for logits {list(shape)}")
+    ends = np.full((*ids.shape[:-1], 1), -1, ids.dtype if ids.dtype.kind == "i" else np.int64)
+    return np.concatenate([ids[..., 1:], ends], -1).reshape(-1)
