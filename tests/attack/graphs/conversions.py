@@ -136,7 +136,8 @@ def target(trial: Trial, samples: Path, rng: Random) -> None:
         found = breaks(done.model, name)
         if found:
             raise Fallen(f"for {name}: {found}")
-        trial.opened(done.model, INTEGER_STEP)
+        if name == "ort-cpu" or not done.is_wrong_here:  # models for others are written with a warning
+            trial.opened(done.model, INTEGER_STEP)
     models = {"its own": trial.folder / "out.onnx", "the float model": trial.source}
     for what, path in models.items():
         if path.exists():

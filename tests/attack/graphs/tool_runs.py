@@ -50,10 +50,14 @@ class Fallen(Exception):
 
 @dataclass
 class Outcome:
-    """What a tool did: the model that it wrote, or the line with which it refused, or neither."""
+    """What a tool did: the model that it wrote, or the line with which it refused, or neither.
+
+    ``is_wrong_here``: a warning says that ONNX Runtime's optimization does not compute the model as it is.
+    """
 
     model: onnx.ModelProto | None
     refusal: str | None
+    is_wrong_here: bool = False
 
 
 def call(tool: str, source: Path, target: Path, *options: str) -> Outcome:
@@ -75,7 +79,7 @@ def call(tool: str, source: Path, target: Path, *options: str) -> Outcome:
         onnx.checker.check_model(str(target), full_check=True)
     except Exception as error:
         raise Fallen(f"the checker refuses the result: {_line(str(error))}") from None
-    return Outcome(onnx.load(target), None)
+    return Outcome(onnx.load(target), None, "computes it wrongly" in err.getvalue())
 
 
 def _main(tool: str, arguments: list[str], out: io.StringIO, err: io.StringIO) -> int:
