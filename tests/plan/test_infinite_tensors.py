@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import plans
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph import walk
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.plan.infinities import infinite_tensors
@@ -36,3 +37,19 @@ def test_no_block_holds_them(config: str) -> None:
     mask = np.tril(np.ones((4, 4), np.bool_))
     x = np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32)
     assert np.isfinite(open_model(graph).run({"x": x, "b": mask})["y"]).all()
+
+
+@pytest.mark.parametrize("config", ("U8S8", "A8W8", "U16S8"))
+@pytest.mark.parametrize("bounds", ("low, top", "bottom, high"))
+def test_a_bound_that_is_none_stays_infinite(config: str, bounds: str) -> None:
+    """No integer is infinite: as the end of a range it cut off all numbers of one sign."""
+    graph = plans.graph(f"""(float[4, 16] x) => (float[4, 16] y)
+        <float low = {{-inf}}, float top = {{0.5}}, float bottom = {{-0.5}}, float high = {{inf}}> {{
+        s = Sin(x) y = Clip(s, {bounds}) }}""")
+    x = np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32)
+    scheme = preset(config).by_rule().with_(quantize_all_op_types=True)
+    done = quantize_graph(graph, scheme, CalibrationData([{"x": x}]))
+    wanted = np.clip(np.sin(x), None, 0.5) if "low" in bounds else np.clip(np.sin(x), -0.5, None)
+    assert (
+        done.count and np.abs(open_model(graph).run({"x": x})["y"] - wanted).max() < 0.02
+    )  # two steps of 1/127

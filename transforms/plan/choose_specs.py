@@ -29,7 +29,7 @@ from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.selection import NodeSet
 from transforms.plan.exact_arithmetic import exact_arithmetic
 from transforms.plan.float_only_nodes import spectra
-from transforms.plan.infinities import infinite_tensors, meant_infinities
+from transforms.plan.infinities import infinite_tensors, is_infinite, meant_infinities
 from transforms.plan.integer_sites import IntegerSites
 from transforms.plan.node_formats import FormatTable
 from transforms.plan.quant_spec import (
@@ -246,6 +246,8 @@ class SpecChooser:
     ) -> QuantSpec | None:
         if fmt is None:
             return None
+        if fmt.is_integer and role == CONSTANT and is_infinite(tensor):
+            return None  # a bound that is none, or a mask: no integer says that
         if fmt.is_integer:
             symmetric = fmt.is_signed if role in (WEIGHT, BIAS) else self._scheme.is_symmetric(fmt)
             weight = role == WEIGHT and node is not None
