@@ -28,6 +28,7 @@ from transforms.run.tensor_sizes import TensorSizes
 from transforms.runtime.compare_runs import (
     MOST_WEIGHTS,
     feed_and_run,
+    free_sizes,
     not_repeatable,
     run_in_time,
     too_large,
@@ -111,7 +112,7 @@ def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
     except ValueError as error:  # bfloat16, for example, or a sequence
         return replace(found, not_run=str(error))
     try:
-        found.sample, given, wanted = _reference(options, run, inputs)
+        found.sample, given, wanted = _reference(options, run, inputs, free_sizes(exported[0].graph))
     except Exception as error:  # of the runtime, which shares no narrower class, and on the float model
         return replace(found, not_run=f"the float model does not run: {said_by_runtime(error)}")
     types = {one.name: one.dtype for one in inputs}
@@ -241,16 +242,16 @@ def _export(graph: gs.Graph, options: FirstRunOptions) -> Exported:
 
 
 def _reference(
-    options: FirstRunOptions, run: RunOptions, inputs: Sequence[ModelInput]
+    options: FirstRunOptions, run: RunOptions, inputs: Sequence[ModelInput], free: Sequence[int]
 ) -> tuple[str, Feed, Outputs]:
     """Return the name of a feed of the float model, the feed, and what the float model makes of it.
 
-    ``inputs``: those of the model beside it. The float model is not optimized: it shows what its file says.
+    ``inputs``: those of the model beside it; ``free``: sizes of their free dimensions. The float model is not optimized: it shows what its file says.
     """
     model = open_session(options.source, replace(run, optimize=False))
     if options.samples is None:
         kinds = {one.name: one.dtype for one in model.inputs}
         sizes = [replace(one, dtype=kinds[one.name]) for one in inputs]
-        return RANDOM, *feed_and_run(model, {}, sizes)
+        return RANDOM, *feed_and_run(model, {}, sizes, sizes=free)
     sample, feed = next(iter(options.samples(model.inputs)))
     return f"sample '{sample}'", feed, run_in_time(model, feed)

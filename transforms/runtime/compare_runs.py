@@ -44,6 +44,11 @@ _RANDOM = frozenset(
 _FREE_SIZES = (2, 1, 16, 64, 224)
 """Sizes that are tried in turn for all free dimensions."""
 
+_CRASHING = "InstanceNormalization"
+_SPACIOUS = (16, 64, 224)
+"""An operator with which ONNX Runtime ends the process if it gets no elements, as a window leaves of an input
+of its size, and the sizes of models that have it."""
+
 _MOST_TRIED = 1 << 19
 """Elements of an input above which a size is tried with leading dimensions of 1, else not at all, unless the
 first size makes the input as large: the time of a raise is bound by it where no size fits."""
@@ -86,7 +91,8 @@ def why_not_compared(
             return reason
     try:
         old = _open(before)
-        feed, expected = feed_and_run(old, {name: load_values(held) for name, held in weights.items()})
+        arrays = {name: load_values(held) for name, held in weights.items()}
+        feed, expected = feed_and_run(old, arrays, sizes=free_sizes(before.graph))
     except Exception as error:  # of the runtime, on the original model: not caused by the change
         log.debug("the original model does not run: %s", error)
         is_clear = isinstance(error, TimeoutError | ValueError) and not isinstance(error, ModelError)
@@ -141,16 +147,26 @@ def _open(model: onnx.ModelProto) -> OpenModel:
     return open_light(model, {}, RunOptions(optimize=False, prepack=False, spin=False))
 
 
+def free_sizes(graph: onnx.GraphProto) -> tuple[int, ...]:
+    """Return the sizes that are tried for the free dimensions of a graph's inputs."""
+    return _SPACIOUS if any(node.op_type == _CRASHING for node in graph.node) else _FREE_SIZES
+
+
 def feed_and_run(
-    model: OpenModel, weights: Mapping[str, np.ndarray], inputs: Sequence[ModelInput] | None = None
+    model: OpenModel,
+    weights: Mapping[str, np.ndarray],
+    inputs: Sequence[ModelInput] | None = None,
+    *,
+    sizes: Sequence[int] = _FREE_SIZES,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return a feed that the model accepts and its outputs; raises the runtime's error on the last one.
 
-    ``inputs``: their sizes, if fewer of them are free than the model says.
+    ``inputs``: their shapes, if fewer dimensions are free than the model says. ``sizes``: what is tried for
+    these, as :func:`free_sizes` returns.
     """
     asked = [one for one in inputs or model.inputs if one.name not in weights]
     failure: Exception = ValueError("no inputs could be generated")
-    for inputs in _sized(asked):
+    for inputs in _sized(asked, sizes):
         random = np.random.default_rng(0)
         feed = {one.name: random_array(one, random) for one in inputs}
         try:
@@ -162,16 +178,16 @@ def feed_and_run(
     raise failure
 
 
-def _sized(asked: Sequence[ModelInput]) -> Iterator[list[ModelInput]]:
+def _sized(asked: Sequence[ModelInput], sizes: Sequence[int]) -> Iterator[list[ModelInput]]:
     """Yield the inputs with their free dimensions filled, with one size after the other."""
-    first = _filled(asked, _FREE_SIZES[0])
+    first = _filled(asked, sizes[0])
     if _largest(first) > _MOST_ELEMENTS:
         return
     yield first
     if not any(None in one.shape for one in asked):
         return
     bound = max(_MOST_TRIED, _largest(first))
-    for size in _FREE_SIZES[1:]:
+    for size in sizes[1:]:
         for leading in (size, 1):
             inputs = _filled(asked, size, leading)
             if _largest(inputs) <= bound:
