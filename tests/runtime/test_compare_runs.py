@@ -178,7 +178,8 @@ def test_a_raise_gone_wrong_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_random_sizes_leave_a_normalization_elements(caplog: pytest.LogCaptureFixture) -> None:
     """A window of three on a row of one leaves none, for which ONNX Runtime ends the process."""
     text = """(float[A,B,C,D] x) => (float[E,F,G,H] y) <float[1] s = {2}, float[1] b = {1}> {
-        p = AveragePool <kernel_shape = [2, 3], pads = [1, 0, 1, 1]> (x) y = InstanceNormalization(p, s, b) }"""
+        p = AveragePool <kernel_shape = [2, 3], pads = [1, 0, 1, 1]> (x)
+        y = InstanceNormalization(p, s, b) }"""
     with caplog.at_level(logging.DEBUG):
         assert not compare_runs(_parse(text), _parse(text, 17), {})
     assert "ONNX Runtime does not run the original on random numbers" in caplog.text

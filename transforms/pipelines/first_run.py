@@ -246,7 +246,8 @@ def _reference(
 ) -> tuple[str, Feed, Outputs]:
     """Return the name of a feed of the float model, the feed, and what the float model makes of it.
 
-    ``inputs``: those of the model beside it; ``free``: sizes of their free dimensions. The float model is not optimized: it shows what its file says.
+    ``inputs``: those of the model beside it; ``free``: sizes of their free dimensions. The float model is not
+    optimized: it shows what its file says.
     """
     model = open_session(options.source, replace(run, optimize=False))
     if options.samples is None:
