@@ -53,3 +53,12 @@ def test_a_bound_that_is_none_stays_infinite(config: str, bounds: str) -> None:
     assert (
         done.count and np.abs(open_model(graph).run({"x": x})["y"] - wanted).max() < 0.02
     )  # two steps of 1/127
+
+
+@pytest.mark.parametrize("config", ("MX6", "MXFP4E2M1", "BFP16"))
+def test_a_power_of_what_a_block_rounds_to_zero(config: str) -> None:
+    graph = plans.graph("""(float[1, 16] x) => (float[1, 16] y) <float e = {-1.1}> {
+        a = Exp(x) p = Pow(a, e) y = Add(p, p) }""")
+    quantize_graph(graph, preset(config).with_(quantize_all_op_types=True))
+    x = np.linspace(-9, 9, 16, dtype=np.float32)[None]
+    assert not np.isnan(open_model(graph).run({"x": x})["y"]).any()

@@ -58,12 +58,13 @@ _LARGEST_FLOAT16 = 65504.0
 
 
 def infinite_tensors(graph: gs.Graph) -> set[int]:
-    """Return the ids of the tensors of a graph and its bodies to which stored infinities are carried.
+    """Return the ids of the tensors of a graph and its bodies to which infinities are carried.
 
-    That goes by moves, sums, products of single numbers, functions that are infinite where these are, and
-    choices, through control flow, and ends at all other operators.
+    Of constants, and those that a Pow with a stored negative exponent makes of a small number that a block
+    rounds to zero. That goes by moves, sums, products of single numbers, functions that are infinite where
+    these are, and choices, through control flow, and ends at all other operators.
     """
-    sources = [*filter(is_infinite, walk.constants(graph)), *_filled(graph)]
+    sources = [*filter(is_infinite, walk.constants(graph)), *_filled(graph), *_powers(graph)]
     return {*Spread(graph, _carries).onwards(sources)} if sources else set()
 
 
@@ -112,6 +113,16 @@ def _filled(graph: gs.Graph) -> Iterator[gs.Tensor]:
             value = node.attrs.get("value")
             if value is not None and is_infinite(value):
                 yield node.outputs[0]
+
+
+def _powers(graph: gs.Graph) -> Iterator[gs.Tensor]:
+    """Yield the powers with a stored negative exponent: of zero they are infinite."""
+    for node in walk.nodes(graph):
+        if node.op != "Pow" or node.domain not in STANDARD_DOMAINS:
+            continue
+        exponent = node.inputs[1]
+        if isinstance(exponent, gs.Constant) and (np.asarray(exponent.values) < 0).any():
+            yield node.outputs[0]
 
 
 class _Meant:
