@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.helpers.refusal import TOOLS, Scene
+from tools.jobs import written
 
 # The same examples in every run, however slow the machine is; others: --hypothesis-profile=default.
 settings.register_profile(
@@ -31,3 +32,10 @@ def scene(
 ) -> Scene:
     """A scene for each of the two converters."""
     return Scene(request.param, tmp_path, capfd, monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def untimed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the time beside the float model, a quarter of a run on a small one, unless it is asked for."""
+    if "timed" not in request.keywords:
+        monkeypatch.setattr(written, "time_beside_float", lambda *_: None)

@@ -305,8 +305,10 @@ def test_a_slower_model_is_said_with_the_cause_and_what_helps(
     assert "Time here" not in bench.quantize(*options, "--no-time")
 
 
+@pytest.mark.timed
 def test_models_for_other_runtimes_are_not_timed(bench: Bench) -> None:
     assert "Time here" not in bench.quantize("--target", "qnn")
+    assert "Time here" in bench.quantize("--target", "ort-cpu")
 
 
 def test_a_saturating_processor_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,6 +318,7 @@ def test_a_saturating_processor_is_said(bench: Bench, monkeypatch: pytest.Monkey
         assert ("This processor has no VNNI" in out) is not known
 
 
+@pytest.mark.timed
 def test_a_float_model_that_fails_in_a_default_session_is_not_timed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
