@@ -36,6 +36,6 @@ def scene(
 
 @pytest.fixture(autouse=True)
 def untimed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the time beside the float model, a quarter of a run on a small one, unless it is asked for."""
+    """Leave out the time beside the float model, a quarter of a small run, unless it is asked for."""
     if "timed" not in request.keywords:
         monkeypatch.setattr(written, "time_beside_float", lambda *_: None)
