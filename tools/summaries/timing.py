@@ -44,9 +44,10 @@ def beside_lines(found: BesideFloat | None, advice: str = "") -> Iterator[str]:
 
 
 def _kernel(one: KernelTime) -> str:
-    nodes = "1 node" if one.nodes == 1 else f"{one.nodes} nodes"
+    from transforms.graph.some_names import counted
+
     before = f" (float {1e3 * one.before:.2f} ms)" if one.before else ""
-    return f"{one.op} {1e3 * one.seconds:.2f} ms{before} in {nodes}"
+    return f"{one.op} {1e3 * one.seconds:.2f} ms{before} in {counted(one.nodes, 'node')}"
 
 
 def what_helps(scheme: Scheme) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from ops.array_types import AnyArray, Float64Array
 from transforms.compare.compare_results import ResultPair
+from transforms.files.named_file import named
 from transforms.run.array_files import read_array
 
 IDS = "input_ids"
@@ -93,18 +94,19 @@ def _log_softmax(logits: AnyArray) -> Float64Array:
 def _following(texts: Path, pair: ResultPair, shape: Sequence[int]) -> AnyArray:
     """Return the token after that of each row of logits, -1 after the last of a text."""
     stem = Path(pair.name).stem
-    for suffix in (".npz", ".npy"):
-        if (path := texts / f"{stem}{suffix}").is_file():
-            break
-    else:
+    paths = [texts / f"{stem}{suffix}" for suffix in (".npz", ".npy")]
+    path = next(filter(Path.is_file, paths), None)
+    if path is None:
         raise FileNotFoundError(f"'{texts}' has no tokens '{stem}.npz' or '{stem}.npy'")
-    found = np.load(path, allow_pickle=False)
-    if isinstance(found, Mapping):
-        if IDS not in found:
-            raise ValueError(f"'{path}' has no array '{IDS}', it has {', '.join(found)}")
-        found = found[IDS]
-    ids = np.asarray(found)
+    ids = read_array(path) if path.suffix == ".npy" else _ids(path)
     if ids.dtype.kind not in "iu" or ids.size != shape[0] or (ids.size and ids.max() >= shape[1]):
         raise ValueError(f"'{path}' has tokens {ids.dtype} {list(ids.shape)}, for logits {list(shape)}")
-    ends = np.full((*ids.shape[:-1], 1), -1, ids.dtype if ids.dtype.kind == "i" else np.int64)
-    return np.concatenate([ids[..., 1:], ends], -1).reshape(-1)
+    ends = np.full((*ids.shape[:-1], 1), -1)
+    return np.concatenate([ids[..., 1:].astype(np.int64), ends], -1).reshape(-1)
+
+
+def _ids(path: Path) -> AnyArray:
+    with named(path), np.load(path, allow_pickle=False) as arrays:
+        if IDS not in arrays:
+            raise ValueError(f"there is no array '{IDS}', there are {', '.join(arrays)}")
+        return np.asarray(arrays[IDS])

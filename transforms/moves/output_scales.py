@@ -19,6 +19,7 @@ from transforms.judge.constants import MOST_SAMPLES
 from transforms.model.copy_graph import take_over
 from transforms.moves.record import Record, Tried
 from transforms.run.failing_samples import failing
+from transforms.run.feeds import spread
 from transforms.scheme import Scheme
 
 _MOVE = "scales by output error"
@@ -41,7 +42,7 @@ def fit_output_scales(
     others are kept if the judge accepts them. The data must be repeatable. Raises ValueError for a model that
     fails on a sample.
     """
-    samples = _spread(data, float_graph)
+    samples = _samples(data, float_graph)
     feeds, formats = list(samples.values()), scheme.named_formats
     options = options_for(len(feeds), data.run, data.memory_limit)
     with failing(samples, float_graph, data.run, "the quantized model"):
@@ -59,12 +60,11 @@ def fit_output_scales(
     return kept
 
 
-def _spread(data: CalibrationData, graph: gs.Graph) -> dict[str, Feed]:
+def _samples(data: CalibrationData, graph: gs.Graph) -> dict[str, Feed]:
     """Return as many samples as are enough, evenly spread over those that may decide, by name."""
     source = data.feeds(graph)
     count = operator.length_hint(source, 0) or sum(1 for _ in source)
     spared = checked(count)
     deciding = [place for place in range(count) if place not in spared]
-    few = min(len(deciding), 2 * MOST_SAMPLES)
-    places = {deciding[i * len(deciding) // few] for i in range(few)}
+    places = set(spread(deciding, 2 * MOST_SAMPLES))
     return {name: feed for place, (name, feed) in enumerate(source) if place in places}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ops.array_types import Feed
-from transforms.run.turns import Seconds, Timing, take_turns
+from transforms.run.turns import FEWEST, Seconds, Timing, take_turns
 from transforms.runtime.session import OpenModel, RunOptions
 
 SLOWER = 1.03
@@ -20,8 +20,8 @@ SLOWER = 1.03
 _SECONDS = 2.0
 """Seconds after which two models have taken turns for long enough, whatever their quartiles are."""
 
-_FEWEST, _MOST = 5, 200
-"""Rounds from which on quartiles say something, and at most."""
+_MOST = 200
+"""Rounds after which two models have taken turns for long enough, too."""
 
 _NARROW = 0.05
 """Share of the median between the quartiles of a ratio from which on more rounds would say little more."""
@@ -104,7 +104,7 @@ def _is_slower(ratio: Timing) -> bool:
 
 def _is_narrow(times: Sequence[Seconds]) -> bool:
     ratio = _ratio(times)
-    return len(times[0]) >= _FEWEST and ratio.high - ratio.low < _NARROW * ratio.median
+    return len(times[0]) >= FEWEST and ratio.high - ratio.low < _NARROW * ratio.median
 
 
 Profile = Mapping[str, tuple[int, float]]

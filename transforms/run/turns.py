@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.runtime.session import OpenModel, RunOptions, open_session
 
-_FEWEST, _MOST = 5, 100
+FEWEST, _MOST = 5, 100
 """Runs of each graph whatever time they take, as quartiles of fewer say nothing, and at most."""
 
 Seconds = Sequence[float]
@@ -100,4 +100,4 @@ def time_graphs(
         feed = next(samples)
         return [[{name: feed[name] for name in read} for read in names]]
 
-    return take_turns(models, _one, _MOST, seconds, fewest=_FEWEST)
+    return take_turns(models, _one, _MOST, seconds, fewest=FEWEST)
