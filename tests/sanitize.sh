@@ -9,7 +9,8 @@ root=$(CDPATH= cd -- "$(dirname -- "$0")/.." && pwd)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT INT TERM
 mkdir "$folder/project"
-cp -R "$root/ops" "$root/tests" "$root/setup.py" "$root/pyproject.toml" "$folder/project"
+cd "$root"
+cp -R onnx_narrow ops tests tools transforms setup.py pyproject.toml "$folder/project"
 rm -f "$folder/project/ops/"_library*.so "$folder/project/ops/_library.c"
 [ -d "$root/../shared" ] && ln -s "$root/../shared" "$folder/shared"
 cd "$folder/project"
