@@ -29,6 +29,7 @@ def main() -> int:
     """Run the checks and return the exit code."""
     failed = []
     environment = os.environ | {"PYTHONHASHSEED": "0"}  # each process has to name the same cases
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process compiles all modules
     for command in commands(sys.argv[1:]):
         print("$", *command, file=sys.stderr, flush=True)
         if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:

@@ -8,6 +8,7 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.helpers.refusal import TOOLS, Scene
 from tools.jobs import written
+from transforms.run.beside_float import time_beside_float
 
 # The same examples in every run, however slow the machine is; others: --hypothesis-profile=default.
 settings.register_profile(
@@ -34,8 +36,16 @@ def scene(
     return Scene(request.param, tmp_path, capfd, monkeypatch)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def untimed() -> Iterator[None]:
+    """Leave out the time beside the float model, a quarter of a small run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(written, "time_beside_float", lambda *_: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
-def untimed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the time beside the float model, a quarter of a small run, unless it is asked for."""
-    if "timed" not in request.keywords:
-        monkeypatch.setattr(written, "time_beside_float", lambda *_: None)
+def timed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, untimed: None) -> None:
+    """Take the time in tests that ask for it."""
+    if "timed" in request.keywords:
+        monkeypatch.setattr(written, "time_beside_float", time_beside_float)

@@ -9,10 +9,10 @@ import pytest
 
 from tests.attack.tool_run import fault, run_tool
 from tests.attack.valid_files import lay_out, scenes
+from tests.helpers.spread import spread
 
 
-@pytest.mark.parametrize("kind", scenes())
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("kind", "seed"), spread(scenes(), range(4), of=4))
 def test_undamaged_scene_is_done(tmp_path: Path, kind: str, seed: int) -> None:
     scene = scenes()[kind](np.random.default_rng(seed))
     (tmp_path / "out").mkdir()

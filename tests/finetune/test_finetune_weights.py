@@ -13,6 +13,7 @@ import pytest
 import ops
 from tests.helpers import tunable
 from tests.helpers.output_error import OutputError
+from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.finetune_weights import TunedLayers, finetune_weights
@@ -39,7 +40,10 @@ KEPT = {"keep_weight_nodes": True}
 
 @pytest.mark.parametrize(
     ("name", "changes"),
-    [(name, {}) for name in tunable.PRESETS] + [(name, KEPT) for name in ("A8W8", "W4A8", "BF16", "MX6")],
+    spread(
+        [(name, {}) for name in tunable.PRESETS] + [(name, KEPT) for name in ("A8W8", "W4A8", "BF16", "MX6")],
+        of=2,
+    ),
 )
 def test_outputs_get_better_in_every_format(name: str, changes: dict[str, bool]) -> None:
     float_graph, quantized = tunable.pair(CONV, name, DATA, **changes)
@@ -56,7 +60,7 @@ def test_products_get_better(name: str) -> None:
     assert _gain(float_graph, quantized, done.graph, MATMUL_UNSEEN) > 0
 
 
-@pytest.mark.parametrize("name", tunable.PRESETS)
+@pytest.mark.parametrize("name", spread(tunable.PRESETS, of=2))
 def test_tuned_models_load_and_keep_their_formats(name: str, tmp_path: Path) -> None:
     float_graph, quantized = tunable.pair(CONV, name, DATA)
     formats = [layer.weight.format for layer in match_layers(float_graph, quantized)[0]]

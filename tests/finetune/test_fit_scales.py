@@ -13,6 +13,7 @@ import ops
 from ops.integers import dequantize, quantize
 from tests.helpers import tunable
 from tests.helpers.output_error import OutputError
+from tests.helpers.spread import spread
 from transforms.finetune.collect_gram import open_sums
 from transforms.finetune.fit_scales import fit_scales, options_for
 from transforms.finetune.layer_stats import RowStats
@@ -41,8 +42,7 @@ def _relative(float_graph: gs.Graph, graph: gs.Graph, feeds: list[dict[str, np.n
     return OutputError(float_graph, feeds).each(graph).relative
 
 
-@pytest.mark.parametrize(("model", "name", "changes"), SETTINGS)
-@pytest.mark.parametrize("keeps_rows", [False, True])
+@pytest.mark.parametrize(("model", "name", "changes", "keeps_rows"), spread(SETTINGS, [False, True], of=3))
 def test_outputs_improve_on_unseen_samples(
     model: onnx.ModelProto,
     name: str,

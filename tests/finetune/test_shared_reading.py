@@ -13,6 +13,7 @@ from onnx import helper
 
 from tests.helpers import build, tunable
 from tests.helpers.serial_executor import deadly_workers
+from tests.helpers.spread import spread
 from tests.layers.test_shared_weights import CHAIN, STEPS, TWINS
 from tools.cli.executors import workers as workers_of
 from transforms.finetune.collect_gram import open_sums
@@ -71,7 +72,7 @@ def _sums(
     return found
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", spread(MODELS, of=2))
 def test_sums_are_those_of_one_process(name: str) -> None:
     options = FinetuneOptions(following_relu=True, least_rows=150, most_rows=1)
     preset = "A8W8" if name == "conv" else "MX6"

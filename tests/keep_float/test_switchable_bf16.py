@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from tests.helpers import corpus, small_networks
+from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.keep_float.bf16_error import Bf16Error, SwitchedRounding
 from transforms.lift_constants import lift_constants
@@ -48,7 +49,7 @@ def differences(error: Bf16Error, options: Bf16Options, tries: int) -> list[tupl
     return found
 
 
-@pytest.mark.parametrize("name", sorted(corpus.MODELS.keys() - {"sequence output"}))
+@pytest.mark.parametrize("name", spread(sorted(corpus.MODELS.keys() - {"sequence output"}), of=3))
 def test_switches_compute_what_the_conversion_does(name: str) -> None:
     """Control flow, outputs that are used further, tensors tied to float32: each model has one difficulty."""
     error = measure(corpus.build(name), Bf16Options())

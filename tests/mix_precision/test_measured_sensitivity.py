@@ -168,6 +168,7 @@ def test_a_function_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
         assert {damage.value for damage in found.damages} == {value}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("dask", [None, pytest.param("local", marks=pytest.mark.heavy)])
 def test_other_processes_one_of_which_dies_find_the_same(tmp_path: Path, dask: str | None) -> None:
     if dask:

@@ -24,6 +24,7 @@ def run(path: Path, flush: bool) -> dict[str, bytes]:
         return {name: results[name].tobytes() for name in results.files}
 
 
+@pytest.mark.heavy
 def test_every_operator_and_function_gives_the_same_bits_with_denormals_as_zero(tmp_path: Path) -> None:
     flushing, keeping = (run(tmp_path / f"{flush}.npz", flush) for flush in (True, False))
     assert set(flushing) == set(keeping) and len(keeping) > 300

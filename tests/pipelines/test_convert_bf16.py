@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from tests.helpers import build, conversion, corpus, rounded
+from tests.helpers.spread import spread
 from tools import convert_fp32_to_bf16
 
 CONTROL_FLOW = {name for name, text in corpus.MODELS.items() if "If (" in text or "= b (" in text}
@@ -60,8 +61,7 @@ def test_formats_compute_the_same_numbers(name: str, results: dict) -> None:
     assert conversion.same(conversion.run_wrapped(results[name, "bf16"], feeds), with_cast)
 
 
-@pytest.mark.parametrize("form", conversion.FORMATS)
-@pytest.mark.parametrize("name", corpus.MODELS)
+@pytest.mark.parametrize(("name", "form"), spread(corpus.MODELS, conversion.FORMATS, of=3))
 def test_optimized_models_stay_near_the_float_model(name: str, form: str, tmp_path: Path) -> None:
     """Bound: each of at most 8 roundings in a row errs by 2^-9 of values below 16, and no operator here
     magnifies an error more than 8 times."""
@@ -93,9 +93,10 @@ def _interface(model: onnx.ModelProto) -> list[list[tuple[str, bytes]]]:
     return [[(value.name, value.type.SerializeToString(deterministic=True)) for value in end] for end in ends]
 
 
-@pytest.mark.parametrize("form", ("with_cast", "bf16", "customqdq"))
-@pytest.mark.parametrize("name", corpus.MODELS)
-@pytest.mark.parametrize("known", ("by its metadata", "by its nodes"))
+@pytest.mark.parametrize(
+    ("name", "form", "known"),
+    spread(corpus.MODELS, ("with_cast", "bf16", "customqdq"), ("by its metadata", "by its nodes"), of=3),
+)
 def test_second_conversion_has_nothing_to_do(
     name: str, form: str, known: str, results: dict, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,6 +57,7 @@ def _rewrite(graph: gs.Graph, kind: str) -> None:
     quantize_graph(graph, preset(kind), data)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("form", ("residual", pytest.param("shared", marks=pytest.mark.heavy)))
 @pytest.mark.parametrize(
     "kind",

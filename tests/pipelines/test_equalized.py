@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from tests.helpers.judged_networks import network, samples
+from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model import graph_proto
@@ -49,9 +50,13 @@ def test_powers_of_two_are_equalized_by_rule(count: int) -> None:
     assert done.scheme.equalize_layers is True
 
 
-@pytest.mark.parametrize("config", ("A8W8", "A16W8", "U8S8", "U16S8", "W4A8", "XINT8"))
 @pytest.mark.parametrize(
-    "changes", ({}, {"move_outliers": False}, {"equalize_layers": "auto", "per_channel": False})
+    ("config", "changes"),
+    spread(
+        ("A8W8", "A16W8", "U8S8", "U16S8", "W4A8", "XINT8"),
+        ({}, {"move_outliers": False}, {"equalize_layers": "auto", "per_channel": False}),
+        of=3,
+    ),
 )
 def test_the_float_model_takes_the_same_form_again(config: str, changes: dict[str, bool | str]) -> None:
     """What tuning and reports compare with: weights of the recorded scheme, those that were quantized.

@@ -17,6 +17,7 @@ import onnx.parser
 import pytest
 
 from tests.helpers import build
+from tests.helpers.spread import spread
 from tools import auto_mixed_precision, convert_fp32_to_bf16, quantize
 
 LENGTH, ROOM = 180, 160
@@ -74,7 +75,7 @@ def shallow() -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", spread(RUNS, of=3))
 def test_no_tool_recurs_along_a_chain(name: str, tmp_path: Path, shallow: None) -> None:
     step, tool, *options = RUNS[name]
     path, data = build.save(model(str(step)), tmp_path / "m.onnx"), tmp_path / "data"

@@ -15,6 +15,7 @@ from onnx import helper
 import ops
 from tests.helpers import build, conversion, corpus, plans
 from tests.helpers.quantization import EXTENDED, node, on_grid, ops_used, random, source, stored
+from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.graph import dtypes
@@ -72,21 +73,20 @@ def snr_db(exact: NDArray[np.float32], found: NDArray[np.float32]) -> float:
 # Every preset on every model
 
 
-@pytest.mark.parametrize("name", UNQUANTIZED)
-def test_every_preset_gives_a_model_that_runs(name: str) -> None:
+@pytest.mark.parametrize(("name", "chosen"), spread(UNQUANTIZED, PLAIN, of=7))
+def test_every_preset_gives_a_model_that_runs(name: str, chosen: str) -> None:
     model = corpus.build(name)
     feeds = corpus.feeds(model)
     exact = conversion.run(model, feeds)
-    for chosen in PLAIN:
-        result, done = quantize(model, preset(chosen).by_rule(), [feeds])  # one sample decides nothing
-        found = conversion.run(result, feeds)
-        assert found.keys() == exact.keys()
-        for output, value in exact.items():
-            assert is_finite(found[output]) or not is_finite(value), (chosen, output)
-        again = model_io.load(result)
-        if done.count and any(n.domain or "Linear" in n.op_type for n in result.graph.node):
-            with pytest.raises(ModelError, match=r"^the model is quantized already: '"):
-                quantize_graph(again, preset(chosen), CalibrationData([feeds]))
+    result, done = quantize(model, preset(chosen).by_rule(), [feeds])  # one sample decides nothing
+    found = conversion.run(result, feeds)
+    assert found.keys() == exact.keys()
+    for output, value in exact.items():
+        assert is_finite(found[output]) or not is_finite(value), output
+    again = model_io.load(result)
+    if done.count and any(n.domain or "Linear" in n.op_type for n in result.graph.node):
+        with pytest.raises(ModelError, match=r"^the model is quantized already: '"):
+            quantize_graph(again, preset(chosen), CalibrationData([feeds]))
 
 
 # (dB on all images, share of digits read right); the float model reads 0.983
@@ -115,7 +115,7 @@ def test_every_preset_reads_digits(name: str) -> None:
 # The same numbers in other ways
 
 
-@pytest.mark.parametrize("name", UNQUANTIZED)
+@pytest.mark.parametrize("name", spread(UNQUANTIZED, of=3))
 def test_bfloat16_has_the_numbers_of_the_conversion_to_bf16(name: str, tmp_path: Path) -> None:
     model = corpus.build(name)
     result, done = quantize(model, "BF16")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers import tunable
 from tests.helpers.judged_networks import network, samples
+from tests.helpers.spread import spread
 from tools import quantize
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
@@ -39,8 +40,7 @@ def _quantized(
     return graph_proto.export_model(graph).SerializeToString(deterministic=True), done
 
 
-@pytest.mark.parametrize("config", PRESETS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("config", "name"), spread(PRESETS, MODELS, of=2))
 def test_the_recorded_scheme_makes_the_same_file_without_judging(
     name: str, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

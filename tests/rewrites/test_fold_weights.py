@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from tests.helpers import build, conversion, corpus
+from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.fold_weights import fold_weights
 from transforms.graph import walk
@@ -18,8 +19,7 @@ from transforms.insert_cast import insert_cast
 from transforms.model import graph_proto
 
 
-@pytest.mark.parametrize("insert", (insert_cast, insert_bf16_qdq))
-@pytest.mark.parametrize("name", corpus.MODELS)
+@pytest.mark.parametrize(("name", "insert"), spread(corpus.MODELS, (insert_cast, insert_bf16_qdq), of=2))
 def test_no_number_changes(name: str, insert: object) -> None:
     model = corpus.build(name)
     feeds = corpus.feeds(model)

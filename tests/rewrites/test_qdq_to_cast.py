@@ -11,6 +11,7 @@ import pytest
 
 import ops
 from tests.helpers import conversion, corpus
+from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.graph import walk
 from transforms.insert_bf16_qdq import insert_bf16_qdq
@@ -55,8 +56,7 @@ def test_every_number_stays_the_same() -> None:
     assert np.array_equal(after["y"][finite], x[finite].astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
-@pytest.mark.parametrize("domain", (ops.DOMAIN, ops.AMD_DOMAIN))
-@pytest.mark.parametrize("name", corpus.MODELS)
+@pytest.mark.parametrize(("name", "domain"), spread(corpus.MODELS, (ops.DOMAIN, ops.AMD_DOMAIN), of=2))
 def test_models_become_what_casts_alone_make_of_them(name: str, domain: str) -> None:
     model = corpus.build(name)
     with_pairs, with_casts = model_io.load(model), model_io.load(model)

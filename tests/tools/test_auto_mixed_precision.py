@@ -18,6 +18,7 @@ import onnxruntime
 import pytest
 
 from tests.helpers import build, mixing, tunable
+from tests.helpers.spread import spread
 from tools import auto_mixed_precision, quantize
 from tools.cli import command_line
 from tools.cli.scheme_options import mixing_scheme
@@ -107,22 +108,25 @@ def test_all_layers_move_without_a_target_and_without_data(
 
 @pytest.mark.parametrize(
     ("config", "options", "metric", "most"),
-    [
-        ("S16S8_MIXED_S8S8", ["--sqnr-drop-target", "1"], "sqnr", 3),
-        ("BF16_MIXED_BFP16", ["--sqnr-target", "47"], "sqnr", 3),
-        ("A16W8", ["--target", "int8", "--l2-target", "0.0075"], "l2", 3),
-        ("BF16", ["--target", "mx6", "--target", "bfp16", "--l2-target", "0.05"], "l2", 4),
-        ("BF16", ["--target", "mxint8", "--sqnr-drop-target", "1", "--strategy", "quality"], "sqnr", 3),
-        ("A16W8", ["--target", "int8/int4", "--target", "int16/int4", "--sqnr-target", "38"], "sqnr", 3),
-        (
-            "BF16",
-            ["--target", "mx6", "--target", "mx9", "--strategy", "budget", "--l2-target", "0.02"],
-            "l2",
-            4,
-        ),
-        ("A8W8", ["--weight-target", "int4", "--l2-target", "0.05", "--strategy", "quality"], "l2", 4),
-        ("BF16", ["--target", "mx6", "--dual-quant-nodes", "--l2-target", "0.05"], "l2", 3),
-    ],
+    spread(
+        [
+            ("S16S8_MIXED_S8S8", ["--sqnr-drop-target", "1"], "sqnr", 3),
+            ("BF16_MIXED_BFP16", ["--sqnr-target", "47"], "sqnr", 3),
+            ("A16W8", ["--target", "int8", "--l2-target", "0.0075"], "l2", 3),
+            ("BF16", ["--target", "mx6", "--target", "bfp16", "--l2-target", "0.05"], "l2", 4),
+            ("BF16", ["--target", "mxint8", "--sqnr-drop-target", "1", "--strategy", "quality"], "sqnr", 3),
+            ("A16W8", ["--target", "int8/int4", "--target", "int16/int4", "--sqnr-target", "38"], "sqnr", 3),
+            (
+                "BF16",
+                ["--target", "mx6", "--target", "mx9", "--strategy", "budget", "--l2-target", "0.02"],
+                "l2",
+                4,
+            ),
+            ("A8W8", ["--weight-target", "int4", "--l2-target", "0.05", "--strategy", "quality"], "l2", 4),
+            ("BF16", ["--target", "mx6", "--dual-quant-nodes", "--l2-target", "0.05"], "l2", 3),
+        ],
+        of=2,
+    ),
 )
 def test_the_target_holds_for_the_file_that_is_written(
     folder: Path, config: str, options: list[str], metric: str, most: int, capsys: pytest.CaptureFixture[str]

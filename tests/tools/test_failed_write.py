@@ -152,7 +152,11 @@ def environment(scene: Scene) -> dict[str, str]:
     return kept | {"TMPDIR": str(scene.folder / "temporary"), "PYTHONPATH": str(ROOT)}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.heavy)],
+    ids=lambda number: number.name,
+)
 def test_real_signal_in_the_middle_of_writing(scene: Scene, number: signal.Signals) -> None:
     scene.write()
     before = snapshot(scene.folder)

@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.helpers import build, tunable
+from tests.helpers.spread import spread
 from tests.helpers.tool_process import ToolProcess, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
@@ -73,8 +74,7 @@ def at_an_import(left: int, number: int, after: str = "tools.cli.command_line") 
     return AT_AN_IMPORT.format(left=left, number=int(number), after=after)
 
 
-@pytest.mark.parametrize("left", MOMENTS)
-@pytest.mark.parametrize("tool", RUNS)
+@pytest.mark.parametrize(("tool", "left"), spread(RUNS, MOMENTS, of=4))
 def test_at_imports(folder: Path, tool: str, left: int) -> None:
     number = signal.SIGTERM if left == 200 else signal.SIGINT
     before = sorted(folder.rglob("*"))
@@ -108,6 +108,7 @@ def endless() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_in_a_long_session(folder: Path, number: signal.Signals) -> None:
     build.save(endless(), folder / "float.onnx")
@@ -152,7 +153,11 @@ WORKERS = [(), ("--dask", "local")]
 
 @pytest.mark.parametrize(
     ("options", "everywhere"),
-    [(WORKERS[0], True), (WORKERS[0], False), pytest.param(WORKERS[1], True, marks=pytest.mark.heavy)],
+    [
+        (WORKERS[0], True),
+        pytest.param(WORKERS[0], False, marks=pytest.mark.heavy),
+        pytest.param(WORKERS[1], True, marks=pytest.mark.heavy),
+    ],
     ids=["processes", "processes, from kill", "dask"],
 )
 def test_in_the_tasks_of_workers(folder: Path, options: tuple[str, ...], everywhere: bool) -> None:
@@ -164,6 +169,7 @@ def test_in_the_tasks_of_workers(folder: Path, options: tuple[str, ...], everywh
     assert process.left() == [] and not (folder / "out.onnx").exists()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "options", [WORKERS[0], pytest.param(WORKERS[1], marks=pytest.mark.heavy)], ids=["processes", "dask"]
 )

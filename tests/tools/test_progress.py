@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.helpers.spread import spread
 from tools import quantize
 from tools.cli import progress
 from tools.cli.progress import Phases, Progress
@@ -157,7 +158,7 @@ def _without_times(text: str) -> str:
     return re.sub(r"\(?\d+\.\d+( to \d+\.\d+\))?( (s|ms|times|MB))?\b|\(\d+ kB\)", "T", text)
 
 
-@pytest.mark.parametrize("tool", PHASES)
+@pytest.mark.parametrize("tool", spread(PHASES, of=2))
 def test_a_tool_shows_its_phases_on_a_terminal_and_logs_them_elsewhere(
     tool: str,
     folder: Path,

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from tests.helpers import corpus
+from tests.helpers.spread import spread
 from tools import quantize
 from transforms.plan.range_files import from_text, to_text
 from transforms.plan.tensor_grids import TensorGrid
@@ -60,9 +61,15 @@ def content(path: Path) -> bytes:
     return model.SerializeToString(deterministic=True)
 
 
-@pytest.mark.parametrize("suffix", (".json", ".encodings"))
-@pytest.mark.parametrize("config", ("A8W8", "U8S8", "A16W8", "W4A8"))
-@pytest.mark.parametrize("per_channel", ("--per-channel", "--no-per-channel"))
+@pytest.mark.parametrize(
+    ("config", "suffix", "per_channel"),
+    spread(
+        ("A8W8", "U8S8", "A16W8", "W4A8"),
+        (".json", ".encodings"),
+        ("--per-channel", "--no-per-channel"),
+        of=4,
+    ),
+)
 def test_ranges_that_were_written_give_the_model_again(
     config: str, per_channel: str, suffix: str, bench: Bench
 ) -> None:

@@ -218,6 +218,7 @@ def test_external_data_counts_towards_the_size(tmp_path: Path) -> None:
     assert describe_model(model_io.load(path), path).size == total
 
 
+@pytest.mark.heavy
 def test_measured_memory_is_that_of_the_model(tmp_path: Path) -> None:
     """A model that holds 64 MB in one activation takes at least that, and not three times that."""
     numbers = 16 << 20
@@ -394,6 +395,7 @@ def test_grid_plot_has_a_stem_for_each_value() -> None:
     assert len(circles(svg)) == 2 and "0.5: 3 values" in svg
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("costs_here")
 @pytest.mark.skipif(not real_models.NAMES, reason="the real models are not here")
 @pytest.mark.parametrize("name", real_models.EACH)

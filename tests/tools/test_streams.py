@@ -84,6 +84,7 @@ def test_the_output_cannot_be_written(folder: Path) -> None:
     assert (code, errors) == (1, f"tools.formats: error: {os.strerror(errno.ENOSPC)}\n")
 
 
+@pytest.mark.heavy
 def test_a_current_folder_that_is_no_more(folder: Path) -> None:
     shell = "mkdir gone; cd gone; rmdir ../gone; $TOOL"
     assert run(folder, shell, "quantize", *quantizing(folder)) == (0, "")
@@ -94,6 +95,7 @@ def test_a_current_folder_that_is_no_more(folder: Path) -> None:
     )
 
 
+@pytest.mark.heavy
 def test_a_home_that_cannot_be_written(folder: Path) -> None:
     pytest.importorskip("matplotlib")
     given = ["--input", folder / "flöat.onnx", "--config", "BF16_MIXED_BFP16", "--data", folder / "data"]

@@ -15,6 +15,7 @@ import onnx
 import pytest
 
 from tests.helpers import real_models
+from tests.helpers.spread import spread
 from tools import convert_fp16_to_bf16, convert_fp32_to_bf16
 from transforms import model_io
 from transforms.model import graph_proto
@@ -58,8 +59,7 @@ def least_snr(name: str) -> float:
     return REFERENCE_DB.get(name, 0.0) - SLACK_DB
 
 
-@pytest.mark.parametrize("style", FORMATS)
-@pytest.mark.parametrize("name", real_models.EACH)
+@pytest.mark.parametrize(("name", "style"), spread(real_models.EACH, FORMATS, of=3))
 def test_result_is_valid_and_runs(name: str, style: str, converted: Path) -> None:
     source = real_models.MODELS / name / "model.onnx"
     before = source.read_bytes()
@@ -115,8 +115,9 @@ def test_distance_to_the_float_model(name: str, converted: Path, capsys: pytest.
     assert all(after >= before - POINT for before, after in pairs.values())
 
 
-@pytest.mark.parametrize("style", FORMATS)
-@pytest.mark.parametrize("name", ["mnist_cntk", "silero_vad", "resnet8_cifar10_fp16"])
+@pytest.mark.parametrize(
+    ("name", "style"), spread(["mnist_cntk", "silero_vad", "resnet8_cifar10_fp16"], FORMATS, of=3)
+)
 def test_second_conversion_has_nothing_to_do(
     name: str, style: str, converted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,6 +63,7 @@ TOOLS = (
 )
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("tool", TOOLS, ids=" ".join)
 def test_weights_are_in_memory_one_at_a_time(
     models: dict[Size, Path], tmp_path: Path, tool: tuple[str, ...]

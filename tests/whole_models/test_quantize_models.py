@@ -11,6 +11,7 @@ import pytest
 
 from tests.helpers import real_models
 from tests.helpers.quantized_models import BARS, PER_CHANNEL, measure, quantize
+from tests.helpers.spread import spread
 from transforms.scheme.presets import PLAIN
 
 pytestmark = pytest.mark.skipif(not real_models.NAMES, reason="the real models are not there")
@@ -34,7 +35,7 @@ def _reaches(name: str, config: str, bars: tuple[float, float], folder: Path, **
     return found.finite and found.snr >= bars[0] and found.metric >= bars[1]
 
 
-@pytest.mark.parametrize(("name", "config"), QUICK)
+@pytest.mark.parametrize(("name", "config"), spread(QUICK, of=2))
 def test_some_models_and_presets(name: str, config: str, tmp_path: Path) -> None:
     assert _reaches(name, config, BARS[name][config], tmp_path)
 
