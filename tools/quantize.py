@@ -67,6 +67,9 @@ value (float16 saturates at +-65504; tensors whose infinities the model looks fo
 Softmax does, stay float32). --set quantize_all_op_types=true lets every format reach every value. No
 format reaches positions: angles, indices and comparisons that are computed of integers by arithmetic alone.
 
+A folder as --input is converted to a folder: each .onnx file in it, the others are copied. Samples of the
+model NAME.onnx may lie in DIR/NAME.
+
 {SAMPLES_HELP}
 
 exit codes: 0 done; 1 error in the model, the data or the machine; 2 usage; 3 nothing to quantize, no file
@@ -82,11 +85,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _work(job: QuantizeJob) -> int:
     command_line.keep_products_on_one_thread()
     from tools.jobs import quantize
+    from tools.jobs.package import convert_package, is_package
 
     if not job.input:
         quantize.print_config(job)
         return command_line.DONE
-    return command_line.DONE if quantize.quantize_file(job) else command_line.NOTHING_DONE
+    if is_package(job):
+        done = convert_package(job, quantize.quantize_file)
+    else:
+        done = quantize.quantize_file(job) is not None
+    return command_line.DONE if done else command_line.NOTHING_DONE
 
 
 def _why_not(job: QuantizeJob) -> str | None:

@@ -36,7 +36,7 @@ _rounded = partial(_converted, needs=(_NOT_SIMULATED,))
 class Bf16Job(ModelJob):
     """A conversion to BF16."""
 
-    input: str = option("--input MODEL", "the float model; never changed", required=True)
+    input: str = option("--input MODEL", "the float model, or a folder of them; never changed", required=True)
     output: str = option("--output MODEL", "the BF16 model to write", required=True)
     data: Path | None = samples_folder(help="folder of samples for --min-sqnr", needs=(_SQNR,))
     min_sqnr: float | None = option(
@@ -117,6 +117,8 @@ samples, 10 log10(sum f^2 / sum (f - q)^2) over all its float outputs, is at lea
 in the form of --exclude-node; nodes that are excluded already stay excluded. If no choice of nodes is enough,
 nothing is written. bfloat16 nodes are measured in float32 with their results rounded.
 
+A folder as --input is converted to a folder: each .onnx file in it, the others are copied.
+
 {SAMPLES_HELP}
 
 exit codes: 0 done, or nothing to do; 1 error in model, data, target or machine; 2 usage.
@@ -130,8 +132,12 @@ def run(module: str, words: str | None, source: str, argv: Sequence[str] | None)
 
 def _work(module: str, source: str, job: Bf16Job) -> None:
     from tools.jobs import bf16
+    from tools.jobs.package import convert_package, is_package
 
-    bf16.convert_file(module, source, job)
+    if is_package(job):
+        convert_package(job, partial(bf16.convert_file, module, source))
+    else:
+        bf16.convert_file(module, source, job)
 
 
 def command(module: str, words: str | None) -> command_line.Command[Bf16Job]:

@@ -46,7 +46,7 @@ _NEEDS_NO_MODEL = {"print_config", "config", "target", "assignments", "verbose",
 class QuantizeJob(SchemeJob):
     """A quantization; ``changes`` are keys of :class:`transforms.scheme.Scheme`."""
 
-    input: str = option("--input MODEL", "the float32 or float16 model; never changed", default="")
+    input: str = option("--input MODEL", "the float model, or a folder of them; never changed", default="")
     data: Path | None = samples_folder(
         "--data --calibration-data DIR", "folder of samples to measure ranges on"
     )
