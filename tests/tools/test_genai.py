@@ -1,0 +1,118 @@
+"""A package runs in onnxruntime-genai after its models are in few bits. Oracle: the float package in it.
+
+Needs ``pip install onnxruntime-genai``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tools import convert_fp32_to_bf16, quantize
+
+genai = pytest.importorskip("onnxruntime_genai")
+
+WORDS, WIDTH, HEADS = 64, 64, 2
+DECODER = f"""<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+decoder (int64[B, S] input_ids, int64[B, T] attention_mask,
+         float[B, {HEADS}, P, 32] pk, float[B, {HEADS}, P, 32] pv)
+=> (float[B, S, {WORDS}] logits, float[B, {HEADS}, T, 32] k_out, float[B, {HEADS}, T, 32] v_out)
+<int64[1] last = {{1}}, int64 one = {{1}}> {{
+    x = Gather <axis = 0> (embedding, input_ids)
+    q = MatMul (x, wq)  k = MatMul (x, wk)  v = MatMul (x, wv)
+    sum = ReduceSum <keepdims = 0> (attention_mask, last)
+    before = Sub (sum, one)
+    seqlens = Cast <to = 6> (before)
+    shape = Shape (attention_mask)
+    length = Gather <axis = 0> (shape, one)
+    total = Cast <to = 6> (length)
+    a, k_out, v_out = com.microsoft.GroupQueryAttention <num_heads = {HEADS}, kv_num_heads = {HEADS}>
+        (q, k, v, pk, pv, seqlens, total)
+    o = MatMul (a, wo)
+    y = Add (x, o)
+    logits = MatMul (y, head)
+}}"""
+NAMES = {"pk": "past.0.key", "pv": "past.0.value", "k_out": "present.0.key", "v_out": "present.0.value"}
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    folder = tmp_path / "package"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    model = onnx.parser.parse_model(DECODER)
+    shapes = dict.fromkeys(("wq", "wk", "wv", "wo"), (WIDTH, WIDTH))
+    for name, shape in {**shapes, "embedding": (WORDS, WIDTH), "head": (WIDTH, WORDS)}.items():
+        weight = random.standard_normal(shape).astype(np.float32) / WIDTH**0.5
+        weight[:, WORDS - 1 if name == "head" else WIDTH :] = 0  # the end is never said
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    _rename(model)
+    onnx.save(model, folder / "model.onnx")
+    (folder / "genai_config.json").write_text(json.dumps(_config()))
+    return folder
+
+
+def _rename(model: onnx.ModelProto) -> None:
+    """Give caches the names that onnxruntime-genai expects, which the parser does not read."""
+    for value in (*model.graph.input, *model.graph.output):
+        value.name = NAMES.get(value.name, value.name)
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [NAMES.get(name, name) for name in names]
+
+
+def _config() -> dict[str, object]:
+    caches = {"past_key_names": "past.%d.key", "past_value_names": "past.%d.value"}
+    decoder = {
+        "filename": "model.onnx",
+        "head_size": 32,
+        "hidden_size": WIDTH,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": HEADS,
+        "num_hidden_layers": 1,
+        "session_options": {"provider_options": []},
+        "inputs": {"input_ids": "input_ids", "attention_mask": "attention_mask", **caches},
+        "outputs": {
+            "logits": "logits",
+            "present_key_names": "present.%d.key",
+            "present_value_names": "present.%d.value",
+        },
+    }
+    model = {"type": "llama", "bos_token_id": 1, "eos_token_id": WORDS - 1, "pad_token_id": 0}
+    return {
+        "model": {**model, "context_length": 64, "vocab_size": WORDS, "decoder": decoder},
+        "search": {"do_sample": False, "max_length": 24, "past_present_share_buffer": False},
+    }
+
+
+def said(folder: Path) -> list[int]:
+    """Return what a model says after three tokens."""
+    model = genai.Model(str(folder))
+    options = genai.GeneratorParams(model)
+    options.set_search_options(max_length=16)
+    generator = genai.Generator(model, options)
+    generator.append_tokens(np.int32([[3, 17, 40]]))
+    while not generator.is_done():
+        generator.generate_next_token()
+    return [int(token) for token in generator.get_sequence(0)]
+
+
+@pytest.mark.parametrize(
+    "options", [("--config", "W8"), ("--config", "W4", "--matmul-nbits", "--embeddings", "int8")]
+)
+def test_a_package_in_few_bits_is_read(package: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    target = tmp_path / "made"
+    assert quantize.main(["--input", str(package), "--output", str(target), *options]) == 0
+    wanted, found = said(package), said(target)
+    assert len(found) == len(wanted) == 16
+    assert found[:4] == wanted[:4]  # the first choice of random weights stands out enough
+
+
+def test_a_package_in_bf16_is_read(package: Path, tmp_path: Path) -> None:
+    target = tmp_path / "made"
+    assert convert_fp32_to_bf16.main(["--input", str(package), "--output", str(target)]) == 0
+    assert said(target)[:8] == said(package)[:8]
