@@ -7,7 +7,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,6 +117,7 @@ def compare_folders(job: EvaluateJob) -> dict[str, Any]:
     """
     from transforms.compare import compare_results
     from transforms.compare.language import compare_logits
+    from transforms.compare.step_errors import step_sqnr
     from transforms.run.array_files import read_array
 
     for path in filter(None, (job.json, job.csv)):
@@ -134,12 +135,15 @@ def compare_folders(job: EvaluateJob) -> dict[str, Any]:
     _print_files(comparisons)
     _print_summary(comparisons)
     _print_outputs(comparisons)
+    steps = step_sqnr(pairs)
+    for line in _step_lines(steps):
+        say(line)
     if top1:
         say(f"Top1 baseline: {top1.baseline:.6g}\nTop1 quantized: {top1.quantized:.6g}")
         say(f"Top1 agreement: {top1.agreement:.6g} of {top1.count} rows")
     for line in _language_lines(language) if language else ():
         say(line)
-    found = _report(comparisons, top1, language)
+    found = _report(comparisons, top1, language) | {"steps": _plain(steps)}
     if job.json:
         write_text(job.json, json.dumps(found, indent=2, allow_nan=False) + "\n")
     if job.csv:
@@ -240,6 +244,16 @@ def _figures(comparisons: Sequence[Comparison]) -> dict[str, Any]:
         "mean": summary.mean,
         "worst": summary.worst,
     }
+
+
+def _step_lines(steps: Mapping[str, Mapping[int, float]]) -> Iterator[str]:
+    from transforms.graph.some_names import counted
+
+    if steps:
+        yield "Sqnr over the first steps of sequences:"
+    for output, by_mark in steps.items():
+        marks = (f"{figure(db, 4)} dB ({counted(mark, 'step')})" for mark, db in by_mark.items())
+        yield f"  {output or 'output'}: {', '.join(marks)}"
 
 
 def _language_lines(language: Language) -> Iterator[str]:

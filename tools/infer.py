@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,10 @@ from transforms.files.atomic_write import destination
 from transforms.files.model_files import clear_leftovers
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from transforms.run.samples import Samples
+    from transforms.run.sequences import Sequences, Step
     from transforms.runtime.session import OpenModel
 
 _LONGEST = 255
@@ -83,8 +87,9 @@ def _infer(job: InferJob) -> None:
 
 def infer(job: InferJob) -> None:
     """Run a model on a folder of samples, save its outputs and say how long it took."""
+    from tools.cli.unrolled import steps_line
     from transforms.run.run_model import open_model
-    from transforms.run.samples import Samples
+    from transforms.run.sequences import Sequences
 
     _check_output_dir(job.output, force=job.force)
     if job.time and not job.time.is_file():
@@ -95,7 +100,7 @@ def infer(job: InferJob) -> None:
     names = _chosen(model.outputs, job.output_names)
     _check_outputs(model, names)
     report_litter(job.data)
-    samples = Samples(job.data, model.inputs, job.images, job.limit)
+    samples = _samples(job, model)
     folders = _output_folders(job.output, names)
     for folder in folders.values():
         if folder.exists() and folder.samefile(job.data):
@@ -104,12 +109,16 @@ def infer(job: InferJob) -> None:
             )
         _check_results(folder, samples.names)
     start = time.perf_counter()
-    with phases("running", "sample") as bar:
-        computing = _run_all(model, bar.each(samples, len(samples)), folders)
+    with phases("running", "sequence" if job.sequences else "sample") as bar:
+        made = _outputs(model, bar.each(samples, len(samples)), list(folders))
+        runs, computing = _save_all(made, folders)
     total = time.perf_counter() - start
     if model.widened:
         say(widening_note(model.widened))
-    say(f"Ran {len(samples)} samples in {total:.2f} s, {1e3 * computing / len(samples):.2f} ms each.")
+    if isinstance(samples, Sequences):
+        say(steps_line(samples, runs))
+    else:
+        say(f"Ran {runs} samples in {total:.2f} s, {1e3 * computing / runs:.2f} ms each.")
     inside = f", one folder for each of {len(folders)} outputs" if len(folders) > 1 else ""
     say(f"Results saved to '{job.output}'{inside}.")
     if job.time:
@@ -138,17 +147,41 @@ def widening_note(count: int) -> str:
     return f"No bfloat16 kernels here: {count} nodes and ends ran in float32 between Casts added in memory."
 
 
-def _run_all(model: OpenModel, samples: Iterable[tuple[str, dict]], folders: dict[str, Path]) -> float:
-    """Run and save; returns the seconds spent in the model."""
-    seconds = 0.0
-    for name, feed in samples:
+def _samples(job: InferJob, model: OpenModel) -> Samples | Sequences:
+    from transforms import model_io
+    from transforms.run.samples import Samples
+    from transforms.run.sequences import Sequences
+
+    if not job.sequences:
+        return Samples(job.data, model.inputs, job.images, job.limit)
+    return Sequences(model, model_io.load(job.input), job.data, job.images, job.limit, dict(job.states))
+
+
+def _outputs(
+    model: OpenModel, samples: Iterable[tuple[str, dict | Iterator[Step]]], names: Sequence[str]
+) -> Iterator[tuple[str, Mapping[str, np.ndarray], float]]:
+    """Yield the name of each sample, or of each step of a sequence, its outputs, and the model's seconds."""
+    for name, one in samples:
         start = time.perf_counter()
-        results = model.run(feed, list(folders))
-        seconds += time.perf_counter() - start
-        for output, array in results.items():
-            folders[output].mkdir(parents=True, exist_ok=True)
-            write_array(folders[output] / f"{name}.npy", array)
-    return seconds
+        if isinstance(one, dict):
+            yield name, model.run(one, names), time.perf_counter() - start
+            continue
+        for step in one:
+            yield step.name, step.outputs, time.perf_counter() - start
+            start = time.perf_counter()
+
+
+def _save_all(
+    made: Iterable[tuple[str, Mapping[str, np.ndarray], float]], folders: dict[str, Path]
+) -> tuple[int, float]:
+    """Save outputs; return how many runs there were, and the seconds of the model."""
+    runs, seconds = 0, 0.0
+    for name, outputs, taken in made:
+        runs, seconds = runs + 1, seconds + taken
+        for output, folder in folders.items():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_array(folder / f"{name}.npy", outputs[output])
+    return runs, seconds
 
 
 def _check_output_dir(folder: Path, *, force: bool) -> None:

@@ -84,10 +84,8 @@ def _report(job: ReportJob) -> None:
 
 def write_report(job: ReportJob) -> tuple[ModelComparison, LossOrigins | None]:
     """Compare two models, write the page, say the most important of it, and return what was found."""
-    from tools.charts.html_report import page
-    from tools.summaries.unequal_results import unequal_lines
-    from transforms.compare.compare_models import Data, compare_models
-    from transforms.compare.compare_results import output_sqnr
+    from tools.cli.unrolled import unrolled
+    from transforms.compare.compare_models import Data
 
     files = {"--output": job.output, "--json": job.json, "--csv": job.csv}
     if reason := same_file(files):
@@ -95,7 +93,16 @@ def write_report(job: ReportJob) -> tuple[ModelComparison, LossOrigins | None]:
     for path in filter(None, files.values()):
         check_writable(path, force=job.force, inputs=(job.float_model, job.quantized))
     report_litter(job.data)
-    data = Data(job.data, job.images, job.run, job.limit)
+    with unrolled(job, job.float_model) as own:
+        return _write_report(job, Data(own.data, own.images, own.run, own.limit))
+
+
+def _write_report(job: ReportJob, data: Data) -> tuple[ModelComparison, LossOrigins | None]:
+    from tools.charts.html_report import page
+    from tools.summaries.unequal_results import unequal_lines
+    from transforms.compare.compare_models import compare_models
+    from transforms.compare.compare_results import output_sqnr
+
     with Phases(*_PHASES)("loading") as bar:
 
         def _each(samples: Iterable, what: str) -> Iterator:

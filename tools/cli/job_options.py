@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tools.cli.needs import DATA, Need
-from tools.cli.option_values import MOST_AT_ONCE, bytes_of, input_shape, number, numbers, size, whole
+from tools.cli.option_values import (
+    MOST_AT_ONCE,
+    bytes_of,
+    input_shape,
+    number,
+    numbers,
+    size,
+    state,
+    whole,
+)
 from tools.cli.options import OTHER, RUNNING, SAMPLES, option
 
 if TYPE_CHECKING:
@@ -23,6 +32,7 @@ if TYPE_CHECKING:
     from transforms.run.samples import ImageOptions
 
 _sample = partial(option, group=SAMPLES, needs=(DATA,))
+_SEQUENCES = Need("--sequences", lambda job: job.sequences)
 
 SAMPLES_HELP = """\
 samples: .npz files with one array per input name; .npy files, for models with one input, with the array as
@@ -97,6 +107,19 @@ class DataOptions(Options):
     )
     layout: str | None = _sample(
         "--layout", "dimensions of image inputs", type=str.upper, choices=("NCHW", "NHWC")
+    )
+    sequences: bool = _sample(
+        "--sequences",
+        "samples are folders of steps, or arrays with an axis of time before their own: states are fed back",
+    )
+    states: tuple[tuple[str, str], ...] = option(
+        "--state IN=OUT",
+        "input of a state and its output (default: by names and shapes); repeatable",
+        group=SAMPLES,
+        needs=(_SEQUENCES,),
+        type=state,
+        action="append",
+        default=[],
     )
     provider: str = provider()
     threads: int = threads()

@@ -70,6 +70,14 @@ def input_shape(text: str) -> tuple[str, tuple[int, ...]]:
     return name, tuple(map(whole(), sizes.split(",")))
 
 
+def state(text: str) -> tuple[str, str]:
+    """Return the names of an input and of the output that is fed back to it, of ``IN=OUT``."""
+    fed, sign, back = text.partition("=")
+    if not (fed and sign and back):
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not an input and its output, IN=OUT")
+    return fed, back
+
+
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 

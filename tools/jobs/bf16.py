@@ -11,6 +11,7 @@ from tools.cli.data_options import open_samples
 from tools.cli.job_options import by_name
 from tools.cli.progress import Phases
 from tools.cli.said import say, warn
+from tools.cli.unrolled import unrolled
 from tools.jobs.bf16_options import Bf16Job
 from tools.jobs.load import load_fixed
 from tools.jobs.written import ENDING, run_once
@@ -44,6 +45,11 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> Converted | None:
 
     Raises ValueError or OSError; nothing is written then.
     """
+    with unrolled(job, job.input) as own:
+        return _convert_file(tool, source, own)
+
+
+def _convert_file(tool: str, source: str, job: Bf16Job) -> Converted | None:
     row = target(job.target) if job.target else None
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)

@@ -16,6 +16,7 @@ from tools.cli.data_options import open_samples
 from tools.cli.executors import open_workers
 from tools.cli.progress import Phases
 from tools.cli.said import say, warn
+from tools.cli.unrolled import unrolled
 from tools.jobs.finetune_options import FinetuneJob
 from tools.jobs.storage import store
 from tools.jobs.written import ENDING, run_once
@@ -56,6 +57,11 @@ def finetune_file(job: FinetuneJob) -> Tuned:
 
     Raises ValueError or OSError; nothing is written then.
     """
+    with unrolled(job, job.float_model) as own:
+        return _finetune_file(own)
+
+
+def _finetune_file(job: FinetuneJob) -> Tuned:
     rule = rule_of(job)
     limits = {"memory_limit": job.memory_limit, "device": job.optim_device}
     chosen = tuning_options(rule, _run(job), output_index=job.output_index, **limits)

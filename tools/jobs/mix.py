@@ -10,6 +10,7 @@ from tools.cli.executors import threads_of, workers
 from tools.cli.output_file import check_writable, write_text
 from tools.cli.said import say
 from tools.cli.scheme_options import check_effect, config_name, mixing_scheme
+from tools.cli.unrolled import unrolled
 from tools.cli.user_code import check_code
 from tools.jobs.load import load_model
 from tools.jobs.mix_options import MixJob
@@ -28,6 +29,11 @@ def mix_file(job: MixJob) -> tuple[MixedPrecision, Finished | None]:
 
     Raises ValueError or OSError; no model is written then.
     """
+    with unrolled(job, job.input) as own:
+        return _mix_file(own)
+
+
+def _mix_file(job: MixJob) -> tuple[MixedPrecision, Finished | None]:
     scheme = mixing_scheme(job)
     _check_effect(scheme, job)
     check_code(scheme, job)

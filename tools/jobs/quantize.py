@@ -19,6 +19,7 @@ from tools.cli.scheme_options import (
     config_name,
     quantization_scheme,
 )
+from tools.cli.unrolled import unrolled
 from tools.cli.user_code import check_code
 from tools.jobs import ranges, reach
 from tools.jobs.load import load_for
@@ -63,8 +64,8 @@ def quantize_file(job: QuantizeJob) -> Finished | None:
     Says the scheme first if the job asks for that. Raises ValueError or OSError; nothing is written then, nor
     where nothing is done.
     """
-    with open_workers(job) as workers:
-        return _quantize_file(job, workers)
+    with unrolled(job, job.input) as own, open_workers(own) as workers:
+        return _quantize_file(own, workers)
 
 
 def _schemes(job: QuantizeJob) -> tuple[Scheme, Scheme]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -11,14 +10,13 @@ import onnx_graphsurgeon as gs
 from ops.array_types import AnyArray, Feed
 from transforms.run.instrumented_model import InstrumentedModel, float_outputs
 from transforms.run.run_each import with_fixed_threads
+from transforms.run.state_pairs import belong_together
 from transforms.runtime.session import RunOptions
 
 _LOOKED_AT = 32  # samples
 
 _LARGEST_DIFFERENCE = 0.05
 """Of the magnitudes of a state as it is fed and as it comes back, as a share of them."""
-
-_DIRECTIONS = re.compile(r"(?<![a-z])(in|out|input|output|old|new|prev|next|past|present)(?![a-z])")
 
 
 def find_states(graph: gs.Graph, feeds: Sequence[Feed], options: RunOptions | None = None) -> dict[str, str]:
@@ -45,7 +43,7 @@ def find_states(graph: gs.Graph, feeds: Sequence[Feed], options: RunOptions | No
         for fed, back in pairs
     }
     alike = {pair: value for pair, value in differences.items() if value is not None}
-    named = {pair: value for pair, value in alike.items() if _belong_together(*pair)}
+    named = {pair: value for pair, value in alike.items() if belong_together(*pair)}
     alike = {pair: value for pair, value in alike.items() if value < _LARGEST_DIFFERENCE}
     states = _matched(named) or _matched(alike)
     return states if len(states) < len(inputs) else {}
@@ -73,10 +71,3 @@ def _matched(pairs: Mapping[tuple[str, str], float]) -> dict[str, str]:
         if fed not in found and back not in found.values():
             found[fed] = back
     return found
-
-
-def _belong_together(fed: str, back: str) -> bool:
-    one, other = fed.lower(), back.lower()
-    if one.startswith(other) or other.startswith(one):
-        return True
-    return _DIRECTIONS.sub("", one).strip("_./:") == _DIRECTIONS.sub("", other).strip("_./:")

@@ -17,11 +17,11 @@ from ops.array_types import Feed
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph import walk
 from transforms.graph.selection import label_of
+from transforms.graph.state_outputs import state_outputs
 from transforms.judge.judge import Judge
 from transforms.mix_precision.mixed_model import exactly
 from transforms.model.copy_graph import copy_graph
 from transforms.origins.pair_nodes import OUTPUT
-from transforms.origins.state_outputs import state_outputs
 from transforms.origins.switched_layers import Part, SwitchedLayers, Trials
 from transforms.pipelines.quantize_steps import prepare_for
 from transforms.run.feeds import spread

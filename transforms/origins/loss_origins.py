@@ -14,9 +14,9 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
 from ops.metrics import Sums
+from transforms.graph.state_outputs import state_outputs
 from transforms.origins.input_ranges import InputRange, input_ranges
 from transforms.origins.loss_causes import Cause, cause_of
-from transforms.origins.state_outputs import state_outputs
 from transforms.origins.switched_layers import Part, SwitchedLayers, Trials
 from transforms.run.feeds import spread
 from transforms.runtime.session import RunOptions

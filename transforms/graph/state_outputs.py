@@ -31,9 +31,7 @@ def state_outputs(graph: gs.Graph) -> list[str]:
 
 
 def _is_state(tensor: gs.Tensor, graph: gs.Graph) -> bool:
-    alike = [
-        one for one in graph.inputs if _may_be_fed(tensor.shape, one.shape) and one.dtype == tensor.dtype
-    ]
+    alike = [one for one in graph.inputs if may_be_fed(tensor.shape, one.shape) and one.dtype == tensor.dtype]
     if any(_has_name(tensor.name) or _has_name(one.name) for one in alike):
         return True
     return bool(alike) and _is_of_recurrent(tensor)
@@ -43,7 +41,7 @@ def _has_name(name: str) -> bool:
     return _NAMES.search(name.replace("_", " ").replace(".", " ")) is not None
 
 
-def _may_be_fed(made: Sequence[object] | None, read: Sequence[object] | None) -> bool:
+def may_be_fed(made: Sequence[object] | None, read: Sequence[object] | None) -> bool:
     """Return whether what is made fits an input: sizes that both know are equal, but for one that grows."""
     if made is None or read is None or len(made) != len(read) or len(made) < 2:
         return False

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
 
-from transforms.origins.state_outputs import state_outputs
+from transforms.graph.state_outputs import state_outputs
 
 
 def model(outputs: dict[str, list], inputs: dict[str, list]) -> gs.Graph:

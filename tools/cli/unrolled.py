@@ -1,0 +1,56 @@
+"""Samples that are sequences, run once by the float model: each step becomes a sample, with its states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tools.cli.job_options import DataOptions
+from tools.cli.progress import Progress
+from tools.cli.said import say
+from transforms import model_io
+from transforms.files.cleanup import temporary_folder
+from transforms.graph.some_names import counted
+from transforms.run.run_model import open_model
+from transforms.run.sequences import Sequences
+
+J = TypeVar("J", bound=DataOptions)
+
+_SHOWN = 4  # states
+
+
+@contextmanager
+def unrolled(job: J, float_model: str | Path) -> Iterator[J]:
+    """Yield a job whose samples are single ones: those that it has, or the steps of its sequences.
+
+    States are those of the float model. Raises ValueError or OSError for sequences that do not fit it.
+    """
+    if not job.sequences or job.data is None:
+        yield job
+        return
+    model = open_model(Path(float_model), job.run)
+    found = Sequences(model, model_io.load(float_model), job.data, job.images, job.limit, dict(job.states))
+    with temporary_folder() as folder:
+        count = 0
+        with Progress("unrolling", "sequence") as bar:
+            for _, steps in bar.each(found, len(found)):
+                for step in steps:
+                    arrays: dict[str, Any] = dict(step.feed)
+                    np.savez(folder / f"{step.name}.npz", **arrays)
+                    count += 1
+        say(steps_line(found, count))
+        whole = replace(job, image_size=None, mean=(0.0,), std=(1.0,), layout=None)  # steps hold arrays
+        yield replace(whole, data=folder, limit=None, sequences=False)
+
+
+def steps_line(found: Sequences, steps: int) -> str:
+    """Return the line on sequences that were run: how long they are, and what was fed back."""
+    pairs = [f"{back} to {fed}" for fed, back in found.states.items()]
+    more = f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
+    sequences = counted(len(found), "sequence")
+    return f"Ran {sequences} of {counted(steps, 'step')}, fed back: {', '.join(pairs[:_SHOWN])}{more}"

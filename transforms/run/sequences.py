@@ -1,0 +1,129 @@
+"""Sequences: samples of many steps, each of which takes the states that the model made at the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Feed
+from transforms.files.array_header import read_headers
+from transforms.files.named_file import named
+from transforms.run.array_files import find_files, is_litter, natural_order, read_array
+from transforms.run.samples import ImageOptions, Samples
+from transforms.run.state_pairs import first_state, state_pairs
+from transforms.runtime.inputs import ModelInput, check_feed
+from transforms.runtime.session import OpenModel
+
+DIGITS = 6
+"""Of the number of a step in its name: ``speech.000012`` is the twelfth of ``speech``."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a sequence: its name, what the model is fed with, and the outputs it makes."""
+
+    name: str
+    feed: Feed
+    outputs: Mapping[str, np.ndarray]
+
+
+class Sequences:
+    """The sequences of a folder for a model with states.
+
+    A sequence is a folder of samples, its steps in natural order; or a file of arrays that have one dimension
+    more than the inputs, which is time. In an .npz file, arrays of the input's own rank are the same at each
+    step. Neither has arrays for states, which are zero before the first step.
+    """
+
+    def __init__(
+        self,
+        model: OpenModel,
+        graph: gs.Graph,
+        folder: Path,
+        images: ImageOptions | None = None,
+        limit: int | None = None,
+        given: Mapping[str, str] | None = None,
+    ) -> None:
+        """List the folder, at most ``limit`` sequences, for a model and its graph; ``given``: all its states.
+
+        Raises OSError or ValueError for a folder without any, and ValueError as :func:`state_pairs` does.
+        """
+        self._model, self._images = model, images
+        self.states = state_pairs(graph, given)
+        ends = {str(one.name): one for one in (*graph.inputs, *graph.outputs)}
+        self._first = {
+            one.name: np.zeros(first_state(ends[one.name].shape, ends[back].shape), one.dtype)
+            for one in model.inputs
+            if (back := self.states.get(one.name))
+        }
+        self._inputs = tuple(one for one in model.inputs if one.name not in self.states)
+        folders = {path.name: path for path in folder.iterdir() if path.is_dir() and not is_litter(path.name)}
+        found = {**folders, **find_files(folder, (".npz", ".npy"))}
+        self._paths = [found[name] for name in sorted(found, key=natural_order)][:limit]
+        if not self._paths:
+            raise FileNotFoundError(f"folder '{folder}' holds no sequence: a folder of steps, .npz or .npy")
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(f"two sequences in '{folder}' have the same name but for the ending")
+
+    def __len__(self) -> int:
+        """Return the number of sequences."""
+        return len(self._paths)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the sequences."""
+        return [path.stem for path in self._paths]
+
+    def __iter__(self) -> Iterator[tuple[str, Iterator[Step]]]:
+        """Yield name and steps of each; ValueError for a step that does not fit the model."""
+        for path in self._paths:
+            yield path.stem, self._run(path)
+
+    def _run(self, path: Path) -> Iterator[Step]:
+        """Run the steps of a sequence, each with the states of the one before."""
+        state: Mapping[str, np.ndarray] = self._first
+        for number, feed in enumerate(self._steps(path), 1):
+            full = {**feed, **state}
+            outputs = self._model.run(full)
+            state = {fed: outputs[back] for fed, back in self.states.items()}
+            yield Step(f"{path.stem}.{number:0{DIGITS}}", full, outputs)
+
+    def _steps(self, path: Path) -> Iterable[Feed]:
+        if path.is_dir():
+            return (feed for _, feed in Samples(path, self._inputs, self._images))
+        with named(path):
+            arrays = _read(path, self._inputs)
+            lengths = {
+                len(arrays[one.name])
+                for one in self._inputs
+                if one.name in arrays and arrays[one.name].ndim == len(one.shape) + 1
+            }
+            if len(lengths) != 1:
+                why = f"arrays of {sorted(lengths)} steps" if lengths else "no array has a first axis of time"
+                raise ValueError(why)
+        return self._cut(path.name, arrays, lengths.pop())
+
+    def _cut(self, name: str, arrays: Mapping[str, np.ndarray], steps: int) -> Iterator[Feed]:
+        ranks = {one.name: len(one.shape) for one in self._inputs}
+        for i in range(steps):
+            feed = {
+                key: np.ascontiguousarray(array[i]) if array.ndim == ranks.get(key, -2) + 1 else array
+                for key, array in arrays.items()
+            }
+            check_feed(self._inputs, feed, f"{name}, step {i + 1}")
+            yield feed
+
+
+def _read(path: Path, inputs: Sequence[ModelInput]) -> dict[str, np.ndarray]:
+    if path.suffix.lower() == ".npz":
+        read_headers(path)
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    if len(inputs) != 1:
+        names = ", ".join(f"'{one.name}'" for one in inputs)
+        raise ValueError(f"the model has inputs {names}, which takes a .npz file")
+    return {inputs[0].name: read_array(path)}
