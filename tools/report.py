@@ -159,7 +159,7 @@ def _origins(
     made = Made(
         job.float_model,
         job.quantized,
-        job.data,
+        _samples(job),
         quantized.info.metadata,
         {label_of(node) for node in walk.nodes(model)},
         set(walk.tensors(model)),
@@ -170,6 +170,13 @@ def _origins(
     except ValueError as error:
         return _untold(error)
     return found, origins_section(found, made), list(lines(found, made))
+
+
+def _samples(job: ReportJob) -> list[str]:
+    """Return the options that name the samples, for commands to copy."""
+    given = ["--sequences"] if job.sequences else []
+    states = [word for fed, back in job.states for word in ("--state", f"{fed}={back}")]
+    return ["--data", str(job.data), *given, *states]
 
 
 def _untold(error: ValueError) -> tuple[None, str, list[str]]:

@@ -26,12 +26,13 @@ _BF16_TOOLS = ("convert_fp32_to_bf16", "convert_fp16_to_bf16")
 class Made:
     """How a quantized model was made: files, samples, its metadata, and names in the float model.
 
-    ``names``: of its nodes; ``tensors``: what its nodes make, which nodes without a name are known by.
+    ``samples``: the options that name them. ``names``: of the float model's nodes; ``tensors``: what they
+    make, by which nodes without a name are known.
     """
 
     float_model: Path
     quantized: Path
-    data: Path
+    samples: Sequence[str]
     metadata: Mapping[str, str]
     names: Set[str]
     tensors: Set[str]
@@ -47,7 +48,7 @@ class Made:
         config = provenance.option(self.metadata, "config")
         if tool != "quantize" or not config:
             return ""
-        given = shlex.join([*words, "--config", str(config), "--data", str(self.data)])
+        given = shlex.join([*words, "--config", str(config), *self.samples])
         return f"python -m tools.{tool} {given}"
 
 
@@ -117,7 +118,7 @@ def helps(origins: LossOrigins, made: Made) -> Iterator[tuple[str, str]]:
     if TUNE in wanted:
         yield "Tune weights", _tuning(made)
     if math.isfinite(main.without):
-        given = [] if is_scheme else ["--data", str(made.data)]
+        given = [] if is_scheme else made.samples
         more = [*given, "--min-sqnr", f"{math.floor(main.without)}"]
         yield "As few layers as a target takes", f"{base} {shlex.join(more)}"
 
@@ -136,7 +137,7 @@ def _keeping(made: Made, known: Sequence[str], nodes: Sequence[str]) -> str:
 
 def _tuning(made: Made) -> str:
     output = made.quantized.with_name(f"{made.quantized.stem}_tuned.onnx")
-    words = ["--float", str(made.float_model), "--quantized", str(made.quantized), "--data", str(made.data)]
+    words = ["--float", str(made.float_model), "--quantized", str(made.quantized), *made.samples]
     return f"python -m tools.finetune {shlex.join([*words, '--output', str(output)])}"
 
 
