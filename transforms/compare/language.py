@@ -13,9 +13,7 @@ from ops.array_types import AnyArray, Float64Array
 from transforms.compare.compare_results import ResultPair
 from transforms.files.named_file import named
 from transforms.run.array_files import read_array
-
-IDS = "input_ids"
-"""The array of a sample that holds its tokens, where there are several arrays."""
+from transforms.run.token_samples import IDS
 
 _ROWS = 64  # of logits that are looked at together: a vocabulary has 150,000 numbers
 
@@ -38,9 +36,9 @@ def compare_logits(pairs: Sequence[ResultPair], output: str, texts: Path | None 
     """Return what results of an output that holds logits [..., tokens, vocabulary] say.
 
     ``output``: its name; results of a single output have none. ``texts``: a folder with the tokens that each
-    result belongs to, of the same name: .npy, or .npz with ``input_ids``; the next token of each, the last of
-    a row aside, gives the perplexity. Raises ValueError for results without such an output, or that do not
-    fit.
+    result belongs to, of the same name: .npy, of which each row may be a text, or .npz with ``input_ids``;
+    the next token of each, the last of a text aside, gives the perplexity. Raises ValueError for results
+    without such an output, or that do not fit.
     """
     chosen = [pair for pair in pairs if pair.output in ("", output)]
     if not chosen:
@@ -94,11 +92,14 @@ def _log_softmax(logits: AnyArray) -> Float64Array:
 def _following(texts: Path, pair: ResultPair, shape: Sequence[int]) -> AnyArray:
     """Return the token after that of each row of logits, -1 after the last of a text."""
     stem = Path(pair.name).stem
-    paths = [texts / f"{stem}{suffix}" for suffix in (".npz", ".npy")]
+    text, _, row = stem.rpartition("-")
+    paths = [texts / f"{stem}.npz", texts / f"{stem}.npy", texts / f"{text}.npy"]
     path = next(filter(Path.is_file, paths), None)
     if path is None:
         raise FileNotFoundError(f"'{texts}' has no tokens '{stem}.npz' or '{stem}.npy'")
     ids = read_array(path) if path.suffix == ".npy" else _ids(path)
+    if path.stem != stem and row.isdecimal() and ids.ndim == 2 and int(row) <= len(ids):
+        ids = ids[int(row) - 1]
     if ids.dtype.kind not in "iu" or ids.size != shape[0] or (ids.size and ids.max() >= shape[1]):
         raise ValueError(f"'{path}' has tokens {ids.dtype} {list(ids.shape)}, for logits {list(shape)}")
     ends = np.full((*ids.shape[:-1], 1), -1)

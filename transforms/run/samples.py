@@ -1,4 +1,7 @@
-"""The samples of a folder as feeds: .npz by input names, .npy and images for models of one input."""
+"""The samples of a folder as feeds: .npz by input names, .npy and images for models of one input.
+
+For a language model of several inputs, .npy files hold tokens: a text, or one in each row.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from transforms.run.array_files import (
     read_array,
     read_array_header,
 )
+from transforms.run.token_samples import takes_tokens, token_feed
 from transforms.runtime.inputs import ModelInput, check_feed
 
 SAMPLE_SUFFIXES = (".npz", *ARRAY_SUFFIXES)
@@ -55,27 +59,37 @@ class Samples:
         found = find_files(folder, SAMPLE_SUFFIXES)
         if not found:
             raise FileNotFoundError(f"folder '{folder}' holds no .npz, .npy, .png or .jpg file")
-        self._paths = list(found.values())[:limit]
         self._inputs, self._images = inputs, images or ImageOptions()
+        self._paths = list(found.values())[:limit]
         self._check_stems()
+        self._entries = [entry for path in self._paths for entry in self._rows(path)][:limit]
         if self._images != ImageOptions() and not any(_is_image(path) for path in self._paths):
             raise ValueError(f"size, mean, std or layout of images given, but '{folder}' holds no image")
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        return len(self._paths)
+        return len(self._entries)
 
     @property
     def names(self) -> list[str]:
         """The names of the samples."""
-        return [path.stem for path in self._paths]
+        return [name for name, _, _ in self._entries]
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         """Yield name (without suffix) and feed of each sample; ValueError when one does not fit the model."""
-        for path in self._paths:
-            feed = self._read(path)
-            check_feed(self._inputs, feed, path.name)
-            yield path.stem, feed
+        for name, path, row in self._entries:
+            feed = self._read(path, row)
+            check_feed(self._inputs, feed, path.name if row is None else name)
+            yield name, feed
+
+    def _rows(self, path: Path) -> Iterator[tuple[str, Path, int | None]]:
+        """Yield the samples in a file: its name, and the row where each row of it is a text."""
+        if path.suffix.lower() == ".npy" and takes_tokens(self._inputs):
+            shape = read_array_header(path).shape
+            if len(shape) == 2:
+                yield from ((f"{path.stem}-{row + 1}", path, row) for row in range(shape[0]))
+                return
+        yield path.stem, path, None
 
     def _check_stems(self) -> None:
         seen: dict[str, Path] = {}
@@ -86,9 +100,11 @@ class Samples:
                 )
             seen[path.stem] = path
 
-    def _read(self, path: Path) -> dict[str, np.ndarray]:
+    def _read(self, path: Path, row: int | None) -> dict[str, np.ndarray]:
         if path.suffix.lower() == ".npz":
             return _read_npz(path, self._inputs)
+        if path.suffix.lower() == ".npy" and takes_tokens(self._inputs):
+            return self._read_tokens(path, row)
         if len(self._inputs) != 1:
             names = ", ".join(f"'{one.name}'" for one in self._inputs)
             raise ValueError(f"sample '{path.name}': the model has inputs {names}, which takes a .npz file")
@@ -97,6 +113,13 @@ class Samples:
             return {only.name: read_image(path, only, self._images)}
         check_feed(self._inputs, {only.name: read_array_header(path)}, path.name)
         return {only.name: read_array(path)}
+
+    def _read_tokens(self, path: Path, row: int | None) -> dict[str, np.ndarray]:
+        tokens = read_array(path) if row is None else read_array(path)[row]
+        with named(path):
+            if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+                raise ValueError(f"{tokens.dtype} {list(tokens.shape)} instead of tokens [n] or [texts, n]")
+            return token_feed(tokens, self._inputs)
 
 
 def _is_image(path: Path) -> bool:
