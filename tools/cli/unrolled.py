@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from tools.cli.said import say
 from transforms import model_io
 from transforms.files.cleanup import temporary_folder
 from transforms.graph.some_names import counted
-from transforms.run.run_model import open_model
-from transforms.run.sequences import Sequences
+
+if TYPE_CHECKING:
+    from transforms.run.sequences import Sequences
 
 J = TypeVar("J", bound=DataOptions)
 
@@ -33,6 +34,9 @@ def unrolled(job: J, float_model: str | Path) -> Iterator[J]:
     if not job.sequences or job.data is None:
         yield job
         return
+    from transforms.run.run_model import open_model
+    from transforms.run.sequences import Sequences
+
     model = open_model(Path(float_model), job.run)
     found = Sequences(model, model_io.load(float_model), job.data, job.images, job.limit, dict(job.states))
     with temporary_folder() as folder:

@@ -12,17 +12,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from tools.cli.said import say
-from tools.jobs.bf16_options import Bf16Job
-from tools.jobs.quantize_options import QuantizeJob
 from transforms.files.named_file import named
 from transforms.model.read_model import ModelError, parse, tensors
 
-J = TypeVar("J", Bf16Job, QuantizeJob)
+if TYPE_CHECKING:
+    from tools.jobs.bf16_options import Bf16Job
+    from tools.jobs.quantize_options import QuantizeJob
+
+J = TypeVar("J", "Bf16Job", "QuantizeJob")
 
 _OF_ONE_MODEL = ("calibration_cache", "ranges", "export_ranges")
 """Options that name a file of one model."""
