@@ -40,11 +40,11 @@ from ops._scalars cimport *
 
 cdef extern from *:
     """
-    /* The array loops are compiled for three generations of x86-64 and chosen when the library is loaded; elsewhere
+    /* The array loops are compiled for two generations of x86-64 and chosen when the library is loaded; elsewhere
        there is one portable copy. What they call must be inlined, or the clones would all call that one copy. */
     #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) \\
         && !defined(NARROW_NO_DISPATCH)
-    #define CLONED_VOID __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"))) void
+    #define CLONED_VOID __attribute__((target_clones("arch=x86-64-v3", "default"))) void
     #else
     #define CLONED_VOID void
     #endif
