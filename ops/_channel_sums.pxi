@@ -49,13 +49,16 @@ cdef CLONED_VOID sum_rows(const float* x, size_t outer, size_t channels, size_t 
             sum_row(x + (i * channels + c) * inner, inner, totals + c, squares + c)
 
 
-def channel_sums(const float[:, :, ::1] x, double[:, ::1] sums):
+def channel_sums(x, sums):
     """Add to the sums [2, channels] of numbers and of their squares those of x [outer, channels, inner]."""
-    cdef size_t outer = <size_t>x.shape[0], channels = <size_t>x.shape[1], inner = <size_t>x.shape[2]
-    if outer == 0 or channels == 0 or inner == 0:
+    cdef Array numbers = floats(x, 3), totals = doubles(sums, 2, True)
+    cdef const float* first = <const float*>numbers.data
+    cdef double* plain = <double*>totals.data
+    cdef double* squares = plain + totals.d1
+    if numbers.d0 == 0 or numbers.d1 == 0 or numbers.d2 == 0:
         return
     with nogil:
-        if inner == 1:
-            sum_columns(&x[0, 0, 0], outer, channels, &sums[0, 0], &sums[1, 0])
+        if numbers.d2 == 1:
+            sum_columns(first, numbers.d0, numbers.d1, plain, squares)
         else:
-            sum_rows(&x[0, 0, 0], outer, channels, inner, &sums[0, 0], &sums[1, 0])
+            sum_rows(first, numbers.d0, numbers.d1, numbers.d2, plain, squares)

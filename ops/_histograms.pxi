@@ -38,17 +38,21 @@ cdef void count_bins(const int32_t* bins, uint32_t* tables, size_t stride, size_
         tables[t * stride + bins[i + t]] += 1
 
 
-def count_in_bins(const float[::1] source, float scale, int64_t[::1] counts, uint32_t[:, ::1] tables):
+def count_in_bins(source, float scale, counts, tables):
     """Add to counts those of numbers, fewer than 2^32, in bins that are 1 / scale wide; tables are scratch memory."""
     cdef int32_t bins[BIN_TILE]
-    cdef size_t first = 0, i, t, n, size = <size_t>source.shape[0], stride = <size_t>counts.shape[0]
+    cdef Array numbers = floats(source), totals = Array(counts, "i", 8, 1, True), work = Array(tables, "u", 4, 2, True)
+    cdef const float* x = <const float*>numbers.data
+    cdef int64_t* sums = <int64_t*>totals.data
+    cdef uint32_t* parts = <uint32_t*>work.data
+    cdef size_t first = 0, i, t, n, size = numbers.d0, stride = totals.d0
     with nogil:
-        memset(&tables[0, 0], 0, BIN_TABLES * stride * sizeof(uint32_t))
+        memset(parts, 0, BIN_TABLES * stride * sizeof(uint32_t))
         while first < size:
             n = min(<size_t>BIN_TILE, size - first)
-            find_bins(&source[first], scale, <int32_t>(stride // 2), bins, n)
-            count_bins(bins, &tables[0, 0], stride, n)
+            find_bins(x + first, scale, <int32_t>(stride // 2), bins, n)
+            count_bins(bins, parts, stride, n)
             first += n
         for t in range(BIN_TABLES):
             for i in range(stride):
-                counts[i] += tables[t, i]
+                sums[i] += parts[t * work.d1 + i]

@@ -5,6 +5,7 @@ load the shared object by its path, without running Python's initialiser of the 
 of another Cython module nor variables with initial values would be there.
 
     _scalars.pxd           arithmetic on single numbers
+    _array_memory.pxi      arrays that Python hands over
     _subnormals.pxi        subnormal numbers, kept in every thread
     _linear.pxi            quantize and dequantize with scale and zero point
     _block_lanes.pxi       ordinary blocks, several elements at once
@@ -27,13 +28,15 @@ of another Cython module nor variables with initial values would be there.
     _arrays.pxi            what NumPy callers use
 """
 
-from cpython.buffer cimport PyBUF_READ
+from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_READ, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+)
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.limits cimport INT_MAX
 from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset, strcmp, strcpy, strlen, strstr
+from libc.string cimport memcpy, memset, strchr, strcmp, strcpy, strlen, strstr
 
 from ops._ort_abi cimport *
 from ops._scalars cimport *
@@ -63,6 +66,7 @@ cdef extern from *:
     long atomic_increment(long* counter) noexcept nogil
     void atomic_clear(long* counter) noexcept nogil
 
+include "_array_memory.pxi"
 include "_subnormals.pxi"
 include "_linear.pxi"
 include "_block_lanes.pxi"
