@@ -7,7 +7,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from tools.cli.options import OTHER, option
 from tools.cli.output_file import check_writable, write_text
 from tools.cli.progress import Progress
 from tools.cli.said import say
+from tools.summaries.results import language_lines, step_lines
 from tools.summaries.words import figure
 
 if TYPE_CHECKING:
@@ -136,12 +137,12 @@ def compare_folders(job: EvaluateJob) -> dict[str, Any]:
     _print_summary(comparisons)
     _print_outputs(comparisons)
     steps = step_sqnr(pairs)
-    for line in _step_lines(steps):
+    for line in step_lines(steps):
         say(line)
     if top1:
         say(f"Top1 baseline: {top1.baseline:.6g}\nTop1 quantized: {top1.quantized:.6g}")
         say(f"Top1 agreement: {top1.agreement:.6g} of {top1.count} rows")
-    for line in _language_lines(language) if language else ():
+    for line in language_lines(language) if language else ():
         say(line)
     found = _report(comparisons, top1, language) | {"steps": _plain(steps)}
     if job.json:
@@ -244,24 +245,6 @@ def _figures(comparisons: Sequence[Comparison]) -> dict[str, Any]:
         "mean": summary.mean,
         "worst": summary.worst,
     }
-
-
-def _step_lines(steps: Mapping[str, Mapping[int, float]]) -> Iterator[str]:
-    from transforms.graph.some_names import counted
-
-    if steps:
-        yield "Sqnr over the first steps of sequences:"
-    for output, by_mark in steps.items():
-        marks = (f"{figure(db, 4)} dB ({counted(mark, 'step')})" for mark, db in by_mark.items())
-        yield f"  {output or 'output'}: {', '.join(marks)}"
-
-
-def _language_lines(language: Language) -> Iterator[str]:
-    yield f"KL divergence: {language.kl:.4g} nats per token, over {language.tokens:,} tokens"
-    yield f"Same first choice: {language.same:.1%}"
-    if language.perplexity:
-        before, after = language.perplexity
-        yield f"Perplexity: {before:.2f} -> {after:.2f}"
 
 
 def _report(

@@ -41,7 +41,7 @@ JOBS = {
     "report": ReportJob,
 }
 
-OF_SAMPLES = ("--limit 4", "--image-size 8", "--mean 0", "--std 1", "--layout NCHW")
+OF_SAMPLES = ("--limit 4", "--image-size 8", "--mean 0", "--std 1", "--layout NCHW", "--sequences")
 OF_DATA = (*OF_SAMPLES, "--provider cpu", "--threads 2")
 """Also what says no more than what is meant anyway."""
 
@@ -56,15 +56,16 @@ ALWAYS = {
     "check": "help verbose input target",
     "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels logits "
     "allow_missing",
-    "finetune": "help verbose float_model quantized output data limit algorithm fixed_seed batch_size "
-    "target_op_type selective_update following_relu output_index optim_device memory_limit force "
+    "finetune": "help verbose float_model quantized output data limit sequences algorithm fixed_seed "
+    "batch_size target_op_type selective_update following_relu output_index optim_device memory_limit force "
     "jobs dask save_as_external_data functions threads storage time",
     "formats": "help verbose input plot",
-    "infer": "help verbose input output output_names force data time provider threads",
+    "infer": "help verbose input output output_names force data sequences time provider threads",
     "inspect": "help verbose input against json layers tensors",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
     "keep_weight_nodes optimize target opset input_shapes ranges export_ranges time",
-    "report": "help verbose float_model quantized output force data provider threads csv json min_sqnr",
+    "report": "help verbose float_model quantized output force data sequences provider threads csv json "
+    "min_sqnr",
 }
 """Options that have an effect in any combination, or without which there is nothing to do."""
 
@@ -120,6 +121,13 @@ def _cases() -> list[tuple[str, str, str]]:
             "--output n --data d --dask tcp://a:1 --jobs 1",
             "--jobs goes with --dask local: the cluster at 'tcp://a:1' has its own workers",
         ),
+    ]
+    run, data = "--output n.onnx", "--data d"
+    with_data = {"quantize": f"--input m.onnx {run} {data}", "auto_mixed_precision": f"{run} {data}"}
+    with_data |= dict.fromkeys(("convert_fp16_to_bf16", "convert_fp32_to_bf16"), f"{data} --min-sqnr 30")
+    cases += [
+        (tool, f"{with_data.get(tool, '')} --state h=o", "--state goes with --sequences")
+        for tool in (*with_data, "finetune", "infer", "report")
     ]
     steps = ("--num-iterations 5", "--learning-rate 1", "--early-stop")
     cases += [("finetune", one, f"{one.split()[0]} goes with --algorithm ada") for one in steps]
@@ -363,9 +371,9 @@ def test_every_option_is_in_one_of_the_tables(tool: str) -> None:
 
 def test_options_of_data_are_all_that_say_something_of_data() -> None:
     options = options_of(DataOptions, {})
-    added = options.keys() - options_of(Options, {}).keys() - {"data"}
+    added = options.keys() - options_of(Options, {}).keys() - {"data", "states"}
     assert added == {one.split()[0][2:].replace("-", "_") for one in OF_DATA}
-    of_samples = {name for name, one in options.items() if one.group == SAMPLES}
+    of_samples = {name for name, one in options.items() if one.group == SAMPLES} - {"states"}
     assert of_samples == {one.split()[0][2:].replace("-", "_") for one in OF_SAMPLES}
     assert all(options[name].group == RUNNING for name in added - of_samples)
     assert all(options[name].needs == (DATA,) for name in added)
