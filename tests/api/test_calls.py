@@ -18,6 +18,7 @@ import onnx_narrow
 import ops
 from onnx_narrow import __main__ as command
 from tests.helpers import tunable
+from tests.helpers.spread import spread
 from tools import auto_mixed_precision, convert_fp32_to_bf16, finetune, quantize
 from transforms import model_io
 from transforms.scheme.presets import PRESETS
@@ -115,7 +116,7 @@ FORMS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", spread(FORMS, of=2))
 def test_samples_of_every_form_are_the_same_samples(form: str, folder: Path) -> None:
     wanted = onnx_narrow.quantize(folder / "m.onnx", data=folder / "data").model
     assert onnx_narrow.quantize(folder / "m.onnx", data=FORMS[form]()).model == wanted

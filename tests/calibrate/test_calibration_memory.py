@@ -58,6 +58,7 @@ def peak(method: str) -> int:
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) * 1024
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 @pytest.mark.parametrize(
     "method",
@@ -74,6 +75,7 @@ def test_statistics_take_little_memory_beside_the_run(method: str) -> None:
     assert peak(method) - peak("plain") <= activations / 5 + 200 * MB
 
 
+@pytest.mark.heavy
 def test_histograms_of_many_tensors_take_little_memory() -> None:
     """At most 4 kB for each tensor beside what its extremes take; 4,096 counts of 8 bytes are 33 kB."""
     graph = graph_proto.import_model(chain("shared", 600))
@@ -133,6 +135,7 @@ print(next(line.split()[1] for line in status.splitlines() if line.startswith("V
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 @pytest.mark.parametrize(
     "sizes",

@@ -150,6 +150,7 @@ def killed(path: Path, seed: int, calls: int, style: str) -> bool:
     return done.returncode != 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("style", (pytest.param("external", marks=pytest.mark.heavy), "one file"))
 def test_a_kill_leaves_the_old_or_the_new_model_and_the_next_run_cleans_up(
     tmp_path: Path, style: str

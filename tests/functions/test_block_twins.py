@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from ops.formats import ATTRIBUTES, FORMATS
 from ops.reference import ELEMENTS
 from tests.helpers.operator_sessions import BFP, GOLDEN, MX, assert_same, run_bits, run_twin
+from tests.helpers.spread import spread
 from tests.helpers.twin_sessions import one_operator, open_session, run_without_library
 
 SHAPES = [(4, 35), (3, 64, 5), (2, 40, 3, 3), (7,), (1,), (), (1, 1), (0, 3), (3, 0), (2, 3, 4, 0), (0,)]
@@ -100,7 +101,7 @@ MX_CASES = [
 ]
 
 
-@pytest.mark.parametrize("attributes", BFP_CASES, ids=str)
+@pytest.mark.parametrize("attributes", spread(BFP_CASES, of=2), ids=str)
 def test_bfp_equals_the_reference(attributes: dict[str, Any]) -> None:
     check(BFP, attributes, SHAPES)
 
@@ -205,7 +206,7 @@ VECTORS = [path for path in sorted(GOLDEN.glob("*.npz")) if "QuantizeDequantize"
 
 
 @pytest.mark.skipif(not VECTORS, reason="no golden vectors here")
-@pytest.mark.parametrize("path", VECTORS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", spread(VECTORS, of=2))
 def test_vectors_of_the_reference_implementation(path: Any) -> None:
     with np.load(path, allow_pickle=False) as data:
         x, y, op = data["x"], data["y"], str(data["op"])

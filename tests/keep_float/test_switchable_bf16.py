@@ -59,8 +59,7 @@ def test_switches_compute_what_the_conversion_does(name: str) -> None:
 NETWORKS = {"residual": small_networks.residual(), "branches": small_networks.branches()}
 
 
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("name", "form"), spread(NETWORKS, FORMATS, of=3))
 def test_switches_stand_for_fused_nodes(name: str, form: str) -> None:
     options = Bf16Options(form)
     assert not differences(measure(NETWORKS[name], options, 2), options, tries=4)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.helpers import mixing, plans, tunable
 from tests.helpers.serial_executor import SerialExecutor
+from tests.helpers.spread import spread
 from tools.cli import executors
 from transforms.mix_precision import measured_sensitivity
 from transforms.mix_precision.candidates import find_candidates, measure_candidates
@@ -78,7 +79,7 @@ def alone() -> Callable[[str, str], list[Outputs]]:
     return _made
 
 
-@pytest.mark.parametrize("metric", list(METRICS))
+@pytest.mark.parametrize("metric", spread(list(METRICS), of=2))
 def test_values_are_those_of_rebuilt_models(tmp_path: Path, metric: str) -> None:
     found = measured(tmp_path / "a", metric)
     made_by = alone()

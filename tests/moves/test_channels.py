@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tests.helpers.judged_networks import network, quantized, ratio, samples
+from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.channels.propose_scales import find_spans, propose_scales, sizes_of
@@ -47,8 +48,9 @@ def uneven(spread: float, activation: str = "silu") -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize("activation", ("relu", "silu", "hardswish"))
-@pytest.mark.parametrize("config", ("A8W8", "U8S8"))
+@pytest.mark.parametrize(
+    ("config", "activation"), spread(("A8W8", "U8S8"), ("relu", "silu", "hardswish"), of=3)
+)
 def test_uneven_channels_are_scaled(config: str, activation: str) -> None:
     """The float model of the recorded scheme, for tuning, is the one that was quantized."""
     model, scheme, feeds = uneven(3.0, activation), preset(config).with_(keep_float=False), samples(8, 1)

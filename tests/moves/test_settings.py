@@ -8,6 +8,7 @@ import pytest
 from onnx import helper
 
 from tests.helpers.judged_networks import NETWORKS, network, quantized, ratio, samples
+from tests.helpers.spread import spread
 from transforms.judge import budget
 from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
@@ -141,7 +142,7 @@ def test_ends_whose_range_no_sample_changes_get_no_room() -> None:
         assert "x" not in scheme.calibrate_tensors
 
 
-@pytest.mark.parametrize("config", ("A16W8", "U16S8"))
+@pytest.mark.parametrize("config", spread(("A16W8", "U16S8"), of=2))
 def test_16_bits_leave_room_for_samples_that_were_not_seen(config: str) -> None:
     """Over the extremes as ranges: what they cut off is larger than the steps of 16 bits."""
     gains = []

@@ -23,6 +23,7 @@ from tests.helpers.operator_sessions import (
     run_bits,
     run_twin,
 )
+from tests.helpers.spread import spread
 
 VECTORS = sorted(GOLDEN.glob("*QuantizeDequantize_*.npz"))
 SHAPES = [
@@ -70,8 +71,7 @@ def test_recorded_vectors(path: Path) -> None:
     assert_same(y, run_twin(op, attributes, x))
 
 
-@pytest.mark.parametrize("op", [BFP, MX])
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(("op", "pattern"), spread([BFP, MX], PATTERNS, of=2))
 def test_operator_equals_twin(op: str, pattern: str) -> None:
     rng = np.random.default_rng([ord(c) for c in op + pattern])
     for i in range(24):

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as arrays
 import ops
 from ops import reference
 from tests.helpers.operator_sessions import BFP, DOMAINS, MX, assert_same, block_session, run_twin
+from tests.helpers.spread import spread
 
 SMALL_FLOATS: dict[str, Any] = {
     "fp8_e4m3": ml_dtypes.float8_e4m3fn,
@@ -112,7 +113,7 @@ def test_special_values_by_the_table() -> None:
     assert np.isnan(reference.microexponent(x, 1, block_size=8)).all()
 
 
-@pytest.mark.parametrize("name", BLOCK_FORMATS)
+@pytest.mark.parametrize("name", spread(BLOCK_FORMATS, of=2))
 @settings(max_examples=25, deadline=None)
 @given(x=VECTORS)
 def test_properties_of_block_formats(name: str, x: np.ndarray) -> None:
@@ -125,7 +126,7 @@ def test_properties_of_block_formats(name: str, x: np.ndarray) -> None:
     assert_same(ops.quantize_dequantize(np.ascontiguousarray(x[..., :block]), name), y[..., :block])
 
 
-@pytest.mark.parametrize("name", [name for name in BLOCK_FORMATS if name != "mxint8"])
+@pytest.mark.parametrize("name", spread([name for name in BLOCK_FORMATS if name != "mxint8"], of=2))
 @settings(max_examples=25, deadline=None)
 @given(x=VECTORS)
 def test_symmetric_formats_are_odd_and_idempotent(name: str, x: np.ndarray) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import origins, tunable
+from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model.copy_graph import copy_graph
@@ -19,8 +20,9 @@ SIMULATED = RunOptions(simulate=True)
 FEEDS = origins.feeds()
 
 
-@pytest.mark.parametrize("name", ["U8S8", "A8W8", "A16W8", "BF16", "FP16", "MX6", "W8"])
-@pytest.mark.parametrize("net", ["chain", "conv"])
+@pytest.mark.parametrize(
+    ("name", "net"), spread(["U8S8", "A8W8", "A16W8", "BF16", "FP16", "MX6", "W8"], ["chain", "conv"], of=2)
+)
 def test_all_on_is_the_quantized_model_and_none_the_float_one(name: str, net: str) -> None:
     model = origins.chain() if net == "chain" else tunable.conv_net()
     feeds = FEEDS if net == "chain" else tunable.samples(model, 4)

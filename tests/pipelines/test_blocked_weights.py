@@ -13,6 +13,7 @@ import pytest
 
 from tests.helpers import blocked_nets, tunable
 from tests.helpers.output_error import OutputError
+from tests.helpers.spread import spread
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.fit_scales import fit_scales
@@ -86,8 +87,7 @@ def test_integer_activations_leave_the_bias_float() -> None:
     assert np.linalg.norm(found - exact) < 0.4 * np.linalg.norm(exact)
 
 
-@pytest.mark.parametrize("weight", ["int4", "uint4"])
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(("name", "weight"), spread(NETS, ["int4", "uint4"], of=3))
 def test_tuning_moves_weights_on_their_grid(name: str, weight: str) -> None:
     """Also with scales that are chosen by outputs."""
     source = NETS[name]

@@ -73,7 +73,7 @@ def snr_db(exact: NDArray[np.float32], found: NDArray[np.float32]) -> float:
 # Every preset on every model
 
 
-@pytest.mark.parametrize(("name", "chosen"), spread(UNQUANTIZED, PLAIN, of=7))
+@pytest.mark.parametrize(("name", "chosen"), spread(UNQUANTIZED, PLAIN, of=13))
 def test_every_preset_gives_a_model_that_runs(name: str, chosen: str) -> None:
     model = corpus.build(name)
     feeds = corpus.feeds(model)
@@ -101,7 +101,7 @@ EXPECTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", spread(PLAIN, of=2))
 def test_every_preset_reads_digits(name: str) -> None:
     model, images, labels, exact = digits()
     result, done = quantize(model, name, batches())

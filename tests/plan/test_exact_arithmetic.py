@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.helpers import plans
+from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
@@ -293,7 +294,7 @@ def test_no_format_reaches_the_angles(config: str) -> None:
         assert {"q", "k", "v", "y"} <= places
 
 
-@pytest.mark.parametrize("config", FORMATS)
+@pytest.mark.parametrize("config", spread(FORMATS, of=2))
 def test_an_attention_knows_where_its_tokens_are(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(3)
     tokens = 2 * random.standard_normal((20, 16))

@@ -32,6 +32,7 @@ from tests.helpers.documents import (
 )
 from tests.helpers.reference import generated
 from tests.helpers.run_document import commands
+from tests.helpers.spread import spread
 from tests.helpers.tool_parsers import REQUIRED, parser_of
 from transforms.scheme import read_scheme
 
@@ -44,6 +45,9 @@ def of_kind(*kinds: str) -> list[tuple[str, Block]]:
     return [(name, block) for name in DOCUMENTS for block in blocks(name) if block.kind in kinds]
 
 
+EXECUTED = [name for name in DOCUMENTS if any(one.is_executed for one in steps(name))]
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_block_is_of_a_kind_that_is_tested(document: str) -> None:
     assert {block.kind for block in blocks(document)} <= KINDS - {"text"}  # that stands after an executed one
@@ -52,7 +56,7 @@ def test_every_block_is_of_a_kind_that_is_tested(document: str) -> None:
     assert all(block.is_executed for block in blocks(document) if block.prints)
 
 
-@pytest.mark.parametrize("document", [name for name in DOCUMENTS if any(s.is_executed for s in steps(name))])
+@pytest.mark.parametrize("document", spread(EXECUTED, of=2))
 def test_blocks_do_and_print_what_the_document_shows(document: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.helpers.run_document", document],

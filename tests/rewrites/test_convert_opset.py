@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.helpers import build, conversion, corpus
+from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.convert_opset import CAST_TO_BFLOAT16, convert_opset
 from transforms.graph import walk
@@ -94,12 +95,11 @@ def _raise(model: onnx.ModelProto, version: int = 13) -> onnx.ModelProto:
     return raised
 
 
-@pytest.mark.parametrize("op", ("Softmax", "LogSoftmax", "Hardmax"))
-@pytest.mark.parametrize(("shape", "axis", "opset"), [
+@pytest.mark.parametrize(("op", "shape", "axis", "opset"), spread(("Softmax", "LogSoftmax", "Hardmax"), [
     ("N,3,4", 1, 13), ("N,3,4", 2, 13), ("N,M,4", 1, 13), ("N,M,4", 2, 13), ("N,M,K", 2, 13),
     ("2,3,4", 0, 13),
     ("N,M,4", 0, 14), ("2,3,K", 1, 14), ("N,M,K", 1, 14), ("2,M,4", -2, 13), ("N,3,4", -3, 14),
-])  # fmt: skip
+], of=3))  # fmt: skip
 def test_flattened_axes_of_any_size(op: str, shape: str, axis: int, opset: int) -> None:
     """Sizes that are free are 0 as well: Reshape since opset 14 can be told to make them."""
     text = f"(float[{shape}] x) => (float[{shape}] y) {{ y = {op} <axis = {axis}> (x) }}"

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto
 
 from tests.helpers import conversion, corpus
+from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.convert_opset import convert_opset
 from transforms.convert_type import convert_bodies, convert_type
@@ -40,7 +41,7 @@ def low_operators(graph: gs.Graph) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", corpus.MODELS)
+@pytest.mark.parametrize("name", spread(corpus.MODELS, of=2))
 def test_same_numbers_as_casts(name: str) -> None:
     model = corpus.build(name)
     casts = model_io.load(model)
@@ -53,8 +54,7 @@ def test_same_numbers_as_casts(name: str) -> None:
     assert conversion.same(conversion.run_wrapped(exported, feeds), expected)
 
 
-@pytest.mark.parametrize("name", corpus.MODELS)
-@pytest.mark.parametrize("keep", (True, False))
+@pytest.mark.parametrize(("name", "keep"), spread(corpus.MODELS, (True, False), of=3))
 def test_second_run_does_nothing(name: str, keep: bool) -> None:
     graph = converted(name, keep_io_types=keep)
     exported = graph_proto.export_model(graph)

@@ -9,6 +9,7 @@ import pytest
 
 import ops
 from tests.helpers import conversion
+from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.fold_relu import fold_relu
 from transforms.graph import walk
@@ -66,7 +67,9 @@ def fold(model: onnx.ModelProto, scale: float = 0.1) -> int:
         ("int16", 0, 0),
     ),
 )
-@pytest.mark.parametrize("operator", ("QuantizeLinear", "MS.QuantizeLinear", "EXT.ExtendedQuantizeLinear"))
+@pytest.mark.parametrize(
+    "operator", spread(("QuantizeLinear", "MS.QuantizeLinear", "EXT.ExtendedQuantizeLinear"), of=2)
+)
 def test_relu_goes_where_zero_is_the_least_integer(
     operator: str, element: str, zero: int, expected: int, scale: float
 ) -> None:

@@ -83,6 +83,7 @@ def test_others_are_refused_by_operator_node_and_opset(
     assert graph_proto.export_model(graph) == before
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("opset", [13, pytest.param(18, marks=pytest.mark.heavy)])
 def test_every_form_that_was_raised_can_be_lowered_or_is_refused(
     opset: int, monkeypatch: pytest.MonkeyPatch

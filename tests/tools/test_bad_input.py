@@ -59,6 +59,7 @@ def test_file_truncated_anywhere(scene: Scene) -> None:
         assert "model.onnx" in scene.refused()
 
 
+@pytest.mark.heavy
 def test_file_with_damaged_bytes_is_converted_or_refused(scene: Scene) -> None:
     whole = np.frombuffer(build.dense(4, dtype=scene.dtype).SerializeToString(), np.uint8)
     random = np.random.default_rng(7)

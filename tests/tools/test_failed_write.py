@@ -180,6 +180,7 @@ def test_real_signal_in_the_middle_of_writing(scene: Scene, number: signal.Signa
     assert snapshot(scene.folder) == before
 
 
+@pytest.mark.heavy
 def test_a_run_leaves_no_file_but_the_output(scene: Scene) -> None:
     # ONNX Runtime from 1.29 on leaves a session file of its telemetry in the folder of temporary files, and
     # reports names and hashes of the models it opens, unless ORT_DISABLE_TELEMETRY is set before its import.

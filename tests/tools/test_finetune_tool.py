@@ -122,6 +122,7 @@ def test_options_matter(folder: Path, options: list[str]) -> None:
     assert _weights(folder / "one.onnx") != _weights(folder / "two.onnx")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("options", [["--memory-limit", "1K"], ["--threads", "1"], ["--output-index", "0"]])
 def test_options_that_change_no_number(folder: Path, options: list[str]) -> None:
     assert _run(folder, output="one.onnx") == 0

@@ -464,6 +464,7 @@ def test_infer_and_evaluate_of_a_real_classifier(tmp_path: Path, capsys: pytest.
     assert len(read_array(scene.results / "0.npy").shape) == 2
 
 
+@pytest.mark.heavy
 def test_time_against_another_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every figure is there; which model is faster is the machine's business."""
     path, data = tmp_path / "m.onnx", tmp_path / "data"

@@ -77,6 +77,7 @@ def test_a_scheme_that_is_tuned_is_refused(files: list[str], capsys: pytest.Capt
     assert "--min-sqnr does not go with the table [finetune]" in capsys.readouterr().err
 
 
+@pytest.mark.heavy
 def test_a_report_begins_with_the_layer_that_loses(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,6 +22,7 @@ from onnx import TensorProto, helper
 
 from tests.helpers import real_models
 from tests.helpers.report_costs import measure_here
+from tests.helpers.spread import spread
 from tools import convert_fp16_to_bf16, convert_fp32_to_bf16, evaluate, infer, report
 from tools.charts.svg_plots import Frame, Point, grid_plot, histogram, nice_ticks, scatter
 from transforms import model_io
@@ -97,7 +98,7 @@ def run_report(quantized: Path, data: Path, output: Path, *options: str, origina
 
 
 @pytest.mark.usefixtures("costs_here")
-@pytest.mark.parametrize("name", ["with_cast", "bf16", "customqdq", "simulate_bf16"])
+@pytest.mark.parametrize("name", spread(["with_cast", "bf16", "customqdq", "simulate_bf16"], of=2))
 def test_page_is_whole_and_loads_nothing(
     converted: dict[str, Path], samples: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
