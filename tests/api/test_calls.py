@@ -26,6 +26,7 @@ from transforms.scheme.presets import PRESETS
 NETWORK = tunable.conv_net()
 INPUT = NETWORK.graph.input[0].name
 SAMPLES = tunable.samples(NETWORK, 8)
+ROOT = Path(__file__).parents[2]
 USUAL = ["A8W8", "W4A8", "BF16", "MX6", "A8W8_ADAQUANT", "BF16_MIXED_BFP16"]
 
 
@@ -195,10 +196,14 @@ def test_saving_refuses_an_existing_file(folder: Path) -> None:
 def test_the_command_says_its_version_and_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
     version = onnx_narrow.__version__
     assert command.main(["--version"]) == 0 and capsys.readouterr().out == f"onnx-narrow {version}\n"
-    cited = (Path(__file__).parents[2] / "CITATION.cff").read_text(encoding="utf-8")
+    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {version}\n" in cited
     assert command.main(["qantize"]) == 2 and "'qantize'" in capsys.readouterr().err
-    assert command.main(["convert-fp32-to-bf16", "--input", "none.onnx", "--output", "b.onnx"]) == 1
+    words = ["convert-fp32-to-bf16", "--input", "none.onnx", "--output", "b.onnx"]
+    done = subprocess.run(
+        [sys.executable, "-m", "onnx_narrow", *words], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 1 and "'none.onnx'" in done.stderr
     assert "'none.onnx'" in capsys.readouterr().err
 
 

@@ -6,6 +6,7 @@ Oracle: the exit code, 128 and the number of the signal, and the whole of stderr
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -186,6 +187,23 @@ def test_an_ignored_signal_stays_ignored(folder: Path) -> None:
     ignored = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     hook = ignored + at_an_import(30, signal.SIGTERM)
     assert ToolProcess(folder, "quantize", *RUNS["quantize"], hook=hook).ended() == (0, "")
+
+
+TWICE = """
+import threading
+from tools.cli import interrupts
+interrupts.take_signals("onnx-narrow quantize")
+for _ in range(3):
+    with interrupts.raised():
+        pass
+    interrupts.end(0)
+print(threading.active_count())
+"""
+
+
+def test_one_thread_watches_all_work_of_a_process() -> None:
+    done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, check=True)
+    assert done.stdout == "2\n"
 
 
 def test_a_signal_after_the_work_changes_nothing(folder: Path) -> None:

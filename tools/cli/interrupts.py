@@ -45,13 +45,17 @@ class _Tool:
 
     def work(self) -> None:
         """Let signals raise Interrupted from now on, and watch that it is heeded."""
+        if self._phase == _STARTING:  # later works of this process have the first one's watch
+            self._begin_watch()
+        self._phase = _WORKING
+
+    def _begin_watch(self) -> None:
         import threading
 
         wakened, waker = os.pipe()
         os.set_blocking(waker, False)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, args=(wakened,), daemon=True).start()
-        self._phase = _WORKING
 
     def end(self, code: int) -> None:
         """Let signals end the process with this code from now on: it has done what it was to do."""
