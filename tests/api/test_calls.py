@@ -204,7 +204,6 @@ def test_the_command_says_its_version_and_what_it_does_not_know(capsys: pytest.C
         [sys.executable, "-m", "onnx_narrow", *words], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 1 and "'none.onnx'" in done.stderr
-    assert "'none.onnx'" in capsys.readouterr().err
 
 
 def test_all_public_names_are_there() -> None:
