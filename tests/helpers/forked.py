@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -19,6 +20,7 @@ def forked(work: Callable[[], int]) -> int:
     if child:
         return child
     code = _FAILED
+    gc.freeze()  # a session of this process that nobody holds waits for its threads, which are not here
     try:
         code = work()
     except SystemExit as leaving:

@@ -9,6 +9,7 @@ A block runs in a fork of this process, which has imported what most of them nee
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import runpy
 import shlex
@@ -121,6 +122,7 @@ def _run_python(arguments: list[str], work: Path) -> tuple[int, str, str]:
     child = os.fork()
     if child == 0:
         code = 1
+        gc.freeze()  # as tests.helpers.forked does
         try:
             for number, stream in enumerate(streams, 1):
                 os.dup2(os.open(stream, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
