@@ -148,13 +148,12 @@ def widening_note(count: int) -> str:
 
 
 def _samples(job: InferJob, model: OpenModel) -> Samples | Sequences:
-    from transforms import model_io
+    from tools.cli.unrolled import sequences_of
     from transforms.run.samples import Samples
-    from transforms.run.sequences import Sequences
 
     if not job.sequences:
         return Samples(job.data, model.inputs, job.images, job.limit)
-    return Sequences(model, model_io.load(job.input), job.data, job.images, job.limit, dict(job.states))
+    return sequences_of(job, job.data, job.input, model)
 
 
 def _outputs(

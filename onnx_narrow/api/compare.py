@@ -58,7 +58,7 @@ def evaluate(
     -------
     dict
         What ``onnx-narrow evaluate --json`` writes: ``mean``, ``worst``, ``outputs``, ``top1``, ``language``,
-        ``per_file``; and the mean of each of ``metrics`` under its name in ``metrics``.
+        ``per_file``, ``steps``; and the mean of each of ``metrics`` under its name in ``metrics``.
 
     Raises
     ------

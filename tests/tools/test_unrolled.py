@@ -114,3 +114,19 @@ def test_wrong_states(
         code = leaving.code
     assert code in (1, 2)
     assert message in capsys.readouterr().err
+
+
+def test_states_without_a_known_name_are_named(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = onnx.load(scene / "m.onnx")
+    names = {"h": "b0", "h_out": "z"}
+    for value in (*model.graph.input, *model.graph.output):
+        value.name = names.get(value.name, value.name)
+    for node in model.graph.node:
+        for ends in (node.input, node.output):
+            ends[:] = [names.get(name, name) for name in ends]
+    onnx.save(model, scene / "m.onnx")
+    words = [word.format(scene=scene) for word in INFER]
+    assert infer.main(words) == 1
+    assert "name them, --state INPUT=OUTPUT" in capsys.readouterr().err
+    assert infer.main([*words, "--state", "b0=z", "--force"]) == 0
+    assert "fed back: z to b0\n" in capsys.readouterr().out

@@ -18,6 +18,7 @@ from transforms.files.cleanup import temporary_folder
 from transforms.graph.some_names import counted
 
 if TYPE_CHECKING:
+    from transforms.run.run_model import OpenModel
     from transforms.run.sequences import Sequences
 
 J = TypeVar("J", bound=DataOptions)
@@ -35,10 +36,8 @@ def unrolled(job: J, float_model: str | Path) -> Iterator[J]:
         yield job
         return
     from transforms.run.run_model import open_model
-    from transforms.run.sequences import Sequences
 
-    model = open_model(Path(float_model), job.run)
-    found = Sequences(model, model_io.load(float_model), job.data, job.images, job.limit, dict(job.states))
+    found = sequences_of(job, job.data, float_model, open_model(Path(float_model), job.run))
     with temporary_folder() as folder:
         count = 0
         with Progress("unrolling", "sequence") as bar:
@@ -50,6 +49,13 @@ def unrolled(job: J, float_model: str | Path) -> Iterator[J]:
         say(steps_line(found, count))
         whole = replace(job, image_size=None, mean=(0.0,), std=(1.0,), layout=None)  # steps hold arrays
         yield replace(whole, data=folder, limit=None, sequences=False)
+
+
+def sequences_of(job: DataOptions, data: Path, path: str | Path, model: OpenModel) -> Sequences:
+    """Return the sequences of a job in the folder ``data``, to be run by the model that ``path`` holds."""
+    from transforms.run.sequences import Sequences
+
+    return Sequences(model, model_io.load(path), data, job.images, job.limit, dict(job.states))
 
 
 def steps_line(found: Sequences, steps: int) -> str:
