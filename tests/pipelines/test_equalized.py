@@ -50,6 +50,19 @@ def test_powers_of_two_are_equalized_by_rule(count: int) -> None:
     assert done.scheme.equalize_layers is True
 
 
+def test_layers_stay_as_they_are_where_outputs_lose() -> None:
+    """Channels that differ little, beside biases that would grow: the same model as with the key false."""
+    scheme, feeds = preset("XINT8").with_(move_outliers=False), CalibrationData(samples(8, 1))
+    plain, asked = (model_io.load(uneven(1.0)) for _ in range(2))
+    quantize_graph(plain, scheme.with_(equalize_layers=False), feeds)
+    done = quantize_graph(asked, scheme, feeds)
+    (tried,) = (one for one in done.record.tried if one.move == "equalized layers")
+    assert not tried.kept
+    assert tried.gain.decibels < 0
+    made, other = (graph_proto.export_model(one) for one in (asked, plain))
+    assert made.graph == other.graph
+
+
 @pytest.mark.parametrize(
     ("config", "changes"),
     spread(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 
 import onnx_graphsurgeon as gs
@@ -11,7 +11,6 @@ from transforms.calibrate.calibration import Calibration
 from transforms.judge.candidate_model import CandidateModel, PlanOf
 from transforms.judge.errors import Errors
 from transforms.judge.judge import Judge
-from transforms.model.copy_graph import copy_graph
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
 
@@ -56,11 +55,9 @@ class Form:
         parts = self.graph, self.scheme, self.plan_of, self.statistics, self.judge, self.memory
         return CandidateModel(*parts, switches=switches)
 
-    def rewritten(self, outliers: Mapping[str, str], rewrite: Rewrite, measure: Measure) -> Form | None:
-        """Return the form with outliers moved as the key of that name says; None without statistics."""
-        copy, scheme = copy_graph(self.graph), self.scheme.with_(outliers=outliers)
-        rewrite(copy, scheme)
-        statistics = measure(copy, scheme)
+    def rewritten(self, graph: gs.Graph, scheme: Scheme, measure: Measure) -> Form | None:
+        """Return the form of a graph in which a scheme has changed channels; None without statistics."""
+        statistics = measure(graph, scheme)
         if statistics is None:
             return None
-        return Form(copy, scheme, statistics, self.judge.rewritten(copy), self.plan_of, self.memory)
+        return Form(graph, scheme, statistics, self.judge.rewritten(graph), self.plan_of, self.memory)

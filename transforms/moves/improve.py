@@ -51,7 +51,8 @@ class Best:
 
     def try_form(self, move: str, change: str, form: Form, cost: float) -> None:
         """Go over to another form of the model if the judge accepts it; the settings so far are kept."""
-        scheme = self.scheme.with_(outliers=form.scheme.outliers)
+        own = form.scheme
+        scheme = self.scheme.with_(outliers=own.outliers, equalize_layers=own.equalize_layers)
         if self.take(move, change, scheme, form.errors(scheme), cost):
             self.form = form
 

@@ -1,4 +1,4 @@
-"""Moves of channels: outliers into weights, and channels between convolutions to similar ranges.
+"""Moves of channels: outliers into weights, and channels between layers to similar ranges.
 
 Layers propose, by their own errors on rows of samples; the judge decides by the outputs.
 """
@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from ops.array_types import Float32Array
+from transforms.channels.equalize_layers import equalize_layers
 from transforms.channels.propose_moves import find_operands, propose_moves
 from transforms.channels.propose_scales import find_spans, levels_of, propose_scales, sizes_of
 from transforms.graph.selection import Exclusion
 from transforms.graph.some_names import counted
-from transforms.judge.constants import ENOUGH, FEW_SAMPLES, FLOAT, MAY_LOSE, ROWS
+from transforms.judge.constants import ENOUGH, FEW_SAMPLES, FLOAT, MAY_LOSE, ROWS, WORTH
+from transforms.model.copy_graph import copy_graph
 from transforms.moves.form import Measure, Rewrite
 from transforms.moves.improve import Best
-from transforms.scheme import Scheme
 from transforms.scheme.outlier_move import OutlierMove
 
 
@@ -33,6 +33,15 @@ def try_outliers(best: Best, exclude: Exclusion, rewrite: Rewrite, measure: Meas
     names = list(dict.fromkeys(str(one.tensor.name) for one in operands))
     clips = best.scheme.calibrate_method != "MinMax"
     _try(best, "outliers", propose_moves(operands, _rows(best, names), clips=clips), rewrite, measure)
+
+
+def try_equalized(best: Best, exclude: Exclusion, measure: Measure) -> None:
+    """Equalize layers if the outputs are better for it."""
+    graph = copy_graph(best.form.graph)
+    if (count := equalize_layers(graph, exclude=exclude)) and _is_allowed(best, "equalized layers"):
+        form = best.form.rewritten(graph, best.form.scheme.with_(equalize_layers=True), measure)
+        if form is not None:
+            best.try_form("equalized layers", counted(count, "pair"), form, WORTH)
 
 
 def try_channels(best: Best, exclude: Exclusion, rewrite: Rewrite, measure: Measure, *, gates: bool) -> None:
@@ -59,11 +68,9 @@ def _try(best: Best, move: str, found: Mapping[str, OutlierMove], rewrite: Rewri
     if not found:
         return
     moves = {name: str(one) for name, one in found.items()}
-
-    def _write(graph: gs.Graph, scheme: Scheme) -> None:
-        rewrite(graph, scheme.with_(outliers=moves))
-
-    form = best.form.rewritten({**best.scheme.outliers, **moves}, _write, measure)
+    graph, own = copy_graph(best.form.graph), best.form.scheme
+    rewrite(graph, own.with_(outliers=moves))
+    form = best.form.rewritten(graph, own.with_(outliers={**best.scheme.outliers, **moves}), measure)
     if form is not None:
         best.try_form(move, counted(len(found), "tensor"), form, MAY_LOSE)
 

@@ -24,7 +24,7 @@ from transforms.moves.float16_range import FLOAT16, large_tensors, rounded
 from transforms.moves.float_tensors import try_float_tensors, try_given_tensors
 from transforms.moves.form import Form, Measure
 from transforms.moves.improve import Best
-from transforms.moves.outliers import try_channels, try_outliers
+from transforms.moves.outliers import try_channels, try_equalized, try_outliers
 from transforms.moves.record import Record
 from transforms.moves.settings import try_biases, try_ranges_and_scales, try_room
 from transforms.pipelines.quantize_steps import Quantized, move_named_outliers, plan_of
@@ -89,7 +89,8 @@ class _Decision:
         data: CalibrationData,
         progress: Progress | None,
     ) -> None:
-        self._graph, self._asked, self._ruled = graph, asked, asked.by_rule()
+        self._graph, self._asked = graph, asked
+        self._ruled = asked.by_rule().with_(equalize_layers=asked.equalize_layers is True)
         self._targets, self._data, self._progress = targets, data, progress
         self._memory = _weights_of(graph)
         self._record = Record()
@@ -107,7 +108,7 @@ class _Decision:
         if not judge.can_judge:
             why = "1 sample is too few, or no output is of a floating type"
             self._record.notes.append(f"Decided by rule: {why}")
-            return replace(decided, judge=None)
+            return self._by_rule(statistics)
         start = self._ruled if self._asked.per_channel != AUTO else self._ruled.with_(per_channel=True)
         form = Form(self._graph, start, statistics, judge, self._plan_of, self._memory)
         budget = Budget.of(self._graph, statistics)
@@ -117,9 +118,18 @@ class _Decision:
         self._improve(best)
         return replace(decided, scheme=best.scheme, statistics=best.form.statistics, judge=best.form.judge)
 
+    def _by_rule(self, statistics: Calibration) -> Decided:
+        """Return the rules; without statistics where they change the graph, and samples can be read again."""
+        ruled = self._asked.by_rule()
+        if ruled == self._ruled or self._again() is None:
+            return Decided(self._ruled, statistics, None, self._record, self._memory)
+        return Decided(ruled, record=self._record)
+
     def _improve(self, best: Best) -> None:
         asked, exclude = self._asked, self._targets.excluded
         again = self._again()
+        if asked.by_rule() != self._ruled and again is not None:
+            try_equalized(best, exclude, again)
         try_ranges_and_scales(best, asked)
         before = best.form
         if asked.move_outliers and not asked.outliers and again is not None:

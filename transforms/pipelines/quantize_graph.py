@@ -20,6 +20,7 @@ from transforms.pipelines.decide import Decided, decide
 from transforms.pipelines.prepare import note_mended
 from transforms.pipelines.quantize_steps import (
     Quantized,
+    equalize,
     finish_nodes,
     make_plan,
     move_named_outliers,
@@ -79,7 +80,6 @@ def quantize_graph(
     if fixed:
         corrected = scheme.correct_biases is True or (data is not None and scheme.correct_biases is not False)
         scheme = scheme.by_rule().with_(correct_biases=corrected, full_range=OFF)
-    scheme = scheme.with_(equalize_layers=scheme.equalizes_by_rule)
     targets = prepare_for(graph, scheme, done)
     targets.fixed = fixed or FixedGrids()
     if data is not None and (feeds := data.feeds(graph)).is_repeatable:
@@ -87,6 +87,8 @@ def quantize_graph(
         note_mended(graph, done.notes)
         scheme = _without_masks(graph, scheme, targets, (feed for _, feed in feeds), done)
     decided = decide(graph, scheme, targets, data, progress)
+    if decided.scheme.equalize_layers and scheme.equalize_layers is not True:
+        equalize(graph, targets, done)
     move_named_outliers(graph, decided.moved(scheme), targets, done)
     statistics = decided.statistics or _measured(graph, decided.scheme, targets, data, progress)
     statistics = statistics and statistics.with_(options_of(decided.scheme))

@@ -185,7 +185,7 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
     leave_out_biases(graph)  # of what was put together or taken apart meanwhile, too
     done.changes["biases with masks, added after the layer"] = _part_biases(graph, scheme, targets)
     if scheme.equalize_layers is True:
-        done.changes[EQUALIZED] = equalize_layers(graph, exclude=targets.excluded)
+        equalize(graph, targets, done)
     if scheme.balance_channels:
         own = scheme.format(scheme.activation), scheme.format(scheme.weight)
         done.changes["layers balanced by a Mul in front"] = balance_channels(
@@ -204,6 +204,11 @@ def _part_biases(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets) -> int
     mixes = bool(scheme.auto_mixed_precision) and any(fmt.is_integer for fmt in scheme.named_formats)
     table = cache(lambda: FormatTable(graph, scheme, targets.resolve_in(graph)))
     return part_biases(graph, lambda node: mixes or table()[node].wants_grids)
+
+
+def equalize(graph: gs.Graph, targets: SchemeTargets, done: Quantized) -> None:
+    """Equalize the layers that are not excluded."""
+    done.changes[EQUALIZED] = equalize_layers(graph, exclude=targets.excluded)
 
 
 def move_named_outliers(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:

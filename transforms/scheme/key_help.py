@@ -51,7 +51,7 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "dual_quant_nodes": "a tensor between layers of two formats is quantized in both",
         "keep_weight_nodes": "weights stay float32 and are quantized by nodes in every run",
         "equalize_layers": "channels between two layers are scaled to similar ranges; `auto`: if scales "
-        "are powers of two",
+        "are powers of two and the outputs on samples gain",
         "balance_channels": "a Mul moves powers of two from a weight to its input: depthwise "
         "convolutions, and rows of weights that stand out",
         "move_outliers": "large channels of activations are moved where the outputs gain",

@@ -64,8 +64,9 @@ class Scheme:
     ``averaging_constant``, for single tensors ``calibrate_tensors``) and weights (``weight_method``;
     ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` per channel or block, ``MSE`` for 4 bits) get theirs.
     ``correct_biases`` takes the mean effect of rounding a weight out of the bias after it; for it,
-    ``calibrate_method`` and ``per_channel``, ``auto`` is what is best for outputs (:mod:`transforms.moves`).
-    ``equalize_layers`` scales channels between layers; ``auto``: where scales are powers of two.
+    ``calibrate_method``, ``per_channel`` and ``equalize_layers``, ``auto`` is what is best for outputs
+    (:mod:`transforms.moves`). ``equalize_layers`` scales channels between layers; ``auto`` may do so if
+    ``scale`` is ``power_of_two``.
 
     Outliers of activations: ``move_outliers`` (:mod:`transforms.move_outliers` and, between convolutions,
     :mod:`transforms.scale_channels`, if the outputs on samples get better by it); ``outliers`` says by
