@@ -34,7 +34,7 @@ presets (activation and weight):
                                 NAME_ADAROUND only of A8W8 A16W8 XINT8 U8S8 U16S8 W4A8 W8 W4"""
 
 _DETAILS = f"""\
-With --data, weights of up to 7 bits get scales by the layer's output error, unless --fast is given. A result
+With --data, weights of fewer than 7 bits are rounded by outputs of layers, unless --fast is given. A result
 is run once before it is saved: a node that ONNX Runtime computes wrongly is left in float, a model that does
 not run is refused, and outputs below 10 dB are a warning. --set block_size=32 (16 to 256) gives integer
 weights a scale for so many numbers along the sum; --matmul-nbits writes products with them as MatMulNBits of

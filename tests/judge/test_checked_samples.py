@@ -50,11 +50,11 @@ def test_no_decision_sees_them(count: int, monkeypatch: pytest.MonkeyPatch) -> N
         fitted.extend(feed["x"] for feed in given[2])
         return found(*given, **more)
 
-    from transforms.moves import output_scales
+    from transforms.pipelines import output_weights
 
-    found = output_scales.fit_scales
+    found = output_weights.fit_weights
     monkeypatch.setattr(decide, "Judge", _Judge)
-    monkeypatch.setattr(output_scales, "fit_scales", _fit)
+    monkeypatch.setattr(output_weights, "fit_weights", _fit)
     done = quantize_graph.quantize_graph(model_io.load(model), preset("W4A8"), CalibrationData(feeds))
     assert done.record.tried and judged and fitted
     places = [

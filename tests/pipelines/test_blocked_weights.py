@@ -16,9 +16,10 @@ from tests.helpers.output_error import OutputError
 from tests.helpers.spread import spread
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.finetune.finetune_model import finetune_model
-from transforms.finetune.fit_scales import fit_scales
+from transforms.finetune.fit_weights import fit_weights
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
+from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import preset
 
@@ -89,7 +90,7 @@ def test_integer_activations_leave_the_bias_float() -> None:
 
 @pytest.mark.parametrize(("name", "weight"), spread(NETS, ["int4", "uint4"], of=3))
 def test_tuning_moves_weights_on_their_grid(name: str, weight: str) -> None:
-    """Also with scales that are chosen by outputs."""
+    """Also rounded by outputs alone."""
     source = NETS[name]
     every = tunable.samples(source, 60)
     float_graph, quantized = tunable.pair(source, "W4", every[:40], weight=weight)
@@ -97,10 +98,11 @@ def test_tuning_moves_weights_on_their_grid(name: str, weight: str) -> None:
     assert not left and any(layer.weight.block == 32 for layer in layers)
     errors = OutputError(float_graph, every[40:])
     before = errors.each(quantized).relative
-    fitted = fit_scales(float_graph, quantized, every[:40])
     tuned = finetune_model(float_graph, quantized, every[:40])
+    fitted = copy_graph(quantized)
+    fit_weights(float_graph, fitted, every[:40])
     assert tuned.attempt and errors.each(tuned.graph).relative < before
-    for graph in (fitted.graph, tuned.graph):
+    for graph in (fitted, tuned.graph):
         assert errors.each(graph).relative <= before
         model = graph_proto.export_model(graph)
         onnx.checker.check_model(model, full_check=True)

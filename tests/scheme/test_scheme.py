@@ -108,7 +108,7 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
         exclude_nodes=("/head/*", 'odd "name"\\', "tab\tdel\x7fé😀"),
         exclude_op_types=("Softmax",),
         fold_relu=True,
-        fit_scales=True,
+        fit_weights=True,
         quantize_before_relu=True,
         align_concat=True,
         align_slice=True,

@@ -234,7 +234,7 @@ def greedy(folder: Path, feeds: mixing.Feeds, ranked: list[str], label: str, lim
     for count in range(1, len(ranked) + 1):
         rules = dict.fromkeys(ranked[:count], label)
         graph = mixing.quantized(
-            onnx.load(folder / "float.onnx"), preset("BF16").with_(layers=rules, fit_scales=False), feeds
+            onnx.load(folder / "float.onnx"), preset("BF16").with_(layers=rules, fit_weights=False), feeds
         )
         pairs = zip(
             made(folder / "float.onnx", feeds), mixing.outputs(graph, feeds, RunOptions()), strict=True

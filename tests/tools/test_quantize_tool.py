@@ -105,7 +105,7 @@ def bare(model: onnx.ModelProto) -> bytes:
 
 def as_asked(found: Scheme, asked: Scheme) -> Scheme:
     """Return a recorded scheme with what the outputs decided put back."""
-    decided = "keep_float", "move_outliers", "fit_scales"
+    decided = "keep_float", "move_outliers", "fit_weights"
     found = found.with_(**{key: getattr(asked, key) for key in decided})
     if not asked.is_open:
         return found
@@ -411,7 +411,7 @@ def test_keys_of_one_table_add_up() -> None:
 def test_a_scheme_from_a_file(bench: EvaluationSet) -> None:
     path = bench.toml('activation = "bfloat16"\nweight = "mxint8"\nother = "float32"')
     bench.quantize(path)
-    assert bench.scheme() == Scheme("bfloat16", "mxint8", other="float32", fit_scales=False)
+    assert bench.scheme() == Scheme("bfloat16", "mxint8", other="float32", fit_weights=False)
 
 
 # Data

@@ -231,7 +231,7 @@ _OF_FORMATS: Mapping[str, Need] = {
     "correct_biases": CALIBRATION,
     "calibrate_tensors": _ACTIVATIONS,
     "keep_float": _DECIDED,
-    "fit_scales": Need(
+    "fit_weights": Need(
         f"weights of fewer than {FEW_BITS} bits, and no mixed precision",
         lambda scheme: has_few_bits(weight_formats(scheme)) and not scheme.auto_mixed_precision,
     ),

@@ -240,8 +240,8 @@ def _quantize(
 
 def _untuned(scheme: Scheme) -> Scheme:
     """Return the scheme without tuning, which chooses scales itself unless the scheme asks for them."""
-    fits = scheme.fit_scales if scheme.finetune is None else scheme.fit_scales is True
-    return scheme.with_(finetune=None, fit_scales=fits)
+    fits = scheme.fit_weights if scheme.finetune is None else scheme.fit_weights is True
+    return scheme.with_(finetune=None, fit_weights=fits)
 
 
 def _data(graph: gs.Graph, job: QuantizeJob, workers: Workers | None) -> CalibrationData | None:

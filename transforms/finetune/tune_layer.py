@@ -85,23 +85,24 @@ def tune_layer(
     grid; gradient steps start from the best of all that.
     """
     tuning = _Tuning(matched, fit, options)
-    before = _error(held, current)
+    before = error_of(held, current)
     found = Tuned(current, before, before, held.power(), tuning.choose_damping(held))
     rounded: tuple[float, str] | None = None
     for candidate in tuning.candidates(current):
-        error = _error(held, candidate)
+        error = error_of(held, candidate)
         if error < found.after:
             found.best, found.after = candidate, error
         if candidate.what != BIAS and (rounded is None or error < rounded[0]):
             rounded = error, candidate.what
     for candidate in tuning.learned(rounded[1]) if rounded else ():
-        error = _error(held, candidate)
+        error = error_of(held, candidate)
         if error < found.after:
             found.best, found.after = candidate, error
     return found
 
 
-def _error(sums: SharedGramStats, candidate: LayerSolution) -> float:
+def error_of(sums: SharedGramStats, candidate: LayerSolution) -> float:
+    """Return the squared error that a candidate leaves over the rows of some sums."""
     return float(sums.error(candidate.weights, candidate.bias).sum())
 
 

@@ -37,13 +37,27 @@ def layer_grids(
     if not fmt.is_integer:
         yield f"{PRESENT}exponents", weight_grid(packed, fmt), None
         if rescale and fmt.block > 1:
-            yield "other exponents", weight_grid(packed, fmt, importance=importance), None
+            yield "other exponents", *suited_grid(matched, importance, biases)
         return
     assert matched.weight.parameters is not None
     yield f"{PRESENT}scale", integer_grid(matched, matched.weight.parameters), None
     if rescale:
-        parameters = _other_scale(matched, fmt, importance, biases)
-        yield "other scale", integer_grid(matched, parameters), parameters
+        yield "other scale", *suited_grid(matched, importance, biases)
+
+
+def suited_grid(
+    matched: MatchedLayer, importance: Float64Array, biases: Float64Array
+) -> tuple[Grid, QParams | None]:
+    """Return the grid of least weighted error, and its scale and zero point if it is of integers.
+
+    The arguments are those of :func:`layer_grids`.
+    """
+    fmt = matched.weight.format
+    assert fmt is not None
+    if not fmt.is_integer:
+        return weight_grid(matched.float_weight, fmt, importance=importance), None
+    parameters = _other_scale(matched, fmt, importance, biases)
+    return integer_grid(matched, parameters), parameters
 
 
 def has_power_scale(matched: MatchedLayer) -> bool:
@@ -59,8 +73,7 @@ def plain_grid(matched: MatchedLayer, biases: Float64Array) -> Iterator[tuple[st
     fmt, packed = matched.weight.format, matched.float_weight
     if fmt is not None and fmt.is_integer and fmt.bits <= _FEW_BITS:
         everything = np.ones((packed.shape[0], packed[0, 0].size))
-        parameters = _other_scale(matched, fmt, everything, biases)
-        yield "other scale, of weights alone", integer_grid(matched, parameters), parameters
+        yield "other scale, of weights alone", *suited_grid(matched, everything, biases)
 
 
 def integer_grid(matched: MatchedLayer, parameters: QParams) -> Grid:

@@ -54,11 +54,15 @@ class Checked:
 
 @dataclass
 class Record:
-    """Everything that was tried, in order, and notes on what was not; ``outputs``: how good they are."""
+    """Everything that was tried, in order, and notes on what was not; ``outputs``: how good they are.
+
+    ``fitted``: whether outputs of layers rounded weights.
+    """
 
     tried: list[Tried] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     outputs: Checked | None = None
+    fitted: bool = False
 
     @property
     def kept(self) -> list[Tried]:

@@ -35,5 +35,6 @@ def check_outputs(
         found = judge.errors_of(copy_graph(quantized_graph), shifts=shifts_within(quantized_graph))
     if not np.isfinite(found.signal).all():
         return None
-    record.outputs = Checked(found.relative, len(chosen), not spared if record.tried else None)
+    decides = bool(record.tried) or record.fitted
+    record.outputs = Checked(found.relative, len(chosen), not spared if decides else None)
     return record.outputs

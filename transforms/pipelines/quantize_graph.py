@@ -14,9 +14,9 @@ from transforms.calibrate.calibration import Calibration, options_of
 from transforms.judge.constants import SEARCHED_ON
 from transforms.model.copy_graph import copy_graph
 from transforms.moves.full_range import try_full_range
-from transforms.moves.output_scales import LayerProgress, fit_output_scales
 from transforms.pipelines.build import build, shift
 from transforms.pipelines.decide import Decided, decide
+from transforms.pipelines.output_weights import LayerProgress, fit_output_weights
 from transforms.pipelines.prepare import note_mended
 from transforms.pipelines.quantize_steps import (
     Quantized,
@@ -36,7 +36,7 @@ from transforms.plan.tensor_grids import FixedGrids
 from transforms.run.mend_shapes import mend_shapes
 from transforms.runtime.product_threads import products_on_one_thread
 from transforms.scheme import Scheme
-from transforms.scheme.few_bits import FEW_BITS, fits_scales
+from transforms.scheme.few_bits import FEW_BITS, fits_weights
 from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.scheme_values import OFF
 
@@ -60,10 +60,10 @@ def quantize_graph(
     Prepares it, lets the outputs on samples decide what the scheme leaves open
     (:mod:`transforms.pipelines.decide`), and writes what was decided (:mod:`transforms.pipelines.build`).
     ``progress`` is called as by :func:`transforms.calibrate.calibrate.calibrate`, ``layer_progress`` for each
-    layer whose scales the outputs choose (:mod:`transforms.moves.output_scales`). ``keep_float`` keeps a copy
-    of the float model as it was quantized, in the result, and ``keep_grids`` the grids of tensors, for which
-    weights are read once more. Tensors in ``fixed`` have the grids that it gives; what a scheme leaves to the
-    outputs follows rules then.
+    layer whose weights are rounded by its outputs (:mod:`transforms.pipelines.output_weights`).
+    ``keep_float`` keeps a copy of the float model as it was quantized, in the result, and ``keep_grids`` the
+    grids of tensors, for which weights are read once more. Tensors in ``fixed`` have the grids that it
+    gives; what a scheme leaves to the outputs follows rules then.
 
     Fine-tuning is another step, :func:`transforms.finetune.finetune_model.finetune_model`: a scheme that asks
     for it is refused here. So is one that asks for mixed precision, which is
@@ -74,7 +74,7 @@ def quantize_graph(
     read. On error the graph is left in an undefined state.
     """
     _refuse_other_steps(scheme)
-    fits = _fits_scales(scheme, data, fixed, keep_grids=keep_grids)
+    fits = _fits_weights(scheme, data, fixed, keep_grids=keep_grids)
     data = data.repeatable(graph) if data and fits else data
     done = Quantized(grids=[] if keep_grids else None)
     if fixed:
@@ -99,9 +99,12 @@ def quantize_graph(
     wish = built.with_(full_range=scheme.full_range)
     done.scheme, done.record = _use_full_range(graph, wish, decided, statistics, done), decided.record
     if float_graph and data and fits:
-        wish = done.scheme.with_(fit_scales=scheme.fit_scales)
-        fitted = fit_output_scales(float_graph, graph, wish, data, done.record, layer_progress)
-        done.scheme = wish.with_(fit_scales=fitted)
+        wish = done.scheme.with_(fit_weights=scheme.fit_weights)
+        layers, fitted = fit_output_weights(float_graph, graph, wish, data, layer_progress)
+        done.scheme = wish.with_(fit_weights=layers > 0)
+        if layers:
+            done.record.fitted = True
+            done.record.notes.append(f"Weights rounded by outputs of layers: {fitted} of {layers} layers")
     return done
 
 
@@ -127,25 +130,23 @@ def _refuse_other_steps(scheme: Scheme) -> None:
         raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
 
 
-def _fits_scales(
+def _fits_weights(
     scheme: Scheme, data: CalibrationData | None, fixed: FixedGrids | None, *, keep_grids: bool
 ) -> bool:
-    """Return whether outputs choose scales, or may; ValueError where they cannot as the scheme asks."""
-    fits = fits_scales(scheme)
-    if scheme.fit_scales is not True:
+    """Return whether outputs round weights; ValueError where they cannot as the scheme asks."""
+    fits = fits_weights(scheme)
+    if scheme.fit_weights is not True:
         fits = fits and data is not None and data.decides and not fixed
     elif not fits:
         raise ValueError(
-            f"fit_scales is true, no weight has fewer than {FEW_BITS} bits: it is {scheme.weight}"
+            f"fit_weights is true, no weight has fewer than {FEW_BITS} bits: it is {scheme.weight}"
         )
     elif fixed:
-        raise ValueError("fit_scales is true, and grids are given: one of them says what scales are")
+        raise ValueError("fit_weights is true, and grids are given: one of them says what scales are")
     elif data is None:
-        raise MissingDataError("fit_scales is true, and there are no calibration data to choose scales by")
+        raise MissingDataError("fit_weights is true, and there are no calibration data to round weights by")
     if fits and keep_grids:
-        raise ValueError(
-            "keep_grids goes with fit_scales = false here: it changes scales of grids that are kept"
-        )
+        raise ValueError("keep_grids goes with fit_weights = false here: it changes grids that are kept")
     return fits
 
 

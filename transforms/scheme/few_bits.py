@@ -1,4 +1,4 @@
-"""Weights of few bits, whose scales the outputs of their layers can choose better than the weights alone."""
+"""Weights of few bits, which the outputs of their layers can round better than the weights alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ops.formats import Format
 from transforms.scheme.scheme import AUTO, Scheme
 
 FEW_BITS = 7
-"""Bits of an element, with its share of exponents, below which scales are chosen by outputs."""
+"""Bits of an element, with its share of exponents, below which outputs round weights."""
 
 
 def has_few_bits(formats: Iterable[Format | None]) -> bool:
@@ -16,9 +16,9 @@ def has_few_bits(formats: Iterable[Format | None]) -> bool:
     return any(fmt is not None and fmt.bits < FEW_BITS for fmt in formats)
 
 
-def fits_scales(scheme: Scheme) -> bool:
-    """Return whether outputs choose the scales of weights of few bits, or may."""
-    asked = scheme.fit_scales is True or (scheme.fit_scales == AUTO and scheme.weight_method == AUTO)
+def fits_weights(scheme: Scheme) -> bool:
+    """Return whether the outputs of layers round weights of few bits, if there are samples."""
+    asked = scheme.fit_weights is True or (scheme.fit_weights == AUTO and scheme.weight_method == AUTO)
     return asked and has_few_bits(weight_formats(scheme))
 
 

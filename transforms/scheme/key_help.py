@@ -32,8 +32,8 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "`MinMax` per channel or block, `MSE` for 4 bits",
         "correct_biases": "biases compensate for the mean error of a rounded weight; `auto`: unless the "
         "outputs lose by it",
-        "fit_scales": "scales of weights of fewer than 7 bits have the least error of their layer's outputs; "
-        "`auto`: if the outputs of the model gain, and `weight_method` is `auto`",
+        "fit_weights": "weights of fewer than 7 bits are rounded so that outputs of layers on samples change "
+        "least (GPTQ); `auto`: if there are samples, and `weight_method` is `auto`",
         "full_range": "int8 tensors that are never negative are shifted to use all 256 levels if "
         "the outputs gain: `padded` (also where that needs a Pad or Sub), `free` "
         "(without new nodes), `off`, or a list of tensors",

@@ -65,13 +65,12 @@ class Scheme:
     ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` per channel or block, ``MSE`` for 4 bits) get theirs.
     ``correct_biases`` takes the mean effect of rounding a weight out of the bias after it; for it,
     ``calibrate_method``, ``per_channel`` and ``equalize_layers``, ``auto`` is what is best for outputs
-    (:mod:`transforms.moves`). ``equalize_layers`` scales channels between layers; ``auto`` may do so if
-    ``scale`` is ``power_of_two``.
+    (:mod:`transforms.moves`). ``equalize_layers`` scales channels between layers.
 
     Outliers of activations: ``move_outliers`` (:mod:`transforms.move_outliers` and, between convolutions,
     :mod:`transforms.scale_channels`, if the outputs on samples get better by it); ``outliers`` says by
     tensor, as ``"12:1 308:3 856:own"`` or ``"rotated"``, what was moved. ``keep_float``: without a target,
-    tensors that hold most of the error stay float32. ``fit_scales``: of weights of few bits, by outputs.
+    tensors that hold most of the error stay float32. ``fit_weights``: outputs of layers round them.
     ``target``: a row of :mod:`transforms.scheme.targets`, whose kernels decide which operators read integers.
 
     ``align_concat``: one scale for all that a Concat joins (``auto``: where ranges are alike). The rest:
@@ -96,7 +95,7 @@ class Scheme:
     weight_method: str = AUTO
     correct_biases: bool | str = False
     full_range: tuple[str, ...] | str = OFF
-    fit_scales: bool | str = AUTO
+    fit_weights: bool | str = AUTO
     quantize_all_op_types: bool = False
     op_types: tuple[str, ...] = ()
     exclude_nodes: tuple[str, ...] = ()
@@ -235,7 +234,7 @@ class Scheme:
             per_channel=per_channel,
             correct_biases=self.correct_biases is not False,
             equalize_layers=self.equalizes_by_rule,
-            fit_scales=self.fit_scales is True,
+            fit_weights=self.fit_weights is True,
             full_range=OFF if isinstance(self.full_range, str) else self.full_range,
             move_outliers=False,
             keep_float=False,
