@@ -92,7 +92,7 @@ def test_integer_activations_leave_the_bias_float() -> None:
 def test_tuning_moves_weights_on_their_grid(name: str, weight: str) -> None:
     """Also rounded by outputs alone."""
     source = NETS[name]
-    every = tunable.samples(source, 60)
+    every = tunable.samples(source, 240)  # on 20 unseen ones chance may show a loss
     float_graph, quantized = tunable.pair(source, "W4", every[:40], weight=weight)
     layers, left = match_layers(float_graph, quantized)
     assert not left and any(layer.weight.block == 32 for layer in layers)
