@@ -116,8 +116,9 @@ class RowSums:
         self._block.add(self.user.rows(inputs, chosen), made, chosen.weights)
 
     def total(self) -> LayerStats:
-        """Return the sums over all rows, as NumPy's arrays."""
+        """Return the sums over all rows, as NumPy's arrays; no rows are added after that."""
         self._block.flush()
+        del self._block  # it calls back: such a cycle keeps megabytes for each layer
         return self._total.on_host()
 
     def _add(self, stored: AnyArray, made: AnyArray, weights: Float64Array | None) -> None:
