@@ -12,13 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from ops.array_types import Float64Array
 from ops.formats import LINEAR, Format, get_format
 from ops.grids.blocks import block_grid
-from ops.grids.blocks import block_grids as _block_grids
 from ops.grids.fixed import Grid
 from ops.integers import weight_scale
 from ops.reference import Element
 from ops.subnormals import keeps_subnormals
 
-__all__ = ["Grid", "block_grids", "weight_grid"]
+__all__ = ["Grid", "weight_grid"]
 
 FLOATS = {"float16": Element(5, 10, 15, 15, 65504.0), "bfloat16": Element(8, 7, 127, 127, 255 * 2.0**120)}
 
@@ -61,20 +60,6 @@ def weight_grid(
     one = np.ones((*weight.shape[:-2], 1))
     element = FLOATS[fmt.name]
     return Grid(one, -element.largest * one, element.largest * one, element)
-
-
-@keeps_subnormals
-def block_grids(
-    weight: NDArray[np.float32], format: str | Format, *, importance: NDArray[np.floating]
-) -> list[Grid]:
-    """Return the grids to choose from for each block of a weight [..., N, S, C] in a block format.
-
-    Exponents are those that the format takes, one less, and one more; ``importance`` is as in weight_grid,
-    and decides shifts of groups. Raises ValueError as weight_grid does.
-    """
-    fmt = get_format(format)
-    wide = np.asarray(weight, np.float64)
-    return _block_grids(wide, fmt, _rows_of_importance(importance, wide.shape))
 
 
 def _integer_grid(

@@ -72,19 +72,6 @@ def block_grid(weight: Float64Array, fmt: Format, importance: Float64Array | Non
     return _joined(_grid(blocks, exponent, shift, layout), blocks.shape, weight.shape)
 
 
-def block_grids(weight: Float64Array, fmt: Format, importance: Float64Array) -> list[Grid]:
-    """Return grids of a weight [..., N, S, C] in a block format: one for each exponent of a block to try.
-
-    Those are the format's own first, then one below and one above it; shifts are those of the least weighted
-    squared error.
-    """
-    layout = _layout(fmt.attributes, weight.shape[-1])
-    blocks, weighed = _cut(weight, layout), _cut(importance, layout)
-    own = exponents(np.abs(blocks).max((-1, -2), keepdims=True))
-    tried = [(one, _best_shifts(blocks, one, weighed, layout)[1]) for one in (own, own - 1, own + 1)]
-    return [_joined(_grid(blocks, *one, layout), blocks.shape, weight.shape) for one in tried]
-
-
 def _choose(
     blocks: Float64Array, own: Float64Array, importance: Float64Array, layout: _Layout
 ) -> tuple[Float64Array, Float64Array]:

@@ -67,22 +67,6 @@ class RowProblem:
 
 
 @dataclass(frozen=True)
-class RowGram:
-    """The matrix X^T X + d I of ``rows`` X [..., R, K] and an ``amount`` d [..., 1, 1], never formed."""
-
-    rows: Float64Array
-    amount: Float64Array
-
-    def times(self, weights: Float64Array, inputs: slice, outputs: slice) -> Float64Array:
-        """Return weights [..., N, k] of some inputs times their rows of the matrix, in columns of others."""
-        made = weights @ np.swapaxes(self.rows[..., inputs], -1, -2) @ self.rows[..., outputs]
-        own, size = np.arange(self.rows.shape[-1]), weights.shape[:-1]
-        wide = np.zeros((*size, len(own)))
-        wide[..., inputs] = weights
-        return np.asarray(made + self.amount * wide[..., outputs])
-
-
-@dataclass(frozen=True)
 class RowQuadratic(Objective):
     """The error tr((W - target) (X^T X + d I) (W - target)^T), X being ``rows`` and d ``amount``."""
 

@@ -239,7 +239,7 @@ def _quantize(
 
 
 def _untuned(scheme: Scheme) -> Scheme:
-    """Return the scheme without tuning, which chooses scales itself unless the scheme asks for them."""
+    """Return the scheme without tuning, which rounds weights itself unless ``fit_weights`` is asked for."""
     fits = scheme.fit_weights if scheme.finetune is None else scheme.fit_weights is True
     return scheme.with_(finetune=None, fit_weights=fits)
 

@@ -21,8 +21,7 @@ from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.finetune_weights import of_products
 from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.options import FinetuneOptions
-from transforms.finetune.round_bias import round_biases
-from transforms.finetune.tune_layer import LayerSolution, error_of
+from transforms.finetune.tune_layer import LayerSolution, error_of, with_bias
 from transforms.finetune.weight_grids import suited_grid
 from transforms.finetune.write_layer import current, write_layer
 from transforms.full_range.share_shifts import shift_alike
@@ -119,5 +118,4 @@ def _candidates(layer: MatchedLayer, fit: SharedGramStats) -> Iterator[LayerSolu
     problem = sums.problem(start)
     for damping in DAMPINGS:
         weights = gptq(quadratic(problem, damping, shift=True, solve=sums.solve), grid)
-        biases = round_biases(layer, fit.bias(weights), None if scale is None else scale[0])
-        yield LayerSolution(f"rounded by outputs, shifted by {damping:g}", weights, biases, scale)
+        yield with_bias(layer, fit, f"rounded by outputs, shifted by {damping:g}", weights, scale)

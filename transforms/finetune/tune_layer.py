@@ -106,6 +106,14 @@ def error_of(sums: SharedGramStats, candidate: LayerSolution) -> float:
     return float(sums.error(candidate.weights, candidate.bias).sum())
 
 
+def with_bias(
+    matched: MatchedLayer, fit: SharedGramStats, what: str, weights: Float64Array, scale: QParams | None
+) -> LayerSolution:
+    """Return weights [G, N, K] with the biases of least error on some sums, rounded as the layer has them."""
+    own = None if scale is None else scale[0]
+    return LayerSolution(what, weights, round_biases(matched, fit.bias(weights), own), scale)
+
+
 class _Tuning:
     """One layer with the sums that its weights are fitted to."""
 
@@ -178,8 +186,7 @@ class _Tuning:
         return self._with_bias(what, solve_form(form, grid, algorithm, self._options.solver), scale)
 
     def _with_bias(self, what: str, weights: Float64Array, scale: QParams | None) -> LayerSolution:
-        own = None if scale is None else scale[0]
-        return LayerSolution(what, weights, round_biases(self._matched, self._fit.bias(weights), own), scale)
+        return with_bias(self._matched, self._fit, what, weights, scale)
 
     def _grids(self) -> Iterator[tuple[str, Grid, QParams | None]]:
         biases, rescale = self._fit.bias(self._start), self._options.rescale

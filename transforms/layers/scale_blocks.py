@@ -48,16 +48,6 @@ def lay_out(layer: LinearLayer, packed: AnyArray, block: int) -> AnyArray:
     return wide.reshape(groups, outputs, -1)
 
 
-def input_blocks(layer: LinearLayer, block: int) -> list[slice]:
-    """Return the inputs of each block."""
-    _, _, positions, channels = layer.size
-    return [
-        slice(place * channels + first, place * channels + min(first + block, channels))
-        for place in range(positions)
-        for first in range(0, channels, block)
-    ]
-
-
 def _of_scales(layer: LinearLayer, block: int) -> LinearLayer:
     """Return a layer like this whose weight are the scales; the size of a convolution is computed anew."""
     return replace(layer, shape=scale_shape(layer.shape, sum_axis(layer), block))
