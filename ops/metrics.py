@@ -10,7 +10,9 @@ NaN and infinities: an array that holds any makes its metrics NaN; ``Sums.non_fi
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -170,6 +172,22 @@ def sqnr(baseline: ArrayLike, other: ArrayLike) -> float:
     inf for equal arrays, -inf for an error on a baseline of zeros, NaN if an element is NaN or infinite.
     """
     return sums(baseline, other).sqnr()
+
+
+def without_row_means(arrays: Mapping[str, NDArray[Any]], logits: Collection[str]) -> dict[str, NDArray[Any]]:
+    """Return arrays of which those named ``logits`` lack the mean of each row, which Softmax cancels.
+
+    Rows lie along the last axis. These arrays have float32 or more bits. Infinite numbers, of what is ruled
+    out, stay out of the mean.
+    """
+    return {name: _without_row_means(array) if name in logits else array for name, array in arrays.items()}
+
+
+def _without_row_means(array: NDArray[Any]) -> NDArray[Any]:
+    wide = array.astype(np.promote_types(array.dtype, np.float32), copy=False)
+    finite = np.isfinite(wide)
+    mean = wide.mean(-1, keepdims=True) if finite.all() else wide.mean(-1, keepdims=True, where=finite)
+    return np.asarray(wide - mean)
 
 
 def default_peak(baseline: ArrayLike) -> float | None:

@@ -72,7 +72,8 @@ class EvaluateJob(Options):
     )
     logits: str | None = option(
         "--logits OUTPUT",
-        "output that holds logits of tokens: report KL divergence and how often the first choice is the same",
+        "output that holds logits of tokens: report KL divergence and how often the first choice is the "
+        "same; mean and worst values are of it alone, without the mean of each row",
     )
     tokens: Path | None = option(
         "--tokens DIR",
@@ -130,11 +131,13 @@ def compare_folders(job: EvaluateJob) -> dict[str, Any]:
     report_litter(*(one for folder in folders for one in compare_results.result_folders(folder)))
     labels = read_array(job.labels) if job.labels else None
     with Progress("comparing", "file") as bar:
-        comparisons = list(bar.each(compare_results.compare(pairs, job.peak), len(pairs)))
+        compared = compare_results.compare(pairs, job.peak, job.logits)
+        comparisons = list(bar.each(compared, len(pairs)))
     top1 = None if labels is None else compare_results.top1(pairs, labels)
     language = None if job.logits is None else compare_logits(pairs, job.logits, job.tokens)
-    _print_files(comparisons)
-    _print_summary(comparisons)
+    counted = [one for one in comparisons if job.logits is None or one.output in ("", job.logits)]
+    _print_files(counted)
+    _print_summary(counted)
     _print_outputs(comparisons)
     steps = step_sqnr(pairs)
     for line in step_lines(steps):
@@ -144,7 +147,7 @@ def compare_folders(job: EvaluateJob) -> dict[str, Any]:
         say(f"Top1 agreement: {top1.agreement:.6g} of {top1.count} rows")
     for line in language_lines(language) if language else ():
         say(line)
-    found = _report(comparisons, top1, language) | {"steps": _plain(steps)}
+    found = _report(comparisons, counted, top1, language) | {"steps": _plain(steps)}
     if job.json:
         write_text(job.json, json.dumps(found, indent=2, allow_nan=False) + "\n")
     if job.csv:
@@ -248,9 +251,12 @@ def _figures(comparisons: Sequence[Comparison]) -> dict[str, Any]:
 
 
 def _report(
-    comparisons: Sequence[Comparison], top1: Top1 | None, language: Language | None
+    comparisons: Sequence[Comparison],
+    counted: Sequence[Comparison],
+    top1: Top1 | None,
+    language: Language | None,
 ) -> dict[str, Any]:
-    report = _figures(comparisons)
+    report = _figures(counted)
     report["outputs"] = {output: _figures(members) for output, members in _by_output(comparisons).items()}
     report["top1"] = vars(top1) if top1 else None
     report["language"] = vars(language) if language else None

@@ -99,6 +99,7 @@ def write_report(job: ReportJob) -> tuple[ModelComparison, LossOrigins | None]:
 
 def _write_report(job: ReportJob, data: Data) -> tuple[ModelComparison, LossOrigins | None]:
     from tools.charts.html_report import page
+    from tools.summaries.results import cache_line, view_lines
     from tools.summaries.unequal_results import unequal_lines
     from transforms.compare.compare_models import compare_models
     from transforms.compare.compare_results import output_sqnr
@@ -117,8 +118,10 @@ def _write_report(job: ReportJob, data: Data) -> tuple[ModelComparison, LossOrig
     write_text(job.output, page(comparison, lead, job.min_sqnr))
     _write_tables(job, origins)
     say(f"Compared {len(comparison.layers)} tensors on {comparison.samples} samples.")
-    for output, sqnr in output_sqnr(comparison.results):
+    for output, sqnr in output_sqnr(comparison.counted):
         say(f"  {sqnr:6.1f} dB  output {output}")
+    for line in (*cache_line(comparison.results, comparison.view), *view_lines(comparison.view)):
+        say(line)
     for line in unequal_lines(comparison.results):
         say(line)
     for one in comparison.worst[:3]:

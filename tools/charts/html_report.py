@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tools.charts.report_style import STYLE
 from tools.charts.svg_plots import Point, grid_plot, histogram, scatter
 from tools.charts.verdict import verdict
+from tools.summaries.results import view_lines
 from tools.summaries.timing import duration
 from tools.summaries.unequal_results import unequal_lines
 from tools.summaries.words import figure
@@ -72,7 +73,7 @@ def _tiles(comparison: ModelComparison, target: float | None) -> str:
         ("Size against float", f"{100 * two.size / one.size:.0f} %"),
         ("Time against float", f"{100 * after.run.median / before.run.median:.0f} %"),
     ]
-    outputs = output_sqnr(comparison.results)
+    outputs = output_sqnr(comparison.counted)
     if len(outputs) > 1:
         name, least = outputs[0]
         tiles.insert(1, (f"SQNR of the worst output, '{escape(name)}'", f"{figure(least)} dB"))
@@ -125,7 +126,8 @@ def _record(comparison: ModelComparison) -> str:
 
 
 def _results(comparison: ModelComparison) -> str:
-    outputs = list(dict.fromkeys(one.output for one in comparison.results))
+    names = dict.fromkeys(one.output for one in comparison.results)
+    outputs = sorted(names, key=lambda name: name in comparison.view.caches)
     rows = []
     for output in outputs:
         mean, worst = _mean_and_worst(comparison, output)
@@ -141,6 +143,7 @@ def _results(comparison: ModelComparison) -> str:
         else ""
     )
     note += "".join(f"<p>{escape(line)}.</p>" for line in unequal_lines(comparison.results))
+    note += "".join(f"<p>{escape(line)}.</p>" for line in view_lines(comparison.view))
     reasons = (one.why_no_ssim for one in comparison.results if not one.mismatch)
     missing = next(filter(None, reasons), "")
     note += f"<p>ssim left out: {escape(missing)}.</p>" if missing else ""
@@ -272,7 +275,7 @@ def _mean_and_worst(
 ) -> tuple[dict[str, float | None], dict[str, float | None]]:
     from transforms.compare.compare_results import summarize
 
-    chosen = [one for one in comparison.results if output in (None, one.output)]
+    chosen = [one for one in comparison.results if one.output == output] if output else comparison.counted
     summary = summarize(chosen)
     return summary.mean, summary.worst
 

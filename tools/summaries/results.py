@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tools.summaries.words import figure
 from transforms.graph.some_names import counted
 
 if TYPE_CHECKING:
+    from transforms.compare.compare_results import Comparison
     from transforms.compare.language import Language
+    from transforms.graph.output_view import OutputView
 
 
 def step_lines(steps: Mapping[str, Mapping[int, float]]) -> Iterator[str]:
@@ -19,6 +21,24 @@ def step_lines(steps: Mapping[str, Mapping[int, float]]) -> Iterator[str]:
     for output, by_mark in steps.items():
         marks = (f"{figure(db, 4)} dB ({counted(mark, 'step')})" for mark, db in by_mark.items())
         yield f"  {output or 'output'}: {', '.join(marks)}"
+
+
+def view_lines(view: OutputView) -> Iterator[str]:
+    """Yield how the outputs of a language model were compared; nothing for other models."""
+    for name in sorted(view.logits):
+        yield f"Of the logits '{name}', the mean of each row is left out: Softmax cancels it"
+    if view.caches:
+        yield f"Caches, {counted(len(view.caches), 'output')}, do not enter what is said of all results"
+
+
+def cache_line(results: Sequence[Comparison], view: OutputView) -> Iterator[str]:
+    """Yield a line on the worst of the caches; nothing without caches."""
+    from transforms.compare.compare_results import output_sqnr
+
+    found = output_sqnr([one for one in results if one.output in view.caches])
+    if found:
+        name, least = found[0]
+        yield f"  {least:6.1f} dB  the worst of {counted(len(found), 'cache')}, '{name}'"
 
 
 def language_lines(language: Language) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ops.metrics import without_row_means
 from transforms import model_io
 from transforms.compare.as_quantized import as_quantized
 from transforms.compare.compare_results import Comparison, compare_arrays, without_metrics
@@ -17,6 +18,7 @@ from transforms.compare.grid_histogram import GridHistogram
 from transforms.compare.match_tensors import match_tensors
 from transforms.compare.measure_run import Data, Measurement, measure_both
 from transforms.compare.tensor_statistics import LayerStatistics, SideBySide
+from transforms.graph.output_view import ALL, OutputView, output_view
 from transforms.run.run_model import open_model
 
 __all__ = ["Data", "ModelComparison", "compare_models", "worst_layers"]
@@ -27,7 +29,10 @@ Progress = Callable[[Iterable, str], Iterable]
 
 @dataclass
 class ModelComparison:
-    """The two models and their differences; ``histograms`` belong to ``worst``, in order."""
+    """The two models and their differences; ``histograms`` belong to ``worst``, in order.
+
+    ``view``: how outputs were compared.
+    """
 
     models: tuple[ModelDescription, ModelDescription]
     measurements: tuple[Measurement, Measurement]
@@ -38,6 +43,12 @@ class ModelComparison:
     missing: list[str]
     worst: list[LayerStatistics]
     histograms: list[GridHistogram]
+    view: OutputView = ALL
+
+    @property
+    def counted(self) -> list[Comparison]:
+        """The results without those of caches beside logits."""
+        return [one for one in self.results if one.output not in self.view.caches]
 
 
 def compare_models(
@@ -49,8 +60,9 @@ def compare_models(
     models have different inputs or outputs, and as ``open_model`` and ``Samples`` do.
     """
     progress = progress or (lambda samples, what: samples)
-    results, count, widened = _compare_results(float_path, quantized_path, data, progress)
     graphs = model_io.load(float_path), model_io.load(quantized_path)
+    view = output_view(graphs[0])
+    results, count, widened = _compare_results(float_path, quantized_path, data, view, progress)
     models = describe_model(graphs[0], float_path), describe_model(graphs[1], quantized_path)
     graphs = as_quantized(graphs[0], graphs[1], lambda: model_io.load(float_path)), graphs[1]
     matches, missing = match_tensors(*graphs)
@@ -61,7 +73,7 @@ def compare_models(
     chosen = [one for kind in (False, True) for one in worst_layers(layers, worst, weights=kind)]
     histograms = _histograms(both, chosen, progress(samples, "histograms"))
     runs = measure_both(float_path, quantized_path, data)
-    return ModelComparison(models, runs, widened, count, results, layers, missing, chosen, histograms)
+    return ModelComparison(models, runs, widened, count, results, layers, missing, chosen, histograms, view)
 
 
 def worst_layers(layers: Sequence[LayerStatistics], count: int, *, weights: bool) -> list[LayerStatistics]:
@@ -72,7 +84,7 @@ def worst_layers(layers: Sequence[LayerStatistics], count: int, *, weights: bool
 
 
 def _compare_results(
-    float_path: Path, quantized_path: Path, data: Data, progress: Progress
+    float_path: Path, quantized_path: Path, data: Data, view: OutputView, progress: Progress
 ) -> tuple[list[Comparison], int, int]:
     """The outputs of the unchanged models, sample by sample; how many samples, how many nodes widened."""
     first, second = open_model(float_path, data.options), open_model(quantized_path, data.options)
@@ -85,7 +97,7 @@ def _compare_results(
     samples = data.samples(first.inputs)
     results = []
     for name, feed in progress(samples, "results"):
-        left, right = first.run(feed), second.run(feed)
+        left, right = (without_row_means(model.run(feed), view.logits) for model in (first, second))
         for output in first.outputs:
             results += _compare_outputs(name, output, left[output], right[output])
     return results, len(samples), second.widened

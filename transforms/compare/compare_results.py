@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ops import metrics
+from ops.metrics import without_row_means
 from transforms.run.array_files import find_files, is_litter, natural_order, read_array
 
 _SHOWN = 3
@@ -47,6 +48,10 @@ class ResultPair:
     output: str
     baseline: Path
     quantized: Path
+
+    def is_of(self, output: str) -> bool:
+        """Return whether these are results of the output of a name, or of the only one."""
+        return self.output in ("", output)
 
 
 @dataclass(frozen=True)
@@ -120,22 +125,26 @@ def pair_files(baseline: Path, quantized: Path, *, allow_missing: bool = False) 
     return [ResultPair(name, output, left[output, name], right[output, name]) for output, name in common]
 
 
-def compare(pairs: Sequence[ResultPair], peak: float | None = None) -> Iterator[Comparison]:
+def compare(
+    pairs: Sequence[ResultPair], peak: float | None = None, logits: str | None = None
+) -> Iterator[Comparison]:
     """Yield the comparison of each pair, in order; several threads read and compare.
 
-    ``peak`` is that of PSNR and SSIM, see ``ops.metrics``. Raises ValueError naming the file when one can
-    not be read or compared.
+    ``peak`` is that of PSNR and SSIM, see ``ops.metrics``. ``logits``: the output that is compared without
+    the mean of each row. Raises ValueError naming the file when one can not be read or compared.
     """
     executor = ThreadPoolExecutor(max_workers=os.cpu_count())
     try:
-        yield from executor.map(lambda pair: compare_files(pair, peak), pairs)
+        yield from executor.map(lambda pair: compare_files(pair, peak, logits), pairs)
     finally:
         executor.shutdown(cancel_futures=True)
 
 
-def compare_files(pair: ResultPair, peak: float | None = None) -> Comparison:
+def compare_files(pair: ResultPair, peak: float | None = None, logits: str | None = None) -> Comparison:
     """Return the comparison of one pair of files."""
     x, y = read_array(pair.baseline), read_array(pair.quantized)
+    if logits is not None and pair.is_of(logits) and x.ndim and y.ndim:
+        x, y = (without_row_means({logits: array}, {logits})[logits] for array in (x, y))
     try:
         return compare_arrays(pair.name, pair.output, x, y, peak)
     except ValueError as error:

@@ -40,7 +40,7 @@ def compare_logits(pairs: Sequence[ResultPair], output: str, texts: Path | None 
     the next token of each, the last of a text aside, gives the perplexity. Raises ValueError for results
     without such an output, or that do not fit.
     """
-    chosen = [pair for pair in pairs if pair.output in ("", output)]
+    chosen = [pair for pair in pairs if pair.is_of(output)]
     if not chosen:
         known = ", ".join(dict.fromkeys(repr(pair.output) for pair in pairs))
         raise ValueError(f"there are no results of an output '{output}', there are: {known}")

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.metrics import Sums
+from ops.metrics import Sums, without_row_means
 from transforms.compare.match_tensors import Match
 from transforms.compare.stored_tensors import StoredTensors, open_shown
+from transforms.graph.logits import logits_of
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.runtime.session import RunOptions
 
@@ -68,6 +69,7 @@ class SideBySide:
         options: RunOptions | None = None,
     ) -> None:
         """Open both graphs so that they show their matched tensors; neither may be used afterwards."""
+        self._logits = logits_of(float_graph)
         weights = [match for match in matches if match.is_weight]
         self._stored = (
             StoredTensors(float_graph, [match.original for match in weights], options),
@@ -110,10 +112,14 @@ class SideBySide:
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return tensors for one feed, by name: of the float model, and of the quantized one without shifts.
 
+        Logits lack the mean of each row.
+
         Their matches are none that are ``stored``.
         """
         originals = self._float.run(feed, [match.original for match in matches])
         inside = self._quantized.run(feed, [name for match in matches for name in _inside(match)])
+        logits = {name for match in matches if match.original in self._logits for name in _inside(match)}
+        originals, inside = without_row_means(originals, self._logits), without_row_means(inside, logits)
         shifts = {name: match.shift for match in matches if match.shift for name in _inside(match)}
         inside |= {name: inside[name] + np.float32(shift) for name, shift in shifts.items()}
         return originals, inside

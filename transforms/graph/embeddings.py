@@ -6,6 +6,8 @@ it: the table is stored once, and tied to that product, its head.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
@@ -33,11 +35,11 @@ def heads(node: gs.Node) -> list[gs.Node]:
     return list(turned.outputs) if all(is_head) else []
 
 
-def is_table(tensor: gs.Tensor) -> bool:
-    """Return whether a tensor is a matrix of float32 numbers whose rows a Gather reads."""
+def is_table(tensor: gs.Tensor, types: Collection[int] = (dtypes.FLOAT,)) -> bool:
+    """Return whether a tensor is a matrix of floats, of float32 by default, whose rows a Gather reads."""
     if not isinstance(tensor, gs.Constant) or len(tensor.shape) != _MATRIX_RANK:
         return False
-    return dtypes.is_type(tensor, dtypes.FLOAT) and any(is_lookup(node, tensor) for node in tensor.outputs)
+    return dtypes.element_type(tensor) in types and any(is_lookup(node, tensor) for node in tensor.outputs)
 
 
 def is_tied(tensor: gs.Tensor) -> bool:

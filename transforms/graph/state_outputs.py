@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
+from transforms.graph.logits import logits_of
 
 _NAMES = re.compile(
     r"(?:^|[^a-z])(past|present|cache|caches|states?|hidden|memory|mems?|kv|h[0n]|c[0n]|state\w*)(?:[^a-z]|$)",
@@ -24,9 +25,10 @@ def state_outputs(graph: gs.Graph) -> list[str]:
     """Return the names of the outputs that are states, none where no other output would be left.
 
     An output is one if it has the rank of an input and either of them a name of states, or if it is moved
-    together from the last states of recurrent layers alone.
+    together from the last states of recurrent layers alone. Logits of tokens are none.
     """
-    found = [tensor.name for tensor in graph.outputs if _is_state(tensor, graph)]
+    logits = logits_of(graph)
+    found = [one.name for one in graph.outputs if one.name not in logits and _is_state(one, graph)]
     return found if len(found) < len(graph.outputs) else []
 
 

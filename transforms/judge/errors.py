@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.array_types import AnyArray, Feed, Float64Array
-from ops.metrics import sums_of_numbers
+from ops.metrics import sums_of_numbers, without_row_means
 from transforms.judge.constants import MAY_LOSE, WORTH
 
 _NOT_FINITE = 1e30  # error energy of an output that is not finite, or of another shape
@@ -20,8 +20,8 @@ def energies(expected: Feed, found: Feed, logits: Collection[str] = ()) -> Float
 
     Of ``logits``, the mean of each row is left out (:mod:`transforms.graph.logits`).
     """
-    pairs = ((name, array, found.get(name, array)) for name, array in expected.items())
-    return np.array([_energy(*pair, of_rows=name in logits) for name, *pair in pairs], np.float64)
+    one, other = (without_row_means(arrays, logits) for arrays in (expected, found))
+    return np.array([_energy(array, other.get(name, array)) for name, array in one.items()], np.float64)
 
 
 def signals(expected: Feed, logits: Collection[str] = ()) -> Float64Array:
@@ -29,11 +29,9 @@ def signals(expected: Feed, logits: Collection[str] = ()) -> Float64Array:
     return energies(expected, {name: np.zeros_like(array) for name, array in expected.items()}, logits)
 
 
-def _energy(expected: AnyArray, found: AnyArray, *, of_rows: bool) -> float:
+def _energy(expected: AnyArray, found: AnyArray) -> float:
     if found.shape != expected.shape:
         return _NOT_FINITE
-    if of_rows:
-        expected, found = (array - array.mean(-1, keepdims=True) for array in (expected, found))
     error = sums_of_numbers(expected, found).error_energy
     return error if np.isfinite(error) else _NOT_FINITE
 

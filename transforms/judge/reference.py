@@ -10,8 +10,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms.graph.logits import logits_of
 from transforms.graph.number_shapes import NumberShapes, judged_tensors
+from transforms.graph.output_view import output_view
 from transforms.judge.constants import FEW_NUMBERS
 from transforms.judge.output_views import show, views_of
 from transforms.model.copy_graph import copy_graph
@@ -46,7 +46,8 @@ class Reference:
         self._graph, self._run = copy_graph(graph), run
         self.feeds, self.options = feeds, _options(feeds, run)
         self._judged, self._views = _compared(graph)
-        self.logits = logits_of(graph)
+        self._view = output_view(graph)
+        self.logits = self._view.logits
         self._kept, self._made = KeptArrays(), dict[int, Feed]()
         self._model: InstrumentedModel[str] | None = None
 
@@ -80,11 +81,11 @@ class Reference:
 
     @property
     def outputs(self) -> list[str]:
-        """The names of the outputs of a floating type.
+        """The names of the outputs of a floating type, beside logits without caches.
 
         Where numbers decide how many rows an output has, those of what it is made of before.
         """
-        return [name for name in self._floats() if name in self._judged]
+        return self._view.counted(name for name in self._floats() if name in self._judged)
 
     @property
     def shown(self) -> list[str]:

@@ -14,6 +14,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.graph import dtypes, walk
 from transforms.graph.number_shapes import judged_tensors
+from transforms.graph.output_view import output_view
 from transforms.graph.selection import NodeSet, counterparts, select
 from transforms.keep_float.fused_groups import find_fused_groups
 from transforms.keep_float.rounding_switches import add_switches
@@ -36,8 +37,9 @@ Progress = Callable[[int, str], None]
 class Bf16Error:
     """Samples with the outputs of the float model; tells how far from those a conversion is.
 
-    All float outputs of all samples count as one vector: 10 log10(sum f^2 / sum (f - q)^2), in dB. Where
-    numbers decide how many rows an output has, what it is made of before counts instead.
+    All float outputs of all samples count as one vector: 10 log10(sum f^2 / sum (f - q)^2), in dB; of a model
+    with logits, these without the mean of each row, and no caches. Where numbers decide how many rows an
+    output has, what it is made of before counts instead.
     """
 
     def __init__(
@@ -55,9 +57,10 @@ class Bf16Error:
         judged = judged_tensors(graph)
         if any(judged[name] != [name] for name in judged):
             judged = judged_tensors(graph, walk.tensors(self._converted(())))
-        self._names = list(dict.fromkeys(chain(*judged.values()))) or list(judged)
+        self._view = output_view(graph)
+        self._names = self._view.counted(dict.fromkeys(chain(*judged.values()))) or list(judged)
         model = self.opened(graph)
-        self._expected = [_floats(model.run(feed, self._names)) for feed in feeds]
+        self._expected = [self._view.of(_floats(model.run(feed, self._names))) for feed in feeds]
         if not all(self._expected):
             raise ValueError("the model has no float output to measure the SQNR of")
 
@@ -94,7 +97,7 @@ class Bf16Error:
     def _pairs(self, model: Shown, flags: Feed, every: int) -> Iterator[tuple[Outputs, Outputs]]:
         for feed, expected in zip(self.feeds[::every], self._expected[::every], strict=True):
             found = model.run({**feed, **flags})
-            yield {name: array for name, array in expected.items() if name in found}, found
+            yield {name: array for name, array in expected.items() if name in found}, self._view.of(found)
 
 
 def _floats(outputs: Mapping[str, object]) -> dict[str, np.ndarray]:

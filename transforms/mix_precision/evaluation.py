@@ -17,6 +17,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files import cleanup
 from transforms.graph import walk
 from transforms.graph.number_shapes import in_words, judged_tensors
+from transforms.graph.output_view import ALL, OutputView, output_view
 from transforms.mix_precision.mixed_model import MixedModel
 from transforms.model import provenance
 from transforms.model.graph_proto import model_hash
@@ -57,7 +58,7 @@ class EvaluationSet:
     ``folder`` is where the work is written and ``workers`` do it; both may be on other machines that share
     the folder. ``log`` keeps what was measured. ``metric``: that of the target; ``evaluate``: the user's
     FILE.py:FUNCTION, if that is the metric; ``labels`` as in MixingOptions. ``notes``: lines on outputs that
-    are not compared themselves.
+    are not compared themselves. ``view``: how outputs are compared; a user's function gets them as they are.
     """
 
     feeds: Sequence[Mapping[str, np.ndarray]]
@@ -70,17 +71,20 @@ class EvaluationSet:
     evaluate: str = ""
     labels: NDArray[np.integer] | None = None
     notes: Sequence[str] = ()
+    view: OutputView = ALL
 
     def score(self, graph: gs.Graph) -> float:
         """Return the metric of any graph with the inputs and outputs of the float model."""
         names = list(self.expected[0])
         session = open_showing(graph, names, self.run)
         made = (session.run(feed, names) for feed in self.feeds)
-        pairs: Iterator[OutputsPair] = zip(self.expected, made, strict=True)
+        if self.metric == EVALUATE:
+            return load_metric(self.evaluate)(list(made))
+        pairs: Iterator[OutputsPair] = zip(
+            map(self.view.of, self.expected), map(self.view.of, made), strict=True
+        )
         if self.metric == LOST_TOP1:
             return lost_top1(pairs, self.labels)
-        if self.metric == EVALUATE:
-            return load_metric(self.evaluate)([found for _, found in pairs])
         return METRICS[self.metric].score(pairs)
 
 
@@ -103,7 +107,7 @@ def open_evaluation(
         place.mkdir(parents=True, exist_ok=True)
         log = TaskLog(place / "results.jsonl")
         options_of = options.run, place, options.workers, log, metric, rule.evaluate, options.labels
-        yield EvaluationSet(feeds, expected, *options_of, notes=in_words(judged))
+        yield EvaluationSet(feeds, expected, *options_of, in_words(judged), output_view(model.graph))
 
 
 def _judged(model: MixedModel, rule: MixingRule) -> dict[str, list[str]]:

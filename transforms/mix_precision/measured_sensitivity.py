@@ -61,7 +61,8 @@ def measure_sensitivity(
         found = switched_model(base, others, [(name, label) for name in every for label in others])
         switches = [[found[name, label] for label in others] for name in every]
         show(base.graph, list(bench.expected[0]))
-        write_folder(bench.folder, base.graph, switches, bench.feeds, bench.expected, bench.run)
+        what = bench.feeds, bench.expected, bench.run, bench.view
+        write_folder(bench.folder, base.graph, switches, *what)
     place = metric if metric in METRICS else absolute_place(metric)  # workers have other working folders
     tasks = {name: SwitchTask(str(bench.folder), number, place) for number, name in enumerate(names)}
     try:

@@ -18,6 +18,7 @@ import onnx_graphsurgeon as gs
 
 from transforms import model_io
 from transforms.files.atomic_write import replacing
+from transforms.graph.output_view import ALL, OutputView
 from transforms.run.run_model import open_model
 from transforms.runtime.session import OpenModel, RunOptions
 from transforms.search.output_metrics import METRICS, Outputs
@@ -42,10 +43,12 @@ def write_folder(
     feeds: Sequence[Mapping[str, np.ndarray]],
     expected: Sequence[Outputs],
     run: RunOptions,
+    view: OutputView = ALL,
 ) -> None:
     """Write what tasks need: a model with switches, feeds and the outputs of the float model that count.
 
-    ``switches``: of each layer those of its formats, the ones of the baseline first.
+    ``switches``: of each layer those of its formats, the ones of the baseline first. ``view``: how outputs
+    are compared.
     """
     about = {
         "switches": [list(one) for one in switches],
@@ -54,6 +57,8 @@ def write_folder(
         "provider": run.provider,
         "threads": run.threads,
         "count": len(feeds),
+        "logits": sorted(view.logits),
+        "caches": sorted(view.caches),
     }
     model_io.save(graph, folder / _MODEL, external_data=True)
     for i, (feed, outputs) in enumerate(zip(feeds, expected, strict=True)):
@@ -85,6 +90,7 @@ class _Bench:
         self._folder, self._about = folder, json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         run = RunOptions(self._about["provider"], self._about["threads"], simulate=True)
         self._model: OpenModel = open_model(folder / _MODEL, run)
+        self._view = OutputView(frozenset(self._about["logits"]), frozenset(self._about["caches"]))
         self._metrics: dict[str, UserMetric] = {}
 
     @staticmethod
@@ -102,16 +108,17 @@ class _Bench:
             values = [function(made) for made in moved]
             return tuple(chain(*((value, max(0.0, first - value)) for value in values)))
         of = METRICS[metric]
+        before = [self._view.of(one) for one in plain]
         found: list[float] = []
-        for made in moved:
+        for made in ([self._view.of(one) for one in outputs] for outputs in moved):
             found.append(of.score(zip(self._expected, made, strict=True)))
-            found.append(of.error(of.score(zip(plain, made, strict=True))))
+            found.append(of.error(of.score(zip(before, made, strict=True))))
         return tuple(found)
 
     @cached_property
     def _expected(self) -> list[Outputs]:
         names = self._about["outputs"]
-        return [self._read("expected", i, names) for i in range(self._about["count"])]
+        return [self._view.of(self._read("expected", i, names)) for i in range(self._about["count"])]
 
     def _user_metric(self, place: str) -> UserMetric:
         """Return the function of a file, which is read once for each model: it may change between two."""

@@ -13,9 +13,10 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from ops.metrics import Sums
+from ops.metrics import Sums, without_row_means
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
+from transforms.graph.logits import logits_of
 from transforms.graph.number_shapes import judged_tensors
 from transforms.mix_precision.switchable_model import switched_model
 from transforms.origins.pair_nodes import PairedModels
@@ -59,6 +60,7 @@ class SwitchedLayers:
         Raises ValueError if no node of the quantized model computes otherwise than in the float model, and
         as :func:`transforms.run.run_model.open_model` does.
         """
+        self._logits = logits_of(float_graph)
         paired = PairedModels(float_graph, quantized_graph)
         self.unpaired: Sequence[str] = paired.unpaired
         layers = list(paired.base.layers)
@@ -94,9 +96,13 @@ class SwitchedLayers:
         return list(readings(first, second, paired.floats))
 
     def run(self, feed: Feed, on: Collection[int], names: Sequence[str] | None = None) -> Feed:
-        """Return tensors, the outputs if none are named, with the parts of these numbers quantized."""
+        """Return tensors, the outputs if none are named, with the parts of these numbers quantized.
+
+        Logits are without the mean of each row, as they are compared.
+        """
         flags = {name: np.array(i in on) for i, switches in enumerate(self._switches) for name in switches}
-        return self._model.run({**feed, **flags}, self.outputs if names is None else names)
+        made = self._model.run({**feed, **flags}, self.outputs if names is None else names)
+        return without_row_means(made, self._logits)
 
 
 class Trials:

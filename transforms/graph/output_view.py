@@ -1,0 +1,47 @@
+"""How the outputs of models are compared: logits as after the Softmax, and no caches beside them.
+
+What caches are read for is in the logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from ops.metrics import without_row_means
+from transforms.graph.logits import logits_of
+from transforms.graph.state_outputs import state_outputs
+
+
+@dataclass(frozen=True)
+class OutputView:
+    """How the outputs of a model are compared: of ``logits`` without the mean of each row, no ``caches``.
+
+    A model without logits has no caches here: its states are results as others are.
+    """
+
+    logits: frozenset[str] = frozenset()
+    caches: frozenset[str] = frozenset()
+
+    def counted(self, names: Iterable[str]) -> list[str]:
+        """Return the names of what counts; of caches alone, all."""
+        names = list(names)
+        return [name for name in names if name not in self.caches] or names
+
+    def of(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return what counts of the arrays, as it is compared."""
+        return without_row_means({name: arrays[name] for name in self.counted(arrays)}, self.logits)
+
+
+ALL = OutputView()
+"""Of a model without logits."""
+
+
+def output_view(graph: gs.Graph) -> OutputView:
+    """Return how the outputs of a float model are compared."""
+    logits = logits_of(graph)
+    return OutputView(logits, frozenset(state_outputs(graph) if logits else ()) - logits)
