@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from tools.charts.report_style import STYLE
+from tools.charts.report_style import META, STYLE
 from tools.charts.svg_plots import Point, grid_plot, histogram, scatter
 from tools.charts.verdict import verdict
 from tools.summaries.results import view_lines
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from transforms.compare.grid_histogram import GridHistogram
     from transforms.compare.tensor_statistics import LayerStatistics
 
-_META = (
-    '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-    '<meta name="color-scheme" content="light dark">'
-)
 _WORST_ROWS = 12
 _KINDS = {
     "Activations": "Dots: all errors up to this layer, against the float model. Rings: this layer's own "
@@ -56,7 +52,7 @@ def page(comparison: ModelComparison, lead: str = "", target: float | None = Non
             _all_layers(comparison),
         ]
     )
-    head = f"{_META}<title>{names[1]}</title>{STYLE}"
+    head = f"{META}<title>{names[1]}</title>{STYLE}"
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
 
 
@@ -126,10 +122,9 @@ def _record(comparison: ModelComparison) -> str:
 
 
 def _results(comparison: ModelComparison) -> str:
-    names = dict.fromkeys(one.output for one in comparison.results)
-    outputs = sorted(names, key=lambda name: name in comparison.view.caches)
+    outputs = dict.fromkeys(one.output for one in comparison.results)
     rows = []
-    for output in outputs:
+    for output in sorted(outputs, key=comparison.view.caches.__contains__):
         mean, worst = _mean_and_worst(comparison, output)
         cells = [
             f"{figure(mean[key], 6)}<small>{figure(worst[key], 6)}</small>" for key, _ in _RESULT_METRICS
@@ -142,10 +137,11 @@ def _results(comparison: ModelComparison) -> str:
         if bad
         else ""
     )
-    note += "".join(f"<p>{escape(line)}.</p>" for line in unequal_lines(comparison.results))
-    note += "".join(f"<p>{escape(line)}.</p>" for line in view_lines(comparison.view))
-    reasons = (one.why_no_ssim for one in comparison.results if not one.mismatch)
-    missing = next(filter(None, reasons), "")
+    lines = (*unequal_lines(comparison.results), *view_lines(comparison.view))
+    note += "".join(f"<p>{escape(line)}.</p>" for line in lines)
+    missing = next(
+        (one.why_no_ssim for one in comparison.results if one.why_no_ssim and not one.mismatch), ""
+    )
     note += f"<p>ssim left out: {escape(missing)}.</p>" if missing else ""
     return (
         "<section><h2>End to end</h2><p>Mean over the samples, and below it the worst of them.</p>"

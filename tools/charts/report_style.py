@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+META = (
+    '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+    '<meta name="color-scheme" content="light dark">'
+)
+"""What a page says of itself first."""
+
 STYLE = """<style>
 :root { --page: #fbfbf9; --ink: #1c2127; --soft: #59626d; --line: #dcdfe3;
   --first: #25629f; --second: #a4500f; --alarm: #a3201a; --good: #2c7a3f; --fill: #b9cfe4; }
