@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import sys
@@ -18,15 +16,15 @@ from tools.cli.job_options import Options, force
 from tools.cli.needs import Need
 from tools.cli.option_values import number
 from tools.cli.options import OTHER, option
-from tools.cli.output_file import check_writable, write_text
+from tools.cli.output_file import GENERATED, check_writable, write_text
 from tools.cli.progress import Progress
 from tools.cli.said import say
-from tools.summaries.results import language_lines, step_lines
+from tools.summaries.result_files import as_csv, as_json, by_output, figures, full_name
+from tools.summaries.results import greedy_lines, language_lines, missed, step_lines
 from tools.summaries.words import figure
 
 if TYPE_CHECKING:
-    from transforms.compare.compare_results import Comparison, Top1
-    from transforms.compare.language import Language
+    from transforms.compare.compare_results import Comparison
 
 _COMMANDS = """\
 --baseline_results_folder a --quantized_results_folder b
@@ -53,6 +51,8 @@ other numbers, such as class numbers beside boxes, have a line and do not enter 
 _SHOWN = 20
 """Number of files with a line on the screen: the worst by SQNR, if there are more."""
 
+_LOGITS = Need("--logits", lambda job: job.logits is not None)
+_TOKENS = Need("--tokens", lambda job: job.tokens is not None)
 _COLUMNS = ("cosine", "l2", "psnr", "ssim", "sqnr")
 _HEADINGS = ("cos similarity", "l2 distance", "psnr dB", "ssim", "sqnr dB", "NaN or inf")
 
@@ -78,8 +78,25 @@ class EvaluateJob(Options):
     tokens: Path | None = option(
         "--tokens DIR",
         "folder of the samples that the results belong to, with input_ids: report perplexity",
-        needs=(Need("--logits", lambda job: job.logits is not None),),
+        needs=(_LOGITS,),
         type=Path,
+    )
+    max_kl: float | None = option(
+        "--max-kl NATS", "fail above this KL divergence", needs=(_LOGITS,), type=number(0)
+    )
+    max_perplexity: float | None = option(
+        "--max-perplexity X", "fail above this perplexity", needs=(_TOKENS,), type=number(1)
+    )
+    min_same: float | None = option(
+        "--min-same SHARE",
+        "fail below this share of the same first choice",
+        needs=(_LOGITS,),
+        type=number(0, 1),
+    )
+    min_greedy: float | None = option(
+        "--min-greedy SHARE",
+        "fail below this share of the same tokens that both models wrote (tools.infer --generate)",
+        type=number(0, 1),
     )
     json: Path | None = option("--json FILE", "write all figures as JSON", type=Path)
     csv: Path | None = option("--csv FILE", "write one line per file as CSV", type=Path)
@@ -115,18 +132,24 @@ def _evaluate(job: EvaluateJob) -> None:
 def compare_folders(job: EvaluateJob) -> dict[str, Any]:
     """Compare results, say the figures, and return them as ``--json`` writes them.
 
-    Raises ValueError for results with NaN or infinite elements, after all is said and written.
+    Raises ValueError for results with NaN or infinite elements, or beyond a limit, after all is said and
+    written.
     """
     from transforms.compare import compare_results
-    from transforms.compare.language import compare_logits
+    from transforms.compare.language import compare_logits, compare_tokens
     from transforms.compare.step_errors import step_sqnr
     from transforms.run.array_files import read_array
+    from transforms.search.target import TargetError
 
     for path in filter(None, (job.json, job.csv)):
         check_writable(path, force=job.force, inputs=[job.labels])
     pairs = compare_results.pair_files(
         job.baseline_results_folder, job.quantized_results_folder, allow_missing=job.allow_missing
     )
+    written = [pair for pair in pairs if pair.output == GENERATED]
+    pairs = [pair for pair in pairs if pair.output != GENERATED]
+    if job.min_greedy is not None and not written:
+        raise ValueError(f"--min-greedy: there are no results in '{GENERATED}'")
     folders = job.baseline_results_folder, job.quantized_results_folder
     report_litter(*(one for folder in folders for one in compare_results.result_folders(folder)))
     labels = read_array(job.labels) if job.labels else None
@@ -134,25 +157,30 @@ def compare_folders(job: EvaluateJob) -> dict[str, Any]:
         compared = compare_results.compare(pairs, job.peak, job.logits)
         comparisons = list(bar.each(compared, len(pairs)))
     top1 = None if labels is None else compare_results.top1(pairs, labels)
+    greedy = compare_tokens(written) if written else None
     language = None if job.logits is None else compare_logits(pairs, job.logits, job.tokens)
     counted = [one for one in comparisons if job.logits is None or one.output in ("", job.logits)]
-    _print_files(counted)
-    _print_summary(counted)
-    _print_outputs(comparisons)
+    if counted:
+        _print_files(counted)
+        _print_summary(counted)
+        _print_outputs(comparisons)
     steps = step_sqnr(pairs)
     for line in step_lines(steps):
         say(line)
     if top1:
         say(f"Top1 baseline: {top1.baseline:.6g}\nTop1 quantized: {top1.quantized:.6g}")
         say(f"Top1 agreement: {top1.agreement:.6g} of {top1.count} rows")
-    for line in language_lines(language) if language else ():
+    for line in (*language_lines(language), *greedy_lines(greedy)):
         say(line)
-    found = _report(comparisons, counted, top1, language) | {"steps": _plain(steps)}
+    found = as_json(comparisons, counted, steps, top1, language, greedy)
     if job.json:
         write_text(job.json, json.dumps(found, indent=2, allow_nan=False) + "\n")
     if job.csv:
-        write_text(job.csv, _as_csv(comparisons))
+        write_text(job.csv, as_csv(comparisons))
     _refuse_non_finite(comparisons)
+    limits = {"max_kl": job.max_kl, "max_perplexity": job.max_perplexity, "min_same": job.min_same}
+    if lines := [*missed({**limits, "min_greedy": job.min_greedy}, language, greedy)]:
+        raise TargetError("; ".join(lines))
     return found
 
 
@@ -162,7 +190,7 @@ def _print_files(comparisons: Sequence[Comparison]) -> None:
     if len(shown) > _SHOWN:
         shown = sorted(shown, key=lambda one: one.sqnr if one.is_finite else -math.inf)[:_SHOWN]
         say(f"The {_SHOWN} files of lowest sqnr, of {len(comparisons)} (--csv writes all):")
-    names = [_full_name(one) for one in shown]
+    names = [full_name(one) for one in shown]
     width = max(map(len, (*names, "file")))
     say(f"{'file':<{width}}" + "".join(f"{heading:>16}" for heading in _HEADINGS))
     for name, one in zip(names, shown, strict=True):
@@ -201,22 +229,15 @@ def _why_left_out(comparisons: Sequence[Comparison], field: str) -> str:
 
 def _print_outputs(comparisons: Sequence[Comparison]) -> None:
     """One line per output of the model, if there are several."""
-    by_output = _by_output(comparisons)
-    if len(by_output) < 2:
+    outputs = by_output(comparisons)
+    if len(outputs) < 2:
         return
     say("Mean of each output:")
-    width = max(map(len, by_output))
-    for output, members in by_output.items():
-        mean = _figures(members)["mean"]
+    width = max(map(len, outputs))
+    for output, members in outputs.items():
+        mean = figures(members)["mean"]
         cells = "".join(f"  {column} {figure(mean[column], 6)}" for column in _COLUMNS)
         say(f"  {output:<{width}}{cells}")
-
-
-def _by_output(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
-    groups: dict[str, list[Comparison]] = {}
-    for one in comparisons:
-        groups.setdefault(one.output, []).append(one)
-    return groups
 
 
 def _refuse_non_finite(comparisons: Sequence[Comparison]) -> None:
@@ -225,68 +246,12 @@ def _refuse_non_finite(comparisons: Sequence[Comparison]) -> None:
         sides = [sum(getattr(one, f"{side}_non_finite") for one in bad) for side in ("baseline", "quantized")]
         raise ValueError(
             f"NaN or infinite elements in {len(bad)} of {len(comparisons)} files, "
-            f"first '{_full_name(bad[0])}': {sides[0]} in the baseline, {sides[1]} in the quantized results"
+            f"first '{full_name(bad[0])}': {sides[0]} in the baseline, {sides[1]} in the quantized results"
         )
-
-
-def _full_name(one: Comparison) -> str:
-    return f"{one.output}/{one.name}" if one.output else one.name
 
 
 def _count_non_finite(one: Comparison) -> str:
     return "-" if one.is_finite else f"{one.baseline_non_finite} | {one.quantized_non_finite}"
-
-
-def _figures(comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    from transforms.compare.compare_results import summarize
-
-    summary = summarize(comparisons)
-    return {
-        "files": len(comparisons),
-        "identical_files": sum(one.is_identical for one in comparisons),
-        "non_finite_files": sum(not one.is_finite for one in comparisons),
-        "mean": summary.mean,
-        "worst": summary.worst,
-    }
-
-
-def _report(
-    comparisons: Sequence[Comparison],
-    counted: Sequence[Comparison],
-    top1: Top1 | None,
-    language: Language | None,
-) -> dict[str, Any]:
-    report = _figures(counted)
-    report["outputs"] = {output: _figures(members) for output, members in _by_output(comparisons).items()}
-    report["top1"] = vars(top1) if top1 else None
-    report["language"] = vars(language) if language else None
-    report["per_file"] = [vars(one) for one in comparisons]
-    found: dict[str, Any] = _plain(report)
-    return found
-
-
-def _plain(value: Any) -> Any:
-    """What strict JSON can say: infinities as strings, NaN as null."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value
-
-
-def _as_csv(comparisons: Sequence[Comparison]) -> str:
-    text = io.StringIO()
-    rows = [{"file": _full_name(one)} | vars(one) for one in comparisons]
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        shape = "x".join(map(str, row["shape"]))
-        writer.writerow(
-            {key: "" if value != value else value for key, value in row.items()} | {"shape": shape}
-        )
-    return text.getvalue()
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from tools.cli.command_line import Command, make_parser, run
 from tools.cli.data_options import report_litter
 from tools.cli.job_options import SAMPLES_HELP, DataOptions, samples_folder
+from tools.cli.option_values import whole
 from tools.cli.options import option
-from tools.cli.output_file import write_array
+from tools.cli.output_file import GENERATED, write_array
 from tools.cli.progress import Phases
 from tools.cli.said import say
 from tools.summaries.timing import cost_lines
@@ -27,6 +28,7 @@ from transforms.files.model_files import clear_leftovers
 if TYPE_CHECKING:
     import numpy as np
 
+    from transforms.run.continue_greedily import GreedyWriter
     from transforms.run.samples import Samples
     from transforms.run.sequences import Sequences, Step
     from transforms.runtime.session import OpenModel
@@ -68,6 +70,13 @@ class InferJob(DataOptions):
     output_names: tuple[str, ...] = option(
         "--output-names NAME", "save only these outputs; repeatable", nargs="+", action="extend", default=[]
     )
+    generate: int = option(
+        "--generate N",
+        f"save N tokens that a language model continues each sample with, in {GENERATED}; outputs only by "
+        "--output-names",
+        type=whole(),
+        default=0,
+    )
     force: bool = option("--force", "write into an output folder that is not empty")
 
 
@@ -78,7 +87,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def command() -> Command[InferJob]:
     """Return the command line of the tool."""
-    return Command(make_parser("infer", InferJob, __doc__, _COMMANDS, _DETAILS), InferJob)
+    return Command(make_parser("infer", InferJob, __doc__, _COMMANDS, _DETAILS), InferJob, _why_not)
+
+
+def _why_not(job: InferJob) -> str | None:
+    return "--generate does not go with --sequences" if job.generate and job.sequences else None
 
 
 def _infer(job: InferJob) -> None:
@@ -88,6 +101,8 @@ def _infer(job: InferJob) -> None:
 def infer(job: InferJob) -> None:
     """Run a model on a folder of samples, save its outputs and say how long it took."""
     from tools.cli.unrolled import steps_line
+    from transforms import model_io
+    from transforms.run.continue_greedily import GreedyWriter
     from transforms.run.run_model import open_model
     from transforms.run.sequences import Sequences
 
@@ -97,11 +112,12 @@ def infer(job: InferJob) -> None:
     phases = Phases("loading", "running")
     with phases("loading"):
         model = open_model(job.input, job.run)
-    names = _chosen(model.outputs, job.output_names)
+    names = _chosen(model.outputs, job.output_names, by_default=not job.generate)
+    writer = GreedyWriter(model, model_io.load(job.input)) if job.generate else None
     _check_outputs(model, names)
     report_litter(job.data)
     samples = _samples(job, model)
-    folders = _output_folders(job.output, names)
+    folders = _output_folders(job.output, [*names, GENERATED] if writer else names)
     for folder in folders.values():
         if folder.exists() and folder.samefile(job.data):
             raise ValueError(
@@ -110,7 +126,7 @@ def infer(job: InferJob) -> None:
         _check_results(folder, samples.names)
     start = time.perf_counter()
     with phases("running", "sequence" if job.sequences else "sample") as bar:
-        made = _outputs(model, bar.each(samples, len(samples)), list(folders))
+        made = _outputs(model, bar.each(samples, len(samples)), names, writer, job.generate)
         runs, computing = _save_all(made, folders)
     total = time.perf_counter() - start
     if model.widened:
@@ -125,13 +141,13 @@ def infer(job: InferJob) -> None:
         _compare_time(job, job.time)
 
 
-def _chosen(outputs: Sequence[str], names: Sequence[str]) -> Sequence[str]:
-    """Return the outputs of these names, all without any; ValueError for an unknown one."""
+def _chosen(outputs: Sequence[str], names: Sequence[str], *, by_default: bool) -> Sequence[str]:
+    """Return outputs of these names; without any, all if ``by_default``. ValueError for an unknown one."""
     from ops.legal_names import refuse_unknown
 
     for name in names:
         refuse_unknown(name, outputs, "output")
-    return list(dict.fromkeys(names)) or outputs
+    return list(dict.fromkeys(names)) or (outputs if by_default else [])
 
 
 def _compare_time(job: InferJob, baseline: Path) -> None:
@@ -157,13 +173,23 @@ def _samples(job: InferJob, model: OpenModel) -> Samples | Sequences:
 
 
 def _outputs(
-    model: OpenModel, samples: Iterable[tuple[str, dict | Iterator[Step]]], names: Sequence[str]
+    model: OpenModel,
+    samples: Iterable[tuple[str, dict | Iterator[Step]]],
+    names: Sequence[str],
+    writer: GreedyWriter | None,
+    count: int,
 ) -> Iterator[tuple[str, Mapping[str, np.ndarray], float]]:
-    """Yield the name of each sample, or of each step of a sequence, its outputs, and the model's seconds."""
+    """Yield the name of each sample, or of each step of a sequence, its outputs, and the model's seconds.
+
+    ``writer``: continues samples by ``count`` tokens.
+    """
     for name, one in samples:
         start = time.perf_counter()
         if isinstance(one, dict):
-            yield name, model.run(one, names), time.perf_counter() - start
+            made = model.run(one, names)
+            if writer:
+                made[GENERATED] = writer.write(one, count, name)
+            yield name, made, time.perf_counter() - start
             continue
         for step in one:
             yield step.name, step.outputs, time.perf_counter() - start
@@ -222,7 +248,7 @@ def _output_folders(folder: Path, outputs: Sequence[str]) -> dict[str, Path]:
     The names follow from those of the outputs alone: results of two models with the same outputs lie in
     folders of the same names. No two differ in case alone, and tools.evaluate takes none for litter.
     """
-    if len(outputs) == 1:
+    if len(outputs) == 1 and outputs[0] != GENERATED:
         return {outputs[0]: folder}
     folders: dict[str, Path] = {}
     taken: set[str] = set()

@@ -26,7 +26,8 @@ from transforms.run.array_files import read_array
 Metric = Callable[[np.ndarray, np.ndarray], float]
 """Called with an output of the float model and the same output of the other."""
 
-_OF_COMPARING = ("labels", "logits", "tokens", "peak", "allow_missing")
+_LIMITS = ("max_kl", "max_perplexity", "min_same", "min_greedy")
+_OF_COMPARING = ("labels", "logits", "tokens", "peak", "allow_missing", *_LIMITS)
 """Options of the comparison; the others are of running the models."""
 
 
@@ -58,7 +59,7 @@ def evaluate(
     -------
     dict
         What ``onnx-narrow evaluate --json`` writes: ``mean``, ``worst``, ``outputs``, ``top1``, ``language``,
-        ``per_file``, ``steps``; and the mean of each of ``metrics`` under its name in ``metrics``.
+        ``greedy``, ``per_file``, ``steps``; and in ``metrics`` the mean of each of yours by its name.
 
     Raises
     ------

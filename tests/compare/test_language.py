@@ -66,6 +66,23 @@ def test_the_tool_says_them(folders: tuple[Path, Path, Path], capsys: pytest.Cap
     assert "has no tokens '1.npz' or '1.npy'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "figure"),
+    (("--max-kl", "KL divergence: "), ("--min-same", "choice: "), ("--max-perplexity", " -> ")),
+)
+def test_a_limit_that_is_missed_is_an_error(
+    folders: tuple[Path, Path, Path], capsys: pytest.CaptureFixture[str], option: str, figure: str
+) -> None:
+    one, other, texts = map(str, folders)
+    pair = ["--baseline_results_folder", one, "--quantized_results_folder", other, "--logits", "logits"]
+    assert evaluate.main([*pair, "--tokens", texts]) == 0
+    value = capsys.readouterr().out.split(figure)[1].split()[0]
+    number = float(value.rstrip("%")) / (100 if "%" in value else 1)
+    codes = [evaluate.main([*pair, "--tokens", texts, option, f"{number * x}"]) for x in (0.98, 1.02)]
+    assert codes == ([0, 1] if option == "--min-same" else [1, 0])
+    assert f"error: {option} " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("ids", (np.zeros((1, 4), np.int64), np.full((1, 5), 11), np.zeros((1, 5))))
 def test_tokens_that_do_not_fit(folders: tuple[Path, Path, Path], ids: np.ndarray) -> None:
     np.savez(folders[2] / "1.npz", input_ids=ids)

@@ -64,6 +64,7 @@ def test_formats_of_layers() -> None:
         ({"sqnr_target": -3}, Target("sqnr", -3.0), "sqnr"),
         ({"sqnr_drop_target": 3}, Target("sqnr", 3.0, relative=True), "sqnr"),
         ({"top1_target": 0.01}, Target("lost_top1", 0.01), "kl"),
+        ({"kl_target": 0.1}, Target("kl", 0.1), "kl"),
         (
             {"evaluate_target": 0.1, "evaluate": "m.py:f"},
             Target("evaluate", 0.1, relative=True),
@@ -167,7 +168,7 @@ START = "auto_mixed_precision "
             {"target": "mx6", "strategy": "budget"},
             START
             + "strategy 'budget' goes with one of l2_target, sqnr_target, sqnr_drop_target, top1_target, "
-            "evaluate_target, bits_target or bytes_target",
+            "kl_target, evaluate_target, bits_target or bytes_target",
         ),
         (
             {"target": "mx6", "strategy": "latency"},

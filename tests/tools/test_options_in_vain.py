@@ -55,12 +55,12 @@ ALWAYS = {
     "optimize save_as_external_data functions force target opset input_shapes time",
     "check": "help verbose input target",
     "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels logits "
-    "allow_missing",
+    "allow_missing min_greedy",
     "finetune": "help verbose float_model quantized output data limit sequences algorithm fixed_seed "
     "batch_size target_op_type selective_update following_relu output_index optim_device memory_limit force "
     "jobs dask save_as_external_data functions threads storage time",
     "formats": "help verbose input plot",
-    "infer": "help verbose input output output_names force data sequences time provider threads",
+    "infer": "help verbose input output output_names generate force data sequences time provider threads",
     "inspect": "help verbose input against json layers tensors",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
     "keep_weight_nodes optimize target opset input_shapes ranges export_ranges time",
@@ -142,6 +142,10 @@ def _cases() -> list[tuple[str, str, str]]:
         ("finetune", "--dask tcp://a:1 --jobs 2", "--jobs goes with --dask local: "),
         ("evaluate", "--force", "--force goes with --json or --csv"),
         ("evaluate", "--tokens d", "--tokens goes with --logits"),
+        ("evaluate", "--max-kl 1", "--max-kl goes with --logits"),
+        ("evaluate", "--min-same 1", "--min-same goes with --logits"),
+        ("evaluate", "--logits l --max-perplexity 20", "--max-perplexity goes with --tokens"),
+        ("infer", "--generate 4 --sequences", "--generate does not go with --sequences"),
         ("evaluate", "--json a --csv ./a", "--json and --csv are the same file, 'a'"),
         ("formats", "--force", "--force goes with --plot"),
     ]
@@ -210,7 +214,10 @@ def test_an_option_in_vain_is_wrong_usage(
     assert errors.startswith(f"tools.{tool}: error: {message}") and errors.count("\n") == 1
 
 
-TARGETS = ("--l2-target", "--sqnr-target", "--sqnr-drop-target", "--top1-target", "--evaluate-target")
+TARGETS = (
+    *("--l2-target", "--sqnr-target", "--sqnr-drop-target", "--top1-target", "--kl-target"),
+    "--evaluate-target",
+)
 MEASURED = "integer activations; the formats here are"
 SHARED = "integer activations or a table [finetune]; the formats here are"
 

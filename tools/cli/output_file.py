@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+GENERATED = "generated_tokens"
+"""The folder of the tokens that a language model wrote, in a folder of results."""
+
+
 def check_writable(path: Path, *, force: bool, inputs: Iterable[str | Path | None] = ()) -> None:
     """Raise OSError, before any work, if the folder is missing, or the file exists and not ``force``.
 

@@ -91,6 +91,11 @@ KEYS: Mapping[str, Option] = {
     "top1_target": declare(
         "--top1-target X", "share of rows that may become wrong, such as 0.01", type=number(0, 1)
     ),
+    "kl_target": declare(
+        "--kl-target X",
+        "KL divergence after Softmax in nats, mean over rows, as of the logits of tokens, at most",
+        type=number(0),
+    ),
     "evaluate_target": _target(
         "--evaluate-target X",
         "largest loss of the function of --evaluate against the float model",

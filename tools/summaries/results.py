@@ -10,7 +10,7 @@ from transforms.graph.some_names import counted
 
 if TYPE_CHECKING:
     from transforms.compare.compare_results import Comparison
-    from transforms.compare.language import Language
+    from transforms.compare.language import Greedy, Language
     from transforms.graph.output_view import OutputView
 
 
@@ -41,10 +41,40 @@ def cache_line(results: Sequence[Comparison], view: OutputView) -> Iterator[str]
         yield f"  {least:6.1f} dB  the worst of {counted(len(found), 'cache')}, '{name}'"
 
 
-def language_lines(language: Language) -> Iterator[str]:
-    """Yield lines on what a language model loses."""
+def language_lines(language: Language | None) -> Iterator[str]:
+    """Yield lines on what a language model loses; none if that is not known."""
+    if language is None:
+        return
     yield f"KL divergence: {language.kl:.4g} nats per token, over {language.tokens:,} tokens"
     yield f"Same first choice: {language.same:.1%}"
     if language.perplexity:
         before, after = language.perplexity
         yield f"Perplexity: {before:.2f} -> {after:.2f}"
+
+
+def greedy_lines(greedy: Greedy | None) -> Iterator[str]:
+    """Yield a line on what both models wrote; nothing if they wrote nothing."""
+    if greedy is not None:
+        yield (
+            f"Greedy agreement: {greedy.same:.1%} of {counted(greedy.tokens, 'token')}, "
+            f"{greedy.first:.1f} before the first other one, mean of {counted(greedy.texts, 'text')}"
+        )
+
+
+def missed(
+    limits: Mapping[str, float | None], language: Language | None, greedy: Greedy | None
+) -> Iterator[str]:
+    """Yield a line for each limit that is missed, by the name of its option."""
+    found: dict[str, float] = {}
+    if language is not None:
+        found |= {"max_kl": language.kl, "min_same": language.same}
+    if language is not None and language.perplexity:
+        found["max_perplexity"] = language.perplexity[1]
+    if greedy is not None:
+        found["min_greedy"] = greedy.same
+    for name, value in found.items():
+        limit = limits[name]
+        if limit is None:
+            continue
+        if value > limit if name.startswith("max") else value < limit:
+            yield f"--{name.replace('_', '-')} {limit:g} is missed: {value:.4g}"

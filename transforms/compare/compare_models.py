@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ops.metrics import without_row_means
 from transforms import model_io
 from transforms.compare.as_quantized import as_quantized
 from transforms.compare.compare_results import Comparison, compare_arrays, without_metrics
@@ -97,20 +96,23 @@ def _compare_results(
     samples = data.samples(first.inputs)
     results = []
     for name, feed in progress(samples, "results"):
-        left, right = (without_row_means(model.run(feed), view.logits) for model in (first, second))
+        left, right = first.run(feed), second.run(feed)
         for output in first.outputs:
-            results += _compare_outputs(name, output, left[output], right[output])
+            are_logits = output in view.logits
+            results += _compare_outputs(name, output, left[output], right[output], are_logits=are_logits)
     return results, len(samples), second.widened
 
 
-def _compare_outputs(name: str, output: str, left: object, right: object) -> list[Comparison]:
+def _compare_outputs(
+    name: str, output: str, left: object, right: object, *, are_logits: bool = False
+) -> list[Comparison]:
     """Return the comparison of an output of a sample, of a sequence one for each of its tensors.
 
     Where numbers decide how many rows or tensors there are, it has no metrics.
     """
     if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
         if left.shape == right.shape:
-            return [compare_arrays(name, output, left, right)]
+            return [compare_arrays(name, output, left, right, are_logits=are_logits)]
         words = f"shape {list(left.shape)} in the float model, {list(right.shape)} in the other"
         return [without_metrics(name, output, left.shape, words)]
     pair = [one if isinstance(one, list) else [] for one in (left, right)]

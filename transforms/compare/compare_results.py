@@ -143,21 +143,31 @@ def compare(
 def compare_files(pair: ResultPair, peak: float | None = None, logits: str | None = None) -> Comparison:
     """Return the comparison of one pair of files."""
     x, y = read_array(pair.baseline), read_array(pair.quantized)
-    if logits is not None and pair.is_of(logits) and x.ndim and y.ndim:
-        x, y = (without_row_means({logits: array}, {logits})[logits] for array in (x, y))
+    are_logits = logits is not None and pair.is_of(logits)
     try:
-        return compare_arrays(pair.name, pair.output, x, y, peak)
+        return compare_arrays(pair.name, pair.output, x, y, peak, are_logits=are_logits)
     except ValueError as error:
         raise ValueError(f"'{pair.quantized}' against '{pair.baseline}': {error}") from error
 
 
 def compare_arrays(
-    name: str, output: str, x: np.ndarray, y: np.ndarray, peak: float | None = None
+    name: str,
+    output: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    peak: float | None = None,
+    *,
+    are_logits: bool = False,
 ) -> Comparison:
-    """Return the comparison of quantized y with baseline x; ValueError when their shapes differ."""
+    """Return the comparison of quantized y with baseline x; ValueError when their shapes differ.
+
+    ``are_logits``: they are compared without the mean of each row, and have no SSIM.
+    """
+    if are_logits and x.ndim and y.ndim:
+        x, y = (without_row_means({output: array}, {output})[output] for array in (x, y))
     totals = metrics.sums(x, y)
     peak = metrics.default_peak(x) if peak is None else peak
-    reason = metrics.why_no_ssim(x.shape) or _why_no_library()
+    reason = "logits are no images" if are_logits else metrics.why_no_ssim(x.shape) or _why_no_library()
     if not reason and peak is None and totals.peak == 0 and totals.error_energy:
         reason = "the baseline is zero throughout and has no data range"
     return Comparison(

@@ -32,6 +32,36 @@ class Language:
     perplexity: tuple[float, float] | None = None
 
 
+@dataclass(frozen=True)
+class Greedy:
+    """What two models wrote, ``texts`` of so many ``tokens``, each by its own most likely tokens.
+
+    ``same``: share of the places (0 to 1) with the same token. ``first``: how many tokens are the same before
+    the first other one, in the mean over texts.
+    """
+
+    texts: int
+    tokens: int
+    same: float
+    first: float
+
+
+def compare_tokens(pairs: Sequence[ResultPair]) -> Greedy:
+    """Return how far texts agree that two models wrote: results of integers [texts, tokens].
+
+    Raises ValueError for other results, or texts of several lengths.
+    """
+    arrays = [(read_array(pair.baseline), read_array(pair.quantized)) for pair in pairs]
+    shape = arrays[0][0].shape
+    for pair, both in zip(pairs, arrays, strict=True):
+        for one in both:
+            if one.ndim != len(shape) or one.shape[-1] != shape[-1] or one.dtype.kind not in "iu":
+                raise ValueError(f"'{pair.quantized}': {one.dtype} {list(one.shape)} beside {list(shape)}")
+    same = np.concatenate([np.atleast_2d(one == other) for one, other in arrays])
+    texts, tokens = same.shape
+    return Greedy(texts, tokens, float(same.mean()), float(same.cumprod(1).sum(1).mean()))
+
+
 def compare_logits(pairs: Sequence[ResultPair], output: str, texts: Path | None = None) -> Language:
     """Return what results of an output that holds logits [..., tokens, vocabulary] say.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from ops.metrics import without_row_means
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph import walk
 from transforms.graph.selection import label_of
@@ -182,11 +183,13 @@ class _Bench:
     def score(self, graph: gs.Graph) -> float:
         """Return the metric of a quantized model, which stays as it is."""
         run = self._judge.opened(copy_graph(graph), shifts_within(graph))
+        logits = self._judge.reference.logits
 
         def _pairs() -> Iterator[OutputsPair]:
             for sample in self._samples:
                 made = run(sample.feed)
-                yield _of(self.names, sample.expected), _of(self.names, made)
+                expected, found = _of(self.names, sample.expected), _of(self.names, made)
+                yield without_row_means(expected, logits), without_row_means(found, logits)
 
         value = score(self._target, _pairs())
         self._count += 1

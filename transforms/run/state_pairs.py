@@ -30,22 +30,31 @@ def _stem(name: str) -> str:
 def state_pairs(graph: gs.Graph, given: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the output that each input of states is fed with at the next step.
 
-    ``given`` are all pairs, if any. Otherwise they are the outputs with the name of an input but for its
-    direction, and those that :func:`transforms.graph.state_outputs.state_outputs` finds, each with the input
-    of its type and shape that has a name like its own, or is the only one. Raises ValueError for an unknown
-    name, for a model without states, and for one all of whose inputs are.
+    ``given`` are all pairs, if any, otherwise those that :func:`found_pairs` returns. Raises ValueError for
+    an unknown name, for a model without states, and for one all of whose inputs are.
     """
     inputs, outputs = ({str(one.name): one for one in ends} for ends in (graph.inputs, graph.outputs))
     for fed, back in (given or {}).items():
         refuse_unknown(fed, inputs, "input")
         refuse_unknown(back, outputs, "output")
-    stems = {_stem(name) for name in inputs} - {""}
-    states = {name for name in outputs if _stem(name) in stems}.union(state_outputs(graph))
-    pairs = dict(given or _found(inputs, {name: one for name, one in outputs.items() if name in states}))
+    pairs = dict(given or found_pairs(graph))
     if not pairs or len(pairs) == len(inputs):
         why = "all inputs would be states" if pairs else "no output of the model is known to be a state"
         raise ValueError(f"{why}: name them, --state INPUT=OUTPUT")
     return pairs
+
+
+def found_pairs(graph: gs.Graph) -> dict[str, str]:
+    """Return the pairs of input and output that names and shapes tell; none of a model without states.
+
+    They are the outputs with the name of an input but for its direction, and those that
+    :func:`transforms.graph.state_outputs.state_outputs` finds, each with the input of its type and shape that
+    has a name like its own, or is the only one.
+    """
+    inputs, outputs = ({str(one.name): one for one in ends} for ends in (graph.inputs, graph.outputs))
+    stems = {_stem(name) for name in inputs} - {""}
+    states = {name for name in outputs if _stem(name) in stems}.union(state_outputs(graph))
+    return _found(inputs, {name: one for name, one in outputs.items() if name in states})
 
 
 def first_state(fed: Sequence[object], back: Sequence[object]) -> list[int]:

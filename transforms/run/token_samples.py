@@ -13,6 +13,9 @@ from transforms.runtime.inputs import ModelInput
 IDS = "input_ids"
 """The input that takes tokens, where there are several inputs."""
 
+MASK, POSITIONS, TYPES = "attention_mask", "position_ids", "token_type_ids"
+"""Inputs that grow with the tokens."""
+
 _CACHE = re.compile(r"past|cache", re.IGNORECASE)
 
 
@@ -30,9 +33,9 @@ def token_feed(tokens: AnyArray, inputs: Sequence[ModelInput]) -> dict[str, np.n
     count = len(tokens)
     known = {
         IDS: tokens,
-        "attention_mask": np.ones(count),
-        "position_ids": np.arange(count),
-        "token_type_ids": np.zeros(count),
+        MASK: np.ones(count),
+        POSITIONS: np.arange(count),
+        TYPES: np.zeros(count),
     }
     feed = {}
     for one in inputs:

@@ -105,6 +105,7 @@ MIXING: Mapping[str, str] = MappingProxyType(
         "sqnr_target": "least SQNR of the outputs in dB",
         "sqnr_drop_target": "greatest loss of SQNR against the baseline in dB",
         "top1_target": "greatest share of rows that become wrong",
+        "kl_target": "greatest KL divergence after Softmax in nats, mean over rows (tokens)",
         "evaluate_target": "greatest loss of `evaluate` against the float model",
         "evaluate": "`FILE.py:FUNCTION`, your own metric; more is better",
         "output_index": "the output that is measured; -1: all",

@@ -21,6 +21,7 @@ TARGETS: Mapping[str, tuple[str, bool]] = {
     "sqnr_target": ("sqnr", False),
     "sqnr_drop_target": ("sqnr", True),
     "top1_target": (LOST_TOP1, False),
+    "kl_target": ("kl", False),
     "evaluate_target": (EVALUATE, True),
 }
 """Metric of each key that bounds one, and whether the bound is relative."""
@@ -32,6 +33,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "sqnr_target": (-math.inf, math.inf),
     "sqnr_drop_target": (0, math.inf),
     "top1_target": (0, 1),
+    "kl_target": (0, math.inf),
     "evaluate_target": (0, math.inf),
     "bits_target": (0, math.inf),
     "bytes_target": (0, math.inf),
@@ -52,6 +54,7 @@ class MixingRule(SchemeTable):
     Targets, at most one; without a target every layer is moved. ``l2_target``: greatest mean over samples of
     the L2 norm of the error. ``sqnr_target``: least SQNR of the outputs in dB. ``sqnr_drop_target``: greatest
     loss in dB against the scheme without mixing. ``top1_target``: greatest share of rows that become wrong.
+    ``kl_target``: greatest mean over rows of the Kullback-Leibler divergence after Softmax, in nats.
     ``evaluate_target``: greatest loss of the function ``evaluate``, ``FILE.py:FUNCTION``, against the float
     model (see :mod:`transforms.search.user_metric`). ``output_index``: the output that is measured (-1:
     all). ``data_size``: the largest number of samples (0: all).
@@ -75,6 +78,7 @@ class MixingRule(SchemeTable):
     sqnr_target: float | None = None
     sqnr_drop_target: float | None = None
     top1_target: float | None = None
+    kl_target: float | None = None
     evaluate_target: float | None = None
     evaluate: str = ""
     output_index: int = -1

@@ -1,0 +1,84 @@
+"""What a comparison of results is in files: JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transforms.compare.compare_results import Comparison, Top1
+    from transforms.compare.language import Greedy, Language
+
+
+def by_output(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
+    """Return the comparisons of each output."""
+    groups: dict[str, list[Comparison]] = {}
+    for one in comparisons:
+        groups.setdefault(one.output, []).append(one)
+    return groups
+
+
+def full_name(one: Comparison) -> str:
+    """Return the name of a file with the folder of its output, if there are several."""
+    return f"{one.output}/{one.name}" if one.output else one.name
+
+
+def figures(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """Return counts, and mean and worst values."""
+    from transforms.compare.compare_results import summarize
+
+    summary = summarize(comparisons)
+    return {
+        "files": len(comparisons),
+        "identical_files": sum(one.is_identical for one in comparisons),
+        "non_finite_files": sum(not one.is_finite for one in comparisons),
+        "mean": summary.mean,
+        "worst": summary.worst,
+    }
+
+
+def as_json(
+    comparisons: Sequence[Comparison],
+    counted: Sequence[Comparison],
+    steps: Mapping[str, Mapping[int, float]],
+    top1: Top1 | None,
+    language: Language | None,
+    greedy: Greedy | None,
+) -> dict[str, Any]:
+    """Return all figures as strict JSON can say them; ``counted``: the files of mean and worst values."""
+    report = figures(counted)
+    report["outputs"] = {output: figures(members) for output, members in by_output(comparisons).items()}
+    for name, one in (("top1", top1), ("language", language), ("greedy", greedy)):
+        report[name] = vars(one) if one else None
+    report["per_file"] = [vars(one) for one in comparisons]
+    report["steps"] = steps
+    found: dict[str, Any] = _plain(report)
+    return found
+
+
+def as_csv(comparisons: Sequence[Comparison]) -> str:
+    """Return a line for each file, under a line with the names of columns; nothing without files."""
+    text = io.StringIO()
+    rows = [{"file": full_name(one)} | vars(one) for one in comparisons]
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        shape = "x".join(map(str, row["shape"]))
+        writer.writerow(
+            {key: "" if value != value else value for key, value in row.items()} | {"shape": shape}
+        )
+    return text.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    """What strict JSON can say: infinities as strings, NaN as null."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
