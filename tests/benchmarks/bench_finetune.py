@@ -77,9 +77,9 @@ def counted() -> Iterator[Work]:
         work.solvers += solve_operations(form, options)
         return solve(form, grid, algorithm, options)
 
-    def _add(sums: GramStats, x: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> None:
+    def _add(sums: GramStats, x: np.ndarray, y: np.ndarray) -> None:
         work.sums += 2.0 * x.size * (x.shape[2] + y.shape[2])
-        add(sums, x, y, weights)
+        add(sums, x, y)
 
     with (
         mock.patch.object(tune_layer, "quadratic", _form),

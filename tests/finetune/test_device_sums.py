@@ -71,9 +71,9 @@ MODULE = SimpleNamespace(zeros=lambda shape: Far(np.zeros(shape)))
 def _sums(module: Any, groups: int = 2) -> GramStats:
     random = np.random.default_rng(0)
     found = GramStats.zeros(groups, 5, 7, module)
-    for weights in (None, np.linspace(0.5, 2, 30)):
+    for _ in range(2):
         x, y = (random.standard_normal((groups, 30, size)).astype(np.float32) for size in (7, 5))
-        found.add(x, y, weights)
+        found.add(x, y)
     return found
 
 

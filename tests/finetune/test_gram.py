@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from transforms.finetune.gram import GramStats
 from transforms.finetune.layer_stats import total
@@ -13,37 +12,27 @@ RANDOM = np.random.default_rng(0)
 X = (RANDOM.standard_normal((G, R, K)) + 2).astype(np.float32)
 WEIGHT = RANDOM.standard_normal((G, N, K))
 Y = (X @ WEIGHT.transpose(0, 2, 1) + 0.1 * RANDOM.standard_normal((G, R, N)) - 1).astype(np.float32)
-IMPORTANCE = RANDOM.random(R)
 OTHER = WEIGHT + 0.05 * RANDOM.standard_normal(WEIGHT.shape)
 BIAS = RANDOM.standard_normal((G, N))
 
 
-def _sums(weights: np.ndarray | None = None) -> GramStats:
+def _sums() -> GramStats:
     sums = GramStats.zeros(G, N, K)
     for part in (slice(0, 7), slice(7, 7), slice(7, R)):
-        sums.add(X[:, part], Y[:, part], None if weights is None else weights[part])
+        sums.add(X[:, part], Y[:, part])
     return sums
 
 
-def _direct(weight: np.ndarray, bias: np.ndarray, importance: np.ndarray) -> np.ndarray:
-    made = X.astype(np.float64) @ weight.transpose(0, 2, 1) + bias[:, None]
-    return np.asarray((importance[:, None] * (Y - made) ** 2).sum(1))
-
-
-@pytest.mark.parametrize("importance", [None, IMPORTANCE])
-def test_error_is_that_of_the_rows(importance: np.ndarray | None) -> None:
-    counted = np.ones(R) if importance is None else importance
-    sums = _sums(importance)
+def test_error_is_that_of_the_rows() -> None:
+    made = X.astype(np.float64) @ OTHER.transpose(0, 2, 1) + BIAS[:, None]
     # sums of some hundred terms in float64: twelve digits are left where terms cancel by a factor of 1e3
-    assert np.allclose(sums.error(OTHER, BIAS), _direct(OTHER, BIAS, counted), rtol=1e-11)
+    assert np.allclose(_sums().error(OTHER, BIAS), ((Y - made) ** 2).sum(1), rtol=1e-11)
 
 
-@pytest.mark.parametrize("importance", [None, IMPORTANCE])
-def test_the_free_bias_is_the_best(importance: np.ndarray | None) -> None:
-    counted = np.ones(R) if importance is None else importance
-    sums = _sums(importance)
+def test_the_free_bias_is_the_best() -> None:
+    sums = _sums()
     best = sums.bias(OTHER)
-    expected = np.average(Y - X.astype(np.float64) @ OTHER.transpose(0, 2, 1), axis=1, weights=counted)
+    expected = (Y - X.astype(np.float64) @ OTHER.transpose(0, 2, 1)).mean(1)
     assert np.allclose(best, expected, rtol=1e-11)
     assert np.allclose(sums.error(OTHER), sums.error(OTHER, best), rtol=1e-9)
     assert (sums.error(OTHER) < sums.error(OTHER, best + 1e-3)).all()
@@ -72,9 +61,9 @@ def test_rows_that_are_not_finite_are_left_out() -> None:
     x, y = X.copy(), Y.copy()
     x[1, 3, 2], y[0, 8, 1] = np.nan, np.inf
     sums, expected = GramStats.zeros(G, N, K), GramStats.zeros(G, N, K)
-    sums.add(x, y, IMPORTANCE)
+    sums.add(x, y)
     kept = np.delete(np.arange(R), [3, 8])
-    expected.add(X[:, kept], Y[:, kept], IMPORTANCE[kept])
+    expected.add(X[:, kept], Y[:, kept])
     assert sums.count == expected.count
     assert np.array_equal(sums.xx, expected.xx) and np.array_equal(sums.yx, expected.yx)
 
@@ -84,15 +73,11 @@ def test_sums_over_no_rows() -> None:
     assert (empty.error(OTHER) == 0).all() and (empty.bias(OTHER) == 0).all()
 
 
-@pytest.mark.parametrize("importance", [None, IMPORTANCE])
-def test_sums_over_what_a_layer_makes(importance: np.ndarray | None) -> None:
+def test_sums_over_what_a_layer_makes() -> None:
     """Errors against the outputs of WEIGHT and BIAS, not Y; to those themselves there is none."""
-    counted = np.ones(R) if importance is None else importance
-    sums = _sums(importance).of_layer(WEIGHT, BIAS)
+    sums = _sums().of_layer(WEIGHT, BIAS)
     made = X.astype(np.float64) @ WEIGHT.transpose(0, 2, 1) + BIAS[:, None]
     other = X.astype(np.float64) @ OTHER.transpose(0, 2, 1)
-    assert np.allclose(
-        sums.error(OTHER, 0 * BIAS), (counted[:, None] * (made - other) ** 2).sum(1), rtol=1e-11
-    )
+    assert np.allclose(sums.error(OTHER, 0 * BIAS), ((made - other) ** 2).sum(1), rtol=1e-11)
     assert np.allclose(sums.error(WEIGHT, BIAS), 0, atol=1e-11 * sums.yy)
     assert np.allclose(sums.bias(WEIGHT), BIAS)

@@ -31,7 +31,7 @@ def _take(choice: RowSampler, ahead: int, store: ActivationStore, skipped: tuple
     layers, _ = match_layers(float_graph, quantized)
     with ActivationStore() as floats:
         model = SegmentedRun(float_graph, DATA, [layer.target for layer in layers], floats)
-        reader = SampledRowReader(model, layers, [None] * len(layers), choice, store, ahead)
+        reader = SampledRowReader(model, layers, choice, store, ahead)
         taken: Taken = []
         for number in range(len(layers)):
             if number in skipped:
@@ -102,7 +102,7 @@ def test_rows_can_be_read_again_until_they_are_forgotten(ahead: int) -> None:
     layers, _ = match_layers(float_graph, quantized)
     with ActivationStore() as floats, ActivationStore() as store:
         model = SegmentedRun(float_graph, DATA, [layer.target for layer in layers], floats)
-        reader = SampledRowReader(model, layers, [None] * len(layers), FEW, store, ahead)
+        reader = SampledRowReader(model, layers, FEW, store, ahead)
         for number in range(len(layers)):
             first, second = (list(reader.read(number)) for _ in range(2))
             assert len(first) == len(DATA)

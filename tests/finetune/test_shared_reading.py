@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
-from tests.helpers import build, tunable
+from tests.helpers import tunable
 from tests.helpers.serial_executor import deadly_workers
 from tests.helpers.spread import spread
 from tests.layers.test_shared_weights import CHAIN, STEPS, TWINS
@@ -29,27 +28,11 @@ COUNT = 20
 NAMES = ("x", "y", "xx", "yx", "yy")
 
 
-def residual_net() -> onnx.ModelProto:
-    """Return x [n, 7, 16] through a MatMul that is added to x and normalized, and another, to y."""
-    random = np.random.default_rng(0)
-    weights = {name: (random.standard_normal((16, 16)) / 4).astype(np.float32) for name in ("w1", "w2")}
-    weights |= {"g": np.ones(16, np.float32), "b": np.zeros(16, np.float32)}
-    nodes = [
-        helper.make_node("MatMul", ["x", "w1"], ["m"], "first"),
-        helper.make_node("Add", ["m", "x"], ["s"], "sum"),
-        helper.make_node("LayerNormalization", ["s", "g", "b"], ["l"], "norm"),
-        helper.make_node("MatMul", ["l", "w2"], ["y"], "second"),
-    ]
-    ends = build.value("x", ["n", 7, 16]), build.value("y", ["n", 7, 16])
-    return build.model(nodes, [ends[0]], [ends[1]], weights)
-
-
 MODELS = {
     "conv": tunable.conv_net(),
     "twins": TWINS,
     "steps": STEPS,
     "chain": CHAIN,
-    "stream": residual_net(),
 }
 CONV, DATA = MODELS["conv"], tunable.samples(MODELS["conv"], COUNT)
 

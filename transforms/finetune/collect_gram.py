@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
 from transforms.finetune.layer_stats import SharedGramStats
-from transforms.finetune.layer_targets import limits_after, stream_of
+from transforms.finetune.layer_targets import limits_after
 from transforms.finetune.options import FinetuneOptions, is_held_out
 from transforms.finetune.row_sums import RowSums, RowUser
 from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader, SampledRows
@@ -70,13 +70,13 @@ class GramReader:
         ]
         pairs = zip(users, limits, strict=True)
         self._users = [RowUser.of(user, limit, options.device) for user, limit in pairs]
-        streams = [stream for layer in layers for stream in _streams_of(float_graph, layer)]
-        targets = [user.target for user in users] + [name for name in streams if name is not None]
         choice = RowSampler(len(feeds), options.most_rows, options.least_rows, options.seed)
         ahead = AHEAD if options.memory_limit is None else min(AHEAD, options.memory_limit)
         sources = [user.source.name for user in self._users]
-        self._reference = SegmentedRun(float_graph, feeds, targets, stores[0], options.run, workers)
-        self._wanted = SampledRowReader(self._reference, users, streams, choice, stores[2], ahead)
+        self._reference = SegmentedRun(
+            float_graph, feeds, [user.target for user in users], stores[0], options.run, workers
+        )
+        self._wanted = SampledRowReader(self._reference, users, choice, stores[2], ahead)
         self._given = SegmentedRun(quantized_graph, feeds, sources, stores[1], options.run, workers)
 
     @property
@@ -131,12 +131,3 @@ class GramReader:
         given = self._given.advance(self._names(number), last=last)
         for rows, inputs in zip(wanted, given, strict=True):
             yield list(rows), inputs
-
-
-def _streams_of(graph: gs.Graph, layer: MatchedLayer) -> list[str | None]:
-    """Return the residual stream of each user of a weight, or None for each unless all have one.
-
-    Rows weighted by a stream cannot be summed with unweighted ones.
-    """
-    streams = [stream_of(graph, user.target) for user in layer.users]
-    return [None] * len(streams) if None in streams else streams

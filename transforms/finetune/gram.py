@@ -1,16 +1,16 @@
 """Sums over the rows of a layer that determine the error of any weights, for any number of rows.
 
-With rows x, float outputs y and a weight w for each row: W = sum w, and the sums of w x, w y, w x x^T,
-w y x^T and w y^2, all in float64. The squared error of a layer with weights V and bias b is then
+With n rows x and float outputs y: the sums of x, y, x x^T, y x^T and y^2, all in float64. The squared error
+of a layer with weights V and bias b is then
 
-    sum w |y - V x - b|^2 = yy - 2 <V, yx> + <V xx, V> - 2 b (y - V x) + W b^2
+    sum |y - V x - b|^2 = yy - 2 <V, yx> + <V xx, V> - 2 b (y - V x) + n b^2
 
 for each output, and the same sums around the means give the best weights if the bias is free.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -60,22 +60,19 @@ class GramStats:
         self.place = place
         return self
 
-    def add(
-        self, x: NDArray[np.floating], y: NDArray[np.floating], weights: Float64Array | None = None
-    ) -> None:
-        """Add rows x [G, R, K] with their outputs y [G, R, N], counted ``weights`` [R] times each.
+    def add(self, x: NDArray[np.floating], y: NDArray[np.floating]) -> None:
+        """Add rows x [G, R, K] with their outputs y [G, R, N].
 
         Products are formed in float64. Rows with numbers that are not finite are left out, since they would
         spoil the sums.
         """
-        counts = None if weights is None else self._there(weights)
         with np.errstate(invalid="ignore", over="ignore"):
-            moments, cross, yy = _products(self._there(x), self._there(y), counts)
+            moments, cross, yy = _products(self._there(x), self._there(y))
         if not all(bool(np.isfinite(part[:, 0]).all()) for part in (moments, cross)):  # sums of all numbers
             finite = finite_rows(x, y)
             if not finite.all():
-                return self.add(x[:, finite], y[:, finite], None if weights is None else weights[finite])
-        self.count += x.shape[1] if weights is None else float(weights.sum())
+                return self.add(x[:, finite], y[:, finite])
+        self.count += x.shape[1]
         self.x += moments[:, 0, 1:]
         self.y += cross[:, 0]
         self.xx += moments[:, 1:, 1:]
@@ -155,8 +152,8 @@ class GramStats:
         return np.asarray(array, like=self.place)
 
 
-def _products(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
-    """Return sum w (1, x) (1, x)^T, sum w (1, x) y^T and sum w y^2, in float64.
+def _products(x: Any, y: Any) -> tuple[Any, Any, Any]:
+    """Return the sums of (1, x) (1, x)^T, (1, x) y^T and y^2, in float64.
 
     For many small groups the first two are one product, called once per group. A large matrix times itself
     takes half the time.
@@ -166,7 +163,7 @@ def _products(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
     parts = [np.empty_like(x, np.float64, shape=(*x.shape[:2], size)) for size in np.diff(ends, prepend=0)]
     rows, made = parts[0][..., :first], parts[-1][..., -y.shape[2] :]
     rows[..., 0], rows[..., 1:], made[...] = 1, x, y  # in the order of x in memory: rows or columns first
-    left = (rows if weights is None else rows * weights[:, None]).transpose(0, 2, 1)
+    left = rows.transpose(0, 2, 1)
     products = [left @ part for part in parts]
     yy = (left[:, :1] @ (made * made))[:, 0]
     return products[0][..., :first], products[-1][..., -y.shape[2] :], yy
@@ -188,35 +185,25 @@ def finite_rows(x: NDArray[np.floating], y: NDArray[np.floating]) -> NDArray[np.
 LIMIT = 1 << 17  # numbers in a block: 1 MiB in float64, which fits a processor's cache
 
 
-Joined = tuple[AnyArray, AnyArray, Float64Array | None]
-"""Inputs [G, R, K] and outputs [G, R, N] of rows, and the weights [R], if there are any."""
-
-
 class RowBlock:
-    """Buffers inputs [G, R, K] and outputs [G, R, N] of rows, and the weight of each row."""
+    """Buffers inputs [G, R, K] and outputs [G, R, N] of rows of several samples."""
 
-    def __init__(self, add: Callable[[AnyArray, AnyArray, Float64Array | None], None]) -> None:
-        """``add`` is called with rows of several samples: their inputs, outputs and weights [R], if any."""
-        self._add, self._rows = add, 0
-        self._waiting: list[Joined] = []
+    def __init__(self) -> None:
+        """Start without rows."""
+        self._rows, self._waiting = 0, list[tuple[AnyArray, AnyArray]]()
 
-    def add(self, inputs: AnyArray, outputs: AnyArray, weights: Float64Array | None) -> None:
-        """Buffer rows of a sample; either all samples have weights or none."""
-        self._waiting.append((inputs, outputs, weights))
+    def add(self, inputs: AnyArray, outputs: AnyArray) -> bool:
+        """Buffer rows of a sample; return whether there are enough to be taken."""
+        self._waiting.append((inputs, outputs))
         self._rows += inputs.shape[1]
-        if self._rows >= _enough(inputs, outputs):
-            self.flush()
+        return self._rows >= _enough(inputs, outputs)
 
-    def flush(self) -> None:
-        """Pass on the buffered rows, if any."""
-        if self._waiting:
-            self._add(*self._take())
-
-    def _take(self) -> Joined:
-        inputs, outputs, weights = zip(*self._waiting, strict=True)
-        counts = None if weights[0] is None else np.concatenate(weights)
-        self._waiting, self._rows = [], 0
-        return np.concatenate(inputs, 1), np.concatenate(outputs, 1), counts
+    def take(self) -> Iterator[tuple[AnyArray, AnyArray]]:
+        """Yield the buffered inputs and outputs, joined, if there are any, and drop them."""
+        waiting, self._waiting, self._rows = self._waiting, [], 0
+        if waiting:
+            inputs, outputs = zip(*waiting, strict=True)
+            yield np.concatenate(inputs, 1), np.concatenate(outputs, 1)
 
 
 def _enough(inputs: AnyArray, outputs: AnyArray) -> int:

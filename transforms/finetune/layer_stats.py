@@ -24,46 +24,41 @@ LEAST_INPUTS = 2048
 
 @dataclass
 class RowStats:
-    """Rows x [G, R, K] with outputs y [G, R, N], in float64, that count ``weights`` [R] times each."""
+    """Rows x [G, R, K] with outputs y [G, R, N], in float64."""
 
     x_rows: Float64Array
     y_rows: Float64Array
-    weights: Float64Array
 
     @classmethod
     def zeros(cls, groups: int, outputs: int, inputs: int) -> RowStats:
         """Return no rows."""
-        return cls(np.zeros((groups, 0, inputs)), np.zeros((groups, 0, outputs)), np.zeros(0))
+        return cls(np.zeros((groups, 0, inputs)), np.zeros((groups, 0, outputs)))
 
     @property
     def count(self) -> float:
         """The number of rows."""
-        return float(self.weights.sum())
+        return float(self.x_rows.shape[1])
 
     @property
     def xx(self) -> Float64Array:
         """The Gram matrix [G, K, K], for those that need all of it."""
-        return np.asarray(self._weighted(self.x_rows).transpose(0, 2, 1) @ self.x_rows)
+        return np.asarray(self.x_rows.transpose(0, 2, 1) @ self.x_rows)
 
     @property
     def yx(self) -> Float64Array:
         """The sum of y x^T [G, N, K]."""
-        return np.asarray(self._weighted(self.y_rows).transpose(0, 2, 1) @ self.x_rows)
+        return np.asarray(self.y_rows.transpose(0, 2, 1) @ self.x_rows)
 
     @property
     def importance(self) -> Float64Array:
         """The sum of squares of each input, [G, K]."""
-        return np.asarray(self._weighted(np.square(self.x_rows)).sum(1))
+        return np.asarray(np.square(self.x_rows).sum(1))
 
-    def add(
-        self, x: NDArray[np.floating], y: NDArray[np.floating], weights: Float64Array | None = None
-    ) -> None:
+    def add(self, x: NDArray[np.floating], y: NDArray[np.floating]) -> None:
         """As of GramStats."""
         finite = finite_rows(x, y)
-        counts = np.ones(x.shape[1]) if weights is None else weights
         self.x_rows = np.concatenate([self.x_rows, x[:, finite]], 1)
         self.y_rows = np.concatenate([self.y_rows, y[:, finite]], 1)
-        self.weights = np.concatenate([self.weights, counts[finite]])
 
     def settled(self) -> GramStats | RowStats:
         """Return the sums over the rows once they are as many as the inputs, else the rows."""
@@ -74,13 +69,13 @@ class RowStats:
         """Return the sums over the rows."""
         groups, _, inputs = self.x_rows.shape
         sums = GramStats.zeros(groups, self.y_rows.shape[2], inputs)
-        sums.add(self.x_rows, self.y_rows, self.weights)
+        sums.add(self.x_rows, self.y_rows)
         return sums
 
     def joined(self, other: RowStats) -> RowStats:
         """Return the rows of both."""
         found = replace(self)
-        found.add(other.x_rows, other.y_rows, other.weights)
+        found.add(other.x_rows, other.y_rows)
         return found
 
     def on_host(self) -> RowStats:
@@ -93,29 +88,25 @@ class RowStats:
 
     def centred(self) -> RowStats:
         """As of GramStats."""
-        shares = self.weights / max(self.count, np.finfo(np.float64).tiny)
-        x, y = (part - (shares @ part)[:, None] for part in (self.x_rows, self.y_rows))
-        return RowStats(x, y, self.weights)
+        return RowStats(*(part - _mean(part)[:, None] for part in (self.x_rows, self.y_rows)))
 
     def bias(self, weights: NDArray[np.floating]) -> Float64Array:
         """As of GramStats."""
-        shares = self.weights / max(self.count, np.finfo(np.float64).tiny)
-        return np.asarray(shares @ (self.y_rows - self._made(weights)))
+        return _mean(self.y_rows - self._made(weights))
 
     def error(self, weights: NDArray[np.floating], bias: NDArray[np.floating] | None = None) -> Float64Array:
         """As of GramStats."""
         offset = self.bias(weights) if bias is None else np.asarray(bias, np.float64)
-        return np.asarray(self.weights @ np.square(self.y_rows - self._made(weights) - offset[:, None]))
+        return np.asarray(np.square(self.y_rows - self._made(weights) - offset[:, None]).sum(1))
 
     @property
     def yy(self) -> Float64Array:
         """The sum of squares of each output, [G, N]."""
-        return np.asarray(self._weighted(np.square(self.y_rows)).sum(1))
+        return np.asarray(np.square(self.y_rows).sum(1))
 
     def problem(self, weights: Float64Array) -> RowProblem:
         """As of GramStats."""
-        root = np.sqrt(self.weights)[:, None]
-        return RowProblem(weights, self.x_rows * root, self.y_rows * root)
+        return RowProblem(weights, self.x_rows, self.y_rows)
 
     def solve(self, matrix: Float64Array, right: Float64Array) -> Float64Array:
         """As of GramStats."""
@@ -124,8 +115,10 @@ class RowStats:
     def _made(self, weights: NDArray[np.floating]) -> Float64Array:
         return np.asarray(self.x_rows @ np.asarray(weights, np.float64).transpose(0, 2, 1))
 
-    def _weighted(self, part: Float64Array) -> Float64Array:
-        return part * self.weights[:, None]
+
+def _mean(rows: Float64Array) -> Float64Array:
+    """Return the mean [G, K] of rows [G, R, K], 0 of none."""
+    return np.asarray(rows.sum(1) / max(rows.shape[1], 1))
 
 
 LayerStats = GramStats | RowStats

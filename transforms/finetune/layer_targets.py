@@ -12,10 +12,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from ops.array_types import Float64Array
 from transforms.graph import walk
 from transforms.graph.constants import Constants
-from transforms.layers.linear_layer import LinearLayer
 
 Limits = tuple[float, float]
 
@@ -83,46 +81,3 @@ def _is_rounded(tensor: gs.Tensor) -> bool:
 
 def _is_rounding(node: gs.Node) -> bool:
     return "quantize" in node.op.lower()
-
-
-_SUMS = 3  # a bias, a residual and perhaps another: most sums before the normalization
-_NORMALIZATION = "LayerNormalization"
-
-
-def stream_of(graph: gs.Graph, target: str) -> str | None:
-    """Return the name of the residual stream that a tensor is added to, or None if it joins none.
-
-    That is a sum of two computed tensors whose rows, along the last axis, a LayerNormalization reads.
-    """
-    made = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}
-    tensor = made.get(target)
-    for _ in range(_SUMS):
-        sums = [node for node in (tensor.outputs if tensor is not None else ()) if node.op == "Add"]
-        if len(sums) != 1:
-            return None
-        tensor = sums[0].outputs[0]
-        is_residual = all(isinstance(operand, gs.Variable) for operand in sums[0].inputs)
-        if is_residual and any(_normalizes_rows(node) for node, _ in walk.uses(tensor)):
-            return str(tensor.name)
-    return None
-
-
-def weigh(layer: LinearLayer, made: tuple[int, ...], stream: NDArray[np.floating]) -> Float64Array | None:
-    """Return the weight of each row of an output of a shape, or None if all are equal, also in stacks.
-
-    ``stream`` [..., N] is the residual stream that the output is added to.
-    """
-    is_product = layer.op in ("MatMul", "Gemm") and layer.index == 1 and layer.size[0] == 1
-    if not is_product or stream.shape[:-1] != made[:-1]:
-        return None
-    variance = stream.astype(np.float64).var(-1).reshape(-1)
-    return np.asarray(1 / np.maximum(variance, np.finfo(np.float32).tiny))
-
-
-def _normalizes_rows(node: gs.Node) -> bool:
-    return node.op == _NORMALIZATION and int(node.attrs.get("axis", -1)) in (-1, _rank(node) - 1)
-
-
-def _rank(node: gs.Node) -> int:
-    shape = node.inputs[0].shape
-    return 0 if shape is None else len(shape)

@@ -94,13 +94,13 @@ class RowUser:
         """Return the chosen rows of a stored input."""
         return self.layer.rows(inputs, chosen.shape, chosen.picked, self.source.zero_point)
 
-    def add(self, sums: LayerStats, stored: AnyArray, made: AnyArray, weights: Float64Array | None) -> None:
+    def add(self, sums: LayerStats, stored: AnyArray, made: AnyArray) -> None:
         """Add rows of a stored input, and of the targets, to sums."""
         rows = self.source.read(stored)
         if self.limits is not None:
             near = rows @ self.weight.swapaxes(1, 2)
             made = relax(made, near + self.bias[:, None], self.limits)
-        sums.add(rows, made, weights)
+        sums.add(rows, made)
 
 
 class RowSums:
@@ -108,19 +108,19 @@ class RowSums:
 
     def __init__(self, user: RowUser) -> None:
         """Start without rows."""
-        self.user, self._total = user, user.no_sums()
-        self._block = RowBlock(self._add)
+        self.user, self._total, self._block = user, user.no_sums(), RowBlock()
 
     def add(self, inputs: AnyArray, made: AnyArray, chosen: SampledRows) -> None:
         """Add rows of the next sample."""
-        self._block.add(self.user.rows(inputs, chosen), made, chosen.weights)
+        if self._block.add(self.user.rows(inputs, chosen), made):
+            self._settle()
 
     def total(self) -> LayerStats:
-        """Return the sums over all rows, as NumPy's arrays; no rows are added after that."""
-        self._block.flush()
-        del self._block  # it calls back: such a cycle keeps megabytes for each layer
+        """Return the sums over all rows so far, as NumPy's arrays."""
+        self._settle()
         return self._total.on_host()
 
-    def _add(self, stored: AnyArray, made: AnyArray, weights: Float64Array | None) -> None:
-        self.user.add(self._total, stored, made, weights)
-        self._total = self._total.settled()
+    def _settle(self) -> None:
+        for stored, made in self._block.take():
+            self.user.add(self._total, stored, made)
+            self._total = self._total.settled()

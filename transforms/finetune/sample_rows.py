@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.array_types import Float64Array
-from transforms.finetune.layer_targets import weigh
 from transforms.layers.linear_layer import LinearLayer, Rows
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.run.activation_store import ActivationStore
@@ -66,35 +64,10 @@ class RowSampler:
 
 @dataclass(frozen=True)
 class SampledRows:
-    """Rows of a sample: the ``shape`` of the output, the indices of rows, and the weight of each."""
+    """Rows of a sample: the ``shape`` of the output, and the indices of rows."""
 
     shape: tuple[int, ...]
     picked: Rows | slice
-    weights: Float64Array | None
-
-
-@dataclass(frozen=True)
-class RowSource:
-    """Where rows of a layer come from in the float model: ``target``, perhaps weighted by a ``stream``."""
-
-    layer: LinearLayer
-    target: str
-    stream: str | None
-
-    @property
-    def names(self) -> list[str]:
-        """The tensors that are read."""
-        return [self.target, *([] if self.stream is None else [self.stream])]
-
-    def choose(
-        self, found: Mapping[str, NDArray[Any]], sample: int, choice: RowSampler
-    ) -> tuple[SampledRows, NDArray[Any]]:
-        """Return which rows of a sample are used, and the outputs of the float layer for them [G, R, N]."""
-        layer, made = self.layer, found[self.target]
-        picked = choice.pick(layer.count(made.shape), choice.share(layer), sample)
-        weights = None if self.stream is None else weigh(layer, made.shape, found[self.stream])
-        rows = SampledRows(made.shape, picked, None if weights is None else weights[picked])
-        return rows, layer.outputs(made, picked)
 
 
 class SampledRowReader:
@@ -104,21 +77,15 @@ class SampledRowReader:
         self,
         model: SegmentedRun,
         layers: Sequence[MatchedLayer],
-        streams: Sequence[str | None],
         choice: RowSampler,
         store: ActivationStore,
         ahead: int = AHEAD,
     ) -> None:
-        """Start before the first layer.
+        """Start before the first layer; the model must offer the targets of all layers.
 
-        The model must offer the targets and ``streams`` (see transforms.finetune.layer_targets) of all
-        layers. Rows of at most ``ahead`` bytes are read together, or those of one layer, and kept in the
-        store.
+        Rows of at most ``ahead`` bytes are read together, or those of one layer, and kept in the store.
         """
-        self._sources = [
-            RowSource(layer.layer, layer.target, stream)
-            for layer, stream in zip(layers, streams, strict=True)
-        ]
+        self._layers = layers
         self._model, self._choice, self._store, self._ahead = model, choice, store, ahead
         self._read: dict[int, list[SampledRows]] = {}
 
@@ -147,28 +114,26 @@ class SampledRowReader:
             for i in range(self._choice.samples):
                 self._drop(i, number)
             return
-        for name in self._sources[number].names:
-            self._model.forget(name)
+        self._model.forget(self._layers[number].target)
 
     def _drop(self, sample: int, number: int) -> None:
         self._store.drop(sample, str(number))
 
-    def _names(self, numbers: range) -> list[str]:
-        return [name for number in numbers for name in self._sources[number].names]
-
     def _read_on(self, numbers: range) -> None:
         self._read |= {number: [] for number in numbers}
-        for i, found in enumerate(self._model.advance(self._names(numbers), last=True)):
-            for number in numbers:
-                rows, outputs = self._sources[number].choose(found, i, self._choice)
-                self._read[number].append(rows)
-                self._store.put(i, str(number), outputs)
+        targets = [self._layers[number].target for number in numbers]
+        for i, found in enumerate(self._model.advance(targets, last=True)):
+            for number, target in zip(numbers, targets, strict=True):
+                layer, made = self._layers[number].layer, found[target]
+                picked = self._choice.pick(layer.count(made.shape), self._choice.share(layer), i)
+                self._read[number].append(SampledRows(made.shape, picked))
+                self._store.put(i, str(number), layer.outputs(made, picked))
 
     def _end(self, first: int) -> int:
         """Return the number after the last layer that is read together with the first."""
         size, end = 0, first
-        while end < len(self._sources):
-            layer = self._sources[end].layer
+        while end < len(self._layers):
+            layer = self._layers[end].layer
             groups, outputs, _, _ = layer.size
             size += 4 * self._choice.samples * self._choice.share(layer) * groups * outputs
             if size > self._ahead and end > first:
