@@ -100,15 +100,22 @@ def _infer(job: InferJob) -> None:
 
 def infer(job: InferJob) -> None:
     """Run a model on a folder of samples, save its outputs and say how long it took."""
+    from tools.cli.fed import fed
+
+    _check_output_dir(job.output, force=job.force)
+    if job.time and not job.time.is_file():
+        raise FileNotFoundError(f"model '{job.time}' does not exist")
+    with fed(job, job.input) as own:
+        _infer_on(own)
+
+
+def _infer_on(job: InferJob) -> None:
     from tools.cli.unrolled import steps_line
     from transforms import model_io
     from transforms.run.continue_greedily import GreedyWriter
     from transforms.run.run_model import open_model
     from transforms.run.sequences import Sequences
 
-    _check_output_dir(job.output, force=job.force)
-    if job.time and not job.time.is_file():
-        raise FileNotFoundError(f"model '{job.time}' does not exist")
     phases = Phases("loading", "running")
     with phases("loading"):
         model = open_model(job.input, job.run)

@@ -179,7 +179,9 @@ def _samples(job: ReportJob) -> list[str]:
     """Return the options that name the samples, for commands to copy."""
     given = ["--sequences"] if job.sequences else []
     states = [word for fed, back in job.states for word in ("--state", f"{fed}={back}")]
-    return ["--data", str(job.data), *given, *states]
+    encoder = ["--feeds-from", str(job.feeds_from)] if job.feeds_from else []
+    pairs = [word for made, fed in job.feeds for word in ("--feed", f"{made}={fed}")]
+    return ["--data", str(job.data), *given, *states, *encoder, *pairs]
 
 
 def _untold(error: ValueError) -> tuple[None, str, list[str]]:

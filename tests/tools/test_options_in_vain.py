@@ -42,6 +42,7 @@ JOBS = {
 }
 
 OF_SAMPLES = ("--limit 4", "--image-size 8", "--mean 0", "--std 1", "--layout NCHW", "--sequences")
+OF_SAMPLES += ("--feeds-from e.onnx",)
 OF_DATA = (*OF_SAMPLES, "--provider cpu", "--threads 2")
 """Also what says no more than what is meant anyway."""
 
@@ -126,8 +127,13 @@ def _cases() -> list[tuple[str, str, str]]:
     with_data = {"quantize": f"--input m.onnx {run} {data}", "auto_mixed_precision": f"{run} {data}"}
     with_data |= dict.fromkeys(("convert_fp16_to_bf16", "convert_fp32_to_bf16"), f"{data} --min-sqnr 30")
     cases += [
-        (tool, f"{with_data.get(tool, '')} --state h=o", "--state goes with --sequences")
+        (tool, f"{with_data.get(tool, '')} {options}", f"{options.split()[0]} goes with {words}")
         for tool in (*with_data, "finetune", "infer", "report")
+        for options, words in (
+            ("--state h=o", "--sequences"),
+            ("--feed o=h", "--feeds-from"),
+            ("--feeds-from e.onnx --sequences", "single samples, without --sequences"),
+        )
     ]
     steps = ("--num-iterations 5", "--learning-rate 1", "--early-stop")
     cases += [("finetune", one, f"{one.split()[0]} goes with --algorithm ada") for one in steps]
@@ -378,12 +384,12 @@ def test_every_option_is_in_one_of_the_tables(tool: str) -> None:
 
 def test_options_of_data_are_all_that_say_something_of_data() -> None:
     options = options_of(DataOptions, {})
-    added = options.keys() - options_of(Options, {}).keys() - {"data", "states"}
+    added = options.keys() - options_of(Options, {}).keys() - {"data", "states", "feeds"}
     assert added == {one.split()[0][2:].replace("-", "_") for one in OF_DATA}
-    of_samples = {name for name, one in options.items() if one.group == SAMPLES} - {"states"}
+    of_samples = {name for name, one in options.items() if one.group == SAMPLES} - {"states", "feeds"}
     assert of_samples == {one.split()[0][2:].replace("-", "_") for one in OF_SAMPLES}
     assert all(options[name].group == RUNNING for name in added - of_samples)
-    assert all(options[name].needs == (DATA,) for name in added)
+    assert all(DATA in options[name].needs for name in added)
 
 
 @pytest.mark.parametrize("tool", REQUIRED)

@@ -12,16 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tools.cli.needs import DATA, Need
-from tools.cli.option_values import (
-    MOST_AT_ONCE,
-    bytes_of,
-    input_shape,
-    number,
-    numbers,
-    size,
-    state,
-    whole,
-)
+from tools.cli.option_values import MOST_AT_ONCE, bytes_of, input_shape, number, numbers, pair, size, whole
 from tools.cli.options import OTHER, RUNNING, SAMPLES, option
 
 if TYPE_CHECKING:
@@ -33,6 +24,8 @@ if TYPE_CHECKING:
 
 _sample = partial(option, group=SAMPLES, needs=(DATA,))
 _SEQUENCES = Need("--sequences", lambda job: job.sequences)
+_SINGLE = Need("single samples, without --sequences", lambda job: not job.sequences)
+_ENCODER = Need("--feeds-from", lambda job: job.feeds_from is not None)
 
 SAMPLES_HELP = """\
 samples: .npz files with one array per input name; .npy files, for models with one input, with the array as
@@ -117,7 +110,23 @@ class DataOptions(Options):
         "input of a state and its output (default: by names and shapes); repeatable",
         group=SAMPLES,
         needs=(_SEQUENCES,),
-        type=state,
+        type=pair("an input and its output, IN=OUT"),
+        action="append",
+        default=[],
+    )
+    feeds_from: Path | None = option(
+        "--feeds-from MODEL",
+        "encoder that makes inputs of the model, from samples of the same names in a folder DIR/MODEL",
+        group=SAMPLES,
+        needs=(DATA, _SINGLE),
+        type=Path,
+    )
+    feeds: tuple[tuple[str, str], ...] = option(
+        "--feed OUT=IN",
+        "output or input of the encoder, and the input for it (default: equal names); repeatable",
+        group=SAMPLES,
+        needs=(_ENCODER,),
+        type=pair("an output and the input for it, OUT=IN"),
         action="append",
         default=[],
     )

@@ -70,12 +70,16 @@ def input_shape(text: str) -> tuple[str, tuple[int, ...]]:
     return name, tuple(map(whole(), sizes.split(",")))
 
 
-def state(text: str) -> tuple[str, str]:
-    """Return the names of an input and of the output that is fed back to it, of ``IN=OUT``."""
-    fed, sign, back = text.partition("=")
-    if not (fed and sign and back):
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is not an input and its output, IN=OUT")
-    return fed, back
+def pair(words: str) -> Callable[[str], tuple[str, str]]:
+    """Return a parser of two names with ``=`` between them; ``words``: what they are."""
+
+    def _read(text: str) -> tuple[str, str]:
+        first, sign, second = text.partition("=")
+        if not (first and sign and second):
+            raise argparse.ArgumentTypeError(f"{_shown(text)} is not {words}")
+        return first, second
+
+    return _read
 
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}

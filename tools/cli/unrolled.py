@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from tools.cli.fed import fed
 from tools.cli.job_options import DataOptions
 from tools.cli.progress import Progress
 from tools.cli.said import say
@@ -28,12 +29,13 @@ _SHOWN = 4  # states
 
 @contextmanager
 def unrolled(job: J, float_model: str | Path) -> Iterator[J]:
-    """Yield a job whose samples are single ones: those that it has, or the steps of its sequences.
+    """Yield a job whose samples are single ones: those that it has, with what an encoder feeds, or steps.
 
     States are those of the float model. Raises ValueError or OSError for sequences that do not fit it.
     """
     if not job.sequences or job.data is None:
-        yield job
+        with fed(job, float_model) as whole:
+            yield whole
         return
     from transforms.run.run_model import open_model
 

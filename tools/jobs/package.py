@@ -78,12 +78,24 @@ def _convert(job: J, convert: Callable[[J], object], model: Path, output: Path) 
     data = job.data
     if data is not None and (data / model.stem).is_dir():
         data = data / model.stem
+    own = replace(job, data=data)
+    if job.feeds_from is not None:
+        names, made = _ends(model)[0], _ends(job.feeds_from)[1]
+        pairs = tuple(pair for pair in job.feeds if pair[1] in names)
+        own = replace(own, feeds=pairs, feeds_from=job.feeds_from if pairs or names & made else None)
     try:
-        return convert(replace(job, input=str(model), output=str(output), data=data)) is not None
+        return convert(replace(own, input=str(model), output=str(output))) is not None
     except ValueError as error:
         if model.name in str(error):
             raise
         raise ValueError(f"{error} (in '{model}')") from error
+
+
+def _ends(model: Path) -> tuple[set[str], set[str]]:
+    """Return the names of the inputs and outputs of a model."""
+    with named(model, ModelError):
+        graph = parse(model).graph
+    return {one.name for one in graph.input}, {one.name for one in graph.output}
 
 
 def _check(job: Bf16Job | QuantizeJob, source: Path, output: Path, models: Sequence[Path]) -> None:

@@ -78,9 +78,16 @@ class Samples:
     def __iter__(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         """Yield name (without suffix) and feed of each sample; ValueError when one does not fit the model."""
         for name, path, row in self._entries:
-            feed = self._read(path, row)
-            check_feed(self._inputs, feed, path.name if row is None else name)
-            yield name, feed
+            yield name, self._checked(name, path, row)
+
+    def feed(self, name: str) -> dict[str, np.ndarray]:
+        """Return the feed of the sample of a name, one of ``names``; ValueError when it does not fit."""
+        return next(self._checked(*entry) for entry in self._entries if entry[0] == name)
+
+    def _checked(self, name: str, path: Path, row: int | None) -> dict[str, np.ndarray]:
+        feed = self._read(path, row)
+        check_feed(self._inputs, feed, path.name if row is None else name)
+        return feed
 
     def _rows(self, path: Path) -> Iterator[tuple[str, Path, int | None]]:
         """Yield the samples in a file: its name, and the row where each row of it is a text."""
