@@ -10,7 +10,7 @@ def align_concat(plan: QuantizationPlan, *, alike: bool = False) -> int:
     """Give the inputs and the output of each Concat that is quantized one range; return how many changed.
 
     With ``alike`` none changes until ranges are known: those then share one which lose at most half a bit by
-    it (:mod:`transforms.plan.range_joiner`).
+    it.
 
     A Concat whose inputs alone are quantized, before an output of the model, is left unchanged: there each
     part keeps its own scale. So are Concats in bodies and those of other formats, which have no scale.

@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import bias
 from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, Insertions, remove_unused
-from transforms.plan.integer_kernels import counts_pads_of_cut_windows, has_pads, is_dense
+from transforms.plan.integer_moves import counts_pads_of_cut_windows, has_pads, is_dense
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add"})

@@ -11,7 +11,7 @@ from tests.helpers import build
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.plan.fed_masks import fed_masks
+from transforms.plan.sampled_exceptions import fed_masks
 from transforms.run.run_model import open_model
 from transforms.scheme import preset
 

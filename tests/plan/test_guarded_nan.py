@@ -12,7 +12,7 @@ from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.mix_precision.mixed_model import MixedModel
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
-from transforms.plan.guarded_nan import guarded_nan
+from transforms.plan.sampled_exceptions import guarded_nan
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.run_model import open_model
 from transforms.scheme import preset

@@ -16,6 +16,11 @@ RUNTIME_DOMAIN = "com.microsoft"
 """Domain of the operators that ONNX Runtime has beside ONNX's."""
 
 
+def onnx_op(node: gs.Node) -> str:
+    """Return the operator of a node if it is one of ONNX's own, else an empty string."""
+    return str(node.op) if node.domain in STANDARD_DOMAINS else ""
+
+
 def position(graph: gs.Graph, node: gs.Node) -> int:
     """Return the index of the node in the graph (by identity: graph-surgeon compares nodes by value)."""
     return next(i for i, other in enumerate(graph.nodes) if other is node)

@@ -14,8 +14,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.selection import NodeSet, counterparts, label_of
-from transforms.plan.exact_arithmetic import exact_arithmetic, shape_arithmetic
-from transforms.plan.node_groups import follow
+from transforms.plan.exact_arithmetic import exact_arithmetic, follow, shape_arithmetic
 
 _COPIES = frozenset({"Identity", "Dropout"})
 _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16)

@@ -16,8 +16,8 @@ from transforms.graph import walk
 from transforms.mix_precision.candidates import layers_of
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.quantize_steps import Quantized, finish_nodes, make_plan, prepare_for, write_plan
-from transforms.plan.guarded_nan import guarded_nan, kept_for_nan
 from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.sampled_exceptions import guarded_nan, kept_in_float
 from transforms.plan.scheme_targets import Targets, named
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
@@ -77,7 +77,7 @@ class MixedModel:
 
     def _keep_float(self, names: list[str]) -> None:
         """Let tensors stay float in all mixes, for NaN that they hold and that the model looks for."""
-        self.prepared.notes.append(kept_for_nan(names))
+        self.prepared.notes.append(kept_in_float(names, "NaN that the model looks for"))
         tensors = {**self.scheme.tensors, **dict.fromkeys(names, FLOAT32)}
         self.scheme = self.scheme.with_(tensors=tensors)
         self._targets = self._targets.naming(self.graph, self.scheme)

@@ -7,8 +7,8 @@ import onnx_graphsurgeon as gs
 from transforms.calibrate.calibration import Calibration
 from transforms.full_range.apply_full_range import apply_full_range, shift_grids
 from transforms.pipelines.quantize_steps import Quantized, finish_nodes, plan_of, write_plan
-from transforms.plan.guarded_nan import guarded_nan, kept_for_nan
 from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.sampled_exceptions import guarded_nan, kept_in_float
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
@@ -50,6 +50,6 @@ def _without_guarded_nan(
     names = guarded_nan(plan, statistics.holding_nan) if statistics else []
     if not names:
         return plan
-    done.notes.append(kept_for_nan(names))
+    done.notes.append(kept_in_float(names, "NaN that the model looks for"))
     scheme = scheme.with_(tensors={**scheme.tensors, **dict.fromkeys(names, FLOAT32)})
     return plan_of(graph, scheme, targets, done)

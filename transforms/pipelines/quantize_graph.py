@@ -28,9 +28,9 @@ from transforms.pipelines.quantize_steps import (
     prepare_for,
     write_plan,
 )
-from transforms.plan.fed_masks import fed_masks, kept_for_masks, masked_by
 from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.sampled_exceptions import fed_masks, kept_in_float, masked_by
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.run.mend_shapes import mend_shapes
@@ -118,7 +118,7 @@ def _without_masks(
     names = masked_by(plan_of(graph, scheme, targets, Quantized()), masks) if masks else []
     if not names:
         return scheme
-    done.notes.append(kept_for_masks(names))
+    done.notes.append(kept_in_float(names, "masks in the samples"))
     return scheme.with_(tensors={**dict.fromkeys(names, FLOAT32), **scheme.tensors})
 
 

@@ -9,7 +9,7 @@ Each value is put on a grid where it is read: in the format of the node that rea
 * bfloat16 and float16 reach every value (:mod:`transforms.plan.rounding_plan`).
 * ``quantize_all_op_types`` lets every format reach what those two reach.
 * Blocks leave out tensors that may hold infinities (:mod:`transforms.plan.infinities`), float16, which
-  has none in our operators, those whose infinities mean something (:mod:`transforms.plan.infinities`).
+  has none in our operators, those whose infinities mean something.
 * No format reaches the arithmetic of sizes, positions and angles (:mod:`transforms.plan.exact_arithmetic`).
 * Biases are int32 where both operands are integers and there is one number for each output channel, or one
   scale for all; they take another format only where the scheme gives them one.
@@ -47,7 +47,6 @@ from transforms.plan.quant_spec import (
 from transforms.plan.rounding_plan import Edge, Rounding, RoundingPlan, owners, reach
 from transforms.plan.scheme_targets import Targets
 from transforms.scheme import Scheme
-from transforms.scheme.scheme import AUTO
 
 
 class SpecChooser:
@@ -125,11 +124,11 @@ class SpecChooser:
         """Return whether a node makes what a logarithm is taken of, and its formats would ruin that."""
         return id(node) in self._spectra and self.formats[node].wants_grids
 
-    def _takes_integers(self, node: gs.Node) -> bool:
-        return self.formats[node].wants_integers and not self._is_ruined(node)
-
     def _is_ruined(self, node: gs.Node) -> bool:
         return self.is_exact(node) or self.is_spectral(node)
+
+    def _takes_integers(self, node: gs.Node) -> bool:
+        return self.formats[node].wants_integers and not self._is_ruined(node)
 
     def _float_sites(self) -> list[Rounding]:
         """Return where float formats reach, nowhere if the scheme has none."""
@@ -165,13 +164,13 @@ class SpecChooser:
             return None if is_left else fmt
         if self._is_computed(node, index):
             return formats.weight if role == WEIGHT else formats.activation
-        if edge in self.integers.edges and id(node) not in self.integers.layers:
-            closed = self.integers.closed_layer(node.inputs[index])
-            formats = formats if closed is None else self.formats[closed]
-        if edge in self.integers.edges:
-            follows = role == ACTIVATION or self._scheme.align_eltwise_quant_type
-            return formats.activation if follows or formats.weight is None else formats.weight
-        return self._reached(node, edge)
+        if edge not in self.integers.edges:
+            return self._reached(node, edge)
+        is_layer = id(node) in self.integers.layers
+        closed = None if is_layer else self.integers.closed_layer(node.inputs[index])
+        formats = formats if closed is None else self.formats[closed]
+        follows = role == ACTIVATION or self._scheme.align_eltwise_quant_type
+        return formats.activation if follows or formats.weight is None else formats.weight
 
     def _is_computed(self, node: gs.Node, index: int) -> bool:
         """Return whether an input is an operand of a dot product that computes in formats of its own.
@@ -181,10 +180,10 @@ class SpecChooser:
         """
         if not dot_products.is_dot_product(node) or not dot_products.is_operand(node, index):
             return False
+        formats = self.formats[node]
         if self._is_ruined(node):
             return False
-        formats = self.formats[node]
-        if self._takes_integers(node):
+        if formats.wants_integers:
             return id(node) in self.integers.layers
         return not (formats.activation is formats.weight is formats.other is None)
 
@@ -197,7 +196,8 @@ class SpecChooser:
         if any(spec and spec.block for spec in operands):
             return False
         axes = [spec.axis for spec in operands if spec and spec.axis is not None]
-        return not axes or (weight == 1 and _has_channels(bias, node.inputs[1].shape[axes[0]]))
+        count = node.inputs[1].shape[axes[0]] if axes and weight == 1 else None
+        return not axes or (list(bias.shape[-1:]) == [count] and math.prod(bias.shape) == count)
 
     def _reached(self, node: gs.Node, edge: Edge) -> ops.Format | None:
         """Return the format of a value that is neither an operand nor an integer."""
@@ -206,17 +206,12 @@ class SpecChooser:
         formats = self.formats[node]
         if self._scheme.quantize_all_op_types:
             fmt = self._computed(node)
-            if fmt is not None and fmt.is_integer and self._reads_floats(node):
-                return None
-            return fmt
+            needs_floats = id(node) in self.integers.floats or self._is_for_bodies(node)
+            return None if fmt is not None and fmt.is_integer and needs_floats else fmt
         if formats.other is not None:
             return formats.other
         producer = walk.producer(node.inputs[edge[1]])
         return self.formats[producer].other if producer is not None else None
-
-    def _reads_floats(self, node: gs.Node) -> bool:
-        """Return whether ONNX Runtime fails on a node, or computes it wrongly, if it reads integers."""
-        return id(node) in self.integers.floats or self._is_for_bodies(node)
 
     def _is_for_bodies(self, node: gs.Node) -> bool:
         """Return whether bodies alone read what a node makes.
@@ -248,31 +243,32 @@ class SpecChooser:
             return None
         if fmt.is_integer and role == CONSTANT and is_infinite(tensor):
             return None  # a bound that is none, or a mask: no integer says that
+        if fmt.is_integer and role == WEIGHT and node is not None:
+            return self._weight_spec(fmt, tensor, node, index)
         if fmt.is_integer:
             symmetric = fmt.is_signed if role in (WEIGHT, BIAS) else self._scheme.is_symmetric(fmt)
-            weight = role == WEIGHT and node is not None
-            given = None
-            if weight and self._targets.fixed:
-                along = scale_axis(node, index, tensor, True)
-                given = self._targets.fixed.of([tensor.name], fmt, role, along)
-            size = 0 if given is not None else self._scheme.block_size
-            along = scale_block_axis(node, index, tensor, size) if node is not None and weight else None
-            method = self.formats[node].weight_method if weight else AUTO
-            if along is not None:
-                return QuantSpec(fmt, along, symmetric, size, method)
-            per_channel = self.formats[node].per_channel if given is None else bool(given.scale.ndim)
-            axis = scale_axis(node, index, tensor, per_channel) if weight else None
-            return QuantSpec(fmt, axis, symmetric, method=method)
-        if fmt.is_float:
-            return self._float_spec(fmt, tensor)
-        return None if id(tensor) in self._infinite else QuantSpec(fmt, block_axis(node, index, tensor))
-
-    def _float_spec(self, fmt: ops.Format, tensor: gs.Tensor) -> QuantSpec | None:
+            return QuantSpec(fmt, symmetric=symmetric)
+        if not fmt.is_float:
+            return None if id(tensor) in self._infinite else QuantSpec(fmt, block_axis(node, index, tensor))
         if not (saturates(fmt) and id(tensor) in self._meant):
             return QuantSpec(fmt)
         if tensor.name not in self.infinite:
             self.infinite.append(tensor.name)
         return None
+
+    def _weight_spec(self, fmt: ops.Format, weight: gs.Constant, node: gs.Node, index: int) -> QuantSpec:
+        """Return the grid of a weight in integers: in blocks, per channel, or as a grid that is given."""
+        given, formats = None, self.formats[node]
+        if self._targets.fixed:
+            along = scale_axis(node, index, weight, True)
+            given = self._targets.fixed.of([weight.name], fmt, WEIGHT, along)
+        size = 0 if given is not None else self._scheme.block_size
+        axis = scale_block_axis(node, index, weight, size)
+        if axis is not None:
+            return QuantSpec(fmt, axis, fmt.is_signed, size, formats.weight_method)
+        per_channel = formats.per_channel if given is None else bool(given.scale.ndim)
+        axis = scale_axis(node, index, weight, per_channel)
+        return QuantSpec(fmt, axis, fmt.is_signed, method=formats.weight_method)
 
 
 def _role(node: gs.Node, index: int) -> str:
@@ -284,8 +280,3 @@ def _role(node: gs.Node, index: int) -> str:
     if not dot_products.is_operand(node, index):
         return BIAS
     return WEIGHT if index == dot_products.weight_index(node) else ACTIVATION
-
-
-def _has_channels(bias: gs.Tensor, count: int) -> bool:
-    """Return whether a bias has just one number for each output channel: that of Gemm may not."""
-    return list(bias.shape[-1:]) == [count] and math.prod(bias.shape) == count

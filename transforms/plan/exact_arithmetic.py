@@ -17,16 +17,16 @@ are not numbers of bfloat16. A difference of numbers that are far from 0 has the
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
+from transforms.graph.dot_products import is_dot_product
 from transforms.graph.moved_axis import MOVES
-from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.rewire import onnx_op
 from transforms.plan.exact_steps import ARITHMETIC, LOOKUPS, ROUNDINGS, exact_steps, is_arithmetic
-from transforms.plan.node_groups import follow
 
 _ANGLES = frozenset({"Sin", "Cos"})
 _COMPARISONS = frozenset({"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"})
@@ -54,6 +54,30 @@ def shape_arithmetic(graph: gs.Graph) -> set[int]:
     return follow(walk.nodes(graph), _joins)
 
 
+def without_float_input(graph: gs.Graph) -> set[int]:
+    """Return the ids of nodes that make numbers of integers, booleans and constants alone."""
+
+    def _joins(node: gs.Node, data: list[gs.Tensor], made: Set[int]) -> bool:
+        if is_dot_product(node) or node.op == "Gather" or not data:
+            return False
+        return all(id(t) in made or not dtypes.is_type(t, dtypes.FLOAT) for t in data)
+
+    return follow(graph.nodes, _joins)
+
+
+def follow(nodes: Iterable[gs.Node], joins: Callable[[gs.Node, list[gs.Tensor], Set[int]], bool]) -> set[int]:
+    """Return the ids of the nodes that join a group, in the order of the graph.
+
+    ``joins`` is given a node, its inputs that are not constants, and the ids of what the group makes so far.
+    """
+    found, made = set[int](), set[int]()
+    for node in nodes:
+        if joins(node, walk.computed_inputs(node), made):
+            found.add(id(node))
+            made.update(id(t) for t in node.outputs)
+    return found
+
+
 def positions(graph: gs.Graph, sizes: Set[int]) -> set[int]:
     """Return the ids of nodes that make angles, integers, comparisons or differences of integers and inputs.
 
@@ -61,7 +85,7 @@ def positions(graph: gs.Graph, sizes: Set[int]) -> set[int]:
     among them; nor is arithmetic on ``sizes``, the ids of its nodes.
     """
     inputs = {id(tensor) for tensor in graph.inputs}
-    rounded = {id(n) for n in walk.nodes(graph) if n.op in ROUNDINGS and n.domain in STANDARD_DOMAINS}
+    rounded = {id(node) for node in walk.nodes(graph) if onnx_op(node) in ROUNDINGS}
     starts = [sizes, sizes | rounded] if rounded else [sizes]
     found: set[int] = set()
     for node in walk.nodes(graph):
@@ -76,21 +100,16 @@ def positions(graph: gs.Graph, sizes: Set[int]) -> set[int]:
 
 def _ends(node: gs.Node) -> list[gs.Tensor]:
     """Return the inputs of a node that have to be exact."""
-    if node.domain not in STANDARD_DOMAINS:
-        return []
-    is_choice = node.op in _CHOICES or (node.op in _CASTS and dtypes.is_discrete(node.outputs[0]))
-    if node.op in _ANGLES or is_choice:
+    op = onnx_op(node)
+    is_choice = op in _CHOICES or (op in _CASTS and dtypes.is_discrete(node.outputs[0]))
+    if op in _ANGLES or is_choice:
         return node.inputs[:1]
-    return node.inputs[:2] if node.op in _COMPARISONS or node.op == "Sub" else []
+    return node.inputs[:2] if op in _COMPARISONS or op == "Sub" else []
 
 
 def _is_computed(tensor: gs.Tensor) -> bool:
     """Return whether a tensor may hold float numbers that nodes or inputs of the model made."""
     return not walk.is_given(tensor) and not dtypes.is_discrete(tensor)
-
-
-def _is_integer(tensor: gs.Tensor) -> bool:
-    return not isinstance(tensor, gs.Constant) and dtypes.is_discrete(tensor)
 
 
 @dataclass(frozen=True)
@@ -120,7 +139,8 @@ class _Way:
         own = [node for key, node in found.items() if key not in makers]
         read = [*ends, *(tensor for node in own for tensor in node.inputs)]
         from_inputs = {id(tensor) for tensor in read if _is_computed(tensor)} & inputs
-        return cls([*found.values()], from_inputs, len(own) < len(found) or any(map(_is_integer, read)))
+        integers = any(not isinstance(one, gs.Constant) and dtypes.is_discrete(one) for one in read)
+        return cls([*found.values()], from_inputs, integers or len(own) < len(found))
 
     def is_exact(self, end: gs.Node) -> bool:
         """Return whether rounding on the way would ruin what a node makes at its end."""
@@ -143,4 +163,4 @@ def _looks_up(tensor: gs.Tensor) -> bool:
         return node.op in ARITHMETIC and any(map(dtypes.is_discrete, node.outputs))
 
     uses = walk.uses_beyond(tensor, _goes_on)
-    return any(_INDICES.get(node.op) == index and node.domain in STANDARD_DOMAINS for node, index in uses)
+    return any(_INDICES.get(onnx_op(node)) == index for node, index in uses)

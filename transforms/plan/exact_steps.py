@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from transforms.graph import dtypes, shapes, walk
 from transforms.graph.dot_products import is_dot_product, sum_axis
 from transforms.graph.moved_axis import MOVES
-from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.rewire import onnx_op
 
 ROUNDINGS = frozenset({"Floor", "Ceil", "Round"})
 LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
@@ -68,8 +68,8 @@ def exact_steps(graph: gs.Graph, rules: Iterable[Rule] | None = None) -> set[int
     found: set[int] = set()
     chosen = RULES if rules is None else tuple(rules)
     for node in walk.nodes(graph):
-        for rule in chosen if node.domain in STANDARD_DOMAINS else ():
-            index = rule.ends.get(node.op, len(node.inputs))
+        for rule in chosen:
+            index = rule.ends.get(onnx_op(node), len(node.inputs))
             before = rule.before(node, node.inputs[index]) if index < len(node.inputs) else None
             if before is not None:
                 found |= {id(node), *before}
@@ -78,14 +78,12 @@ def exact_steps(graph: gs.Graph, rules: Iterable[Rule] | None = None) -> set[int
 
 def is_arithmetic(node: gs.Node) -> bool:
     """Return whether a node computes without weights of a layer."""
-    if node.domain not in STANDARD_DOMAINS:
-        return False
-    if node.op == "Einsum":
+    if onnx_op(node) == "Einsum":
         read, arrow, made = str(node.attrs.get("equation", "")).replace(" ", "").partition("->")
         return bool(arrow) and set(read) - {","} <= set(made)  # sums nothing up
     if is_dot_product(node):
         return node.op in ("MatMul", "Gemm") and _summed(node) <= _COORDINATES
-    return node.op in ARITHMETIC
+    return onnx_op(node) in ARITHMETIC
 
 
 def _summed(node: gs.Node) -> float:
@@ -98,16 +96,8 @@ def _summed(node: gs.Node) -> float:
     return float("inf")
 
 
-def _is_one_of(node: gs.Node, operators: frozenset[str]) -> bool:
-    return node.op in operators and node.domain in STANDARD_DOMAINS
-
-
-def _coordinates(_: gs.Node, tensor: gs.Tensor) -> Iterable[int]:
-    return walk.makers([tensor], is_arithmetic)
-
-
 def _running_sum(_: gs.Node, tensor: gs.Tensor) -> Iterable[int] | None:
-    way = walk.makers([tensor], lambda node: _is_one_of(node, _PHASES))
+    way = walk.makers([tensor], lambda node: onnx_op(node) in _PHASES)
     return way if any(node.op == "CumSum" for node in way.values()) else None
 
 
@@ -116,17 +106,13 @@ def _steps_to_integer(cast: gs.Node, tensor: gs.Tensor) -> Iterable[int] | None:
     others = (onnx.TensorProto.BOOL, onnx.TensorProto.STRING)
     if not dtypes.is_discrete(made) or dtypes.element_type(made) in others:
         return None
-    steps = list(
-        walk.steps_to(
-            tensor, lambda n: dtypes.is_type(n.outputs[0], dtypes.FLOAT) and _is_one_of(n, _CHAIN | _VIEWS)
-        )
-    )
+    steps = list(walk.steps_to(tensor, lambda node: _is_float(node, _CHAIN | _VIEWS)))
     return map(id, steps) if any(step.op in _CHAIN for step in steps) else None
 
 
 def _sums_with_addend(sub: gs.Node, total: gs.Tensor) -> Iterable[int] | None:
     """Return the Adds by which what is taken off became part of a total."""
-    adds = walk.makers([total], lambda node: _is_one_of(node, frozenset({"Add"})))
+    adds = walk.makers([total], lambda node: onnx_op(node) == "Add")
     uses = walk.uses_beyond(sub.inputs[1], lambda node, _: id(node) in adds) if adds else ()
     return {id(node) for node, _ in uses if id(node) in adds} or None
 
@@ -145,12 +131,12 @@ def _difference(tensor: gs.Tensor, *, both_sides: bool) -> set[int]:
     A difference that divides has products, or their means, on ``both_sides``: ratios of areas divide by a sum
     of products less another, which is not small.
     """
-    steps = list(walk.steps_to(tensor, lambda node: _is_one_of(node, _BOUNDS)))
+    steps = list(walk.steps_to(tensor, lambda node: onnx_op(node) in _BOUNDS))
     (total,) = walk.computed_inputs(steps[-1]) if steps else [tensor]
     difference = walk.producer(total)
-    if difference is None or not _is_one_of(difference, frozenset({"Sub"})):
+    if difference is None or onnx_op(difference) != "Sub":
         return set()
-    terms = walk.makers(difference.inputs, lambda node: _is_term(node, _TERMS))
+    terms = walk.makers(difference.inputs, lambda node: _is_float(node, _TERMS))
     is_whole = not both_sides or all(map(_is_mean_of_products, difference.inputs))
     if not is_whole or not any(term.op in _PRODUCTS for term in terms.values()):
         return set()
@@ -159,13 +145,13 @@ def _difference(tensor: gs.Tensor, *, both_sides: bool) -> set[int]:
 
 def _is_mean_of_products(tensor: gs.Tensor) -> bool:
     """Return whether a tensor is a product of computed numbers, or means of one."""
-    makers = walk.makers([tensor], lambda node: _is_term(node, _MEANS | _PRODUCTS)).values()
+    makers = walk.makers([tensor], lambda node: _is_float(node, _MEANS | _PRODUCTS)).values()
     products = (node for node in makers if node.op in _PRODUCTS)
     return any(node.op == "Pow" or len(walk.computed_inputs(node)) > 1 for node in products)
 
 
-def _is_term(node: gs.Node, operators: frozenset[str]) -> bool:
-    return dtypes.is_type(node.outputs[0], dtypes.FLOAT) and _is_one_of(node, operators)
+def _is_float(node: gs.Node, operators: frozenset[str]) -> bool:
+    return onnx_op(node) in operators and dtypes.is_type(node.outputs[0], dtypes.FLOAT)
 
 
 def _standardised(shift: gs.Node, _: gs.Tensor) -> Iterable[int] | None:
@@ -181,13 +167,13 @@ def _standardised(shift: gs.Node, _: gs.Tensor) -> Iterable[int] | None:
     scales = [user for user, _ in walk.uses(shift.outputs[0]) if _is_far(mean, user)]
     if not scales:
         return None
-    way = walk.way_to(shift.inputs, walk.is_source, lambda node: _is_one_of(node, MOVES | {"Cast"}))
+    way = walk.way_to(shift.inputs, walk.is_source, lambda node: onnx_op(node) in MOVES | {"Cast"})
     return None if way is None else {*map(id, scales), *way}
 
 
 def _constant(node: gs.Node, *operators: str) -> NDArray | None:
     """Return the numbers of the one constant that a node takes off, adds, divides by or multiplies with."""
-    if not _is_one_of(node, frozenset(operators)):
+    if onnx_op(node) not in operators:
         return None
     constants = [t for t in node.inputs if isinstance(t, gs.Constant)]
     if len(constants) != 1 or (node.op == "Div" and constants[0] is not node.inputs[1]):
@@ -209,7 +195,7 @@ COORDINATES = Rule(
     "coordinates in an image: a step of bfloat16 is a pixel from the 128th on, and a quarter of one where "
     "coordinates of -1 to 1 stand for 128",
     {"GridSample": 1, "RoiAlign": 1, "MaxRoiPool": 1},
-    _coordinates,
+    lambda _, tensor: walk.makers([tensor], is_arithmetic),
 )
 INTEGER_CASTS = Rule(
     "the last steps of a float number to an integer: 32767 is 32768 in bfloat16 and float16, which a Cast to "

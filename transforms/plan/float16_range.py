@@ -14,7 +14,7 @@ from transforms.graph.constants import Constants, magnitude
 from transforms.graph.dot_products import bias, is_dot_product
 from transforms.graph.masks import NO_FRACTION
 from transforms.graph.moved_axis import MOVES
-from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.rewire import onnx_op
 
 _LARGEST, _LEAST = 65504.0, 2.0**-14
 _FACTORS = frozenset({"Mul", "Div", "Pow", "BatchNormalization"})
@@ -49,24 +49,20 @@ def roots_of_squares(graph: gs.Graph) -> set[int]:
     constants = Constants(graph)
 
     def _is_power(node: gs.Node, *exponents: float) -> bool:
-        return node.op == "Pow" and constants.scalar(node.inputs[1]) in exponents
+        return onnx_op(node) == "Pow" and constants.scalar(node.inputs[1]) in exponents
 
     def _is_square(node: gs.Node) -> bool:
-        if node.domain not in STANDARD_DOMAINS:
-            return False
-        is_own_product = node.op == "Mul" and node.inputs[0] is node.inputs[1]
-        return is_own_product or node.op == "ReduceSumSquare" or _is_power(node, 2)
+        is_own_product = onnx_op(node) == "Mul" and node.inputs[0] is node.inputs[1]
+        return is_own_product or onnx_op(node) == "ReduceSumSquare" or _is_power(node, 2)
 
     def _adds(node: gs.Node) -> bool:
         """Return whether a node adds numbers, or weighs them as a bank of filters does."""
-        if node.domain not in STANDARD_DOMAINS:
-            return False
-        weighs = node.op == "MatMul" and any(isinstance(tensor, gs.Constant) for tensor in node.inputs)
-        return weighs or node.op in _SUMS
+        weighs = onnx_op(node) == "MatMul" and any(isinstance(tensor, gs.Constant) for tensor in node.inputs)
+        return weighs or onnx_op(node) in _SUMS
 
     found: set[int] = set()
     for node in walk.nodes(graph):
-        if node.domain in STANDARD_DOMAINS and (node.op in _ROOTS or _is_power(node, 0.5, -0.5)):
+        if onnx_op(node) in _ROOTS or _is_power(node, 0.5, -0.5):
             way = walk.way_to(node.inputs[:1], walk.is_given, _adds, _is_square)
             if way and any(map(_is_square, way.values())):
                 found |= way.keys() | {id(node)}
@@ -82,12 +78,11 @@ def float16_limits(graph: gs.Graph) -> set[int]:
     """
     found: set[int] = set()
     for node in walk.nodes(graph):
-        if node.domain not in STANDARD_DOMAINS:
-            continue
+        op = onnx_op(node)
         constants = [t.values for t in node.inputs if isinstance(t, gs.Constant) and t.dtype == np.float32]
-        if node.op in _FACTORS and any(_is_beyond(one) or _is_tiny(np.abs(one)) for one in constants):
+        if op in _FACTORS and any(_is_beyond(one) or _is_tiny(np.abs(one)) for one in constants):
             found.add(id(node))
-        elif node.op in _FLOORS and any(map(_is_tiny, constants)) and (ends := _way_to_ends(node)):
+        elif op in _FLOORS and any(map(_is_tiny, constants)) and (ends := _way_to_ends(node)):
             makers = map(walk.producer, walk.computed_inputs(node))
             found |= ends | {id(node), *(id(n) for n in makers if n is not None and not is_dot_product(n))}
     return found
@@ -107,10 +102,10 @@ def _way_to_ends(node: gs.Node) -> set[int]:
     """Return the ids of the nodes from one to the ends that its outcome reaches; none without such an end."""
 
     def _goes_on(user: gs.Node, _: int) -> bool:
-        return user.op in _TO_ENDS and user.domain in STANDARD_DOMAINS
+        return onnx_op(user) in _TO_ENDS
 
     uses = [use for tensor in node.outputs for use in walk.uses_beyond(tensor, _goes_on)]
-    ends = {id(n): n for n, i in uses if _ENDS.get(n.op) == i and n.domain in STANDARD_DOMAINS}
+    ends = {id(user): user for user, index in uses if _ENDS.get(onnx_op(user)) == index}
     reached = {id(user) for user, index in uses if _goes_on(user, index)}
     tensors = (end.inputs[_ENDS[end.op]] for end in ends.values())
     return walk.makers(tensors, lambda one: id(one) in reached).keys() | ends.keys()
@@ -127,9 +122,7 @@ def large_numbers(graph: gs.Graph) -> set[int]:
     """
     found: set[int] = set()
     for node in graph.nodes:
-        if node.domain not in STANDARD_DOMAINS:
-            continue
-        if node.op == "Log":
+        if onnx_op(node) == "Log":
             way = walk.way_to(node.inputs, walk.is_source, _is_step)
             found |= set() if way is None else {id(node), *way}
         elif _takes_beyond(node):
@@ -147,7 +140,7 @@ def _constants(node: gs.Node) -> list[np.ndarray]:
 
 def _takes_beyond(node: gs.Node) -> bool:
     """Return whether a constant of a node that computes with it is beyond float16, and no mask."""
-    if node.op not in _AFFINE and not is_dot_product(node):
+    if onnx_op(node) not in _AFFINE and not is_dot_product(node):
         return False
     beyond = filter(_is_beyond, _constants(node))
     return any(node.op not in _SHIFTS or not _is_mask(values) for values in beyond)
@@ -162,9 +155,8 @@ def _is_mask(values: np.ndarray) -> bool:
 
 def _is_step(node: gs.Node) -> bool:
     """Return whether a node moves numbers, or changes each by constants alone."""
-    if node.domain not in STANDARD_DOMAINS:
-        return False
-    return node.op in MOVES or (node.op in _STEPS and len(walk.computed_inputs(node)) == 1)
+    op = onnx_op(node)
+    return op in MOVES or (op in _STEPS and len(walk.computed_inputs(node)) == 1)
 
 
 def _brings_back(node: gs.Node) -> bool:
@@ -176,18 +168,14 @@ def _brings_back(node: gs.Node) -> bool:
 
 def _way_back(first: gs.Node, graph: gs.Graph) -> set[int]:
     """Return the ids of the nodes from one to outputs of the model, or to those that bring numbers back."""
-    reached = {id(first): first}
-    waiting = [first]
+    reached, waiting = {id(first): first}, [first]
     while waiting:
         node = waiting.pop()
         users = [] if _brings_back(node) else [user for t in node.outputs for user, _ in walk.uses(t)]
         new = {id(u): u for u in users if id(u) not in reached and (_is_step(u) or u.op in _ROOTS)}
         reached |= new
         waiting += new.values()
-    ends = [
-        tensor
-        for node in reached.values()
-        for tensor in node.outputs
-        if _brings_back(node) or any(walk.is_output(t, graph) for t in node.outputs)
-    ]
-    return set(walk.makers(ends, lambda node: id(node) in reached))
+    last = (
+        n for n in reached.values() if _brings_back(n) or any(walk.is_output(t, graph) for t in n.outputs)
+    )
+    return set(walk.makers((t for node in last for t in node.outputs), lambda node: id(node) in reached))

@@ -22,9 +22,8 @@ from transforms.graph.constants import magnitude
 from transforms.graph.dot_products import is_dot_product, weight_index
 from transforms.graph.masks import MASK
 from transforms.graph.moved_axis import MOVES
-from transforms.graph.rewire import STANDARD_DOMAINS
-from transforms.plan.exact_arithmetic import exact_arithmetic
-from transforms.plan.node_groups import without_float_input
+from transforms.graph.rewire import onnx_op
+from transforms.plan.exact_arithmetic import exact_arithmetic, without_float_input
 
 _SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Exp"})
 _TO_SOFTMAX = frozenset(
@@ -78,29 +77,26 @@ def spectra(graph: gs.Graph) -> set[int]:
     moves, sums, squares and magnitudes, dot products with a constant, and bounds above 0. If anything else is
     on the way from the inputs to a logarithm, as an activation is, none of that way is among them.
     """
-    logarithms = (node for node in graph.nodes if node.op == "Log" and node.domain in STANDARD_DOMAINS)
+
+    def _is_start(tensor: gs.Tensor) -> bool:
+        return walk.is_source(tensor) or not dtypes.is_type(tensor, dtypes.FLOAT)
+
+    logarithms = (node for node in graph.nodes if onnx_op(node) == "Log")
     ways = (walk.way_to(node.inputs, _is_start, _keeps_ratios) for node in logarithms)
     return {found for way in ways if way is not None for found in way}
 
 
-def _is_start(tensor: gs.Tensor) -> bool:
-    return walk.is_source(tensor) or not dtypes.is_type(tensor, dtypes.FLOAT)
-
-
 def _keeps_ratios(node: gs.Node) -> bool:
-    if node.domain not in STANDARD_DOMAINS:
-        return False
     if is_dot_product(node):
         return weight_index(node) is not None
-    return node.op in _KEEPS_RATIOS or _is_floor(node)
+    return onnx_op(node) in _KEEPS_RATIOS or _is_floor(node)
 
 
 def _is_floor(node: gs.Node) -> bool:
     """Return whether a node only keeps numbers above a positive one: at 0 it would be a Relu."""
-    if node.op == "Clip" and all(tensor.is_empty() for tensor in node.inputs[2:]):
+    bounds: list[gs.Tensor] = []
+    if onnx_op(node) == "Clip" and all(tensor.is_empty() for tensor in node.inputs[2:]):
         bounds = node.inputs[1:2]
-    elif node.op == "Max":
+    elif onnx_op(node) == "Max":
         bounds = [tensor for tensor in node.inputs if isinstance(tensor, gs.Constant)]
-    else:
-        return False
     return len(bounds) == 1 and isinstance(bounds[0], gs.Constant) and bool((bounds[0].values > 0).all())

@@ -26,7 +26,7 @@ import onnx_graphsurgeon as gs
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import magnitude
 from transforms.graph.moved_axis import MOVES
-from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.rewire import onnx_op
 from transforms.graph.slots import Spread
 
 _CARRIERS = (
@@ -73,7 +73,7 @@ def meant_infinities(graph: gs.Graph, *, computed: bool = False) -> dict[int, gs
 
     Those of constants, and with ``computed`` those that come about in a run.
     """
-    ops = {node.op for node in walk.nodes(graph) if node.domain in STANDARD_DOMAINS}
+    ops = set(map(onnx_op, walk.nodes(graph)))
     if ops.isdisjoint(_TELLING | _GUARDS):
         return {}
     meant = _Meant(graph)
@@ -87,8 +87,7 @@ def is_infinite(tensor: gs.Tensor) -> bool:
     """Return whether a tensor is a constant that holds an infinity."""
     if not isinstance(tensor, gs.Constant) or dtypes.is_discrete(tensor):
         return False
-    values = np.asarray(tensor.values)
-    return values.dtype.kind == "f" and has_infinity(values)
+    return _is_float(tensor) and has_infinity(np.asarray(tensor.values))
 
 
 def has_infinity(values: np.ndarray) -> bool:
@@ -101,26 +100,23 @@ def has_infinity(values: np.ndarray) -> bool:
 
 def _carries(node: gs.Node, index: int) -> bool:
     """Return whether what a node makes may be infinite if what it reads as an input is."""
-    if node.domain not in STANDARD_DOMAINS or dtypes.is_discrete(node.inputs[index]):
-        return False
-    return node.op in _CARRIERS or (node.op == "Gemm" and index == _ADDED)
+    op = onnx_op(node)
+    carries = op in _CARRIERS or (op == "Gemm" and index == _ADDED)
+    return carries and not dtypes.is_discrete(node.inputs[index])
 
 
 def _filled(graph: gs.Graph) -> Iterator[gs.Tensor]:
     """Yield what nodes fill with a stored infinity."""
     for node in walk.nodes(graph):
-        if node.op == "ConstantOfShape" and node.domain in STANDARD_DOMAINS:
-            value = node.attrs.get("value")
-            if value is not None and is_infinite(value):
-                yield node.outputs[0]
+        value = node.attrs.get("value") if onnx_op(node) == "ConstantOfShape" else None
+        if value is not None and is_infinite(value):
+            yield node.outputs[0]
 
 
 def _powers(graph: gs.Graph) -> Iterator[gs.Tensor]:
     """Yield the powers with a stored negative exponent: of zero they are infinite."""
     for node in walk.nodes(graph):
-        if node.op != "Pow" or node.domain not in STANDARD_DOMAINS:
-            continue
-        exponent = node.inputs[1]
+        exponent = node.inputs[1] if onnx_op(node) == "Pow" else None
         if isinstance(exponent, gs.Constant) and (np.asarray(exponent.values) < 0).any():
             yield node.outputs[0]
 
@@ -135,7 +131,7 @@ class _Meant:
         self._edges = [
             (node, tensor)
             for node in walk.nodes(graph)
-            if node.domain in STANDARD_DOMAINS
+            if onnx_op(node)
             for tensor in node.inputs
             if not (tensor.is_empty() or dtypes.is_discrete(tensor))
         ]
@@ -218,13 +214,13 @@ def _summands(tensor: gs.Tensor) -> Iterator[gs.Tensor]:
     while waiting:
         one = waiting.pop()
         node = walk.producer(one)
-        if node is None or node.domain not in STANDARD_DOMAINS:
-            yield one
-        elif node.op == "Add":
-            waiting += node.inputs
-        elif node.op == "Gemm" and len(node.inputs) > _ADDED and node.attrs.get("beta", 1.0) > 0:
-            waiting.append(node.inputs[_ADDED])
-        else:
+        added: list[gs.Tensor] = []
+        if node is not None and onnx_op(node) == "Add":
+            added = node.inputs
+        elif node is not None and onnx_op(node) == "Gemm" and node.attrs.get("beta", 1.0) > 0:
+            added = node.inputs[_ADDED:]
+        waiting += added
+        if not added:
             yield one
 
 

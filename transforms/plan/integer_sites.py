@@ -7,7 +7,7 @@ Integers are read by
   that were taken out of another one, which would set its range (:mod:`transforms.move_outliers`);
 * arithmetic on what those make: Add, Mul, Concat, AveragePool, GlobalAveragePool, LeakyRelu, Sigmoid, and so
   on, unless in a zone that stays float (:mod:`transforms.plan.float_only_nodes`);
-* operators that only move numbers (Reshape, Transpose, MaxPool, ...) where integers alone read what they
+* operators that only move numbers (:mod:`transforms.plan.integer_moves`) where integers alone read what they
   move; their result has the scale of their input, that of Slice and Split where the scheme aligns slices.
 
 A layer is quantized once after it: not between a dot product and the bias that an Add puts on it, moved or
@@ -16,11 +16,9 @@ Clip that alone reads a Concat. Outputs of the model are quantized where such a 
 Concat, or Concats of Concats: their inputs are, so that boxes and scores in one output each keep their own
 scale.
 
-What computes with numbers that stand for nothing, beside ordinary ones, stays float
-(:mod:`transforms.plan.stand_ins`).
-
-What ONNX Runtime's kernels of integers compute wrongly stays float, and what it reads
-(:mod:`transforms.plan.integer_kernels`).
+What stays float: nodes that compute with numbers that stand for nothing, beside ordinary ones
+(:mod:`transforms.plan.stand_ins`), and what kernels of integers would compute wrongly, with what it reads
+(:mod:`transforms.plan.integer_moves`).
 
 A computed divisor is an integer only for targets with a kernel for that: next to zero, steps of one size are
 as large as the numbers, and a norm is a number for each sample, of which few show no range. What is divided
@@ -39,11 +37,10 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product, is_of_outliers, is_operand
-from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.rewire import onnx_op
 from transforms.plan.float_only_nodes import float_zone, given_masks
-from transforms.plan.integer_kernels import needing_floats
-from transforms.plan.moves import MOVES, is_move, is_operand_moved, keeps_grid
-from transforms.plan.stand_ins import counting, stand_ins
+from transforms.plan.integer_moves import MOVES, is_move, is_operand_moved, keeps_grid, needing_floats
+from transforms.plan.stand_ins import stand_ins
 from transforms.scheme.targets import Target
 
 ARITHMETIC = frozenset(
@@ -94,11 +91,17 @@ class IntegerSites:
         self._ends = _OPEN_ENDS if kernels is None else kernels.open_ends
         self._masking = given_masks(graph)
         self._masked = stand_ins(graph).counted
-        self.zone = float_zone(graph, self._masking) | counting(graph, self._masked)
-        self.floats = needing_floats(graph, is_move)
-        self._data = {id(node): self._operands(node) for node in graph.nodes}
+        self.zone = float_zone(graph, self._masking)
+        for node in graph.nodes if self._masked else ():
+            if not is_dot_product(node) and not self._masked.isdisjoint(map(id, node.inputs)):
+                self.zone.add(id(node))
+        self.floats = needing_floats(graph)
+        self._data = {id(node): [0] if self._divides(node) else _data(node) for node in graph.nodes}
         self.layers: set[int] = set()
-        self._find_layers()
+        for node in graph.nodes:  # one after another: arithmetic is a layer on what layers make
+            has_kernel = kernels is None or node.op in kernels.operators
+            if has_kernel and takes(node) and (_is_whole_product(node) or self._is_arithmetic(node)):
+                self.layers.add(id(node))
         self._last = self._find_last()
         self._moves: set[int] = set()
         self._open: set[int] = set()
@@ -146,25 +149,12 @@ class IntegerSites:
             tensor = before
         return tensor
 
-    def _operands(self, node: gs.Node) -> list[int]:
-        """Return which inputs a node computes with; of a ratio no computed divisor if no kernel takes it."""
-        return [0] if self._divides(node) else _data(node)
-
     def _divides(self, node: gs.Node) -> bool:
         """Return whether a node divides by what is computed, and no kernel of integers does."""
         return node.op == "Div" and self._kernels is None and not isinstance(node.inputs[1], gs.Constant)
 
-    def _find_layers(self) -> None:
-        """Find the nodes that compute in integers: dot products, and the arithmetic on what those make."""
-        for node in self._graph.nodes:
-            has_kernel = self._kernels is None or node.op in self._kernels.operators
-            if has_kernel and self._takes(node) and (_is_whole_product(node) or self._is_arithmetic(node)):
-                self.layers.add(id(node))
-
     def _is_arithmetic(self, node: gs.Node) -> bool:
-        if node.op not in ARITHMETIC or node.domain not in STANDARD_DOMAINS:
-            return False
-        if id(node) in self.zone or id(node) in self.floats:
+        if onnx_op(node) not in ARITHMETIC or id(node) in self.zone or id(node) in self.floats:
             return False
         if self._divides(node) and _is_norm(*node.inputs):
             return False
@@ -188,8 +178,7 @@ class IntegerSites:
         """
         for node in reversed(self._graph.nodes):  # so that all is known of what reads the results of one
             if is_move(node) and keeps_grid(node) and self._takes(node):
-                numbers = [tensor for tensor in node.outputs if dtypes.is_type(tensor, dtypes.FLOAT)]
-                if self._are_integers(numbers):
+                if self._are_integers([one for one in node.outputs if dtypes.is_type(one, dtypes.FLOAT)]):
                     self._moves.add(id(node))
             elif id(node) in self.layers and self._is_plain(node) and not self._is_rounded(node.outputs[0]):
                 self._open.add(id(node))
@@ -263,9 +252,9 @@ class IntegerSites:
     def _is_unseen(self, tensor: gs.Tensor, makers: Collection[str]) -> bool:
         """Return whether such a node makes a tensor that one input of one node alone reads."""
         maker = walk.producer(tensor)
-        if maker is None or maker.op not in makers or walk.is_output(tensor, self._graph):
+        if maker is None or onnx_op(maker) not in makers or walk.is_output(tensor, self._graph):
             return False
-        return maker.domain in STANDARD_DOMAINS and walk.is_read_once(tensor)
+        return walk.is_read_once(tensor)
 
 
 def _is_norm(tensor: gs.Tensor, divisor: gs.Tensor) -> bool:

@@ -23,6 +23,7 @@ from transforms.plan.quant_spec import BIAS, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import (
     MSE,
     WEIGHTED,
+    Extremes,
     QuantizationPlan,
     each_use,
     importance,
@@ -30,7 +31,6 @@ from transforms.plan.quantization_plan import (
     weighed_uses,
     weight_method,
 )
-from transforms.plan.range_joiner import Extremes
 from transforms.plan.tensor_grids import TensorGrid, check_grid
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme.scheme import POWER_OF_TWO

@@ -6,19 +6,20 @@ writes the nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
+from ops.integers import finite_range
 from transforms.graph import dot_products, walk
 from transforms.graph.constants import magnitude
 from transforms.graph.dot_products import TensorAxis
 from transforms.plan.choose_specs import SpecChooser
 from transforms.plan.node_formats import check_targets
 from transforms.plan.quant_spec import ACTIVATION, BIAS, WEIGHT, QuantSite, QuantSpec, saturates
-from transforms.plan.range_joiner import Extremes, RangeJoiner
 from transforms.plan.scheme_targets import SchemeTargets, Targets
 from transforms.plan.tensor_grids import TensorGrid
 from transforms.scheme import Scheme
@@ -28,10 +29,16 @@ MINMAX, MSE, WEIGHTED = "MinMax", "MSE", "WeightedMSE"
 
 _COARSE = 4  # bits from which down the largest weight of a channel is a poor measure of its scale
 
-WeighedUse = tuple[tuple[gs.Node, int], gs.Tensor, int]
-"""Node and index of the input, what it is multiplied with, and the axis of the sum in that."""
+_WIDER = math.sqrt(2)
+"""How many times as wide a shared range may be: errors of rounding grow as much, by 3 dB or half a bit."""
 
-WeighedUses = dict[int, list[WeighedUse]]
+Extremes = Mapping[str, tuple[float, float]]
+"""The lowest and the highest number of tensors, by name."""
+
+WeighedUses = dict[int, list[tuple[tuple[gs.Node, int], gs.Tensor, int]]]
+"""By the id of a weight: node and index of its input, what it is multiplied with, and the axis of the sum in
+that.
+"""
 
 
 class QuantizationPlan:
@@ -87,12 +94,44 @@ class QuantizationPlan:
         ``extremes``: the lowest and the highest number of each tensor in all samples.
         """
         joining, self._joining = self._joining, []
-        if joining:
-            joiner = RangeJoiner(self.quantizations, self.specs.integers.source, self.group, extremes)
-            for node in joining:
-                if joiner.is_alike(node):
-                    self._alike += self.share([*node.inputs, *node.outputs])
+        sites: dict[int, list[QuantSite]] = {}
+        for site in self.quantizations if joining else ():
+            sites.setdefault(id(self.specs.integers.source(site.tensor)), []).append(site)
+        for node in joining:
+            if self._is_alike(node, sites, extremes):
+                self._alike += self.share([*node.inputs, *node.outputs])
         return self._alike
+
+    def _is_alike(self, joining: gs.Node, sites: Mapping[int, list[QuantSite]], extremes: Extremes) -> bool:
+        """Return whether one scale is at most half a bit coarser than that of each group that is read.
+
+        ``sites``: by the id of the tensor that gives them their scale. What only the joining node reads loses
+        nothing: that node's result is as coarse. The result itself gets coarser where a scale comes from a
+        tensor of which only a part is joined.
+        """
+        members = map(self.group, (*joining.inputs, *joining.outputs))
+        groups = list({id(group): group for group in members}.values())
+        of_groups = [[site for tensor in group for site in sites.get(id(tensor), ())] for group in groups]
+        symmetric = any(step.symmetric for some in of_groups for site in some for step in site.steps)
+        ranges = [found for group in groups if (found := _range(group, extremes)) is not None]
+        if len(ranges) < len(groups):
+            return False
+
+        def _width(low: float, high: float) -> float:
+            return 2 * max(-low, high) if symmetric else high - low
+
+        def _is_read(site: QuantSite, group: list[gs.Tensor]) -> bool:
+            """Return whether the joining node makes it, or more than that node and what moves it reads it."""
+            if walk.producer(site.tensor) is joining or site.is_output:
+                return True
+            made = [one for node, _ in site.uses if node is not joining for one in node.outputs]
+            return any(self.group(one) is not group for one in made)
+
+        width = _width(min(low for low, _ in ranges), max(high for _, high in ranges))
+        return not any(
+            width > _WIDER * _width(*own) and any(_is_read(site, group) for site in some)
+            for own, group, some in zip(ranges, groups, of_groups, strict=True)
+        )
 
     def group(self, tensor: gs.Tensor) -> list[gs.Tensor]:
         """Return the tensors that have one range with a tensor: the source of its scale is among them."""
@@ -123,6 +162,20 @@ class QuantizationPlan:
     def replace_each(self, parts: Callable[[QuantSite], list[QuantSite]]) -> None:
         """Put what ``parts`` returns for a quantization in its place."""
         self.quantizations = [part for quantization in self.quantizations for part in parts(quantization)]
+
+
+def _range(group: Sequence[gs.Tensor], extremes: Extremes) -> tuple[float, float] | None:
+    """Return the lowest and highest number of a group, with 0; None if that of a tensor is not known."""
+    found = [(0.0, 0.0)]
+    for tensor in group:
+        if isinstance(tensor, gs.Constant):
+            low, high = finite_range(np.asarray(tensor.values, np.float32))
+            found.append((float(low), float(high)))
+        elif tensor.name in extremes:
+            found.append(extremes[tensor.name])
+        else:
+            return None
+    return min(low for low, _ in found), max(high for _, high in found)
 
 
 def each_use(plan: QuantizationPlan) -> Iterator[tuple[gs.Node, int, QuantSite]]:
@@ -156,14 +209,22 @@ def weight_method(scheme: Scheme, step: QuantSpec) -> str:
 
 def weighed_inputs(plan: QuantizationPlan) -> list[TensorAxis]:
     """Return the tensors of whose channels the mean squares are needed, with the axis of the channels."""
-    return list(dict.fromkeys((tensor.name, axis) for _, tensor, axis in _weighed(plan)))
+    uses = (use for some in weighed_uses(plan).values() for use in some)
+    return list(dict.fromkeys((tensor.name, axis) for _, tensor, axis in uses))
 
 
 def weighed_uses(plan: QuantizationPlan) -> WeighedUses:
-    """Return, by the id of a weight, its uses whose errors are weighted."""
+    """Return the uses of weights whose errors are weighted."""
     found: WeighedUses = {}
-    for use, tensor, axis in _weighed(plan):
-        found.setdefault(id(use[0].inputs[use[1]]), []).append((use, tensor, axis))
+    for node, index, quantization in each_use(plan):
+        step = quantization.steps[-1]
+        if quantization.role != WEIGHT or not step.needs_range or not step.symmetric:
+            continue
+        other = node.inputs[1 - index]
+        measurable = isinstance(other, gs.Variable) and other.shape is not None
+        if measurable and weight_method(plan.scheme, step) == WEIGHTED and plan.specs.is_in_main_graph(other):
+            axis = dot_products.sum_axis(node, 1 - index, len(other.shape))
+            found.setdefault(id(node.inputs[index]), []).append(((node, index), other, axis))
     return found
 
 
@@ -172,8 +233,7 @@ def importance(
 ) -> NDArray[np.float64] | None:
     """Return the importance of each number of a weight, in a shape that broadcasts to the weight's.
 
-    ``uses`` are ``weighed_uses`` of the plan. ``mean_squares`` has one number per channel, by tensor and
-    axis. None where what the weight is multiplied
+    ``mean_squares`` has one number per channel, by tensor and axis. None where what the weight is multiplied
     with was not measured. A weight that several layers share takes the sum of theirs.
     """
     found = [
@@ -182,15 +242,3 @@ def importance(
         if (tensor.name, axis) in mean_squares
     ]
     return sum(found[1:], found[0]) if found else None
-
-
-def _weighed(plan: QuantizationPlan) -> Iterator[WeighedUse]:
-    """Yield uses of weights whose errors are weighted, what each multiplies, and its axis of the sum."""
-    for node, index, quantization in each_use(plan):
-        step = quantization.steps[-1]
-        if quantization.role != WEIGHT or not step.needs_range or not step.symmetric:
-            continue
-        other = node.inputs[1 - index]
-        measurable = isinstance(other, gs.Variable) and other.shape is not None
-        if measurable and weight_method(plan.scheme, step) == WEIGHTED and plan.specs.is_in_main_graph(other):
-            yield (node, index), other, dot_products.sum_axis(node, 1 - index, len(other.shape))

@@ -18,10 +18,9 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
-from transforms.graph.dot_products import is_dot_product
 from transforms.graph.masks import MASK, masks_in
-from transforms.graph.rewire import STANDARD_DOMAINS
-from transforms.plan.node_groups import without_float_input
+from transforms.graph.rewire import onnx_op
+from transforms.plan.exact_arithmetic import without_float_input
 
 Bounds = tuple[float, float]
 """Numbers up to the first and from the second on stand for nothing; NaN where none does on that side."""
@@ -29,7 +28,7 @@ Bounds = tuple[float, float]
 LOW, HIGH = 0, 1
 
 _NONE: Bounds = (np.nan, np.nan)
-_HALF = 0.5  # a mask may be added to numbers of its other sign, and is then a little nearer to zero
+HALF = 0.5  # a mask may be added to numbers of its other sign, and is then a little nearer to zero
 
 _MOVES = frozenset(
     {"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Gather", "GatherElements", "GatherND"}
@@ -84,23 +83,12 @@ def stand_ins(graph: gs.Graph, fed: Mapping[int, Bounds] | None = None) -> Stand
     return result
 
 
-def counting(graph: gs.Graph, counted: set[int]) -> set[int]:
-    """Return the ids of the nodes, dot products aside, to which such numbers count beside ordinary ones.
-
-    ``counted``: the ids of the tensors that hold them.
-    """
-    readers = (node for node in graph.nodes if counted and not is_dot_product(node))
-    return {id(node) for node in readers if not counted.isdisjoint(map(id, node.inputs))}
-
-
 def _found(graph: gs.Graph, fed: Mapping[int, Bounds]) -> dict[int, Bounds]:
     """Return the bounds of all tensors that hold such numbers, by id."""
     found = dict(fed)
     discrete = cache(lambda: without_float_input(graph))
     for node in graph.nodes:
-        if node.domain not in STANDARD_DOMAINS:
-            continue
-        bounds = _made(node, found, discrete)
+        bounds = _made(node, found, discrete) if onnx_op(node) else _NONE
         if not np.isnan(bounds).all():
             found.update((id(tensor), bounds) for tensor in node.outputs)
     return found
@@ -109,11 +97,11 @@ def _found(graph: gs.Graph, fed: Mapping[int, Bounds]) -> dict[int, Bounds]:
 def _made(node: gs.Node, found: dict[int, Bounds], discrete: Callable[[], set[int]]) -> Bounds:
     """Return the bounds of what a node makes; ``discrete`` finds the ids of nodes that read no floats."""
 
-    def _placed(tensor: gs.Tensor) -> Bounds:
-        return _of(tensor, MASK) if isinstance(tensor, gs.Constant) else found.get(id(tensor), _NONE)
+    def _placed(tensor: gs.Tensor, least: float | None = MASK) -> Bounds:
+        return _of(tensor, least) if isinstance(tensor, gs.Constant) else found.get(id(tensor), _NONE)
 
     def _added(tensor: gs.Tensor) -> Bounds:
-        return _of(tensor, None) if isinstance(tensor, gs.Constant) else found.get(id(tensor), _NONE)
+        return _placed(tensor, None)
 
     if node.op in _MOVES:
         return _placed(node.inputs[0]) if node.inputs else _NONE
@@ -145,11 +133,11 @@ def _multiplied(node: gs.Node, found: dict[int, Bounds], discrete: Callable[[], 
     constants = [tensor for tensor in node.inputs if isinstance(tensor, gs.Constant)]
     if len(constants) != 1 or len(node.inputs) != 2:
         return _NONE
-    (computed,) = walk.computed_inputs(node)
+    (constant,), (computed,) = constants, walk.computed_inputs(node)
     if id(computed) in found:
-        is_turn = constants[0].values.size == 1 and constants[0].values.item() == -1
+        is_turn = constant.values.size == 1 and constant.values.item() == -1
         return _turned(found[id(computed)]) if is_turn else _NONE
-    masks = _of(constants[0], MASK)
+    masks = _of(constant, MASK)
     return _NONE if np.isnan(masks).all() or id(node) not in discrete() else masks
 
 
@@ -161,8 +149,8 @@ def _of(tensor: gs.Constant, least: float | None) -> Bounds:
     masks = values[masks_in(values) if least is None else np.abs(values) >= least]
     low, high = masks[masks < 0], masks[masks > 0]
     return (
-        float(low.max()) * _HALF if low.size else np.nan,
-        float(high.min()) * _HALF if high.size else np.nan,
+        float(low.max()) * HALF if low.size else np.nan,
+        float(high.min()) * HALF if high.size else np.nan,
     )
 
 
@@ -185,15 +173,14 @@ def _dropped(graph: gs.Graph, found: dict[int, Bounds]) -> set[tuple[int, int]]:
     outputs = walk.outputs(graph)
     main = {id(node) for node in graph.nodes}
     for node in reversed(graph.nodes):
-        for tensor in node.outputs:
-            if id(tensor) not in found or id(tensor) in outputs:
-                continue
+        for tensor in (one for one in node.outputs if id(one) in found and id(one) not in outputs):
             uses = walk.uses(tensor)
-            if not all(id(user) in main for user, _ in uses):
-                continue
-            for side in (LOW, HIGH):
-                if all(_drops(user, index, side, found, dropped) for user, index in uses):
-                    dropped.add((id(tensor), side))
+            if all(id(user) in main for user, _ in uses):
+                dropped |= {
+                    (id(tensor), side)
+                    for side in (LOW, HIGH)
+                    if all(_drops(user, index, side, found, dropped) for user, index in uses)
+                }
     return dropped
 
 
@@ -204,7 +191,7 @@ def _drops(
 
     Not where they meet those of another tensor: the end of the range of one is a number in that of the other.
     """
-    if node.domain not in STANDARD_DOMAINS:
+    if not onnx_op(node):
         return False
     if side in _DROPPED.get(node.op, ()) or _LARGEST.get(node.op) == side:
         return True
@@ -216,6 +203,5 @@ def _drops(
             return False
     elif node.op not in _MOVES and node.op not in _LARGEST:
         return False
-    return (
-        all((id(t), side) in dropped for t in node.outputs if id(t) in found) and id(node.outputs[0]) in found
-    )
+    made = [id(tensor) for tensor in node.outputs if id(tensor) in found]
+    return id(node.outputs[0]) in found and all((key, side) in dropped for key in made)

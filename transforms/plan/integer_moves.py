@@ -1,26 +1,51 @@
-"""Forms of operators that ONNX Runtime gets wrong between integers of 8 bits, and whose tensors stay float.
+"""Operators that integers pass as they are, and forms that ONNX Runtime gets wrong between integers.
 
-A default session of version 1.32 puts a node between a DequantizeLinear and a QuantizeLinear into an operator
-on integers of its own. All that this package quantizes was compared with sessions without optimization, in
-every form of its attributes: the others differ by two steps at most.
+A default session of version 1.32 puts a node between a DequantizeLinear and a QuantizeLinear of 8 bits into
+an operator on integers of its own. All that this package quantizes was compared with sessions without
+optimization, in every form of its attributes: the others differ by two steps at most.
 
 Without pads, :mod:`transforms.runtime_workarounds` takes the attribute away that it stumbles over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import onnx_graphsurgeon as gs
 
-from transforms.graph.dot_products import is_dot_product
-from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph import walk
+from transforms.graph.dot_products import is_dot_product, is_operand
+from transforms.graph.rewire import onnx_op
 from transforms.graph.shapes import shape_of
+
+MOVES = frozenset(
+    {"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "MaxPool", "GlobalMaxPool", "Gather"}
+    | {"GatherElements", "GatherND", "DepthToSpace", "SpaceToDepth", "Expand", "Tile", "Identity", "Pad"}
+    | {"Slice", "Split"}
+)
+"""Operators that make no number that was not there: the first input is what they move."""
 
 _SCALES = 2  # input of Resize
 
 
-def needing_floats(graph: gs.Graph, is_move: Callable[[gs.Node], bool]) -> set[int]:
+def is_move(node: gs.Node) -> bool:
+    """Return whether a node moves the numbers of its first input."""
+    return onnx_op(node) in MOVES
+
+
+def keeps_grid(node: gs.Node) -> bool:
+    """Return whether a Pad pads with zero, which every scale has; true of all other moves."""
+    if node.op != "Pad" or node.attrs.get("mode", "constant") != "constant":
+        return True
+    value = node.inputs[2] if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
+    return value is None or (isinstance(value, gs.Constant) and not value.values.any())
+
+
+def is_operand_moved(tensor: gs.Tensor) -> bool:
+    """Return whether a dot product reads a tensor, moved or not."""
+    uses = walk.uses_beyond(tensor, lambda node, index: is_move(node) and index == 0)
+    return any(is_dot_product(node) and is_operand(node, index) for node, index in uses)
+
+
+def needing_floats(graph: gs.Graph) -> set[int]:
     """Return the ids of the nodes of the outermost graph that may not read what was an integer.
 
     A default session would fail on them, or make other numbers. So are the moves in front of them, behind
@@ -41,14 +66,14 @@ def needing_floats(graph: gs.Graph, is_move: Callable[[gs.Node], bool]) -> set[i
 
 def _is_pooled_wrongly(node: gs.Node) -> bool:
     """Return whether an integer kernel of pools has no dilations, or divides by more than a window holds."""
-    if node.op != "AveragePool" or node.domain not in STANDARD_DOMAINS:
+    if onnx_op(node) != "AveragePool":
         return False
     return not is_dense(node) or (has_pads(node) and counts_pads_of_cut_windows(node))
 
 
 def _takes_no_last_channels(node: gs.Node) -> bool:
     """Return whether a Resize is cubic and shrinks, or may: with channels last, the runtime refuses it."""
-    if node.op != "Resize" or node.domain not in STANDARD_DOMAINS or node.attrs.get("mode") != "cubic":
+    if onnx_op(node) != "Resize" or node.attrs.get("mode") != "cubic":
         return False
     (scales,) = node.inputs[_SCALES : _SCALES + 1] or [None]
     return not (isinstance(scales, gs.Constant) and scales.values.size and (scales.values >= 1).all())

@@ -1,0 +1,109 @@
+"""Activations that stay in float for what samples show: masks that are fed, and NaN that the model looks for.
+
+A mask that an input brings is one number so large that it stands for nothing. What it is added to has no
+range that suits the mask and the ordinary numbers beside it. Constants show that before a plan is made
+(:mod:`transforms.plan.stand_ins`), an input in samples alone.
+
+NaN, as the mean of no tokens or a row of padding, is replaced before an output sees it. No integer is NaN: a
+tensor that is quantized on the way to what looks for it would hand on a number that means nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Feed
+from transforms.graph import dtypes, walk
+from transforms.graph.masks import MASK
+from transforms.graph.rewire import onnx_op
+from transforms.graph.some_names import some_names
+from transforms.plan.quant_spec import ACTIVATION
+from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.stand_ins import HALF, Bounds, stand_ins
+
+_GUARDS = frozenset({"IsNaN", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
+"""Operators whose answer for NaN is not that for the number in its place."""
+
+
+def fed_masks(graph: gs.Graph, feeds: Iterable[Feed]) -> dict[int, Bounds]:
+    """Return the bounds of the masks among the inputs of a graph, by the id of the input.
+
+    A mask holds nothing but zero and one finite number of 10000 or more, in all feeds.
+    """
+    inputs = [tensor for tensor in graph.inputs if dtypes.is_type(tensor, dtypes.FLOAT)]
+    numbers: dict[str, set[float]] = {str(tensor.name): set() for tensor in inputs}
+    for feed in feeds if inputs else ():
+        for name in [name for name in numbers if name in feed]:
+            numbers[name] |= _few(feed[name])
+            if len(numbers[name]) > 2:
+                del numbers[name]
+        if not numbers:
+            break
+    return {id(one): bounds for one in inputs if (bounds := _bounds(numbers.get(str(one.name), set())))}
+
+
+def masked_by(plan: QuantizationPlan, masks: dict[int, Bounds]) -> list[str]:
+    """Return the names of activations of a plan that hold a mask that is fed, the masks among them."""
+    if not masks:
+        return []
+    found, without = stand_ins(plan.graph, masks), stand_ins(plan.graph)
+    held = (found.bounds.keys() | found.counted) - (without.bounds.keys() | without.counted)
+    return [name for name, tensor in _activations(plan).items() if id(tensor) in held]
+
+
+def guarded_nan(plan: QuantizationPlan, holding: Collection[str]) -> list[str]:
+    """Return the names of activations of a plan that hold NaN on the way to what tells it from numbers.
+
+    ``holding``: the names of tensors that held NaN on samples.
+    """
+    found = {
+        name: tensor
+        for name, tensor in (_activations(plan).items() if holding else ())
+        if any(one.name in holding for one in plan.group(tensor))
+    }
+    leads = _leading_to_guards(plan.graph) if found else set()
+    return [name for name, tensor in found.items() if id(tensor) in leads]
+
+
+def kept_in_float(names: Sequence[str], why: str) -> str:
+    """Return a note on tensors that stay float."""
+    return f"Kept in float for {why}: {some_names(names)}"
+
+
+def _activations(plan: QuantizationPlan) -> dict[str, gs.Tensor]:
+    return {str(one.tensor.name): one.tensor for one in plan.quantizations if one.role == ACTIVATION}
+
+
+def _few(values: np.ndarray) -> set[float]:
+    """Return the numbers of an array, of more than two any three."""
+    flat = np.asarray(values).reshape(-1)
+    found = set[float]()
+    while flat.size and len(found) < 3 and not any(map(math.isnan, found)):
+        found.add(float(flat[0]))
+        flat = flat[flat != flat[0]]
+    return found
+
+
+def _bounds(numbers: set[float]) -> Bounds | None:
+    others = numbers - {0.0}
+    if len(numbers) != 2 or len(others) != 1:
+        return None
+    (mask,) = others
+    if not math.isfinite(mask) or abs(mask) < MASK:
+        return None
+    return (mask * HALF, np.nan) if mask < 0 else (np.nan, mask * HALF)
+
+
+def _leading_to_guards(graph: gs.Graph) -> set[int]:
+    """Return the ids of the tensors of the outermost graph from which a way leads to a guard."""
+    leads: set[int] = set()
+    for node in reversed(graph.nodes):
+        inside: Iterator[gs.Node] = (inner for body in walk.bodies(node) for inner in walk.nodes(body))
+        is_guard = any(onnx_op(one) in _GUARDS for one in (node, *inside))
+        if is_guard or any(id(tensor) in leads for tensor in node.outputs):
+            leads.update(map(id, walk.reads(node)))
+    return leads
