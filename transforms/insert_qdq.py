@@ -9,14 +9,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.array_types import QParams
-from ops.integers import dequantize, quantize
 from transforms.convert_opset import convert_opset
 from transforms.graph import walk
 from transforms.graph.rewire import Insertions
 from transforms.model.read_model import ModelError
 from transforms.plan.bias_correction import correctable, corrected, corrected_inputs
-from transforms.plan.qdq_writer import QdqWriter
+from transforms.plan.qdq_writer import QdqWriter, rounded
 from transforms.plan.qparams import QParamsTable, Ranges
 from transforms.plan.quant_spec import BIAS, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
@@ -114,7 +112,7 @@ class _Insertion:
                     continue
                 last = quantization.is_output and steps == quantization.steps
                 target = quantization.tensor if last else None
-                parameters = self._of(quantization.tensor, step)
+                parameters = self.parameters.of(quantization.tensor, step)
                 nodes += self._writer.put(made[steps[:-1]], step, parameters, target)
                 made[steps] = nodes[-1].outputs[0]
             quantization.redirect(made[quantization.steps])
@@ -133,9 +131,8 @@ class _Insertion:
                 changed = True
                 continue
             if step not in made:
-                made[step], nodes = self._writer.store(
-                    source, step, self._of(source, step), keep_node=keep_node
-                )
+                parameters = self.parameters.of(source, step)
+                made[step], nodes = self._writer.store(source, step, parameters, keep_node=keep_node)
                 changed |= bool(nodes) or not np.array_equal(made[step].values, source.values)
                 self._insertions.add(quantization.owner, quantization.producer, nodes)
             quantization.redirect(made[step])
@@ -163,9 +160,6 @@ class _Insertion:
             stored.name = source.name
         source.values = np.empty(0, np.float32)
 
-    def _of(self, tensor: gs.Tensor, step: QuantSpec) -> QParams | None:
-        return self.parameters.of(tensor, step) if step.needs_range else None
-
 
 def _corrected_biases(
     plan: QuantizationPlan, ranges: Ranges | None, parameters: QParamsTable
@@ -177,12 +171,9 @@ def _corrected_biases(
     steps = {(id(node), index): site.steps[-1] for node, index, site in each_use(plan)}
     for node, index in correctable(plan):
         weight, bias, step = node.inputs[1], node.inputs[index], steps[id(node), 1]
-        scale, zero_point = parameters.of(weight, step)
         values = np.asarray(weight.values, np.float32)
-        read = dequantize(
-            quantize(values, scale, zero_point, step.format, step.axis), scale, zero_point, step.axis
-        )
-        new = corrected(node, np.asarray(bias.values), read - values, means)
+        error = rounded(values, step, parameters.of(weight, step)) - values
+        new = corrected(node, np.asarray(bias.values), error, means)
         if new is not None:
             found[id(node), index] = gs.Constant(bias.name, new)
     return found

@@ -11,7 +11,7 @@ import ops
 from tests.helpers import plans
 from tests.helpers.quantization import EXTENDED, random, scheme
 from transforms.graph import dtypes
-from transforms.plan.qdq_writer import QdqWriter, on_blocks
+from transforms.plan.qdq_writer import QdqWriter, rounded
 from transforms.plan.quant_spec import QuantSpec
 from transforms.scheme import Scheme
 
@@ -140,7 +140,7 @@ def test_blocks_are_stored_without_a_node(axis: int) -> None:
     target, nodes = written.store(w, step("mxfp4", axis), None, keep_node=False)
     assert nodes == [] and target.values.dtype == np.float32
     assert np.array_equal(target.values, ops.quantize_dequantize(w.values, "mxfp4", axis))
-    assert np.array_equal(on_blocks(target.values, step("mxfp4", axis)), target.values)
+    assert np.array_equal(rounded(target.values, step("mxfp4", axis), None), target.values)
     assert written.domains == set()
 
 

@@ -64,11 +64,10 @@ class FormatTable:
         return self._formats.get(id(node), self.default)
 
     def _kept(self, graph: gs.Graph, targets: Targets) -> Iterator[gs.Node]:
-        ruled = {id(node) for _, rule, _ in targets.rules for node in walk.nodes(graph) if node in rule}
-        wanted = self._scheme.op_types
+        wanted = set(self._scheme.op_types)
         for node in walk.nodes(graph):
-            out = wanted and not operators(node) & set(wanted) and id(node) not in ruled
-            if out or node in targets.excluded:
+            is_ruled = any(node in rule for _, rule, _ in targets.rules)
+            if node in targets.excluded or (wanted and not operators(node) & wanted and not is_ruled):
                 yield node
 
     def _resolve(self, rule: LayerRule) -> NodeFormats:
@@ -105,7 +104,18 @@ def check_targets(
     to weights of nodes that have none but does something else. Also for a tensor that
     would need a range inside a body, where none is measured.
     """
-    _check_tensors(graph, scheme, targets, quantizations)
+    for site in quantizations:
+        name, format = targets.tensors.get(id(site.tensor), ("", ""))
+        measured = name and site.steps[0].needs_range and isinstance(site.tensor, gs.Variable)
+        if measured and site.owner is not graph:
+            raise ValueError(
+                f"tensors entry '{name}': {format} needs a range, none is measured in If, Loop and Scan"
+            )
+    placed = {id(site.tensor) for site in quantizations}
+    names = {name for key, (name, _) in targets.tensors.items() if key in placed}
+    for name, format in targets.tensors.values():
+        if name not in names and scheme.format(format) is not None:
+            raise ValueError(f"tensors entry '{name}': nothing that reads it can take {format}")
     used = {(id(node), q.steps[0].format.name) for q in quantizations for node, _ in q.uses}
     for pattern, selection, rule in targets.rules:
         wanted = [
@@ -117,22 +127,5 @@ def check_targets(
         ]
         if wanted and not any((id(node), name) in used for node, name in wanted):
             kinds = ", ".join(sorted({node.op for node, _ in wanted}))
-            names = " or ".join(dict.fromkeys(name for _, name in wanted))
-            raise ValueError(f"layers entry '{pattern}': no input of {kinds} can take {names} there")
-
-
-def _check_tensors(
-    graph: gs.Graph, scheme: Scheme, targets: Targets, quantizations: Sequence[QuantSite]
-) -> None:
-    named = [q for q in quantizations if id(q.tensor) in targets.tensors]
-    for quantization in named:
-        name, format = targets.tensors[id(quantization.tensor)]
-        measured = quantization.steps[0].needs_range and isinstance(quantization.tensor, gs.Variable)
-        if measured and quantization.owner is not graph:
-            raise ValueError(
-                f"tensors entry '{name}': {format} needs a range, none is measured in If, Loop and Scan"
-            )
-    placed = {targets.tensors[id(quantization.tensor)][0] for quantization in named}
-    for name, format in targets.tensors.values():
-        if name not in placed and scheme.format(format) is not None:
-            raise ValueError(f"tensors entry '{name}': nothing that reads it can take {format}")
+            words = " or ".join(dict.fromkeys(name for _, name in wanted))
+            raise ValueError(f"layers entry '{pattern}': no input of {kinds} can take {words} there")

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 import ops
 from ops.array_types import QParams
-from ops.integer_blocks import quantize_blocks
-from ops.integers import as_float_type, quantize
+from ops.integer_blocks import dequantize_blocks, quantize_blocks
+from ops.integers import as_float_type, dequantize, quantize
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import exportable
 from transforms.graph.lazy_values import Computed, Weight, constant, derived, is_weightless
@@ -23,7 +23,7 @@ from transforms.scheme import Scheme
 _STANDARD = ("QuantizeLinear", "DequantizeLinear")
 _EXTENDED = ("ExtendedQuantizeLinear", "ExtendedDequantizeLinear")
 _WIDEST_STANDARD = 16  # bits of the integers that ONNX's own operators take
-
+_BLOCKS = (ops.formats.BFP, ops.formats.MX)
 
 _NEUTRAL = {
     "bfloat16": (np.array(1, np.float32), np.array(0, ml_dtypes.bfloat16)),
@@ -46,8 +46,10 @@ class QdqWriter:
     ) -> list[gs.Node]:
         """Return the nodes that put a tensor on a grid; the last makes ``target``, a new tensor if None."""
         fmt = step.format
-        if fmt.op in (ops.formats.BFP, ops.formats.MX):
-            return [self._block_node(source, step, target or self._variable(source, fmt.name))]
+        if fmt.op in _BLOCKS:
+            attrs = {**fmt.attributes, "axis": step.axis}
+            made = target or self._variable(source, fmt.name)
+            return [self._node(fmt.op, self._scheme.domain, [source], made, attrs)]
         pair, domain = self._pair(fmt)
         inputs = self._inputs(source, step, parameters)
         element = dtypes.BFLOAT16 if fmt.name == "bfloat16" else fmt.dtype
@@ -69,7 +71,7 @@ class QdqWriter:
         if keep_node:
             nodes = self.put(source, step, parameters, None)
             return nodes[-1].outputs[0], nodes
-        if fmt.op in (ops.formats.BFP, ops.formats.MX):
+        if fmt.op in _BLOCKS:
             return self._constant(source, fmt.name, self._on_grid(source, step, parameters)), []
         (_, op), domain = self._pair(fmt)
         return self._store(source, step, parameters, op, domain)
@@ -91,16 +93,13 @@ class QdqWriter:
     def _on_grid(self, source: gs.Constant, step: QuantSpec, parameters: QParams | None) -> Weight:
         """Return what is stored of a constant, computed when needed if the constant takes no memory."""
         values = source._values
-        blocks = step.format.op in (ops.formats.BFP, ops.formats.MX)
-        grid = None if parameters is None else (parameters[0].tobytes(), parameters[1].tobytes())
-        dtype = values.dtype if blocks else step.format.dtype
-
-        def compute(array: NDArray[np.floating]) -> NDArray[np.generic]:
-            return on_blocks(array, step) if blocks else _stored(array, step, parameters)
-
         if is_weightless(values):
-            return derived(values, compute, dtype)
-        return self._memory.recall(source.values, (step, grid), lambda: compute(source.values))
+            dtype = values.dtype if step.format.op in _BLOCKS else step.format.dtype
+            return derived(values, lambda array: _stored(array, step, parameters), dtype)
+        grid = None if parameters is None else (parameters[0].tobytes(), parameters[1].tobytes())
+        return self._memory.recall(
+            source.values, (step, grid), lambda: _stored(source.values, step, parameters)
+        )
 
     def _pair(self, fmt: ops.Format) -> tuple[tuple[str, str], str]:
         if fmt.is_float or fmt.bits > _WIDEST_STANDARD:
@@ -118,10 +117,6 @@ class QdqWriter:
         if name not in self._neutral:
             self._neutral[name] = neutral_inputs(self.names, name, name)
         return self._neutral[name]
-
-    def _block_node(self, source: gs.Tensor, step: QuantSpec, target: gs.Tensor) -> gs.Node:
-        attrs = {**step.format.attributes, "axis": step.axis}
-        return self._node(step.format.op, self._scheme.domain, [source], target, attrs)
 
     def _node(
         self, op: str, domain: str, inputs: list[gs.Tensor], output: gs.Tensor, attrs: Mapping[str, object]
@@ -152,14 +147,26 @@ def _axis(step: QuantSpec) -> dict[str, int]:
     return blocks if step.axis is None else {"axis": step.axis, **blocks}
 
 
-def on_blocks(values: NDArray[np.generic], step: QuantSpec) -> NDArray[np.generic]:
-    """Return an array on the grid of a block format, with blocks along the axis of the step."""
+def rounded(values: NDArray[np.float32], step: QuantSpec, parameters: QParams | None) -> NDArray[np.float32]:
+    """Return float32 numbers as they are read from a grid; ``parameters``: those of integers."""
+    if parameters is None:
+        return np.asarray(_in_format(values, step), np.float32)
+    stored = _stored(values, step, parameters)
+    if step.block and step.axis is not None:
+        return dequantize_blocks(stored, parameters, step.axis, step.block)
+    return dequantize(stored, *parameters, step.axis)
+
+
+def _in_format(values: NDArray[np.generic], step: QuantSpec) -> NDArray[np.generic]:
+    """Return an array on the grid of a format without ranges, blocks along the axis of the step."""
     return ops.quantize_dequantize(values, step.format, -1 if step.axis is None else step.axis)
 
 
 def _stored(values: NDArray[np.floating], step: QuantSpec, parameters: QParams | None) -> NDArray[np.generic]:
-    if parameters is not None and step.block and step.axis is not None:
+    if step.format.op in _BLOCKS:
+        return _in_format(values, step)
+    if parameters is None:
+        return as_float_type(values, step.format)
+    if step.block and step.axis is not None:
         return quantize_blocks(values, parameters, step.format, step.axis, step.block)
-    if parameters is not None:
-        return quantize(values, *parameters, step.format, step.axis)
-    return as_float_type(values, step.format)
+    return quantize(values, *parameters, step.format, step.axis)

@@ -43,8 +43,6 @@ _BIAS_STEPS = 2**15
 _LEAST_SCALE = 2.0**-60  # two factors of it are far from underflow
 _MARGIN = 1 + 2.0**-20  # the quotient of a bias and its scale is rounded to float32 on its way to int32
 
-GridOf = tuple[QuantSite, QuantSpec]
-
 GridKey = tuple[int, QuantSpec]
 """The id of a tensor, and a step on its way to its grid."""
 
@@ -85,13 +83,14 @@ class QParamsTable:
         self._given: set[GridKey] = set()
         self._hulls: dict[tuple[int, QuantSpec], tuple[float, float]] = {}
         self._zeros: dict[GridKey, tuple[NDArray[np.bool_], int]] = {}
-        wanted: dict[GridKey, GridOf] = {}
+        self._wanted: dict[GridKey, tuple[QuantSite, QuantSpec]] = {}
         for quantization in plan.quantizations:
             for step in quantization.steps:
                 if step.needs_range and quantization.role != BIAS:
-                    wanted.setdefault((id(quantization.tensor), step), (quantization, step))
-        measured = {key: one for key, one in wanted.items() if one[0].role != WEIGHT and not plan.grid(*one)}
-        others = {key: one for key, one in wanted.items() if key not in measured}
+                    self._wanted.setdefault((id(quantization.tensor), step), (quantization, step))
+        wanted = self._wanted.items()
+        measured = {key: one for key, one in wanted if one[0].role != WEIGHT and not plan.grid(*one)}
+        others = {key: one for key, one in wanted if key not in measured}
         lazy = any(isinstance(tensor, LazyConstant) for tensor in walk.constants(plan.graph))
         with ThreadPoolExecutor(_FEW if lazy else os.cpu_count()) as pool:  # large weights take long
             found = pool.map(lambda one: self._choose(*one), others.values())
@@ -103,33 +102,28 @@ class QParamsTable:
             for node, index, quantization in each_use(plan)
             if quantization.role != BIAS
         }
-        for node, bias in self._biases():
-            self._refine(node, bias)
-            self._widen(node, bias)
+        for node, _, quantization in each_use(plan):
+            if quantization.role == BIAS and quantization.steps[0].needs_range:
+                self._refine(node, quantization.tensor)
+                self._widen(node, quantization.tensor)
 
-    def of(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
-        """Return scale and zero point of a tensor other than a bias."""
-        return self._chosen[id(tensor), step]
+    def of(self, tensor: gs.Tensor, step: QuantSpec) -> QParams | None:
+        """Return scale and zero point of a tensor other than a bias, None for a grid without a range."""
+        return self._chosen[id(tensor), step] if step.needs_range else None
 
     def grids(self, seen: Extremes) -> Iterator[TensorGrid]:
         """Yield the grid of each tensor that becomes integers, biases aside, before the plan is written.
 
         ``seen`` holds lowest and highest number of computed tensors.
         """
-        done: set[GridKey] = set()
-        for site in self._plan.quantizations:
-            for step in site.steps if site.role != BIAS else ():
-                tensor, fmt, key = site.tensor, step.format, (id(site.tensor), step)
-                if not step.needs_range or key in done:
-                    continue
-                done.add(key)
-                scale, zero_point = self._chosen[key]
-                ends = seen.get(tensor.name, (None, None))
-                if isinstance(tensor, gs.Constant) and np.size(tensor.values):
-                    ends = float(np.min(tensor.values)), float(np.max(tensor.values))
-                offset = zero_point.astype(np.int64) - int(fmt.lowest)
-                grid = (step.axis, scale, offset)
-                yield TensorGrid(tensor.name, site.role, fmt.name, int(fmt.bits), *grid, *ends)
+        for key, (site, step) in self._wanted.items():
+            tensor, fmt, (scale, zero_point) = site.tensor, step.format, self._chosen[key]
+            ends = seen.get(tensor.name, (None, None))
+            if isinstance(tensor, gs.Constant) and np.size(tensor.values):
+                ends = float(np.min(tensor.values)), float(np.max(tensor.values))
+            offset = zero_point.astype(np.int64) - int(fmt.lowest)
+            grid = (step.axis, scale, offset)
+            yield TensorGrid(tensor.name, site.role, fmt.name, int(fmt.bits), *grid, *ends)
 
     def of_bias(self, node: gs.Node) -> QParams:
         """Return scale (x_scale * w_scale, a scalar or one per channel) and zero point of an int32 bias."""
@@ -200,11 +194,6 @@ class QParamsTable:
             ),
         )
         return scale, np.zeros(scale.shape, step.format.dtype)
-
-    def _biases(self) -> Iterator[tuple[gs.Node, gs.Tensor]]:
-        for node, _, quantization in each_use(self._plan):
-            if quantization.role == BIAS and quantization.steps[0].needs_range:
-                yield node, quantization.tensor
 
     def _refine(self, node: gs.Node, bias: gs.Tensor) -> None:
         """Lower scales of operands that are always 0 until the bias of the node has enough steps.

@@ -38,13 +38,14 @@ def from_text(text: str) -> list[TensorGrid]:
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
     if isinstance(content, dict) and content.get("form") == FORM:
-        return [_read(name, one) for name, one in _entries(content.get("tensors"), "tensors")]
+        tensors = _named(content.get("tensors"), "tensors")
+        return [_read(name, one) for name, many in tensors for one in _listed(name, many)]
     if isinstance(content, dict) and _ACTIVATIONS in content:
-        found = []
-        for key, role in ((_ACTIVATIONS, "activation"), (_PARAMETERS, "weight")):
-            for name, many in _named(content.get(key, {}), key):
-                found += _read_encodings(name, role, many)
-        return found
+        parts = ((_ACTIVATIONS, "activation"), (_PARAMETERS, "weight"))
+        named = (
+            (name, role, many) for key, role in parts for name, many in _named(content.get(key, {}), key)
+        )
+        return [grid for one in named for grid in _read_encodings(*one)]
     raise ValueError(f"neither has the form '{FORM}' nor {_ACTIVATIONS}")
 
 
@@ -64,10 +65,6 @@ def _tensors(grids: Iterable[TensorGrid]) -> dict[str, list[dict[str, Any]]]:
         }
         found.setdefault(one.name, []).append(entry)
     return found
-
-
-def _entries(value: object, where: str) -> list[tuple[str, Mapping[str, Any]]]:
-    return [(name, one) for name, many in _named(value, where) for one in _listed(name, many)]
 
 
 def _named(value: object, where: str) -> Iterable[tuple[str, Any]]:

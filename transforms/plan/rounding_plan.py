@@ -80,7 +80,7 @@ class RoundingPlan:
         self, graph: gs.Graph, element: int, *, exclude: Exclusion = None, round_before_relu: bool = False
     ) -> None:
         """Plan the graph and its bodies, with ``round_before_relu`` also what reaches a commuting node."""
-        self._graph, self._element, self._round_before_relu = graph, element, round_before_relu
+        self._element, self._round_before_relu = element, round_before_relu
         self._opsets = schemas.versions(graph)
         kept = resolve(exclude, graph)
         self.excluded = NodeSet(node for node in kept if not is_saturation(node))  # rounding commutes with it
@@ -90,25 +90,19 @@ class RoundingPlan:
             self.exact_nodes |= beyond_float16(graph)
         self._owners = owners(graph)
         self._found: dict[int, Rounding] = {}
-        self._plan_uses()
-        self._plan_outputs()
+        for node in walk.nodes(graph):
+            for index, tensor in enumerate(node.inputs):
+                if self._rounds(tensor, node, index):
+                    self._rounding(tensor).uses.append((node, index))
+        for tensor in graph.outputs:
+            _, producer = self._owners.get(id(tensor), (None, None))
+            if producer is not None and not self.keeps(producer) and self._is_open(tensor):
+                self._rounding(tensor).is_output = True
         self.roundings = list(self._found.values())
 
     def keeps(self, node: gs.Node) -> bool:
         """Return whether the node computes in float32 from float32 on purpose."""
         return node in self.excluded or id(node) in self.exact_nodes
-
-    def _plan_uses(self) -> None:
-        for node in walk.nodes(self._graph):
-            for index, tensor in enumerate(node.inputs):
-                if self._rounds(tensor, node, index):
-                    self._rounding(tensor).uses.append((node, index))
-
-    def _plan_outputs(self) -> None:
-        for tensor in self._graph.outputs:
-            _, producer = self._owners.get(id(tensor), (None, None))
-            if producer is not None and not self.keeps(producer) and self._is_open(tensor):
-                self._rounding(tensor).is_output = True
 
     def _rounding(self, tensor: gs.Tensor) -> Rounding:
         return self._found.setdefault(id(tensor), Rounding(tensor, *self._owners[id(tensor)]))
@@ -121,9 +115,8 @@ class RoundingPlan:
 
     def _rounds(self, tensor: gs.Tensor, node: gs.Node, index: int) -> bool:
         is_half = is_downcast(node, self._element) or is_upcast(node, self._element)
-        if is_half or not self._is_open(tensor):
-            return False
-        if schemas.must_stay_float32(node, index, self._opsets):
+        is_fixed = is_half or not self._is_open(tensor)
+        if is_fixed or schemas.must_stay_float32(node, index, self._opsets):
             return False
         if isinstance(tensor, gs.Constant) and schemas.schema(node, self._opsets) is None:
             return False

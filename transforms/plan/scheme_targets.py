@@ -18,6 +18,9 @@ from transforms.scheme.scheme import Scheme
 _MERGED = "/MatMulAddFusion"
 """What the optimizer puts after the name of a MatMul that it makes a Gemm of, together with an Add."""
 
+_Place = tuple[Selection, str, int]
+"""The reader of a tensor, its operator, and which input it is."""
+
 _FOLDED = "is gone after optimization, which folded it into its neighbours; optimize = false keeps it"
 
 
@@ -46,9 +49,10 @@ class SchemeTargets:
         self._operators = _operators(graph)
         matching = {pattern: _matching(graph, pattern) for pattern in scheme.layers}
         self._rules = {
-            pattern: _Rule(Selection(graph, nodes), frozenset(node.op for node in nodes))
+            pattern: (Selection(graph, nodes), {node.op for node in nodes})
             for pattern, nodes in matching.items()
         }
+        """Nodes that a pattern matches, and which operators they are: what became of one of another is new."""
         self._places = {name: _places(graph, name) for name in scheme.tensors}
 
     def naming(self, graph: gs.Graph, scheme: Scheme) -> SchemeTargets:
@@ -81,10 +85,11 @@ class SchemeTargets:
         return Targets(self.excluded.resolve_in(graph), rules, tensors, self.fixed)
 
     def _resolve_rule(self, graph: gs.Graph, pattern: str) -> NodeSet:
-        before = self._rules[pattern]
-        found = before.resolve_in(graph) | _matching(graph, pattern)
+        before, operators = self._rules[pattern]
+        kept = NodeSet(node for node in before.resolve_in(graph) if node.op in operators)
+        found = kept | _matching(graph, pattern)
         if not len(found):
-            if not before.operators:
+            if not operators:
                 labels = [label_of(node) for node in walk.nodes(graph)]
                 near = did_you_mean(pattern, [*labels, *sorted(_operators(graph))])
                 raise ValueError(f"layers entry '{pattern}' matches no node name and no operator type{near}")
@@ -95,40 +100,15 @@ class SchemeTargets:
         """Return the tensors of a name, of which bodies may have several, and what its readers read now."""
         places = self._places[name]
         found = [tensor for tensor in _tensors(graph) if tensor.name == name]
-        found += [tensor for place in places for tensor in place.resolve_in(graph)]
+        for reader, op, index in places:
+            readers = (node for node in reader.resolve_in(graph) if node.op == op)
+            found += [node.inputs[index] for node in readers if index < len(node.inputs)]
         if found:
             return found
         if not places:
             near = did_you_mean(name, (str(tensor.name) for tensor in _tensors(graph)))
             raise ValueError(f"tensors entry '{name}' is not a tensor of the model{near}")
         raise ValueError(f"tensors entry '{name}': the tensor {_FOLDED}")
-
-
-@dataclass(frozen=True)
-class _Rule:
-    """Nodes that a pattern matches, and which operators they are: what became of one of another is new."""
-
-    nodes: Selection
-    operators: frozenset[str]
-
-    def resolve_in(self, graph: gs.Graph) -> NodeSet:
-        """Return the nodes in a rewritten graph."""
-        return NodeSet(node for node in self.nodes.resolve_in(graph) if node.op in self.operators)
-
-
-@dataclass(frozen=True)
-class _Place:
-    """By which operator a tensor is read, and as which input: how it is found again under another name."""
-
-    reader: Selection
-    op: str
-    index: int
-
-    def resolve_in(self, graph: gs.Graph) -> Iterator[gs.Tensor]:
-        """Yield what is read there in a rewritten graph."""
-        for node in self.reader.resolve_in(graph):
-            if node.op == self.op and self.index < len(node.inputs):
-                yield node.inputs[self.index]
 
 
 def _matching(graph: gs.Graph, pattern: str) -> NodeSet:
@@ -170,7 +150,7 @@ def _tensors(graph: gs.Graph) -> Iterator[gs.Tensor]:
 
 
 def _places(graph: gs.Graph, name: str) -> list[_Place]:
-    """Return where the tensors of a name are read."""
+    """Return where the tensors of a name are read: how they are found again under another name."""
     found = {id(tensor): tensor for tensor in _tensors(graph) if tensor.name == name}
     uses = (use for tensor in found.values() for use in walk.uses(tensor))
-    return [_Place(Selection(graph, [node]), node.op, index) for node, index in uses]
+    return [(Selection(graph, [node]), node.op, index) for node, index in uses]

@@ -66,7 +66,8 @@ class FixedGrids:
         known: dict[tuple[object, ...], TensorGrid] = {}
         for one in grids:
             other = known.setdefault((one.name, one.format, one.bits, one.axis, one.role == _WEIGHT), one)
-            if other is not one and not _is_same(one, other):
+            pairs = ((one.scale, other.scale), (one.zero_point, other.zero_point))
+            if not all(np.array_equal(*pair) for pair in pairs):
                 raise ValueError(f"tensor '{one.name}': two grids of {one.format or f'{one.bits} bits'}")
             self._grids.setdefault(one.name, []).append(one)
 
@@ -89,11 +90,6 @@ class FixedGrids:
             if found:
                 return min(found, key=lambda one: (one.is_along_other(axis), one.role != role))
         return None
-
-
-def _is_same(one: TensorGrid, other: TensorGrid) -> bool:
-    pairs = ((one.scale, other.scale), (one.zero_point, other.zero_point))
-    return all(np.array_equal(*pair) for pair in pairs)
 
 
 def check_grid(grid: TensorGrid, values: NDArray[np.float32] | None, axis: int | None) -> None:

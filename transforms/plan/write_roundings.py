@@ -45,62 +45,38 @@ def insert_rounding(
     the rounded value and its producer makes ``t_raw``. With ``keep_io_types`` false, float32 inputs and
     outputs of the model take the element type and need one node only.
     """
-    return _Writer(graph, pair, keep_io_types).write(plan)
+    names, insertions = walk.Names(graph), Insertions()
+    inputs = set() if keep_io_types else set(map(id, graph.inputs))
 
+    def _derived(tensor: gs.Tensor, suffix: str, element: int) -> gs.Variable:
+        return dtypes.variable(names.derive(tensor.name, suffix), element, tensor)
 
-class _Writer:
-    def __init__(self, graph: gs.Graph, pair: RoundingPair, keep_io_types: bool) -> None:
-        self._graph, self._pair, self._keep_io_types = graph, pair, keep_io_types
-        self._names = walk.Names(graph)
-        self._insertions = Insertions()
-
-    def write(self, plan: RoundingPlan) -> int:
-        """Insert the pairs and return how many tensors got one."""
-        for rounding in plan.roundings:
-            self._insertions.add(rounding.owner, rounding.producer, self._round(rounding))
-        if plan.roundings:
-            self._insertions.place(self._graph)
-        return len(plan.roundings)
-
-    def _round(self, rounding: Rounding) -> list[gs.Node]:
+    def _nodes(rounding: Rounding) -> list[gs.Node]:
         tensor = rounding.tensor
-        if not self._keep_io_types and self._is_model_input(tensor):
-            return self._upcast_input(rounding)
-        raw = rounding.split_off(self._names) if rounding.is_output else tensor
-        if rounding.is_output and not self._keep_io_types:
-            return self._downcast_output(rounding, raw)
-        low = self._low(tensor)
-        high = tensor if rounding.is_output else self._high(tensor)
+        if id(tensor) in inputs:  # takes the element type itself; what read it reads its widened value
+            high = _derived(tensor, "float32", dtypes.FLOAT)
+            walk.redirect(tensor, high)
+            tensor.dtype = pair.element
+            return [pair.upcast(names, tensor, high)]
+        raw = rounding.split_off(names) if rounding.is_output else tensor
+        if rounding.is_output and not keep_io_types:  # takes the element type itself, too
+            nodes = [pair.downcast(names, raw, tensor)]
+            tensor.dtype = pair.element
+            if rounding.uses:
+                high = _derived(tensor, "float32", dtypes.FLOAT)
+                rounding.redirect(high)
+                nodes.append(pair.upcast(names, tensor, high))
+            return nodes
+        low = _derived(tensor, pair.suffix, pair.element)
+        high = tensor if rounding.is_output else _derived(tensor, "float32", dtypes.FLOAT)
         rounding.redirect(high)
-        return [self._pair.downcast(self._names, raw, low), self._pair.upcast(self._names, low, high)]
+        return [pair.downcast(names, raw, low), pair.upcast(names, low, high)]
 
-    def _upcast_input(self, rounding: Rounding) -> list[gs.Node]:
-        """The input itself takes the element type; what read it reads its widened value."""
-        tensor = rounding.tensor
-        high = self._high(tensor)
-        walk.redirect(tensor, high)
-        tensor.dtype = self._pair.element
-        return [self._pair.upcast(self._names, tensor, high)]
-
-    def _downcast_output(self, rounding: Rounding, raw: gs.Tensor) -> list[gs.Node]:
-        """The output itself takes the element type; nodes that read it read its widened value."""
-        tensor = rounding.tensor
-        nodes = [self._pair.downcast(self._names, raw, tensor)]
-        tensor.dtype = self._pair.element
-        if rounding.uses:
-            high = self._high(tensor)
-            rounding.redirect(high)
-            nodes.append(self._pair.upcast(self._names, tensor, high))
-        return nodes
-
-    def _low(self, tensor: gs.Tensor) -> gs.Variable:
-        return dtypes.variable(self._names.derive(tensor.name, self._pair.suffix), self._pair.element, tensor)
-
-    def _high(self, tensor: gs.Tensor) -> gs.Variable:
-        return dtypes.variable(self._names.derive(tensor.name, "float32"), dtypes.FLOAT, tensor)
-
-    def _is_model_input(self, tensor: gs.Tensor) -> bool:
-        return any(tensor is other for other in self._graph.inputs)
+    for rounding in plan.roundings:
+        insertions.add(rounding.owner, rounding.producer, _nodes(rounding))
+    if plan.roundings:
+        insertions.place(graph)
+    return len(plan.roundings)
 
 
 def import_domains(graph: gs.Graph, domains: set[str]) -> None:
