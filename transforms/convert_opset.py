@@ -15,18 +15,21 @@ import onnx_graphsurgeon as gs
 
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph import walk
-from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.rewire import STANDARD_DOMAINS, onnx_op
 from transforms.graph.schemas import changes, definition
 from transforms.graph.selection import label_of
 from transforms.lift_constants import lift_constants
 from transforms.model import proto_pass
+from transforms.model.proto_facts import Facts, bodies
 from transforms.model.read_model import ModelError
 from transforms.opset.raises import CHECKED
-from transforms.opset.rules import RULES
-from transforms.opset.set_aside import SetAside
+from transforms.opset.rules import RULES, least_opset
 from transforms.runtime.compare_runs import compare_runs
 
 log = logging.getLogger(__name__)
+
+_ASIDE = "set.aside"
+"""Domain of what stands for nodes that are hidden from the converter."""
 
 CAST_TO_BFLOAT16 = 13
 """First opset in which Cast, and the operators that only move data, accept bfloat16."""
@@ -48,7 +51,7 @@ def convert_opset(graph: gs.Graph, version: int, *, newest: int = 0) -> int:
     before = graph.opset
     try:
         _refuse_functions(graph)
-        if all(node.domain not in STANDARD_DOMAINS for node in walk.nodes(graph)):
+        if not any(map(onnx_op, walk.nodes(graph))):
             import_standard(graph, version)  # nothing to convert, and maybe no import to convert from
             return 1
         proto_pass.apply(graph, lambda model: _raise(model, graph, version, newest))
@@ -62,20 +65,18 @@ def convert_opset(graph: gs.Graph, version: int, *, newest: int = 0) -> int:
 
 def _raise(model: onnx.ModelProto, graph: gs.Graph, version: int, newest: int) -> onnx.ModelProto:
     """Return a light model of the graph raised to an opset, or to the least that has all equivalents."""
-    aside = SetAside(model, graph.opset, version, walk.Names(graph))
+    aside = _SetAside(model, graph.opset, version, walk.Names(graph))
     if aside.why and 0 < newest < aside.least:
         raise ModelError(aside.why)
     _refuse_unchecked(graph, aside.least)
     raised = aside.put_back(onnx.version_converter.convert_version(aside.model, aside.least))
-    if any(_is_new(node, graph.opset, aside.least) for node in walk.nodes(graph)):
+    if any(_is_new(node.op, graph.opset, aside.least) for node in filter(onnx_op, walk.nodes(graph))):
         compare_runs(model, raised, proto_pass.hidden_weights(graph, model), change="raised")
     return raised
 
 
 def _refuse_unchecked(graph: gs.Graph, version: int) -> None:
-    for node in walk.nodes(graph):
-        if node.domain not in STANDARD_DOMAINS:
-            continue
+    for node in filter(onnx_op, walk.nodes(graph)):
         if definition(node.op, graph.opset) is None:
             raise ModelError(f"{node.op} '{label_of(node)}': opset {graph.opset} has no such operator")
         ruled = RULES[node.op].steps if node.op in RULES else ()
@@ -91,17 +92,15 @@ def _refuse_functions(graph: gs.Graph) -> None:
     functions = {(one.domain, one.name): one for one in graph.functions}
     for node in walk.nodes(graph):
         function = functions.get((node.domain, node.op))
-        if function is not None and any(inner.domain in STANDARD_DOMAINS for inner in function.nodes):
+        if function is not None and any(map(onnx_op, function.nodes)):
             raise ModelError(
                 f"{node.op} '{label_of(node)}': a local function of opset {function.opset}, not {graph.opset}"
             )
 
 
-def _is_new(node: gs.Node, before: int, after: int) -> bool:
+def _is_new(op: str, before: int, after: int) -> bool:
     """Return whether an operator of ONNX has another definition in an opset than in one before."""
-    if node.domain not in STANDARD_DOMAINS:
-        return False
-    old, new = definition(node.op, before), definition(node.op, after)
+    old, new = definition(op, before), definition(op, after)
     return old is None or new is None or old.since_version != new.since_version
 
 
@@ -111,3 +110,79 @@ def import_standard(graph: gs.Graph, version: int) -> None:
     graph.import_domains = [onnx.helper.make_opsetid("", version), *others]
     for inner in walk.graphs(graph):
         inner.opset = version
+
+
+class _SetAside:
+    """The nodes that match a rule of :mod:`transforms.opset.rules`, and their replacements.
+
+    ``model`` is a copy of the given one with a node of an unknown operator in place of each; ``least`` is the
+    opset that it has to be raised to, at least ``target``, and ``why`` says which node needs a later one.
+    ModelError names a node without an equivalent.
+    """
+
+    def __init__(self, model: onnx.ModelProto, before: int, target: int, names: walk.Names) -> None:
+        """Set aside the nodes that a raise from one opset to another would change."""
+        self.least, self._before, self._target, self._names = target, before, target, names
+        self.why = ""
+        self._known = set[str]()
+        self._kept: list[list[onnx.NodeProto]] = []
+        self.model = onnx.ModelProto()
+        self.model.CopyFrom(model)
+        self._take(self.model.graph, model.graph, Facts())
+        if self._kept:
+            self.model.opset_import.append(onnx.helper.make_opsetid(_ASIDE, 1))
+
+    def _take(self, graph: onnx.GraphProto, source: onnx.GraphProto, outer: Facts) -> None:
+        facts = outer.inside(source)
+        self._known.update(name for node in source.node for name in node.output)
+        for node, original in zip(graph.node, source.node, strict=True):
+            for body, inner in zip(bodies(node), bodies(original), strict=True):
+                self._take(body, inner, facts)
+            nodes = self._rewritten(original, facts)
+            if nodes is not None:
+                number, ends = str(len(self._kept)), (node.input, node.output)
+                node.CopyFrom(onnx.helper.make_node(number, *ends, node.name, domain=_ASIDE))
+                self._kept.append(nodes)
+
+    def _rewritten(self, node: onnx.NodeProto, facts: Facts) -> list[onnx.NodeProto] | None:
+        rule = RULES.get(node.op_type) if node.domain in STANDARD_DOMAINS else None
+        if rule is None or not rule.steps.intersection(changes(node.op_type, self._before, self._target)):
+            return None
+        label = f"{node.op_type} '{node.name or next(iter(node.output), '')}'"
+        try:
+            nodes = rule.rewrite(node, facts, self._before, self._names)
+        except ModelError as error:
+            raise ModelError(f"{label}: {error}") from None
+        if nodes is not None and (least := least_opset(nodes)) > self.least:
+            self.least, self.why = least, f"{label}: it has no equivalent before opset {least}"
+        return nodes
+
+    def put_back(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Return the converted model with the replacements, and with unique names for all that is new."""
+        self._fill(model.graph)
+        imports = [opset for opset in model.opset_import if opset.domain != _ASIDE]
+        del model.opset_import[:]
+        model.opset_import.extend(imports)
+        return model
+
+    def _fill(self, graph: onnx.GraphProto) -> None:
+        self._rename(graph)
+        nodes: list[onnx.NodeProto] = []
+        for node in graph.node:
+            for body in bodies(node):
+                self._fill(body)
+            nodes += self._kept[int(node.op_type)] if node.domain == _ASIDE else [node]
+        filled = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(filled)
+
+    def _rename(self, graph: onnx.GraphProto) -> None:
+        """Rename the converter's tensors: it restarts their numbers in each body."""
+        made = [name for node in graph.node for name in node.output if name and name not in self._known]
+        new = {name: self._names.derive("", f"opset{self.least}") for name in made}
+        for node in graph.node:
+            for ends in (node.input, node.output):
+                for index, name in enumerate(ends):
+                    ends[index] = new.get(name, name)
+        for value in graph.value_info:
+            value.name = new.get(value.name, value.name)

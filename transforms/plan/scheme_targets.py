@@ -48,11 +48,10 @@ class SchemeTargets:
         self.excluded = select(graph, names=scheme.exclude_nodes, op_types=scheme.exclude_op_types)
         self._operators = _operators(graph)
         matching = {pattern: _matching(graph, pattern) for pattern in scheme.layers}
-        self._rules = {
+        self._rules = {  # with their operators: what became of a node of another is new
             pattern: (Selection(graph, nodes), {node.op for node in nodes})
             for pattern, nodes in matching.items()
         }
-        """Nodes that a pattern matches, and which operators they are: what became of one of another is new."""
         self._places = {name: _places(graph, name) for name in scheme.tensors}
 
     def naming(self, graph: gs.Graph, scheme: Scheme) -> SchemeTargets:
