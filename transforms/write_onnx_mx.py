@@ -14,7 +14,7 @@ from ops.formats import ATTRIBUTES, MX, Format
 from ops.reference import HALF_EVEN
 from transforms.convert_opset import convert_opset
 from transforms.functions import DOMAIN
-from transforms.functions.mx import scale_bound
+from transforms.functions.block_bodies import scale_bound
 from transforms.functions.native_mx import BLOCK_SCALE, NATIVE, SCALE, least_opset, native_weight
 from transforms.functions.pack_constant import may_be_packed
 from transforms.graph import dtypes, walk

@@ -18,8 +18,7 @@ from onnx.reference import ReferenceEvaluator
 import ops
 from ops.formats import FORMATS, Format, format_of
 from tests.helpers.packed_models import model_of, packed, run
-from transforms.functions import bit_planes
-from transforms.functions.codes import codes_of
+from transforms.functions.codes import codes_of, join_planes, plane_bytes, split_planes
 from transforms.functions.unpackers import format_of_op, format_of_own, make_unpacker, op_of
 
 BLOCKS = [name for name, fmt in FORMATS.items() if fmt.block > 1]
@@ -176,9 +175,9 @@ def test_any_shape_and_numbers(shape: list[int], axis: int, fmt: Format, words: 
 @given(bits=st.integers(2, 8), codes=st.lists(st.integers(0, 255), min_size=1, max_size=50))
 def test_planes_of_bits(bits: int, codes: list[int]) -> None:
     flat = np.uint8(codes) & np.uint8(2**bits - 1)
-    planes = bit_planes.split(flat, bits)
-    assert [plane.size for plane in planes] == bit_planes.plane_bytes(flat.size, bits)
-    assert np.array_equal(bit_planes.join(planes, bits, flat.size), flat)
+    planes = split_planes(flat, bits)
+    assert [plane.size for plane in planes] == plane_bytes(flat.size, bits)
+    assert np.array_equal(join_planes(planes, bits, flat.size), flat)
 
 
 @pytest.mark.parametrize("patched", [True, False])

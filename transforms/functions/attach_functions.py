@@ -7,7 +7,7 @@ kernels, from the same file.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -16,7 +16,8 @@ import onnx.parser
 
 from ops.formats import ATTRIBUTES, BFP, LINEAR, MX, format_of
 from ops.registration import AMD_DOMAIN, DOMAIN
-from transforms.functions import bfp, linear, mx
+from transforms.functions import linear
+from transforms.functions.block_bodies import bfp, mx
 from transforms.graph.proto_graphs import bodies_in
 
 DEQUANTIZE = "ExtendedDequantizeLinear"
@@ -44,8 +45,8 @@ def _block_attributes(op: str) -> dict[str, int | str]:
 
 TWINS: Mapping[str, Twin] = MappingProxyType(
     {
-        BFP: Twin(bfp.body, ("X",), "Y", _block_attributes(BFP), 0),
-        MX: Twin(mx.body, ("X",), "Y", _block_attributes(MX), 0),
+        BFP: Twin(bfp, ("X",), "Y", _block_attributes(BFP), 0),
+        MX: Twin(mx, ("X",), "Y", _block_attributes(MX), 0),
         LINEAR: Twin(linear.quantize, ("x", "scale", "zero_point"), "y", {"axis": 0}, 2),
         DEQUANTIZE: Twin(linear.dequantize, ("y", "scale", "zero_point"), "x", {"axis": 0}, None),
     }
@@ -60,7 +61,10 @@ def make_function(
     Below opset 15 it takes tensors of one type only, ``output_type``.
     """
     twin = TWINS[op]
-    declared = ", ".join(_declared(key, default) for key, default in twin.attributes.items())
+    declared = ", ".join(
+        f'{key}: string = "{default}"' if isinstance(default, str) else f"{key}: int = {default}"
+        for key, default in twin.attributes.items()
+    )
     function = onnx.parser.parse_function(
         f'<domain: "{domain}", opset_import: ["": {opset}]> {op} <{declared}> ({", ".join(twin.inputs)}) => '
         f"({twin.output}) {{ {_for_opset(twin.body(), opset, output_type)} }}"
@@ -80,10 +84,6 @@ def drop_own(model: onnx.ModelProto) -> None:
     if len(kept) < len(model.functions):
         del model.functions[:]
         model.functions.extend(kept)
-
-
-def _declared(key: str, default: int | str) -> str:
-    return f'{key}: string = "{default}"' if isinstance(default, str) else f"{key}: int = {default}"
 
 
 def _for_opset(text: str, opset: int, output_type: int) -> str:
@@ -166,27 +166,21 @@ def _own_nodes(
 
 
 def _types_in(graph: onnx.GraphProto, outer: Mapping[str, int]) -> dict[str, int]:
-    types = {**outer, **_types((*graph.input, *graph.output, *graph.value_info))}
+    values = (*graph.input, *graph.output, *graph.value_info)
+    types = {**outer, **{value.name: value.type.tensor_type.elem_type for value in values}}
     types.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
     return types
 
 
-def _types(values: Iterable[onnx.ValueInfoProto]) -> dict[str, int]:
-    return {value.name: value.type.tensor_type.elem_type for value in values}
-
-
 def _is_legal(node: onnx.NodeProto) -> bool:
     """Return whether an operator takes the attributes of its node; the axis is the runtime's to check."""
+    values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    plain = {key: value.decode() if isinstance(value, bytes) else value for key, value in values.items()}
     try:
-        format_of(node.op_type, _attributes(node))
+        format_of(node.op_type, plain)
     except ValueError:
         return False
     return len(node.input) == len(TWINS[node.op_type].inputs) and all(node.input)
-
-
-def _attributes(node: onnx.NodeProto) -> dict[str, object]:
-    values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    return {key: value.decode() if isinstance(value, bytes) else value for key, value in values.items()}
 
 
 def _write_defaults(node: onnx.NodeProto) -> None:

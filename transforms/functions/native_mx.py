@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from ops.formats import MX, Format
 from transforms.functions import DOMAIN
-from transforms.functions.blocks import SIZES
 from transforms.functions.codes import BlockLayout, Codes, codes_of, encode
-from transforms.functions.text import constant, power_of_two
+from transforms.functions.text import SIZES, constant, power_of_two
 
 NATIVE: Mapping[str, np.dtype[np.generic]] = MappingProxyType(
     {
@@ -36,11 +35,6 @@ _OPSETS = {"fp6_e3m2": 28, "fp6_e2m3": 28}
 Native = tuple[NDArray[np.generic], NDArray[np.generic]]
 
 
-def native_codes(fmt: Format) -> Codes | None:
-    """Return the codes of a format that ONNX has types for, None for any other."""
-    return codes_of(fmt) if fmt.op == MX else None
-
-
 def least_opset(fmt: Format) -> int:
     """Return the first opset whose QuantizeLinear and DequantizeLinear have a format's types."""
     return _OPSETS.get(str(fmt.attributes["element_dtype"]), 24)
@@ -52,7 +46,7 @@ def native_weight(values: NDArray[np.float32], fmt: Format, axis: int) -> Native
     They stand for the same numbers, in int8 up to the sign of zeros. None if there are none: for numbers on
     no such grid, or that need a scale below 2^-127.
     """
-    codes = native_codes(fmt)
+    codes = codes_of(fmt) if fmt.op == MX else None
     if codes is None or values.size < 2:
         return None
     layout = BlockLayout.along(values.shape, axis, fmt.block, 1)

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.formats import Format
-from transforms.functions import bit_planes
-from transforms.functions.codes import BlockLayout, Codes, codes_of, encode
+from transforms.functions.codes import BlockLayout, Codes, codes_of, encode, split_planes
 from transforms.functions.unpackers import call_attributes, group_of, input_names, op_of, shift_width
 from transforms.graph.lazy_values import Computed, Weight, is_weightless, load_values
 
@@ -119,10 +118,10 @@ def _arrays(values: NDArray[np.float32], codes: Codes, layout: BlockLayout) -> A
     if found.places.size * MOST_PATCHED > values.size:
         return None
     outer, number, _, inner = layout.wide(layout.block)
-    arrays: Arrays = [*bit_planes.split(found.codes, codes.bits)]
+    arrays: Arrays = [*split_planes(found.codes, codes.bits)]
     arrays.append(found.exponents.reshape(outer, number, 1, inner))
     if codes.shift_bits:
-        arrays += bit_planes.split(found.shifts.reshape(-1), shift_width(codes))
+        arrays += split_planes(found.shifts.reshape(-1), shift_width(codes))
     if found.places.size:
         arrays += [found.places.astype(layout.place_type), values.reshape(-1)[found.places]]
     return arrays

@@ -13,8 +13,8 @@ import onnx
 from numpy.typing import NDArray
 
 from ops.formats import Format
-from transforms.functions import DOMAIN, bit_planes
-from transforms.functions.codes import BlockLayout, Codes, Encoded, codes_of, decode
+from transforms.functions import DOMAIN
+from transforms.functions.codes import BlockLayout, Codes, Encoded, codes_of, decode, join_planes, plane_bytes
 from transforms.functions.native_mx import BLOCK_SCALE, make_block_scale
 from transforms.functions.unpackers import (
     attribute_names,
@@ -41,17 +41,13 @@ def attach_packed(model: onnx.ModelProto) -> None:
         return
     opset = max((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), default=0)
     known = {function.name for function in model.functions if function.domain == DOMAIN}
-    for op in sorted(_called(model.graph) - known):
+    called = {node.op_type for node in each_node(model.graph) if node.domain == DOMAIN}
+    for op in sorted(called - known):
         if found := format_of_op(op):
             model.functions.append(make_unpacker(found[0], opset, patched=found[1]))
         elif op == BLOCK_SCALE:
             model.functions.append(make_block_scale(opset))
     model.ir_version = max(model.ir_version, _LEAST_IR_VERSION)
-
-
-def _called(graph: onnx.GraphProto) -> set[str]:
-    """Return the operators of our domain in a graph and its bodies."""
-    return {node.op_type for node in each_node(graph) if node.domain == DOMAIN}
 
 
 def unpack_calls(light: onnx.ModelProto, weights: dict[str, Weight]) -> int:
@@ -99,7 +95,7 @@ def _in_graph(graph: onnx.GraphProto, own: _Own, weights: dict[str, Weight], *, 
 def _result(
     node: onnx.NodeProto, own: _Own, stored: dict[str, onnx.TensorProto], weights: dict[str, Weight]
 ) -> Weight | None:
-    """Return what a call decodes, None unless all that it needs is stored and fits."""
+    """Return what a call decodes, computed when needed; None unless all that it needs is stored and fits."""
     fmt, patched = own[node.op_type]
     names = input_names(fmt, patched=patched)
     if len(node.input) != len(names) or not all(one in stored or one in weights for one in node.input):
@@ -108,18 +104,11 @@ def _result(
         name: weights[one] if one in weights else onnx.numpy_helper.to_array(stored[one])
         for name, one in zip(names, node.input, strict=True)
     }
-    attributes = {attribute.name: list(attribute.ints) for attribute in node.attribute}
-    return _decoded(fmt, arrays, attributes)
-
-
-def _decoded(
-    fmt: Format, inputs: Mapping[str, Weight], attributes: Mapping[str, Sequence[int]]
-) -> Weight | None:
-    """Return the float32 numbers that a call makes, computed when needed; None if sizes do not fit."""
-    layout, codes = _layout(fmt, attributes), codes_of(fmt)
-    if layout is None or codes is None or not _fit(inputs, codes, layout):
+    layout = _layout(fmt, {attribute.name: list(attribute.ints) for attribute in node.attribute})
+    codes = codes_of(fmt)
+    if layout is None or codes is None or not _fit(arrays, codes, layout):
         return None
-    return Computed(layout.shape, np.float32, lambda: _decode(inputs, codes, layout))
+    return Computed(layout.shape, np.float32, lambda: _decode(arrays, codes, layout))
 
 
 def _layout(fmt: Format, attributes: Mapping[str, Sequence[int]]) -> BlockLayout | None:
@@ -135,16 +124,14 @@ def _layout(fmt: Format, attributes: Mapping[str, Sequence[int]]) -> BlockLayout
 
 def _fit(inputs: Mapping[str, Weight], codes: Codes, layout: BlockLayout) -> bool:
     """Return whether inputs of a call have the sizes and types that its attributes claim."""
-    sizes = [*bit_planes.plane_bytes(layout.size, codes.bits), layout.count(layout.block)]
+    sizes = [*plane_bytes(layout.size, codes.bits), layout.count(layout.block)]
     if codes.shift_bits:
-        sizes += bit_planes.plane_bytes(layout.count(layout.group), shift_width(codes))
+        sizes += plane_bytes(layout.count(layout.group), shift_width(codes))
     arrays = list(inputs.values())
     found = [math.prod(array.shape) for array in arrays[: len(sizes)] if array.dtype == np.uint8]
-    others = arrays[len(sizes) :]
-    return found == sizes and (not others or _is_patch(others[0], others[1], layout))
-
-
-def _is_patch(places: Weight, others: Weight, layout: BlockLayout) -> bool:
+    if found != sizes or len(arrays) == len(sizes):
+        return found == sizes
+    places, others = arrays[len(sizes) :]
     types = (places.dtype, others.dtype) == (layout.place_type, np.float32)
     if not types or places.shape != others.shape or len(places.shape) != 1:
         return False
@@ -158,8 +145,8 @@ def _decode(inputs: Mapping[str, Weight], codes: Codes, layout: BlockLayout) -> 
     shifts = np.empty(0, np.uint8)
     if codes.shift_bits:
         count = layout.count(layout.group)
-        shifts = bit_planes.join([arrays["shifts"].reshape(-1)], shift_width(codes), count)
-    numbers = bit_planes.join(planes, codes.bits, layout.size)
+        shifts = join_planes([arrays["shifts"].reshape(-1)], shift_width(codes), count)
+    numbers = join_planes(planes, codes.bits, layout.size)
     found = Encoded(numbers, arrays["exponents"].reshape(-1), shifts, np.empty(0, np.int64))
     values = decode(found, codes, layout).reshape(-1)
     if "places" in arrays:

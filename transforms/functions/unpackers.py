@@ -12,8 +12,8 @@ import onnx.parser
 from numpy.typing import NDArray
 
 from ops.formats import BFP, FORMATS, MX, Format, format_of
-from transforms.functions import DOMAIN, bit_planes
-from transforms.functions.codes import BlockLayout, Codes, codes_of
+from transforms.functions import DOMAIN
+from transforms.functions.codes import BlockLayout, Codes, codes_in_bytes, codes_of, plane_widths
 
 FIRST_OPSET = 13
 
@@ -31,7 +31,10 @@ _NUMBERS = {
 
 def op_of(fmt: Format, *, patched: bool) -> str:
     """Return the name of the function for a format; ``patched``: some numbers are stored beside the codes."""
-    words = _plain(fmt).name.replace(" ", _NEXT).replace("=", _IS)
+    deciding = {key: fmt.attributes[key] for key in _NUMBERS[fmt.op] if key in fmt.attributes}
+    plain = format_of(fmt.op, deciding)
+    assert plain is not None, "a block format"
+    words = plain.name.replace(" ", _NEXT).replace("=", _IS)
     return f"{_PREFIX}{words}{_PATCHED if patched else ''}"
 
 
@@ -42,7 +45,8 @@ def format_of_op(op: str) -> tuple[Format, bool] | None:
     words = op.removeprefix(_PREFIX).removesuffix(_PATCHED)
     kind, *pairs = words.split(_NEXT)
     try:
-        given = {key: _value(text) for key, _, text in (pair.partition(_IS) for pair in pairs)}
+        texts = dict(pair.partition(_IS)[::2] for pair in pairs)
+        given = {key: int(text) if text.isdecimal() else text for key, text in texts.items()}
         fmt = FORMATS.get(words) or format_of(kind, given)
     except ValueError:
         return None
@@ -52,15 +56,11 @@ def format_of_op(op: str) -> tuple[Format, bool] | None:
     return (fmt, patched) if op_of(fmt, patched=patched) == op else None
 
 
-def _value(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
-
-
 def input_names(fmt: Format, *, patched: bool) -> tuple[str, ...]:
     """Return what the inputs of the function hold, in order, which is how the tensors are named, too."""
     codes = codes_of(fmt)
     assert codes is not None, "asked before"
-    planes = [f"codes{width}" for width in bit_planes.widths(codes.bits)]
+    planes = [f"codes{width}" for width in plane_widths(codes.bits)]
     shifts = ["shifts"] if codes.shift_bits else []
     return (*planes, "exponents", *shifts, *(("places", "others") if patched else ()))
 
@@ -121,17 +121,6 @@ def format_of_own(function: onnx.FunctionProto) -> tuple[Format, bool] | None:
     return found if make_unpacker(fmt, opset, patched=patched) == function else None
 
 
-def _plain(fmt: Format) -> Format:
-    """Return a format without its manners of rounding."""
-    found = format_of(fmt.op, _deciding(fmt))
-    assert found is not None, "a block format"
-    return found
-
-
-def _deciding(fmt: Format) -> dict[str, int | str]:
-    return {key: fmt.attributes[key] for key in _NUMBERS[fmt.op] if key in fmt.attributes}
-
-
 _START = """
 zero = Constant <value_ints = [0]> ()
 one = Constant <value_ints = [1]> ()
@@ -160,7 +149,7 @@ W = Reshape (patched, shape_given)
 def _index(codes: Codes) -> str:
     """Return lines that put codes together from their planes and look up what they stand for."""
     lines, index, low = [], "", 0
-    for width in bit_planes.widths(codes.bits):
+    for width in plane_widths(codes.bits):
         name = f"codes{width}"
         lines.append(_plane(name, width, "count"))
         if index:
@@ -220,13 +209,11 @@ def shift_width(codes: Codes) -> int:
 def _tables(codes: Codes) -> list[onnx.NodeProto]:
     """Return the constants of a function that are tables."""
     tables: dict[str, NDArray[np.generic]] = {"values": codes.values, "powers_of": codes.powers}
-    widths = {*bit_planes.widths(codes.bits), *((shift_width(codes),) if codes.shift_bits else ())}
-    tables |= {f"codes_in_bytes{width}": bit_planes.rows(width) for width in sorted(widths - {8})}
+    widths = {*plane_widths(codes.bits), *((shift_width(codes),) if codes.shift_bits else ())}
+    tables |= {f"codes_in_bytes{width}": codes_in_bytes(width) for width in sorted(widths - {8})}
     if codes.shift_bits:
         tables["shift_powers_of"] = codes.shift_powers
-    return [_constant(name, array) for name, array in tables.items()]
-
-
-def _constant(name: str, array: NDArray[np.generic]) -> onnx.NodeProto:
-    tensor = onnx.numpy_helper.from_array(array)
-    return onnx.helper.make_node("Constant", [], [name], value=tensor)
+    return [
+        onnx.helper.make_node("Constant", [], [name], value=onnx.numpy_helper.from_array(array))
+        for name, array in tables.items()
+    ]

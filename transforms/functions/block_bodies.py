@@ -1,18 +1,31 @@
-"""BFPQuantizeDequantize in standard operators: block floating point and Microexponents."""
+"""BFPQuantizeDequantize and MXQuantizeDequantize in standard operators."""
 
 from __future__ import annotations
 
-from ops.formats import ATTRIBUTES, BFP
-from transforms.functions.blocks import POWERS, START, blockwise, passed, vector
-from transforms.functions.text import attribute, choice, constant, either, rounded
+from ops.elements import ELEMENTS, Element
+from ops.formats import ATTRIBUTES, BFP, MX
+from transforms.functions.text import (
+    POWERS,
+    START,
+    attribute,
+    blockwise,
+    choice,
+    constant,
+    either,
+    passed,
+    power_of_two,
+    rounded,
+    vector,
+)
 
 _LEAST_NORMAL = 2.0**-126
 _WIDTHS, _SHIFTS = (
     [int(value) for value in ATTRIBUTES[BFP][key].legal] for key in ("bit_width", "sub_block_shift_bits")
 )
+_RULES = ATTRIBUTES[MX]["scale_rule"].legal
 
 
-def body() -> str:
+def bfp() -> str:
     """Return the body of BFPQuantizeDequantize: block floating point and Microexponents."""
     return (
         START
@@ -32,11 +45,11 @@ is_prime = Greater(prime_flag, half)
             "bf = Cast <to = 16> (plain) wide_a = Cast <to = 1> (bf)",
             "wide_b = Identity(plain)",
         )
-        + blockwise(_units())
+        + blockwise(_bfp_units())
     )
 
 
-def _units() -> str:
+def _bfp_units() -> str:
     """Return lines from blocks x to rounded blocks y."""
     prime_counts = "normal = GreaterOrEqual(magnitude, least_normal) counts_a = And(is_finite, normal)"
     poison = (
@@ -95,3 +108,77 @@ first_v = Div(most_positive, first_unit)
 grows = GreaterOrEqual(needs, range)
 twice = Mul(shifted_power, two_wide)
 power_a = Where(grows, twice, shifted_power)"""
+
+
+def mx() -> str:
+    """Return the body of MXQuantizeDequantize."""
+    elements = list(ELEMENTS.values())
+    columns = {
+        "step": [2.0 ** -(e.largest_exponent + e.mantissa_bits) for e in elements],
+        "least": [2.0 ** (1 - e.bias + e.mantissa_bits) for e in elements],
+        "fraction": [2.0**-e.mantissa_bits for e in elements],
+        "high": [e.largest * 2.0**e.mantissa_bits for e in elements],
+        "low": [_lowest(e) * 2.0**e.mantissa_bits for e in elements],
+        "floating": [float(e.exponent_bits > 0) for e in elements],
+    }
+    return (
+        START
+        + choice("element", "element_dtype", [[name] for name in ELEMENTS])
+        + choice("rule", "scale_rule", [[str(name)] for name in _RULES])
+        + "".join(
+            constant(f"{name}s_of", "float", numbers) + f"{name} = MatMul(element, {name}s_of)\n"
+            for name, numbers in columns.items()
+        )
+        + constant("bounds_of", "float", [[scale_bound(e, str(rule)) for rule in _RULES] for e in elements])
+        + """bounds = MatMul(element, bounds_of)
+bound = MatMul(bounds, rule)
+is_floating = Greater(floating, half)
+"""
+        + vector("block_size", "block_size")
+        + """group_size = Identity(block_size)
+wide = Cast <to = 1> (X)
+"""
+        + blockwise(_mx_units())
+    )
+
+
+def _mx_units() -> str:
+    """Return lines from blocks x to rounded blocks y."""
+    floating = f"""{power_of_two("v_power", "v", "float")}above = Max(v_power, least)
+v_step = Mul(above, fraction)
+in_steps = Div(v, v_step)
+steps = Round(in_steps)
+r_a = Mul(steps, v_step)"""
+    return (
+        "counts = Identity(is_finite)\n"
+        + POWERS
+        + constant("two_wide", "double", 2.0)
+        + """relative = Div(group_top_wide, block_power)
+bound_wide = Cast <to = 11> (bound)
+grows = Greater(relative, bound_wide)
+twice = Mul(block_power, two_wide)
+power = Where(grows, twice, block_power)
+step_wide = Cast <to = 11> (step)
+unit_wide = Mul(power, step_wide)
+unit = Cast <to = 1> (unit_wide)
+ratio = Div(x, unit)
+v = Clip(ratio, low, high)
+"""
+        + either("r", "is_floating", floating, rounded("i", "v") + "r_b = Identity(i)")
+        + "product = Mul(r, unit)\n"
+        + passed("y")
+    )
+
+
+def _lowest(element: Element) -> float:
+    return -element.largest if element.exponent_bits else -2.0  # int8 is two's complement
+
+
+def scale_bound(element: Element, rule: str) -> float:
+    """Return the fraction of a power of two above which a block takes the next one, by a scale rule."""
+    return {
+        "floor": 2.0,
+        "ceil": 1.0,
+        "even": 2 - 2.0 ** -(element.mantissa_bits + 1) - 2.0**-23,
+        "rceil": element.largest / 2.0**element.largest_exponent,
+    }[rule]
