@@ -8,7 +8,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, schemas, walk
-from transforms.graph.rewire import detach
+from transforms.graph.rewire import detach, drop
 from transforms.graph.selection import Exclusion, NodeSet, resolve
 from transforms.graph.slots import Slot, slots
 from transforms.insert_cast import cast_pair, insert_cast
@@ -44,6 +44,10 @@ def convert_type(
     return rounded + carried + retyped
 
 
+_OUTPUT_TYPES = ("Cast", "ConstantOfShape")
+"""Operators whose output type is set by an attribute."""
+
+
 class _Converter:
     def __init__(self, graph: gs.Graph, element: int, exclude: NodeSet, kernels: Collection[str]) -> None:
         self._graph, self._element, self._exclude, self._kernels = graph, element, exclude, kernels
@@ -67,8 +71,9 @@ class _Converter:
             return False
         if self._kernels and node.op not in (*self._kernels, *_OUTPUT_TYPES):
             return False
-        if any(_is_sequence(tensor) for tensor in (*node.inputs, *node.outputs)):
-            return False  # its elements would have to change along its whole path
+        variables = (one for one in (*node.inputs, *node.outputs) if isinstance(one, gs.Variable))
+        if any(one.type != "tensor_type" for one in variables):
+            return False  # elements of a sequence would have to change along its whole path
         if any(not t.is_empty() and dtypes.element_type(t) is None for t in node.inputs):
             return False  # it may be float32, which does not fit the element type
         inputs = [i for i in _floats(node.inputs) if not schemas.must_stay_float32(node, i, self._opsets)]
@@ -78,14 +83,11 @@ class _Converter:
         return (
             all(any(is_upcast(p, self._element) for p in node.inputs[i].inputs) for i in inputs)
             and all(_is_narrowed(node.outputs[i], self._element, graph_outputs) for i in outputs)
-            and all(self._follows(node, i, inputs) for i in outputs)
+            and all(
+                node.op in _OUTPUT_TYPES or schemas.output_follows(node, i, inputs, self._opsets)
+                for i in outputs
+            )
         )
-
-    def _follows(self, node: gs.Node, output: int, inputs: list[int]) -> bool:
-        """Return whether an output has the type of a float32 input, or one that an attribute sets."""
-        if node.op in _OUTPUT_TYPES:
-            return True
-        return schemas.output_follows(node, output, inputs, self._opsets)
 
     def _convert(self, node: gs.Node) -> None:
         for index in _floats(node.inputs):
@@ -94,45 +96,30 @@ class _Converter:
         for index in _floats(node.outputs):
             _absorb_downcasts(node, index, self._element)
         if node.op in _OUTPUT_TYPES and _floats(node.outputs) == []:
-            _OUTPUT_TYPES[node.op](node, self._element)
-
-
-def _is_sequence(tensor: gs.Tensor) -> bool:
-    return isinstance(tensor, gs.Variable) and tensor.type != "tensor_type"
+            _set_output_type(node, self._element)
 
 
 def _floats(tensors: list[gs.Tensor]) -> list[int]:
     return [index for index, tensor in enumerate(tensors) if dtypes.is_type(tensor, dtypes.FLOAT)]
 
 
-def _set_cast(node: gs.Node, element: int) -> None:
-    if node.attrs["to"] == dtypes.FLOAT:
+def _set_output_type(node: gs.Node, element: int) -> None:
+    """Let the attribute of a Cast or ConstantOfShape that sets its output type say the element type."""
+    if node.op == "ConstantOfShape":
+        value = node.attrs.get("value")
+        values = np.zeros(1, np.float32) if value is None else value.values
+        name = getattr(value, "name", "value")
+        node.attrs["value"] = gs.Constant(name, values.astype(dtypes.NUMPY[element]))
+    elif node.attrs["to"] == dtypes.FLOAT:
         node.attrs["to"] = element
-
-
-def _set_value(node: gs.Node, element: int) -> None:
-    value = node.attrs.get("value")
-    values = np.zeros(1, np.float32) if value is None else value.values
-    node.attrs["value"] = gs.Constant(getattr(value, "name", "value"), values.astype(dtypes.NUMPY[element]))
-
-
-_OUTPUT_TYPES = {"Cast": _set_cast, "ConstantOfShape": _set_value}
-"""Operators whose output type is set by an attribute, and the attribute."""
 
 
 def _drop_dead_casts(graph: gs.Graph) -> None:
     """Remove Casts that were taken over, or that no node reads any more."""
     for inner in walk.graphs(graph):
         outputs = {id(tensor) for tensor in inner.outputs}
-        kept = [n for n in inner.nodes if n.op != "Cast" or _is_alive(n, outputs)]
-        gone = [node for node in inner.nodes if node.op == "Cast" and not _is_alive(node, outputs)]
-        inner.nodes = kept
-        for node in gone:
-            detach(node)
-
-
-def _is_alive(node: gs.Node, graph_outputs: set[int]) -> bool:
-    return any(tensor.outputs or id(tensor) in graph_outputs for tensor in node.outputs)
+        casts = [node for node in inner.nodes if node.op == "Cast"]
+        drop(inner, [n for n in casts if not any(t.outputs or id(t) in outputs for t in n.outputs)])
 
 
 def convert_bodies(graph: gs.Graph, dtype: str, *, exclude: Exclusion = None) -> int:

@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms.graph import dtypes, walk
 from transforms.graph.lazy_values import become_constant, derived
-from transforms.graph.rewire import detach
+from transforms.graph.rewire import drop
 from transforms.plan.rounding_plan import is_downcast, is_neutral
 
 
@@ -29,30 +29,19 @@ def fold_weights(graph: gs.Graph) -> int:
 def _fold_in(graph: gs.Graph, outputs: set[int]) -> int:
     foldable = [node for node in graph.nodes if _is_foldable(node) and id(node.outputs[0]) not in outputs]
     pairs = [(node.inputs[0], node.outputs[0]) for node in foldable]
-    detach(*foldable)
+    drop(graph, foldable)
     last = {id(source): target for source, target in pairs}
     for source, target in pairs:
-        _fold(source, target, is_last=target is last[id(source)] and id(source) not in outputs)
-    if foldable:
-        gone = {id(node) for node in foldable}
-        graph.nodes = [node for node in graph.nodes if id(node) not in gone]
+        become_constant(target, derived(source._values, ops.to_bfloat16, ml_dtypes.bfloat16))
+        if target is last[id(source)] and not source.outputs and id(source) not in outputs:
+            target.name = source.name
+            source.values = np.empty(0, ml_dtypes.bfloat16)  # unused: free its memory
     return len(foldable)
 
 
 def _is_foldable(node: gs.Node) -> bool:
-    if (
-        not node.inputs
-        or not isinstance(node.inputs[0], gs.Constant)
-        or not is_downcast(node, dtypes.BFLOAT16)
-    ):
+    if not node.inputs or not isinstance(node.inputs[0], gs.Constant):
         return False
-    if not dtypes.is_type(node.inputs[0], dtypes.FLOAT):
+    if not is_downcast(node, dtypes.BFLOAT16) or not dtypes.is_type(node.inputs[0], dtypes.FLOAT):
         return False
     return len(node.inputs) == 1 or is_neutral(node.inputs[1], node.inputs[2])
-
-
-def _fold(source: gs.Constant, target: gs.Tensor, *, is_last: bool) -> None:
-    become_constant(target, derived(source._values, ops.to_bfloat16, ml_dtypes.bfloat16))
-    if not source.outputs and is_last:
-        target.name = source.name
-        source.values = np.empty(0, ml_dtypes.bfloat16)  # unused: free its memory

@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.lazy_values import Weight, become_constant, constant, derived
-from transforms.graph.rewire import detach, position
+from transforms.graph.rewire import drop, position
 from transforms.graph.typed import Node, info_of
 from transforms.model import metadata
 
@@ -34,12 +34,10 @@ def widen_float16(graph: gs.Graph, *, keep_io_types: bool = True) -> int:
     """
     _refuse_containers(graph)
     names = walk.Names(graph)
-    boundary = [
-        t for t in (*graph.inputs, *graph.outputs) if keep_io_types and dtypes.is_type(t, dtypes.FLOAT16)
-    ]
-    changed = sum(_cast_input(graph, tensor, names) for tensor in graph.inputs if _is_in(tensor, boundary))
-    changed += sum(_cast_output(graph, tensor, names) for tensor in graph.outputs if _is_in(tensor, boundary))
-    fixed = {id(tensor) for tensor in boundary}
+    ends = (*graph.inputs, *graph.outputs)
+    fixed = {id(tensor) for tensor in ends if keep_io_types and dtypes.is_type(tensor, dtypes.FLOAT16)}
+    changed = sum(_cast_input(graph, tensor, names) for tensor in graph.inputs if id(tensor) in fixed)
+    changed += sum(_cast_output(graph, tensor, names) for tensor in graph.outputs if id(tensor) in fixed)
     changed += _widen_constants(graph, fixed, names) + _widen_variables(graph, fixed)
     for node in walk.nodes(graph):
         if all(id(tensor) not in fixed for tensor in node.outputs):
@@ -53,22 +51,15 @@ def _refuse_containers(graph: gs.Graph) -> None:
     info = info_of(graph)
     declared = {**info.outputs, **info.inputs}
     for tensor in (*graph.inputs, *graph.outputs):
-        kind = _container(declared[tensor.name].type) if tensor.name in declared else None
+        what = None
+        if tensor.name in declared:
+            kind = declared[tensor.name].type
+            narrow = any(one.elem_type == dtypes.FLOAT16 for one in metadata.tensor_types(kind))
+            what = _CONTAINERS.get(str(kind.WhichOneof("value"))) if narrow else None
         if not dtypes.is_type(tensor, dtypes.FLOAT16) and tensor.dtype == np.float16:
-            kind = "a sequence"
-        if kind:
-            raise ValueError(f"'{tensor.name}' is {kind} of float16 tensors, which cannot be widened")
-
-
-def _container(kind: onnx.TypeProto) -> str | None:
-    """Return the kind of container of float16 tensors, or None for other types."""
-    held = list(metadata.tensor_types(kind))
-    narrow = any(one.elem_type == dtypes.FLOAT16 for one in held)
-    return _CONTAINERS.get(str(kind.WhichOneof("value"))) if narrow else None
-
-
-def _is_in(tensor: gs.Tensor, tensors: list[gs.Tensor]) -> bool:
-    return any(tensor is other for other in tensors)
+            what = "a sequence"
+        if what:
+            raise ValueError(f"'{tensor.name}' is {what} of float16 tensors, which cannot be widened")
 
 
 def _cast_input(graph: gs.Graph, tensor: gs.Variable, names: walk.Names) -> int:
@@ -83,21 +74,19 @@ def _cast_input(graph: gs.Graph, tensor: gs.Variable, names: walk.Names) -> int:
 
 def _cast_output(graph: gs.Graph, tensor: gs.Variable, names: walk.Names) -> int:
     """Make the producer of a float16 output, and its readers, use a tensor to be widened."""
-    if not tensor.inputs or _is_narrowed(tensor):
-        return 0
-    producer = tensor.inputs[0]
+    producer = walk.producer(tensor)
+    is_cast = producer is not None and producer.op == "Cast"
+    if producer is None or (
+        is_cast and not tensor.outputs and dtypes.is_type(producer.inputs[0], dtypes.FLOAT)
+    ):
+        return 0  # it is a narrowed tensor already
     wide = dtypes.variable(names.derive(tensor.name, "wide"), dtypes.FLOAT, tensor)
     walk.redirect(tensor, wide)
     walk.replace_output(producer, tensor, wide)
-    if producer.op == "Cast":
+    if is_cast:
         producer.attrs["to"] = dtypes.FLOAT
     graph.nodes.insert(position(graph, producer) + 1, cast(wide, tensor, names))
     return 1
-
-
-def _is_narrowed(tensor: gs.Variable) -> bool:
-    producer = tensor.inputs[0]
-    return producer.op == "Cast" and not tensor.outputs and dtypes.is_type(producer.inputs[0], dtypes.FLOAT)
 
 
 def cast(source: gs.Tensor, target: gs.Tensor, names: walk.Names) -> gs.Node:
@@ -160,18 +149,12 @@ def _drop_void_casts(graph: gs.Graph) -> None:
     """Remove Casts from float32 to float32, except those that produce an output of their graph."""
     for inner in walk.graphs(graph):
         outputs = {id(tensor) for tensor in inner.outputs}
-        void = [node for node in inner.nodes if _is_void(node) and id(node.outputs[0]) not in outputs]
+        casts = [node for node in inner.nodes if node.op == "Cast" and node.attrs.get("to") == dtypes.FLOAT]
+        void = [
+            node
+            for node in casts
+            if dtypes.is_type(node.inputs[0], dtypes.FLOAT) and id(node.outputs[0]) not in outputs
+        ]
         for node in void:
-            source, target = node.inputs[0], node.outputs[0]
-            detach(node)
-            walk.redirect(target, source)
-        gone = {id(node) for node in void}
-        inner.nodes = [node for node in inner.nodes if id(node) not in gone]
-
-
-def _is_void(node: gs.Node) -> bool:
-    return (
-        node.op == "Cast"
-        and node.attrs.get("to") == dtypes.FLOAT
-        and dtypes.is_type(node.inputs[0], dtypes.FLOAT)
-    )
+            walk.redirect(node.outputs[0], node.inputs[0])
+        drop(inner, void)

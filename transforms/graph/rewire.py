@@ -118,6 +118,14 @@ def detach(*nodes: gs.Node) -> None:
         list.clear(node.outputs)
 
 
+def drop(graph: gs.Graph, nodes: Sequence[gs.Node]) -> None:
+    """Disconnect nodes as :func:`detach` does, and take them off the list of their graph."""
+    detach(*nodes)
+    gone = {id(node) for node in nodes}
+    if gone:
+        graph.nodes = [node for node in graph.nodes if id(node) not in gone]
+
+
 def _strike(lists: Sequence[list[gs.Node]], nodes: Sequence[gs.Node]) -> None:
     gone = {id(node) for node in nodes}
     for users in {id(users): users for users in lists}.values():
