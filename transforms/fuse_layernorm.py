@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from transforms.algebra.find_form import Match, Order, fuse
 from transforms.algebra.interpret import Context, interpret, make_context
-from transforms.algebra.polynomial import ONE, Polynomial, is_close
-from transforms.algebra.quantities import MEAN, RSQRT, X
+from transforms.algebra.polynomial import MEAN, ONE, RSQRT, Polynomial, X, is_close
 from transforms.graph import shapes, walk
 from transforms.graph.constants import Constants
 from transforms.graph.dtypes import element_type
-from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.rewire import onnx_op
 from transforms.graph.selection import Exclusion
 
 log = logging.getLogger(__name__)
@@ -86,7 +85,7 @@ def _contexts(graph: gs.Graph, constants: Constants) -> Iterator[Context]:
     """Yield each tensor and axes of which the graph takes a mean or a sum."""
     inside, seen = {id(node) for node in graph.nodes}, set()
     for node in graph.nodes:
-        if node.op not in ("ReduceMean", "ReduceSum") or node.domain not in STANDARD_DOMAINS:
+        if onnx_op(node) not in ("ReduceMean", "ReduceSum"):
             continue
         root = _origin(node.inputs[0], inside)
         shape = shapes.shape_of(root)

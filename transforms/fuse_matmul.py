@@ -15,7 +15,7 @@ from onnx_graphsurgeon.ir.tensor import LazyValues
 from transforms.graph import shapes, walk
 from transforms.graph.constants import Constants
 from transforms.graph.lazy_values import Computed, Weight, constant, is_weightless, load_values
-from transforms.graph.rewire import STANDARD_DOMAINS, Replacements, release, take_over
+from transforms.graph.rewire import Replacements, onnx_op, release, take_over
 from transforms.graph.selection import Exclusion, resolve
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,6 @@ class _Member:
     weight: gs.Tensor
     bias: gs.Tensor | None
     width: int
-    element_type: int | None
 
     @property
     def output(self) -> gs.Tensor:
@@ -80,23 +79,23 @@ def _groups(graph: gs.Graph, constants: Constants, exclude: Container[gs.Node]) 
     for node in graph.nodes:
         member = _member(graph, inside, node, constants)
         if member is not None and not any(node in exclude for node in member.nodes):
-            key = (id(node.inputs[0]), node.op, member.element_type, *_attributes(node))
+            attributes = (node.attrs.get(name, default) for name, default in _GEMM_DEFAULTS.items())
+            key = (id(node.inputs[0]), node.op, constants.element_type(member.weight), *attributes)
             groups.setdefault(key, []).append(member)
     return [group for group in groups.values() if len(group) > 1]
 
 
 def _member(graph: gs.Graph, inside: set[int], node: gs.Node, constants: Constants) -> _Member | None:
     """Return the product of a tensor and constants that a node computes, or None for other nodes."""
-    if node.op not in ("MatMul", "Gemm") or node.domain not in STANDARD_DOMAINS:
+    if onnx_op(node) not in ("MatMul", "Gemm"):
         return None
     shape = constants.shape(node.inputs[1])
     if shape is None or len(shape) != 2 or constants.shape(node.inputs[0]) is not None:
         return None
     width = shape[0 if node.attrs.get("transB") else 1]
-    element = constants.element_type(node.inputs[1])
-    member = _Member((node,), node.inputs[1], None, width, element)
     if width == 0:
         return None
+    member = _Member((node,), node.inputs[1], None, width)
     return _with_add(graph, inside, member, constants) if node.op == "MatMul" else _with_c(member, constants)
 
 
@@ -106,7 +105,7 @@ def _with_add(graph: gs.Graph, inside: set[int], member: _Member, constants: Con
     if len(product.outputs) != 1 or walk.is_output(product, graph):
         return member
     add = product.outputs[0]
-    if add.op != "Add" or add.domain not in STANDARD_DOMAINS or id(add) not in inside:
+    if onnx_op(add) != "Add" or id(add) not in inside:
         return member
     bias = add.inputs[1] if add.inputs[0] is product else add.inputs[0]
     rank = len(shapes.shape_of(product) or (None,))
@@ -132,10 +131,6 @@ def _is_row(shape: tuple[int, ...] | None, width: int, rank: int) -> bool:
     return all(size == 1 for size in shape[:-1]) and shape[-1:] in ((), (1,), (width,))
 
 
-def _attributes(node: gs.Node) -> tuple[float, ...]:
-    return tuple(node.attrs.get(name, default) for name, default in _GEMM_DEFAULTS.items())
-
-
 def _replace(fused: Replacements, group: list[_Member], constants: Constants, names: walk.Names) -> None:
     first = group[0]
     weight_axis = 0 if first.nodes[0].attrs.get("transB") else 1
@@ -145,7 +140,10 @@ def _replace(fused: Replacements, group: list[_Member], constants: Constants, na
         biases = _join([_bias(member, constants, np.dtype(weights.dtype)) for member in group], 0)
         operands.append(gs.Constant(names.derive(first.output.name, "bias"), biases))
     news = [*_product(group, operands, names)]
-    news.append(_split(group, news[-1].outputs[0], names))
+    sizes = np.array([member.width for member in group], np.int64)
+    label = names.derive(first.output.name, "split")
+    counts = gs.Constant(names.derive(first.output.name, "sizes"), sizes)
+    news.append(gs.Node("Split", label, {"axis": -1}, [news[-1].outputs[0], counts]))
     for member in group:
         take_over(news[-1], member.output)
     fused.replace([node for member in group for node in member.nodes], news)
@@ -188,11 +186,3 @@ def _node(like: gs.Node, inputs: list[gs.Tensor], group: list[_Member], names: w
     shape = None if output.shape is None else [*output.shape[:-1], sum(member.width for member in group)]
     result = gs.Variable(names.derive(output.name, f"fused_{like.op.lower()}"), inputs[1].dtype, shape)
     return gs.Node(like.op, result.name, dict(like.attrs), inputs, [result])
-
-
-def _split(group: list[_Member], wide: gs.Tensor, names: walk.Names) -> gs.Node:
-    """Return the Split of the fused result into the members' columns; it has no outputs yet."""
-    name = names.derive(group[0].output.name, "split")
-    sizes = np.array([member.width for member in group], np.int64)
-    column_counts = gs.Constant(names.derive(group[0].output.name, "sizes"), sizes)
-    return gs.Node("Split", name, {"axis": -1}, [wide, column_counts])

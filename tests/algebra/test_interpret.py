@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests.helpers import fusion
-from transforms.algebra import quantities
+from transforms.algebra import polynomial as quantities
 from transforms.algebra.interpret import ALIGNED, REDUCED, interpret, make_context
 from transforms.algebra.polynomial import ONE, Monomial, Polynomial, Symbol, is_close, monomial
 from transforms.graph import shapes

@@ -13,7 +13,7 @@ from transforms.algebra.polynomial import Monomial
 from transforms.graph import walk
 from transforms.graph.constants import Constants
 from transforms.graph.dtypes import element_type
-from transforms.graph.rewire import STANDARD_DOMAINS, Replacements, take_over
+from transforms.graph.rewire import Replacements, onnx_op, take_over
 from transforms.graph.selection import Exclusion, resolve
 
 _DEPTH = 8  # nodes between x and the core; the longest known form, of GELU, has 6
@@ -87,8 +87,7 @@ def fuse_form(graph: gs.Graph, exclude: Exclusion, form: Form, build: Build[Form
     """Replace each place where a graph or a body writes the form, as :func:`fuse` does."""
 
     def _find(order: Order, constants: Constants, kept: Container[gs.Node]) -> Iterator[FormMatch]:
-        nodes = order.graph.nodes
-        for core in [node for node in nodes if node.op in form.cores and node.domain in STANDARD_DOMAINS]:
+        for core in [node for node in order.graph.nodes if onnx_op(node) in form.cores]:
             match = _nearest_match(order, core, form, constants, kept)
             if match and element_type(match.output) in (None, match.context.element_type):
                 yield match

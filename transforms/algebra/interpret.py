@@ -17,18 +17,21 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms.algebra.polynomial import Monomial, Polynomial, Symbol, monomial
-from transforms.algebra.quantities import (
+from transforms.algebra.polynomial import (
     ERF,
     ERF_ARGUMENT,
     RELU6,
     RELU6_ARGUMENT,
     TANH,
     TANH_ARGUMENT,
+    Monomial,
+    Polynomial,
+    Symbol,
     X,
     greater,
     inverse,
     mean,
+    monomial,
     power,
     quotient,
     square_root,
@@ -37,7 +40,7 @@ from transforms.algebra.quantities import (
 from transforms.graph import shapes
 from transforms.graph.constants import Constants
 from transforms.graph.dtypes import element_type
-from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.rewire import onnx_op
 from transforms.graph.shapes import Shape
 
 ALIGNED = "aligned"  # as many dimensions as x, each of size 1 or of x's size
@@ -124,7 +127,7 @@ class _Reader:
             node = pending.popleft()
             if not node.outputs or id(node.outputs[0]) in self._values or node in self._exclude:
                 continue
-            rule = RULES.get(node.op) if node.domain in STANDARD_DOMAINS else None
+            rule = RULES.get(onnx_op(node))
             value = rule(self, node) if rule else None
             if value is not None and len(value.polynomial.terms) <= _MAX_TERMS:
                 self._values[id(node.outputs[0])] = value
