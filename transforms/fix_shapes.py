@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 from ops.legal_names import refuse_unknown
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph import walk
-from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.rewire import onnx_op
 from transforms.graph.selection import label_of
 from transforms.graph.shapes import shape_of
 from transforms.graph.typed import info_of
@@ -40,7 +40,7 @@ def fix_shapes(graph: gs.Graph, shapes: Shapes) -> int:
     changed = [tensor for tensor in graph.inputs if fixed[id(tensor)] != _listed(tensor)]
     if not changed:
         return 0
-    count = sum(_free(tensor) - _free_of(fixed[id(tensor)]) for tensor in changed)
+    count = sum(_free(_listed(tensor)) - _free(fixed[id(tensor)]) for tensor in changed)
     was_consistent = _why_inconsistent(graph) is None
     for tensor in changed:
         tensor.shape = fixed[id(tensor)]
@@ -54,13 +54,6 @@ def fix_shapes(graph: gs.Graph, shapes: Shapes) -> int:
     _refuse_lost_elements(graph, shapes)
     log.debug("%d dimensions of inputs fixed", count)
     return count
-
-
-def free_tensors(graph: gs.Graph) -> list[str]:
-    """Return the names of inputs and computed tensors of the main graph with a dimension that is free."""
-    made = (tensor for node in graph.nodes for tensor in node.outputs if not tensor.is_empty())
-    tensors = {id(tensor): tensor for tensor in (*graph.inputs, *made)}
-    return [str(tensor.name) for tensor in tensors.values() if _free(tensor)]
 
 
 def _sizes(graph: gs.Graph, shapes: Shapes) -> dict[str, int]:
@@ -99,12 +92,8 @@ def _fixed(
     return None if shape is None else [sizes.get(d, d) if isinstance(d, str) else d for d in shape]
 
 
-def _free(tensor: gs.Tensor) -> int:
-    """Return how many dimensions of a tensor are not fixed; 1 if not even their number is known."""
-    return _free_of(_listed(tensor))
-
-
-def _free_of(shape: Sequence[int | str | None] | None) -> int:
+def _free(shape: Sequence[int | str | None] | None) -> int:
+    """Return how many dimensions are not fixed; 1 if not even their number is known."""
     return 1 if shape is None else sum(not isinstance(size, int) for size in shape)
 
 
@@ -152,10 +141,10 @@ def _why_inconsistent(graph: gs.Graph) -> str | None:
 def _refuse_lost_elements(graph: gs.Graph, shapes: Shapes) -> None:
     """Refuse a Reshape to another number of elements, which inference does not see."""
     for node in walk.nodes(graph):
-        if node.op != "Reshape" or node.domain not in STANDARD_DOMAINS:
+        if onnx_op(node) != "Reshape":
             continue
         before, after = shape_of(node.inputs[0]), shape_of(node.outputs[0])
-        if before is None or after is None or _free_of(before) or _free_of(after):
+        if before is None or after is None or _free(before) or _free(after):
             continue
         if math.prod(before) != math.prod(after):  # type: ignore[arg-type]
             raise ModelError(

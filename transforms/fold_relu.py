@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from numpy.typing import NDArray
 
 import ops
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import Constants
-from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, detach, remove_unused
+from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, detach, onnx_op, remove_unused
 from transforms.plan.rounding_plan import QUANTIZE
 
 _QUANTIZE_DOMAINS = {
     "QuantizeLinear": (*STANDARD_DOMAINS, RUNTIME_DOMAIN),
     QUANTIZE: (ops.DOMAIN, ops.AMD_DOMAIN),
 }
-_DEFAULT_ZERO_POINT = np.array(0, np.uint8)  # of QuantizeLinear
 
 Bounds = tuple[np.float32, np.float32]
 
@@ -63,9 +61,7 @@ def _is_idle(node: gs.Node, constants: Constants, outputs: set[int]) -> bool:
 
 def _bounds(node: gs.Node, constants: Constants) -> Bounds | None:
     """Return the bounds of a Relu or Clip; None for another node and for bounds that are not constant."""
-    if node.op not in ("Relu", "Clip") or node.domain not in STANDARD_DOMAINS:
-        return None
-    if not dtypes.is_type(node.inputs[0], dtypes.FLOAT):
+    if onnx_op(node) not in ("Relu", "Clip") or not dtypes.is_type(node.inputs[0], dtypes.FLOAT):
         return None
     if node.op == "Relu":
         return np.float32(0), np.float32(np.inf)
@@ -84,24 +80,17 @@ def _clips_at(node: gs.Node, bounds: Bounds, constants: Constants) -> bool:
     """Return whether the node is a quantization to integers that applies the bounds itself."""
     if node.domain not in _QUANTIZE_DOMAINS.get(node.op, ()):
         return False
-    scale, zero_point = constants.values(node.inputs[1]), _zero_point(node, constants)
+    scale, zero_point = constants.values(node.inputs[1]), None
+    if len(node.inputs) > 2 and not node.inputs[2].is_empty():
+        zero_point = constants.values(node.inputs[2])
+    elif node.op == "QuantizeLinear" and not node.attrs.get("output_dtype", 0):
+        zero_point = np.array(0, np.uint8)
     if scale is None or zero_point is None or scale.dtype != np.float32:
         return False
     fmt = ops.FORMATS.get(str(zero_point.dtype))
     if fmt is None or not fmt.is_integer or not np.all(scale > 0):
         return False
-    low, high = (_quantize(bound, scale, zero_point) for bound in bounds)
-    return bool(np.all(low <= fmt.lowest) and np.all(high >= fmt.highest))
-
-
-def _zero_point(node: gs.Node, constants: Constants) -> NDArray | None:
-    if len(node.inputs) > 2 and not node.inputs[2].is_empty():
-        return constants.values(node.inputs[2])
-    has_default = node.op == "QuantizeLinear" and not node.attrs.get("output_dtype", 0)
-    return _DEFAULT_ZERO_POINT if has_default else None
-
-
-def _quantize(bound: np.float32, scale: NDArray, zero_point: NDArray) -> NDArray[np.float64]:
-    """Return the integer that stands for a bound, before it is saturated."""
     with np.errstate(over="ignore"):
-        return np.rint(bound / scale).astype(np.float64) + zero_point.astype(np.float64)
+        steps = (np.rint(bound / scale).astype(np.float64) for bound in bounds)
+        low, high = (step + zero_point.astype(np.float64) for step in steps)  # before they are saturated
+    return bool(np.all(low <= fmt.lowest) and np.all(high >= fmt.highest))

@@ -12,12 +12,6 @@ from transforms.plan.rounding_plan import DEQUANTIZE, QUANTIZE, RoundingPlan
 from transforms.plan.write_roundings import RoundingPair, import_domains, insert_rounding
 
 
-def _qdq_pair(graph: gs.Graph, domain: str) -> RoundingPair:
-    """Return a quantize and a dequantize node of type bfloat16, which share scale 1 and zero point 0."""
-    inputs = neutral_inputs(walk.Names(graph), "bf16", "bfloat16")
-    return RoundingPair(dtypes.BFLOAT16, "bf16", (QUANTIZE, DEQUANTIZE), inputs=inputs, domain=domain)
-
-
 def insert_bf16_qdq(
     graph: gs.Graph,
     *,
@@ -31,7 +25,8 @@ def insert_bf16_qdq(
     The model imports version 1 of ``domain``, in which the operators are registered (``ops.DOMAIN`` or
     ``ops.AMD_DOMAIN``). With ``keep_io_types`` false inputs and outputs of the model become bfloat16.
     """
-    pair = _qdq_pair(graph, domain)
+    inputs = neutral_inputs(walk.Names(graph), "bf16", "bfloat16")
+    pair = RoundingPair(dtypes.BFLOAT16, "bf16", (QUANTIZE, DEQUANTIZE), inputs=inputs, domain=domain)
     plan = RoundingPlan(graph, pair.element, exclude=exclude)
     count = insert_rounding(graph, plan, pair, keep_io_types=keep_io_types)
     if count:

@@ -36,7 +36,8 @@ def _open_after(graph: gs.Graph, tensor: gs.Tensor, ends: set[int]) -> int:
     quantizes = [node for node, place in walk.uses(tensor) if node.op == _QUANTIZE and place == 0]
     changed = False
     for quantize in quantizes:
-        idle = [node for node in _dequantizes(quantize) if id(node.outputs[0]) not in ends]
+        readers = [node for node, place in walk.uses(quantize.outputs[0]) if place == 0]
+        idle = [one for one in readers if one.op == _DEQUANTIZE and id(one.outputs[0]) not in ends]
         if idle:
             source = _clipped(graph, quantize)
             for node in idle:
@@ -87,7 +88,3 @@ def _bounds(graph: gs.Graph, quantize: gs.Node) -> tuple[Float32Array, Float32Ar
     limits = np.iinfo(zero_point.dtype)
     low, high = ((end - int(zero_point)) * scale for end in (limits.min, limits.max))
     return np.asarray(low, np.float32), np.asarray(high, np.float32)
-
-
-def _dequantizes(node: gs.Node) -> list[gs.Node]:
-    return [reader for reader, place in walk.uses(node.outputs[0]) if reader.op == _DEQUANTIZE and place == 0]

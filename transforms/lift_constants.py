@@ -22,20 +22,17 @@ def lift_constants(graph: gs.Graph) -> int:
 
 
 def _lift_in(graph: gs.Graph) -> int:
-    outputs = {id(tensor) for tensor in graph.outputs}
-    kept = []
+    lifted = set()
     for node in graph.nodes:
         values = _constant_value(node)
-        if values is None or id(node.outputs[0]) in outputs:
-            kept.append(node)
-            continue
-        tensor = node.outputs[0]
-        node.outputs.clear()
-        become_constant(tensor, values)
-    lifted = len(graph.nodes) - len(kept)
+        if values is not None and not walk.is_output(node.outputs[0], graph):
+            tensor = node.outputs[0]
+            node.outputs.clear()
+            become_constant(tensor, values)
+            lifted.add(id(node))
     if lifted:
-        graph.nodes = kept
-    return lifted
+        graph.nodes = [node for node in graph.nodes if id(node) not in lifted]
+    return len(lifted)
 
 
 def _constant_value(node: gs.Node) -> Weight | LazyValues | None:

@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import bias
-from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, Insertions, remove_unused
+from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, Insertions, onnx_op, remove_unused
 from transforms.plan.integer_moves import counts_pads_of_cut_windows, has_pads, is_dense
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -23,10 +23,6 @@ _MOVED_BEHIND = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slic
 
 _FIRST_OPSET = 21  # of the nodes whose zero points it gets wrong
 _GRID = 2  # a scale and a zero point
-
-
-def _is(node: gs.Node, *operators: str) -> bool:
-    return node.op in operators and node.domain in STANDARD_DOMAINS
 
 
 def _pair(
@@ -49,7 +45,7 @@ def leave_out_biases(graph: gs.Graph) -> int:
     count = 0
     for inner in walk.graphs(graph) if graph.opset >= 11 else ():
         for node in list(inner.nodes):
-            is_ignored = _is(node, "Gemm") and node.attrs.get("beta", 1.0) == 0
+            is_ignored = onnx_op(node) == "Gemm" and node.attrs.get("beta", 1.0) == 0
             if is_ignored and (ignored := bias(node)) is not None:
                 del node.inputs[2], node.attrs["beta"]
                 remove_unused(inner, ignored.inputs)
@@ -66,7 +62,7 @@ def leave_out_pool_attributes(graph: gs.Graph) -> int:
     the number of windows up, it divides what the last ones sum up by the size of the whole kernel.
     """
     count = 0
-    for node in (node for node in walk.nodes(graph) if _is(node, "AveragePool")):
+    for node in (node for node in walk.nodes(graph) if onnx_op(node) == "AveragePool"):
         names = ["dilations"] if is_dense(node) and "dilations" in node.attrs else []
         if not has_pads(node) and counts_pads_of_cut_windows(node):
             names.append("count_include_pad")
@@ -100,7 +96,7 @@ def leave_out_zero_point_before(graph: gs.Graph, tensor: gs.Tensor) -> None:
 
 
 def _is_at_zero(node: gs.Node) -> bool:
-    zero_point = node.inputs[2] if _is(node, _DEQUANTIZE) and len(node.inputs) > 2 else None
+    zero_point = node.inputs[2] if onnx_op(node) == _DEQUANTIZE and len(node.inputs) > 2 else None
     if not isinstance(zero_point, gs.Constant) or zero_point.dtype != np.int8:
         return False
     return not np.any(zero_point.values)
@@ -152,8 +148,7 @@ def quantize_before_relu(graph: gs.Graph) -> int:
 
 def _quantization(node: gs.Node, graph: gs.Graph) -> gs.Node | None:
     """Return the one quantization after a Relu or Clip after a layer, or None."""
-    bounds = node.inputs[1:]
-    if not _is(node, "Relu", "Clip") or not all(t.is_empty() or isinstance(t, gs.Constant) for t in bounds):
+    if onnx_op(node) not in ("Relu", "Clip") or not all(map(walk.is_given, node.inputs[1:])):
         return None
     source, result = node.inputs[0], node.outputs[0]
     maker, uses = walk.producer(source), walk.uses(result)
@@ -178,7 +173,7 @@ def requantize_captured(graph: gs.Graph) -> int:
     for inner in walk.graphs(graph):
         own = {id(node) for node in inner.nodes}
         ends = every - {id(tensor) for tensor in inner.outputs}
-        for node in (node for node in inner.nodes if _is(node, *_MOVED_BEHIND)):
+        for node in (node for node in inner.nodes if onnx_op(node) in _MOVED_BEHIND):
             made, back = node.outputs[0], _moved_from(node)
             captured = id(made) in ends or any(id(reader) not in own for reader in made.outputs)
             if back is not None and captured:
@@ -196,7 +191,7 @@ def requantize_captured(graph: gs.Graph) -> int:
 def _moved_from(node: gs.Node) -> gs.Node | None:
     """Return the DequantizeLinear whose numbers a node moves, by itself or after others; None without one."""
     made: gs.Node | None = node
-    while made is not None and _is(made, *_MOVED_BEHIND):
+    while made is not None and onnx_op(made) in _MOVED_BEHIND:
         made = walk.producer(made.inputs[0])
     if made is None or made.op != _DEQUANTIZE or made.domain not in (*STANDARD_DOMAINS, RUNTIME_DOMAIN):
         return None

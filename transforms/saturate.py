@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.lazy_values import become_constant, derived
-from transforms.graph.selection import Exclusion, NodeSet, resolve
+from transforms.graph.selection import Exclusion, resolve
 from transforms.plan.infinities import has_infinity, meant_infinities
 
 
@@ -21,7 +21,9 @@ def saturate(graph: gs.Graph, *, exclude: Exclusion = None, names: list[str] | N
     ``exclude`` use, and to types other than float32. ``names`` receives those of the tensors that changed.
     """
     excluded = resolve(exclude, graph)
-    beyond = [tensor for tensor in _float_constants(graph, excluded) if _exceeds(tensor.values)]
+    floats = (tensor for tensor in walk.constants(graph) if dtypes.is_type(tensor, dtypes.FLOAT))
+    used = (one for one in floats if not (excluded and all(node in excluded for node in one.outputs)))
+    beyond = [tensor for tensor in used if _exceeds(tensor.values)]
     infinite = any(has_infinity(tensor.values) for tensor in beyond)
     meant = meant_infinities(graph) if infinite else {}
     found: list[str] = []
@@ -50,11 +52,7 @@ def saturate_fills(graph: gs.Graph, *, exclude: Exclusion = None) -> list[str]:
 def tensors_with_nan(graph: gs.Graph) -> list[str]:
     """Return the names of float32 and float16 initializers that hold a NaN, in graph order."""
     found = [t for t in walk.constants(graph) if dtypes.element_type(t) in (dtypes.FLOAT, dtypes.FLOAT16)]
-    return [t.name for t in found if _has_nan(t.values)]
-
-
-def _has_nan(values: np.ndarray) -> bool:
-    return bool(values.size) and bool(np.isnan(values.max()))
+    return [t.name for t in found if t.values.size and np.isnan(t.values.max())]
 
 
 def clip(values: np.ndarray) -> np.ndarray:
@@ -77,12 +75,3 @@ def _exceeds(values: np.ndarray) -> bool:
         np.fmax.reduce(values, axis=None) > dtypes.BFLOAT16_MAX
         or np.fmin.reduce(values, axis=None) < -dtypes.BFLOAT16_MAX
     )
-
-
-def _float_constants(graph: gs.Graph, exclude: NodeSet) -> list[gs.Constant]:
-    return [
-        tensor
-        for tensor in walk.constants(graph)
-        if dtypes.is_type(tensor, dtypes.FLOAT)
-        and not (exclude and all(node in exclude for node in tensor.outputs))
-    ]

@@ -27,7 +27,13 @@ def saturate_activations(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_
     plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude)
     left = {id(tensor) for tensor in (() if keep_io_types else graph.inputs)}
     left |= meant_infinities(graph, computed=True).keys()
-    roundings = [r for r in plan.roundings if _is_open(r) and id(r.tensor) not in left]
+    roundings = [
+        one
+        for one in plan.roundings
+        if not isinstance(one.tensor, gs.Constant)
+        and (one.producer is None or not is_saturation(one.producer))
+        and id(one.tensor) not in left
+    ]
     names = walk.Names(graph)
     bounds = [
         gs.Constant(names.derive("", "bf16_min"), np.array(-dtypes.BFLOAT16_MAX)),
@@ -38,12 +44,6 @@ def saturate_activations(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_
         insertions.add(rounding.owner, rounding.producer, [clip])
     insertions.place(graph)
     return len(roundings)
-
-
-def _is_open(rounding: Rounding) -> bool:
-    if isinstance(rounding.tensor, gs.Constant):
-        return False
-    return rounding.producer is None or not is_saturation(rounding.producer)
 
 
 def _clip(rounding: Rounding, bounds: list[gs.Constant], names: walk.Names) -> gs.Node:

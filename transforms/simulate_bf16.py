@@ -28,16 +28,17 @@ def simulate_bf16(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: 
     weights = [r for r in plan.roundings if isinstance(r.tensor, gs.Constant)]
     inputs = {id(tensor) for tensor in input_tensors(graph)}
     plan.roundings = [r for r in plan.roundings if id(r.tensor) in inputs]
-    names = walk.Names(graph)
-    changed = 0
+    names, changed = walk.Names(graph), 0
     for rounding in weights:
-        if _is_rounded(rounding.tensor.values):
+        target = tensor = rounding.tensor
+        if np.array_equal(_rounded(tensor.values).view(np.uint32), tensor.values.view(np.uint32)):
             continue
-        source = rounding.tensor._values
-        changed += 1
-        target = _target(rounding.tensor, len(rounding.uses), names)
+        source = tensor._values
+        if len(rounding.uses) < len(tensor.outputs):  # some need it unrounded
+            target = constant(names.derive(tensor.name, "bf16"), source)
         become_constant(target, derived(source, _rounded, np.float32))
         rounding.redirect(target)
+        changed += 1
     pair = cast_pair("bfloat16")
     return changed + insert_rounding(graph, plan, pair, keep_io_types=keep_io_types)
 
@@ -49,16 +50,5 @@ def input_tensors(graph: gs.Graph) -> list[gs.Tensor]:
     return [*graph.inputs, *(node.outputs[0] for node in casts)]
 
 
-def _target(tensor: gs.Constant, rounded_uses: int, names: walk.Names) -> gs.Constant:
-    """Return the constant to round: the tensor itself, or a copy if some uses need it unrounded."""
-    if rounded_uses == len(tensor.outputs):
-        return tensor
-    return constant(names.derive(tensor.name, "bf16"), tensor._values)
-
-
 def _rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return ops.from_bfloat16(ops.to_bfloat16(values))
-
-
-def _is_rounded(values: NDArray[np.float32]) -> bool:
-    return np.array_equal(_rounded(values).view(np.uint32), values.view(np.uint32))

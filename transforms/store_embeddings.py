@@ -19,7 +19,7 @@ from ops.integer_blocks import block_parameters, pack_numbers, quantize_blocks
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.embeddings import heads, is_lookup, tables
-from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, Insertions, Replacements, take_over
+from transforms.graph.rewire import RUNTIME_DOMAIN, Insertions, Replacements, onnx_op, take_over
 from transforms.graph.selection import Exclusion, NodeSet, resolve
 from transforms.plan.write_roundings import import_domains
 from transforms.write_matmul_nbits import matmul_nbits, stored_scales
@@ -90,9 +90,7 @@ def tie_embeddings(graph: gs.Graph) -> int:
 
 def _source(node: gs.Node, known: list[gs.Constant]) -> gs.Constant | None:
     """Return the table that a MatMul has a transposed copy of."""
-    if node.op != "MatMul" or node.domain not in STANDARD_DOMAINS:
-        return None
-    weight = node.inputs[1]
+    weight = node.inputs[1] if onnx_op(node) == "MatMul" else None
     if not isinstance(weight, gs.Constant) or not dtypes.is_type(weight, dtypes.FLOAT):
         return None
     sized = [table for table in known if list(table.shape) == list(weight.shape)[::-1]]
@@ -134,7 +132,7 @@ def _store(graph: gs.Graph, table: gs.Constant, dtype: str, names: walk.Names, l
     bits, block = int(FORMATS[dtype].bits), _block(table, int(FORMATS[dtype].bits))
     assert block is not None
     packed, scale = _quantized(load(table), dtype, block)
-    rows, inputs = (int(size) for size in table.shape)
+    rows, inputs = map(int, table.shape)
     data = gs.Constant(names.derive(table.name, dtype), packed)
     scales, shared = stored_scales(scale, table.name, names)
     shape = gs.Constant(names.derive(table.name, "blocks"), np.array([rows, inputs // block, -1], np.int64))

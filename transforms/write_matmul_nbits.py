@@ -19,7 +19,7 @@ from ops.integer_blocks import block_rows, pack_numbers, scale_shape
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.dot_products import bias, is_dot_product, sum_axis
-from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, Replacements, take_over
+from transforms.graph.rewire import RUNTIME_DOMAIN, Replacements, onnx_op, take_over
 from transforms.plan.write_roundings import import_domains
 
 OPERATOR = "MatMulNBits"
@@ -85,7 +85,7 @@ def _weight(node: gs.Node) -> _Weight | None:
     if not is_dot_product(node) or node.op not in ("MatMul", "Gemm") or not _is_plain(node):
         return None
     made = walk.producer(node.inputs[1])
-    if made is None or made.op != "DequantizeLinear" or made.domain not in STANDARD_DOMAINS:
+    if made is None or onnx_op(made) != "DequantizeLinear":
         return None
     if not all(isinstance(tensor, gs.Constant) for tensor in made.inputs):
         return None

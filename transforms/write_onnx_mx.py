@@ -22,7 +22,7 @@ from transforms.graph.block_format import block_format_of
 from transforms.graph.constants import Constants, exportable
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.graph.lazy_values import constant, derived, load_values
-from transforms.graph.rewire import STANDARD_DOMAINS, detach
+from transforms.graph.rewire import STANDARD_DOMAINS, detach, onnx_op
 from transforms.graph.schemas import changes
 from transforms.graph.selection import label_of
 from transforms.model.read_model import ModelError
@@ -51,8 +51,10 @@ def write_onnx_mx(graph: gs.Graph, formats: Sequence[Format] = ()) -> int:
     are not rounded half to even, tensors that are not float32, weights that have no such form, and operators
     that change their meaning on the way to the opset.
     """
-    nodes = [_checked(node) for node in _block_nodes(graph)]
-    known = {fmt.name: fmt for fmt in (*(formats or _recorded(graph)), *nodes) if fmt.block > 1}
+    nodes = [_checked(node) for node in walk.nodes(graph) if node.op in ATTRIBUTES]
+    scheme = recorded_scheme(graph)
+    named = formats or (scheme.named_formats if scheme else ())
+    known = {fmt.name: fmt for fmt in (*named, *nodes) if fmt.block > 1}
     for fmt in known.values():
         if fmt.op != MX:
             raise ModelError(f"format '{fmt.name}' has no form in ONNX: only those of OCP Microscaling have")
@@ -73,10 +75,6 @@ def write_onnx_mx(graph: gs.Graph, formats: Sequence[Format] = ()) -> int:
     return len(used)
 
 
-def _block_nodes(graph: gs.Graph) -> Iterator[gs.Node]:
-    return (node for node in walk.nodes(graph) if node.op in ATTRIBUTES)
-
-
 def _checked(node: gs.Node) -> Format:
     """Return the format that a node rounds to, or raise if ONNX's own operators round in another way."""
     fmt = block_format_of(node)
@@ -90,11 +88,6 @@ def _checked(node: gs.Node) -> Format:
     return fmt
 
 
-def _recorded(graph: gs.Graph) -> Sequence[Format]:
-    scheme = recorded_scheme(graph)
-    return scheme.named_formats if scheme else ()
-
-
 def _weights(graph: gs.Graph, formats: Iterable[Format]) -> Iterator[tuple[gs.Constant, Format, int]]:
     """Yield the stored operands of dot products on the grid of a format, with it and the axis of blocks."""
     known, outputs = Constants(graph), walk.outputs(graph)
@@ -106,13 +99,9 @@ def _weights(graph: gs.Graph, formats: Iterable[Format]) -> Iterator[tuple[gs.Co
         if not uses or not may_be_packed(values := load_values(tensor._values)):
             continue
         axes = dict.fromkeys(block_axis(node, index, tensor) % len(tensor.shape) for node, index in uses)
-        found = ((fmt, axis) for axis in axes for fmt in ranked if _holds(values, fmt, axis))
-        if first := next(found, None):
+        pairs = ((fmt, axis) for axis in axes for fmt in ranked)
+        if first := next((one for one in pairs if native_weight(values, *one) is not None), None):
             yield tensor, *first
-
-
-def _holds(values: NDArray[np.float32], fmt: Format, axis: int) -> bool:
-    return native_weight(values, fmt, axis) is not None
 
 
 def _raise(graph: gs.Graph, opset: int) -> None:
@@ -121,9 +110,7 @@ def _raise(graph: gs.Graph, opset: int) -> None:
     if newest < opset:
         raise ModelError(f"the form of Microscaling needs opset {opset}, the installed onnx has {newest}")
     convert_opset(graph, _CONVERTED)
-    for node in walk.nodes(graph):
-        if node.domain not in STANDARD_DOMAINS:
-            continue
+    for node in filter(onnx_op, walk.nodes(graph)):
         for step in changes(node.op, graph.opset, opset):
             if (node.op, step) not in _SAME_MEANING:
                 words = f"{node.op} '{label_of(node)}': opset {step} defines it anew"

@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
 from transforms.graph.constants import Constants
-from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.rewire import onnx_op
 from transforms.graph.shapes import Shape, shape_of
 from transforms.plan.exact_arithmetic import shape_arithmetic
 
@@ -42,11 +42,9 @@ def write_out_axes(graph: gs.Graph) -> int:
 
 
 def _has_axes(node: gs.Node) -> bool:
-    if node.domain not in STANDARD_DOMAINS:
-        return False
-    if node.op == "Pad":
+    if onnx_op(node) == "Pad":
         return len(node.inputs) > _PAD_AXES and not node.inputs[_PAD_AXES].is_empty()
-    return node.op in ("Resize", "CenterCropPad") and "axes" in node.attrs
+    return onnx_op(node) in ("Resize", "CenterCropPad") and "axes" in node.attrs
 
 
 class _Writer:

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.parser
+import onnx_graphsurgeon as gs
 import pytest
 
 from tests.helpers import conversion
 from transforms import model_io
-from transforms.fix_shapes import fix_shapes, free_tensors
+from transforms.fix_shapes import fix_shapes
 from transforms.graph import walk
 from transforms.lift_constants import lift_constants
 from transforms.model import graph_proto
@@ -29,6 +30,12 @@ RESHAPES = """(float[N,2,6] x) => (float[A,B] y) <int64[1] last = {12}, int64[1]
 LOOPS = """(float[N,3] x) => (float[N,3] y) <int64 three = {3}, bool yes = {1}> {
     y = Loop (three, yes, x) <body = step (int64 i, bool c, float[N,3] a) => (bool d, float[N,3] b) {
         d = Identity(c) b = Add(a, a) }> }"""
+
+
+def free_tensors(graph: gs.Graph) -> list[str]:
+    """Return the names of inputs and computed tensors with a free dimension."""
+    made = (tensor for node in graph.nodes for tensor in node.outputs if not tensor.is_empty())
+    return [one.name for one in (*graph.inputs, *made) if not all(isinstance(d, int) for d in one.shape)]
 
 
 def test_a_named_dimension_is_fixed_wherever_it_stands() -> None:
