@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
 
 import onnx
 import onnx_graphsurgeon as gs
@@ -173,7 +172,8 @@ def _write(path: Path, content: Iterator[Piece]) -> None:
     with path.open("wb") as file:
         for piece in content:
             file.write(piece)
-        _flush(file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _write_arrays(path: Path, arrays: Iterator[Weight]) -> str:
@@ -187,14 +187,10 @@ def _write_arrays(path: Path, arrays: Iterator[Weight]) -> str:
                 hashing.result()
                 hashing = beside.submit(digest.update, part)
                 file.write(part)
-        _flush(file)
+        file.flush()
+        os.fsync(file.fileno())
         hashing.result()
     return digest.hexdigest()
-
-
-def _flush(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def _refer_to_external(light: onnx.ModelProto, weights: Mapping[str, Weight], location: str) -> None:

@@ -66,11 +66,17 @@ def pack_weights(
         if not dtypes.is_type(tensor, dtypes.FLOAT) or known.shape(tensor) is None or id(tensor) in outputs:
             continue
         packed, reason = _pack(tensor, candidates, last)
-        _note(found, tensor, packed, reason)
-        if packed is not None:
-            if graph.opset < FIRST_OPSET:
-                raise ModelError(f"packed weights need opset {FIRST_OPSET}, the model has {graph.opset}")
-            nodes.setdefault(id(owners[id(tensor)]), []).append(_call(tensor, packed, names))
+        if packed is None:
+            found.left[reason] += 1
+            _LOG.debug("'%s' is not packed: %s", tensor.name, reason)
+            continue
+        if graph.opset < FIRST_OPSET:
+            raise ModelError(f"packed weights need opset {FIRST_OPSET}, the model has {graph.opset}")
+        found.formats[packed.format.name] += 1
+        found.elements += int(np.prod(tensor.shape))
+        found.before += int(tensor._values.nbytes)
+        found.after += packed.nbytes
+        nodes.setdefault(id(owners[id(tensor)]), []).append(_call(tensor, packed, names))
     for inner in walk.graphs(graph) if nodes else ():
         inner.nodes = [*nodes.get(id(inner), ()), *inner.nodes]
     if nodes:
@@ -105,17 +111,6 @@ def _pack(
                 return packed, ""
             reason = reason if packed is None else "too small"
     return None, reason
-
-
-def _note(found: PackedWeights, tensor: gs.Constant, packed: PackedConstant | None, reason: str) -> None:
-    if packed is None:
-        found.left[reason] += 1
-        _LOG.debug("'%s' is not packed: %s", tensor.name, reason)
-        return
-    found.formats[packed.format.name] += 1
-    found.elements += int(np.prod(tensor.shape))
-    found.before += int(tensor._values.nbytes)
-    found.after += packed.nbytes
 
 
 def _call(tensor: gs.Constant, packed: PackedConstant, names: walk.Names) -> gs.Node:

@@ -43,8 +43,12 @@ def _widen_nodes(graph: gs.Graph, names: walk.Names) -> int:
             rebuilt.append(node)
             continue
         for i, tensor in enumerate(node.inputs):
-            if is_type(tensor, BFLOAT16):
-                node.inputs[i] = _widened(tensor, widened, rebuilt, names)
+            if not is_type(tensor, BFLOAT16):
+                continue
+            if id(tensor) not in widened:
+                widened[id(tensor)] = _like(tensor, "float32", names)
+                rebuilt.append(cast(tensor, widened[id(tensor)], names))
+            node.inputs[i] = widened[id(tensor)]
         rebuilt += [node, *_round_outputs(node, names)]
         changed += 1
     graph.nodes[:] = rebuilt
@@ -52,25 +56,11 @@ def _widen_nodes(graph: gs.Graph, names: walk.Names) -> int:
 
 
 def _needs_wrapping(node: gs.Node) -> bool:
+    if node.op in _TYPE_BLIND or (node.domain or "") not in _RUNTIME_DOMAINS:
+        return False
     tensors = (*node.inputs, *node.outputs)
-    foreign = node.op in _TYPE_BLIND or (node.domain or "") not in _RUNTIME_DOMAINS
-    return (
-        not foreign and all(map(_is_tensor, tensors)) and any(is_type(tensor, BFLOAT16) for tensor in tensors)
-    )
-
-
-def _is_tensor(value: gs.Tensor) -> bool:
-    return getattr(value, "type", "tensor_type") == "tensor_type"
-
-
-def _widened(
-    tensor: gs.Tensor, widened: dict[int, gs.Variable], rebuilt: list[gs.Node], names: walk.Names
-) -> gs.Variable:
-    """Return the float32 form of a bfloat16 tensor in this graph; the first call inserts the Cast."""
-    if id(tensor) not in widened:
-        rebuilt.append(cast(tensor, _like(tensor, "float32", names), names))
-        widened[id(tensor)] = rebuilt[-1].outputs[0]
-    return widened[id(tensor)]
+    are_plain = all(getattr(one, "type", "tensor_type") == "tensor_type" for one in tensors)
+    return are_plain and any(is_type(one, BFLOAT16) for one in tensors)
 
 
 def _round_outputs(node: gs.Node, names: walk.Names) -> list[gs.Node]:

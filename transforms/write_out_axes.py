@@ -30,14 +30,13 @@ def write_out_axes(graph: gs.Graph) -> int:
     left as it is if its rank is not known, if its region is computed or its scales are of other than shapes,
     or if it keeps an aspect ratio.
     """
-    found = [[node for node in inner.nodes if _has_axes(node)] for inner in walk.graphs(graph)]
-    if not any(found):
+    found = [node for node in walk.nodes(graph) if _has_axes(node)]
+    if not found:
         return 0
     writer = _Writer(graph)
-    written = sum(writer.write(node) for nodes in found for node in nodes)
-    for inner, nodes in zip(walk.graphs(graph), found, strict=True):
-        if nodes:
-            inner.nodes = [one for node in inner.nodes for one in (*writer.made.get(id(node), ()), node)]
+    written = sum(map(writer.write, found))
+    for inner in walk.graphs(graph) if writer.made else ():
+        inner.nodes = [one for node in inner.nodes for one in (*writer.made.get(id(node), ()), node)]
     return written
 
 
@@ -75,10 +74,7 @@ class _Writer:
 
     def _pad(self, node: gs.Node, axes: list[int], sizes: Shape) -> bool:
         pads = self._spread(node, node.inputs[_PADS], np.zeros(2 * len(sizes), np.int64), _ends(axes, sizes))
-        if pads is None:
-            return False
-        self._without_axes(node, pads)
-        return True
+        return pads is not None and self._without_axes(node, pads)
 
     def _pad_computed(self, node: gs.Node, rank: int) -> bool:
         """Put pads in the places that axes of the run say, for ONNX Runtime folds axes of constants, too."""
@@ -90,13 +86,14 @@ class _Writer:
         ends = self._add(node, "Add", [starts, count], None)
         places = self._add(node, "Concat", [starts, ends], None, axis=0)
         whole = self._constant(node, np.zeros(2 * rank, np.int64))
-        self._without_axes(node, self._add(node, "ScatterElements", [whole, places, pads], 2 * rank))
-        return True
+        spread = self._add(node, "ScatterElements", [whole, places, pads], 2 * rank)
+        return self._without_axes(node, spread)
 
     @staticmethod
-    def _without_axes(node: gs.Node, pads: gs.Tensor) -> None:
+    def _without_axes(node: gs.Node, pads: gs.Tensor) -> bool:
         value = node.inputs[2:_PAD_AXES]
         node.inputs = [node.inputs[0], pads, *(one for one in value if not one.is_empty())]
+        return True
 
     def _crop(self, node: gs.Node, axes: list[int], sizes: Shape) -> bool:
         wanted = self._sizes(node, node.inputs[1], axes, sizes)

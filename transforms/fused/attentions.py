@@ -23,7 +23,9 @@ def split_attention(parts: Parts) -> bool:
     """
     x, weight, bias, mask, past, extra = (parts.given(place) for place in range(6))
     sizes, width = parts.attributes.get("qkv_hidden_sizes"), (parts.facts.shapes.get(weight) or [None])[-1]
-    if past or parts.made(1) or parts.attributes.get("do_rotary") or _looks_back(parts) or width is None:
+    if past or parts.made(1) or width is None:
+        return False
+    if parts.attributes.get("do_rotary") or parts.attributes.get("unidirectional"):
         return False
     added = _mask(parts, mask, x)
     if added is None:
@@ -42,8 +44,9 @@ def split_multi_head_attention(parts: Parts) -> bool:
     """
     names = [parts.given(place) for place in range(3)]
     bias, mask, extra = (parts.given(place) for place in range(3, 6))
-    sizes = [width for name in names if (width := _width(parts, name)) is not None]
-    if len(sizes) < 3 or _looks_back(parts):
+    shapes = [parts.facts.shapes.get(name, ()) for name in names]
+    sizes = [shape[-1] for shape in shapes if len(shape) == 3 and shape[-1] is not None]
+    if len(sizes) < 3 or parts.attributes.get("unidirectional"):
         return False
     if any(parts.given(place) for place in range(6, 10)) or any(parts.made(place) for place in range(1, 4)):
         return False
@@ -54,16 +57,6 @@ def split_multi_head_attention(parts: Parts) -> bool:
         pieces = parts.split(bias, sizes)
         names = [parts.add("Add", name, piece) for name, piece in zip(names, pieces, strict=True)]
     return _attend(parts, names, sizes, (added, extra))
-
-
-def _looks_back(parts: Parts) -> bool:
-    return bool(parts.attributes.get("unidirectional"))
-
-
-def _width(parts: Parts, name: str) -> int | None:
-    """Return the last size of a tensor [batch, tokens, hidden]; None if it is not known to be one."""
-    shape = parts.facts.shapes.get(name)
-    return shape[-1] if shape is not None and len(shape) == 3 else None
 
 
 def _attend(parts: Parts, names: list[str], sizes: list[int], added: tuple[str, str]) -> bool:

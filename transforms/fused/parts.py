@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -31,21 +31,17 @@ class Known:
         """Read the model; ``names`` makes names that it does not have."""
         self.opset, self.names = opset, names
         self._read = read_names(model.graph) - {NONE}
-        kinds = Counter(
-            kind for graph in each_graph(model.graph) for kind in _types(graph) if kind in _FLOATS
-        )
+        kinds = Counter[int]()
+        for graph in each_graph(model.graph):
+            values = (*graph.input, *graph.output, *graph.value_info)
+            found = [*(value.type.tensor_type.elem_type for value in values)]
+            found += (tensor.data_type for tensor in graph.initializer)
+            kinds.update(kind for kind in found if kind in _FLOATS)
         self.usual_type = max(kinds, key=lambda kind: kinds[kind], default=int(onnx.TensorProto.FLOAT))
 
     def is_read(self, name: str) -> bool:
         """Return whether a node reads a tensor, or a graph returns it."""
         return name in self._read
-
-
-def _types(graph: onnx.GraphProto) -> Iterator[int]:
-    yield from (
-        value.type.tensor_type.elem_type for value in (*graph.input, *graph.output, *graph.value_info)
-    )
-    yield from (tensor.data_type for tensor in graph.initializer)
 
 
 class Parts:
