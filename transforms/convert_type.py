@@ -12,8 +12,7 @@ from transforms.graph.rewire import detach, drop
 from transforms.graph.selection import Exclusion, NodeSet, resolve
 from transforms.graph.slots import Slot, slots
 from transforms.insert_cast import cast_pair, insert_cast
-from transforms.plan.rounding_plan import is_downcast, is_upcast
-from transforms.plan.write_roundings import RoundingPair
+from transforms.plan.rounding_plan import RoundingPair, is_downcast, is_upcast
 
 
 def convert_type(

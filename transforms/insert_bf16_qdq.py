@@ -6,10 +6,10 @@ import onnx_graphsurgeon as gs
 
 import ops
 from transforms.graph import dtypes, walk
+from transforms.graph.rewire import import_domains
 from transforms.graph.selection import Exclusion
 from transforms.plan.qdq_writer import neutral_inputs
-from transforms.plan.rounding_plan import DEQUANTIZE, QUANTIZE, RoundingPlan
-from transforms.plan.write_roundings import RoundingPair, import_domains, insert_rounding
+from transforms.plan.rounding_plan import DEQUANTIZE, QUANTIZE, RoundingPair, RoundingPlan, insert_rounding
 
 
 def insert_bf16_qdq(

@@ -7,8 +7,7 @@ import onnx_graphsurgeon as gs
 from ops.legal_names import refuse_unknown
 from transforms.graph import dtypes
 from transforms.graph.selection import Exclusion
-from transforms.plan.rounding_plan import RoundingPlan
-from transforms.plan.write_roundings import RoundingPair, insert_rounding
+from transforms.plan.rounding_plan import RoundingPair, RoundingPlan, insert_rounding
 
 _ELEMENTS = {"bfloat16": (dtypes.BFLOAT16, "bf16"), "float16": (dtypes.FLOAT16, "fp16")}
 

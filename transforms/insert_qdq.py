@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.convert_opset import convert_opset
 from transforms.graph import walk
-from transforms.graph.rewire import Insertions
+from transforms.graph.rewire import Insertions, import_domains
 from transforms.model.read_model import ModelError
 from transforms.plan.bias_correction import correctable, corrected, corrected_inputs
 from transforms.plan.qdq_writer import QdqWriter, rounded
@@ -20,7 +20,6 @@ from transforms.plan.quant_spec import BIAS, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
 from transforms.plan.tensor_grids import TensorGrid
 from transforms.plan.weight_cache import WeightMemory
-from transforms.plan.write_roundings import import_domains
 from transforms.scheme import Scheme
 
 WIDE_OPSET = 21

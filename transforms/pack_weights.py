@@ -18,9 +18,9 @@ from transforms.graph import dtypes, walk
 from transforms.graph.block_format import block_format_of
 from transforms.graph.constants import Constants
 from transforms.graph.lazy_values import Weight, constant, load_values
+from transforms.graph.rewire import import_domains
 from transforms.model.read_model import ModelError
 from transforms.plan.quant_spec import block_axis
-from transforms.plan.write_roundings import import_domains
 from transforms.scheme.recorded_scheme import recorded_scheme
 
 _LOG = logging.getLogger(__name__)

@@ -11,8 +11,7 @@ from transforms.graph import dtypes, walk
 from transforms.graph.lazy_values import become_constant, constant, derived
 from transforms.graph.selection import Exclusion
 from transforms.insert_cast import cast_pair
-from transforms.plan.rounding_plan import RoundingPlan
-from transforms.plan.write_roundings import insert_rounding
+from transforms.plan.rounding_plan import RoundingPlan, insert_rounding
 
 
 def simulate_bf16(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: bool = True) -> int:

@@ -17,8 +17,16 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from transforms.fused.attentions import split_attention, split_multi_head_attention
-from transforms.fused.layers import split_conv, split_gelu, split_gemm, split_matmul, split_quick_gelu
-from transforms.fused.norms import split_embed_norm, split_norm, split_skip_norm
+from transforms.fused.layers import (
+    split_conv,
+    split_embed_norm,
+    split_gelu,
+    split_gemm,
+    split_matmul,
+    split_norm,
+    split_quick_gelu,
+    split_skip_norm,
+)
 from transforms.fused.parts import Known, Parts
 from transforms.graph import walk
 from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS

@@ -19,9 +19,15 @@ from ops.integer_blocks import block_parameters, pack_numbers, quantize_blocks
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.embeddings import heads, is_lookup, tables
-from transforms.graph.rewire import RUNTIME_DOMAIN, Insertions, Replacements, onnx_op, take_over
+from transforms.graph.rewire import (
+    RUNTIME_DOMAIN,
+    Insertions,
+    Replacements,
+    import_domains,
+    onnx_op,
+    take_over,
+)
 from transforms.graph.selection import Exclusion, NodeSet, resolve
-from transforms.plan.write_roundings import import_domains
 from transforms.write_matmul_nbits import matmul_nbits, stored_scales
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from ops.integer_blocks import block_rows, pack_numbers, scale_shape
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.dot_products import bias, is_dot_product, sum_axis
-from transforms.graph.rewire import RUNTIME_DOMAIN, Replacements, onnx_op, take_over
-from transforms.plan.write_roundings import import_domains
+from transforms.graph.rewire import RUNTIME_DOMAIN, Replacements, import_domains, onnx_op, take_over
 
 OPERATOR = "MatMulNBits"
 _LOWEST = {"int4": -8, "uint4": 0, "int8": -128, "uint8": 0}

@@ -22,12 +22,11 @@ from transforms.graph.block_format import block_format_of
 from transforms.graph.constants import Constants, exportable
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.graph.lazy_values import constant, derived, load_values
-from transforms.graph.rewire import STANDARD_DOMAINS, detach, onnx_op
+from transforms.graph.rewire import STANDARD_DOMAINS, detach, import_domains, onnx_op
 from transforms.graph.schemas import changes
 from transforms.graph.selection import label_of
 from transforms.model.read_model import ModelError
 from transforms.plan.quant_spec import block_axis
-from transforms.plan.write_roundings import import_domains
 from transforms.scheme.recorded_scheme import recorded_scheme
 
 _CONVERTED = 22

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 
 import numpy as np
+import onnx
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
@@ -124,6 +125,14 @@ def drop(graph: gs.Graph, nodes: Sequence[gs.Node]) -> None:
     gone = {id(node) for node in nodes}
     if gone:
         graph.nodes = [node for node in graph.nodes if id(node) not in gone]
+
+
+def import_domains(graph: gs.Graph, domains: set[str]) -> None:
+    """Let a model import version 1 of the domains that it does not import yet."""
+    present = {opset.domain for opset in graph.import_domains}
+    new = [onnx.helper.make_opsetid(domain, 1) for domain in sorted(domains - present - {""})]
+    if new:
+        graph.import_domains = [*graph.import_domains, *new]
 
 
 def _strike(lists: Sequence[list[gs.Node]], nodes: Sequence[gs.Node]) -> None:

@@ -11,11 +11,10 @@ import onnx_graphsurgeon as gs
 from ops.array_types import AnyArray
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
-from transforms.graph.rewire import Insertions
+from transforms.graph.rewire import Insertions, import_domains
 from transforms.plan.qdq_writer import QdqWriter
 from transforms.plan.quant_spec import BIAS, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.write_roundings import import_domains
 
 
 @dataclass(frozen=True)
