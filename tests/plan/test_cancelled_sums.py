@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers import plans
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
-from transforms.plan.exact_steps import CANCELLED_SUMS, exact_steps
+from transforms.plan.exact_steps import RULES, exact_steps
 from transforms.run.run_model import open_model
 
 FORMS = {
@@ -35,7 +35,7 @@ def _weights(name: str) -> plans.Weights:
 @pytest.mark.parametrize("name", FORMS)
 def test_sums_and_what_is_taken_off(name: str) -> None:
     graph = plans.graph(_text(name), _weights(name))
-    found = exact_steps(graph, [CANCELLED_SUMS])
+    found = exact_steps(graph, [RULES["cancelled sums"]])
     assert plans.made_by(graph, found) == set(FORMS[name][1])
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.helpers import plans
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.plan.exact_steps import DIFFERENCES_OF_PRODUCTS, exact_steps
+from transforms.plan.exact_steps import RULES, exact_steps
 from transforms.run.run_model import open_model
 from transforms.scheme import preset
 
@@ -47,7 +47,7 @@ FORMS = {
 def test_what_is_below_a_root(name: str) -> None:
     text, expected = FORMS[name]
     graph = plans.loose_graph(ENDS.format(text))
-    found = exact_steps(graph, [DIFFERENCES_OF_PRODUCTS])
+    found = exact_steps(graph, [RULES["differences of products"]])
     assert plans.made_by(graph, found) == set(expected)
 
 

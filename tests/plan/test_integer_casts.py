@@ -8,7 +8,7 @@ import pytest
 from tests.helpers import plans
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.plan.exact_steps import INTEGER_CASTS, exact_steps
+from transforms.plan.exact_steps import RULES, exact_steps
 from transforms.run.run_model import open_model
 from transforms.scheme import preset
 
@@ -33,7 +33,7 @@ def _text(name: str) -> str:
 @pytest.mark.parametrize("name", FORMS)
 def test_the_steps_before_integers(name: str) -> None:
     graph = plans.graph(_text(name))
-    found = exact_steps(graph, [INTEGER_CASTS])
+    found = exact_steps(graph, [RULES["last steps to an integer"]])
     assert plans.made_by(graph, found) == set(FORMS[name][1])
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers import plans
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.plan.exact_steps import STANDARDISED_INPUTS, exact_steps
+from transforms.plan.exact_steps import RULES, exact_steps
 from transforms.run.run_model import open_model
 from transforms.scheme import preset
 
@@ -42,7 +42,7 @@ WEIGHTS: plans.Weights = {
 def test_means_far_beyond_deviations(name: str) -> None:
     text, expected = FORMS[name]
     graph = plans.loose_graph(ENDS.format(text), WEIGHTS)
-    found = exact_steps(graph, [STANDARDISED_INPUTS])
+    found = exact_steps(graph, [RULES["standardised inputs"]])
     assert plans.made_by(graph, found) == set(expected)
 
 

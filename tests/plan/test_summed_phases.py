@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers import plans
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
-from transforms.plan.exact_steps import SUMMED_PHASES, exact_steps
+from transforms.plan.exact_steps import RULES, exact_steps
 from transforms.run.run_model import open_model
 
 FORMS = {
@@ -39,7 +39,7 @@ def _graph(form: str, count: int = 3) -> plans.gs.Graph:
 def test_sums_on_the_way_to_an_angle(name: str) -> None:
     form, expected = FORMS[name]
     graph = _graph(form)
-    assert plans.made_by(graph, exact_steps(graph, [SUMMED_PHASES])) == set(expected)
+    assert plans.made_by(graph, exact_steps(graph, [RULES["summed phases"]])) == set(expected)
 
 
 def test_a_tone_keeps_its_phase() -> None:

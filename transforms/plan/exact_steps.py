@@ -1,14 +1,12 @@
 """Float numbers whose rounding would ruin a result a few steps later: one table of rules.
 
 A rule (a row of :data:`RULES`) names the operators at which it starts and finds, from each of them back, the
-nodes that have to compute in float32 with it. Most walk back along a set of operators and ask one question
-about what they found.
+nodes that have to compute in float32 with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -52,25 +50,20 @@ _DEVIATIONS = 8
 """Deviations in a mean from which more than three bits of an input cancel. Pixels have two or three."""
 
 
-@dataclass(frozen=True)
-class Rule:
-    """``ends``: operators, and the input that has to be exact. ``before``: what of the nodes before an end is
-    exact with it, by id, given the end and that input; None where the rule does not hold.
-    """
-
-    reason: str
-    ends: Mapping[str, int]
-    before: Callable[[gs.Node, gs.Tensor], Iterable[int] | None]
+Rule = tuple[Mapping[str, int], Callable[[gs.Node, gs.Tensor], Iterable[int] | None]]
+"""The operators at which a rule starts, with the input that has to be exact; and what returns, given such a
+node and that input, the ids of the nodes before it that are exact with it, None where the rule does not hold.
+"""
 
 
 def exact_steps(graph: gs.Graph, rules: Iterable[Rule] | None = None) -> set[int]:
     """Return the ids of nodes of a graph and its bodies whose rounding would ruin a result, by all rules."""
     found: set[int] = set()
-    chosen = RULES if rules is None else tuple(rules)
+    chosen = tuple(RULES.values() if rules is None else rules)
     for node in walk.nodes(graph):
-        for rule in chosen:
-            index = rule.ends.get(onnx_op(node), len(node.inputs))
-            before = rule.before(node, node.inputs[index]) if index < len(node.inputs) else None
+        for ends, nodes_before in chosen:
+            index = ends.get(onnx_op(node), len(node.inputs))
+            before = nodes_before(node, node.inputs[index]) if index < len(node.inputs) else None
             if before is not None:
                 found |= {id(node), *before}
     return found
@@ -96,12 +89,19 @@ def _summed(node: gs.Node) -> float:
     return float("inf")
 
 
+def _coordinates(_: gs.Node, tensor: gs.Tensor) -> Iterable[int]:
+    """A step of bfloat16 is a pixel from the 128th on, a quarter of one where -1 to 1 stands for 128."""
+    return walk.makers([tensor], is_arithmetic)
+
+
 def _running_sum(_: gs.Node, tensor: gs.Tensor) -> Iterable[int] | None:
+    """The phase of a sound, in the thousands, has to be exact to a fraction of a turn; losses add up."""
     way = walk.makers([tensor], lambda node: onnx_op(node) in _PHASES)
     return way if any(node.op == "CumSum" for node in way.values()) else None
 
 
 def _steps_to_integer(cast: gs.Node, tensor: gs.Tensor) -> Iterable[int] | None:
+    """32767 is 32768 in bfloat16 and float16, which a Cast to int16 makes the lowest number there is."""
     made = cast.outputs[0]
     others = (onnx.TensorProto.BOOL, onnx.TensorProto.STRING)
     if not dtypes.is_discrete(made) or dtypes.element_type(made) in others:
@@ -111,14 +111,20 @@ def _steps_to_integer(cast: gs.Node, tensor: gs.Tensor) -> Iterable[int] | None:
 
 
 def _sums_with_addend(sub: gs.Node, total: gs.Tensor) -> Iterable[int] | None:
-    """Return the Adds by which what is taken off became part of a total."""
+    """Return the Adds by which what is taken off became part of a total, as optical flow on a grid is.
+
+    What is left is small, its rounding as large as the grid.
+    """
     adds = walk.makers([total], lambda node: onnx_op(node) == "Add")
     uses = walk.uses_beyond(sub.inputs[1], lambda node, _: id(node) in adds) if adds else ()
     return {id(node) for node, _ in uses if id(node) in adds} or None
 
 
 def _difference_and_dividend(node: gs.Node, tensor: gs.Tensor) -> Iterable[int] | None:
-    """Return what makes the difference that a node takes, and what it divides if that is one, too."""
+    """Return what makes the difference that a node takes, and what it divides if that is one, too.
+
+    A discriminant or a variance is small beside its products, and of rounded ones below 0.
+    """
     way = _difference(tensor, both_sides=node.op != "Sqrt")
     if way and node.op == "Div":
         way |= _difference(node.inputs[0], both_sides=True)
@@ -157,6 +163,7 @@ def _is_float(node: gs.Node, operators: frozenset[str]) -> bool:
 def _standardised(shift: gs.Node, _: gs.Tensor) -> Iterable[int] | None:
     """Return the moves before a shift by a stored mean of an input, and the scales by far smaller deviations.
 
+    Numbers around 120, as longitudes of one country, are rounded to 1/4 in bfloat16.
     None for a mask, in which 1 stands for a place. 1 - mask or mask - 1, times -10000 or the lowest number of
     all: 0 and 1 are exact in every format, and the product is not to be infinite in float16.
     """
@@ -191,47 +198,12 @@ def _is_far(mean: NDArray, scale: gs.Node) -> bool:
     return bool((means > _DEVIATIONS * factors if scale.op == "Div" else means * factors > _DEVIATIONS).any())
 
 
-COORDINATES = Rule(
-    "coordinates in an image: a step of bfloat16 is a pixel from the 128th on, and a quarter of one where "
-    "coordinates of -1 to 1 stand for 128",
-    {"GridSample": 1, "RoiAlign": 1, "MaxRoiPool": 1},
-    lambda _, tensor: walk.makers([tensor], is_arithmetic),
-)
-INTEGER_CASTS = Rule(
-    "the last steps of a float number to an integer: 32767 is 32768 in bfloat16 and float16, which a Cast to "
-    "int16 makes the lowest number there is",
-    {"Cast": 0},
-    _steps_to_integer,
-)
-SUMMED_PHASES = Rule(
-    "a running sum on the way to an angle: the phase of a sound, in the thousands, has to be exact to a "
-    "fraction of a turn, and what is lost of each frequency adds up",
-    {"Sin": 0, "Cos": 0},
-    _running_sum,
-)
-CANCELLED_SUMS = Rule(
-    "a sum from which an addend is taken off again, as optical flow on a grid: what is left is small, its "
-    "rounding as large as the grid",
-    {"Sub": 0},
-    _sums_with_addend,
-)
-DIFFERENCES_OF_PRODUCTS = Rule(
-    "a difference of products below a root or as a divisor, as a discriminant or a variance: small beside "
-    "its products, and of rounded ones below 0",
-    {"Sqrt": 0, "Reciprocal": 0, "Div": 1},
-    _difference_and_dividend,
-)
-STANDARDISED_INPUTS = Rule(
-    "an input less a stored mean that is large beside the stored deviation, as longitudes of one country: "
-    "numbers around 120 are rounded to 1/4 in bfloat16",
-    {"Sub": 0, "Add": 0},
-    _standardised,
-)
-RULES = (
-    COORDINATES,
-    INTEGER_CASTS,
-    SUMMED_PHASES,
-    CANCELLED_SUMS,
-    DIFFERENCES_OF_PRODUCTS,
-    STANDARDISED_INPUTS,
-)
+RULES: Mapping[str, Rule] = {
+    "coordinates in an image": ({"GridSample": 1, "RoiAlign": 1, "MaxRoiPool": 1}, _coordinates),
+    "last steps to an integer": ({"Cast": 0}, _steps_to_integer),
+    "summed phases": ({"Sin": 0, "Cos": 0}, _running_sum),
+    "cancelled sums": ({"Sub": 0}, _sums_with_addend),
+    "differences of products": ({"Sqrt": 0, "Reciprocal": 0, "Div": 1}, _difference_and_dividend),
+    "standardised inputs": ({"Sub": 0, "Add": 0}, _standardised),
+}
+"""All of them; the docstrings of their functions say what rounding would ruin."""
