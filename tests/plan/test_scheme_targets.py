@@ -13,8 +13,7 @@ from transforms.fuse_layernorm import fuse_layernorm
 from transforms.graph import walk
 from transforms.graph.selection import NodeSet, select
 from transforms.pipelines.prepare import prepare
-from transforms.plan.node_formats import FormatTable
-from transforms.plan.scheme_targets import SchemeTargets, Targets
+from transforms.plan.scheme_targets import FormatTable, SchemeTargets, Targets
 from transforms.scheme import preset
 
 FOLDED = """(float[1,3,8,8] x) => (float[1,3,8,8] y) {

@@ -27,11 +27,10 @@ from transforms.moves.record import Record
 from transforms.part_biases import part_biases
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.prepare import note_mended, prepare
-from transforms.plan.node_formats import FormatTable
 from transforms.plan.qparams import Ranges
 from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan, saturated_constants
-from transforms.plan.scheme_targets import SchemeTargets, Targets
+from transforms.plan.scheme_targets import FormatTable, SchemeTargets, Targets
 from transforms.plan.tensor_grids import TensorGrid
 from transforms.plan.weight_cache import WeightMemory
 from transforms.qdq_to_cast import qdq_to_cast

@@ -31,7 +31,6 @@ from transforms.plan.exact_arithmetic import exact_arithmetic
 from transforms.plan.float_only_nodes import spectra
 from transforms.plan.infinities import infinite_tensors, is_infinite, meant_infinities
 from transforms.plan.integer_sites import IntegerSites
-from transforms.plan.node_formats import FormatTable
 from transforms.plan.quant_spec import (
     ACTIVATION,
     BIAS,
@@ -45,8 +44,8 @@ from transforms.plan.quant_spec import (
     scale_block_axis,
 )
 from transforms.plan.rounding_plan import Edge, Rounding, RoundingPlan, owners, reach
-from transforms.plan.scheme_targets import Targets
-from transforms.scheme import Scheme
+from transforms.plan.scheme_targets import FormatTable, Targets
+from transforms.scheme.scheme import Scheme
 
 
 class SpecChooser:

@@ -18,7 +18,7 @@ from transforms.graph.constants import exportable
 from transforms.graph.lazy_values import Computed, Weight, constant, derived, is_weightless
 from transforms.plan.quant_spec import QuantSpec
 from transforms.plan.weight_cache import WeightMemory
-from transforms.scheme import Scheme
+from transforms.scheme.scheme import Scheme
 
 _STANDARD = ("QuantizeLinear", "DequantizeLinear")
 _EXTENDED = ("ExtendedQuantizeLinear", "ExtendedDequantizeLinear")

@@ -18,12 +18,10 @@ from transforms.graph import dot_products, walk
 from transforms.graph.constants import magnitude
 from transforms.graph.dot_products import TensorAxis
 from transforms.plan.choose_specs import SpecChooser
-from transforms.plan.node_formats import check_targets
 from transforms.plan.quant_spec import ACTIVATION, BIAS, WEIGHT, QuantSite, QuantSpec, saturates
-from transforms.plan.scheme_targets import SchemeTargets, Targets
+from transforms.plan.scheme_targets import FormatTable, SchemeTargets, Targets
 from transforms.plan.tensor_grids import TensorGrid
-from transforms.scheme import Scheme
-from transforms.scheme.scheme import AUTO
+from transforms.scheme.scheme import AUTO, Scheme
 
 MINMAX, MSE, WEIGHTED = "MinMax", "MSE", "WeightedMSE"
 
@@ -56,7 +54,7 @@ class QuantizationPlan:
         self._joining: list[gs.Node] = []
         self._alike = 0
         self.quantizations = list(self._find().values())
-        check_targets(graph, scheme, targets, self.specs.formats, self.quantizations)
+        _check_targets(graph, scheme, targets, self.specs.formats, self.quantizations)
 
     def _find(self) -> dict[tuple[int, QuantSpec, str], QuantSite]:
         found: dict[tuple[int, QuantSpec, str], QuantSite] = {}
@@ -176,6 +174,46 @@ def _range(group: Sequence[gs.Tensor], extremes: Extremes) -> tuple[float, float
         else:
             return None
     return min(low for low, _ in found), max(high for _, high in found)
+
+
+def _check_targets(
+    graph: gs.Graph,
+    scheme: Scheme,
+    targets: Targets,
+    formats: FormatTable,
+    quantizations: Sequence[QuantSite],
+) -> None:
+    """Raise ValueError for a layer or tensor that a scheme names and that got nothing in the format named.
+
+    A rule that later rules or exclusions override on all its nodes is none such, nor one that gives a format
+    to weights of nodes that have none but does something else. Also for a tensor that
+    would need a range inside a body, where none is measured.
+    """
+    for site in quantizations:
+        name, format = targets.tensors.get(id(site.tensor), ("", ""))
+        measured = name and site.steps[0].needs_range and isinstance(site.tensor, gs.Variable)
+        if measured and site.owner is not graph:
+            raise ValueError(
+                f"tensors entry '{name}': {format} needs a range, none is measured in If, Loop and Scan"
+            )
+    placed = {id(site.tensor) for site in quantizations}
+    names = {name for key, (name, _) in targets.tensors.items() if key in placed}
+    for name, format in targets.tensors.values():
+        if name not in names and scheme.format(format) is not None:
+            raise ValueError(f"tensors entry '{name}': nothing that reads it can take {format}")
+    used = {(id(node), q.steps[0].format.name) for q in quantizations for node, _ in q.uses}
+    for pattern, selection, rule in targets.rules:
+        wanted = [
+            (node, name)
+            for part, name in {"activation": rule.activation, "weight": rule.weight}.items()
+            if name is not None and (fmt := scheme.format(name)) is not None
+            for node in walk.nodes(graph)
+            if node in selection and getattr(formats[node], part) == fmt
+        ]
+        if wanted and not any((id(node), name) in used for node, name in wanted):
+            kinds = ", ".join(sorted({node.op for node, _ in wanted}))
+            words = " or ".join(dict.fromkeys(name for _, name in wanted))
+            raise ValueError(f"layers entry '{pattern}': no input of {kinds} can take {words} there")
 
 
 def each_use(plan: QuantizationPlan) -> Iterator[tuple[gs.Node, int, QuantSite]]:

@@ -1,19 +1,23 @@
-"""What a scheme names in a model: found before the model is prepared, and again in what that makes of it."""
+"""What a scheme names in a model, and which formats each node has by its rules.
+
+The names are found before the model is prepared, and again in what that makes of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx_graphsurgeon as gs
 
+import ops
 from ops.legal_names import did_you_mean
 from transforms.graph import walk
 from transforms.graph.selection import NodeSet, Selection, label_of, matches, select, with_bodies
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.scheme.layer_rule import LayerRule
-from transforms.scheme.scheme import Scheme
+from transforms.scheme.scheme import AUTO, FLOAT32, Scheme
 
 _MERGED = "/MatMulAddFusion"
 """What the optimizer puts after the name of a MatMul that it makes a Gemm of, together with an Add."""
@@ -153,3 +157,79 @@ def _places(graph: gs.Graph, name: str) -> list[_Place]:
     found = {id(tensor): tensor for tensor in _tensors(graph) if tensor.name == name}
     uses = (use for tensor in found.values() for use in walk.uses(tensor))
     return [(Selection(graph, [node]), node.op, index) for node, index in uses]
+
+
+@dataclass(frozen=True)
+class NodeFormats:
+    """Formats of what a node reads, None for float32: activations, weights, biases, and all ``other`` values.
+
+    A ``bias`` of int32 is for nodes that multiply integers; others have ``other`` in its place.
+    ``per_channel``: a weight has a scale for each output channel, or only (``spread``) where it needs them.
+    ``weight_method``: how that is found, ``auto`` if the scheme says it for all.
+    """
+
+    activation: ops.Format | None
+    weight: ops.Format | None
+    bias: ops.Format | None
+    other: ops.Format | None
+    per_channel: bool | str
+    weight_method: str = AUTO
+
+    @property
+    def wants_integers(self) -> bool:
+        """Whether activations are integers."""
+        return self.activation is not None and self.activation.is_integer
+
+    @property
+    def wants_grids(self) -> bool:
+        """Whether activations or weights are integers or blocks, which have no float type's ratios."""
+        return any(fmt is not None and not fmt.is_float for fmt in (self.activation, self.weight))
+
+
+_FLOAT = NodeFormats(None, None, None, None, False)
+
+
+class FormatTable:
+    """The formats of every node; a node of which the scheme says nothing has those of the whole model."""
+
+    def __init__(self, graph: gs.Graph, scheme: Scheme, targets: Targets) -> None:
+        """Resolve the rules, the later over the earlier, exclusion over all."""
+        self._scheme = scheme
+        self.default = self._resolve(LayerRule())
+        rules: dict[int, LayerRule] = {}
+        for _, selection, rule in targets.rules:
+            for node in walk.nodes(graph):
+                if node in selection:
+                    rules[id(node)] = replace(rules.get(id(node), LayerRule()), **rule.said)
+        self._formats = {key: self._resolve(rule) for key, rule in rules.items()}
+        self._formats |= {id(node): _FLOAT for node in self._kept(graph, targets)}
+
+    def __getitem__(self, node: gs.Node) -> NodeFormats:
+        return self._formats.get(id(node), self.default)
+
+    def _kept(self, graph: gs.Graph, targets: Targets) -> Iterator[gs.Node]:
+        wanted = set(self._scheme.op_types)
+        for node in walk.nodes(graph):
+            is_ruled = any(node in rule for _, rule, _ in targets.rules)
+            if node in targets.excluded or (wanted and not operators(node) & wanted and not is_ruled):
+                yield node
+
+    def _resolve(self, rule: LayerRule) -> NodeFormats:
+        scheme = self._scheme
+        activation = scheme.format(rule.activation or scheme.activation)
+        weight = scheme.format(rule.weight or scheme.weight)
+        per_channel = scheme.per_channel if rule.per_channel is None else rule.per_channel
+        other = self._other(rule, activation)
+        bias = scheme.bias_format(activation, weight, rule)
+        if (rule.bias or scheme.bias) == AUTO and (bias is None or not bias.is_integer):
+            reaches = scheme.quantize_all_op_types and activation is not None and not activation.is_integer
+            bias = activation if reaches else other
+        return NodeFormats(activation, weight, bias, other, per_channel, rule.weight_method or AUTO)
+
+    def _other(self, rule: LayerRule, activation: ops.Format | None) -> ops.Format | None:
+        """A rule that asks for a float type asks for it everywhere; float32 means that the node is kept."""
+        if rule.activation is None:
+            return self._scheme.other_format
+        if rule.activation == FLOAT32 or (activation is not None and activation.is_float):
+            return activation
+        return self._scheme.other_format
