@@ -140,8 +140,7 @@ def convert_bodies(graph: gs.Graph, dtype: str, *, exclude: Exclusion = None) ->
         for node in inner.nodes:
             found = slots(node)
             if found and node not in kept and schemas.allows(node, pair.element, opsets):
-                for slot in found:
-                    count += _convert_slot(node, slot, pair, names, outputs)
+                count += sum(_convert_slot(node, slot, pair, names, outputs) for slot in found)
     for inner in walk.graphs(graph):
         inner.nodes = [node for node in inner.nodes if node.outputs]  # without the Casts that moved
     return count

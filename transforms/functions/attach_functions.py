@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import starmap
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -120,7 +121,9 @@ def attach_functions(model: onnx.ModelProto) -> int:
             continue
         if is_generic or (len(types) == 1 and 0 not in types):
             for node, _ in calls:
-                _write_defaults(node)
+                given = {attribute.name for attribute in node.attribute}
+                others = {key: value for key, value in TWINS[op].attributes.items() if key not in given}
+                node.attribute.extend(starmap(onnx.helper.make_attribute, others.items()))
             model.functions.append(make_function(op, domain, opset, min(types)))
     if model.functions:
         model.ir_version = max(model.ir_version, _LEAST_IR_VERSION)
@@ -181,10 +184,3 @@ def _is_legal(node: onnx.NodeProto) -> bool:
     except ValueError:
         return False
     return len(node.input) == len(TWINS[node.op_type].inputs) and all(node.input)
-
-
-def _write_defaults(node: onnx.NodeProto) -> None:
-    known = {attribute.name for attribute in node.attribute}
-    for key, default in TWINS[node.op_type].attributes.items():
-        if key not in known:
-            node.attribute.append(onnx.helper.make_attribute(key, default))

@@ -118,7 +118,9 @@ def mx() -> str:
         "least": [2.0 ** (1 - e.bias + e.mantissa_bits) for e in elements],
         "fraction": [2.0**-e.mantissa_bits for e in elements],
         "high": [e.largest * 2.0**e.mantissa_bits for e in elements],
-        "low": [_lowest(e) * 2.0**e.mantissa_bits for e in elements],
+        "low": [  # int8 is two's complement
+            (-e.largest if e.exponent_bits else -2.0) * 2.0**e.mantissa_bits for e in elements
+        ],
         "floating": [float(e.exponent_bits > 0) for e in elements],
     }
     return (
@@ -168,10 +170,6 @@ v = Clip(ratio, low, high)
         + "product = Mul(r, unit)\n"
         + passed("y")
     )
-
-
-def _lowest(element: Element) -> float:
-    return -element.largest if element.exponent_bits else -2.0  # int8 is two's complement
 
 
 def scale_bound(element: Element, rule: str) -> float:

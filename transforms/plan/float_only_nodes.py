@@ -58,13 +58,12 @@ def float_zone(graph: gs.Graph, masking: Set[int] | None = None) -> set[int]:
 
 def given_masks(graph: gs.Graph) -> set[int]:
     """Return the ids of the nodes of the outermost graph that read a mask, other than as a bound."""
+
+    def _is_mask(tensor: gs.Tensor) -> bool:
+        is_stored = isinstance(tensor, gs.Constant) and dtypes.is_type(tensor, dtypes.FLOAT)
+        return is_stored and magnitude(tensor.values) >= MASK
+
     return {id(node) for node in graph.nodes if node.op != "Clip" and any(map(_is_mask, node.inputs))}
-
-
-def _is_mask(tensor: gs.Tensor) -> bool:
-    if not isinstance(tensor, gs.Constant) or not dtypes.is_type(tensor, dtypes.FLOAT):
-        return False
-    return magnitude(tensor.values) >= MASK
 
 
 def spectra(graph: gs.Graph) -> set[int]:

@@ -64,7 +64,13 @@ def infinite_tensors(graph: gs.Graph) -> set[int]:
     rounds to zero. That goes by moves, sums, products of single numbers, functions that are infinite where
     these are, and choices, through control flow, and ends at all other operators.
     """
-    sources = [*filter(is_infinite, walk.constants(graph)), *_filled(graph), *_powers(graph)]
+    exponents = ((node, node.inputs[1]) for node in walk.nodes(graph) if onnx_op(node) == "Pow")
+    powers = (
+        node.outputs[0]
+        for node, exponent in exponents
+        if isinstance(exponent, gs.Constant) and (np.asarray(exponent.values) < 0).any()
+    )
+    sources = [*filter(is_infinite, walk.constants(graph)), *_filled(graph), *powers]
     return {*Spread(graph, _carries).onwards(sources)} if sources else set()
 
 
@@ -113,14 +119,6 @@ def _filled(graph: gs.Graph) -> Iterator[gs.Tensor]:
             yield node.outputs[0]
 
 
-def _powers(graph: gs.Graph) -> Iterator[gs.Tensor]:
-    """Yield the powers with a stored negative exponent: of zero they are infinite."""
-    for node in walk.nodes(graph):
-        exponent = node.inputs[1] if onnx_op(node) == "Pow" else None
-        if isinstance(exponent, gs.Constant) and (np.asarray(exponent.values) < 0).any():
-            yield node.outputs[0]
-
-
 class _Meant:
     """Where infinities of a graph come from, and where they are told from numbers."""
 
@@ -138,7 +136,11 @@ class _Meant:
 
     def stored(self) -> dict[int, gs.Tensor]:
         """Return the tensors between stored infinities and where these are told from numbers."""
-        telling = [(node, tensor) for node, tensor in self._edges if self._tells(node)]
+        telling = [
+            (node, tensor)
+            for node, tensor in self._edges
+            if node.op in _TELLING or (node.op not in MOVES and self._is_before_nan(node))
+        ]
         before = self._spread.backwards(tensor for _, tensor in telling)
         sources = [one for one in before.values() if is_infinite(one)]
         sources += (one for one in _filled(self._graph) if id(one) in before)
@@ -161,10 +163,6 @@ class _Meant:
     def _between(self, reached: dict[int, gs.Tensor], ends: Iterable[gs.Tensor]) -> dict[int, gs.Tensor]:
         before = self._spread.backwards(one for one in ends if id(one) in reached)
         return {key: tensor for key, tensor in before.items() if key in reached}
-
-    def _tells(self, node: gs.Node) -> bool:
-        """Return whether a node tells infinities from large numbers, or makes NaN that another does."""
-        return node.op in _TELLING or (node.op not in MOVES and self._is_before_nan(node))
 
     def _expects(self, node: gs.Node) -> bool:
         """Return whether a node is one by which a model shows that it expects infinities."""
