@@ -7,6 +7,7 @@ inputs. A candidate is a scheme: what it says of these is fed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -21,10 +22,9 @@ from transforms.judge.judge import Judge
 from transforms.judge.switchable_ranges import BiasSite, RangeSite, WeightSite, switchable_ranges
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.bias_correction import corrected, corrected_inputs
-from transforms.plan.fake_quant import FakeQuant, fake_quants
-from transforms.plan.qparams import shared_range
-from transforms.plan.quant_spec import QuantSpec
-from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.qparams import QParamsTable, shared_range
+from transforms.plan.quant_spec import BIAS, QuantSpec
+from transforms.plan.quantization_plan import QuantizationPlan, each_use
 from transforms.plan.weight_cache import WeightMemory
 from transforms.run.run_model import open_model
 from transforms.scheme import Scheme
@@ -36,6 +36,8 @@ FED = ("calibrate_method", "calibrate_tensors", "per_channel", "weight_method", 
 """Keys of a scheme in which candidates may differ; of ``tensors``, those that are left in float32."""
 
 _Kind = tuple[bool | str, str]
+Read = Callable[[AnyArray], AnyArray]
+"""From the float numbers of a weight to those that a node reads."""
 
 
 class CandidateModel:
@@ -74,7 +76,7 @@ class CandidateModel:
         folds = [statistics.half(fold, statistics.options) for fold in range(2)] if statistics else []
         self._means = [fold.means(read) for fold in folds]
         self._ranges: dict[tuple[int, str], Calibration] = {}
-        self._tables: dict[_Kind, Mapping[tuple[int, int], FakeQuant]] = {}
+        self._tables: dict[_Kind, Mapping[tuple[int, int], Read]] = {}
         self._weights: dict[tuple[str, _Kind], AnyArray] = {}
         self._biases: dict[tuple[str, _Kind, int], AnyArray] = {}
 
@@ -168,13 +170,17 @@ class CandidateModel:
             self._biases[key] = site.values if new is None else new
         return self._biases[key]
 
-    def _table(self, kind: _Kind) -> Mapping[tuple[int, int], FakeQuant]:
+    def _table(self, kind: _Kind) -> Mapping[tuple[int, int], Read]:
         """Return what is done to inputs of nodes, of which that of constants matters here."""
         if kind not in self._tables:
             plan = self._plan_of(self._graph, self._scheme.with_(per_channel=kind[0], weight_method=kind[1]))
             ranges = self._statistics and self._statistics.with_(CalibrationOptions())
-            found = fake_quants(plan, ranges, self._memory)
-            self._tables[kind] = {(self._numbers[node], index): one for (node, index), one in found.items()}
+            read = QParamsTable(plan, ranges, self._memory).read
+            self._tables[kind] = {
+                (self._numbers[id(node)], index): partial(read, site)
+                for node, index, site in each_use(plan)
+                if site.role != BIAS
+            }
         return self._tables[kind]
 
 

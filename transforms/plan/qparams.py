@@ -19,6 +19,7 @@ from ops.powers_of_two import are_powers, ceil_power
 from transforms.graph import dot_products, walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.graph.lazy_values import Computed, LazyConstant
+from transforms.plan.qdq_writer import rounded
 from transforms.plan.quant_spec import BIAS, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import (
     MSE,
@@ -110,6 +111,12 @@ class QParamsTable:
     def of(self, tensor: gs.Tensor, step: QuantSpec) -> QParams | None:
         """Return scale and zero point of a tensor other than a bias, None for a grid without a range."""
         return self._chosen[id(tensor), step] if step.needs_range else None
+
+    def read(self, site: QuantSite, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return float32 numbers as nodes read them: on the grids of a site, one after another."""
+        for step in site.steps:
+            values = rounded(values, step, self.of(site.tensor, step))
+        return values
 
     def grids(self, seen: Extremes) -> Iterator[TensorGrid]:
         """Yield the grid of each tensor that becomes integers, biases aside, before the plan is written.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import onnx
@@ -14,7 +15,9 @@ from transforms.mix_precision.candidates import layers_of
 from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.model.copy_graph import copy_graph
 from transforms.model.detached_weights import LARGE
-from transforms.plan.fake_quant import FakeQuant, fake_quants
+from transforms.plan.qparams import QParamsTable
+from transforms.plan.quant_spec import BIAS
+from transforms.plan.quantization_plan import each_use
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import preset
@@ -30,10 +33,11 @@ def source(tensor: gs.Tensor) -> gs.Tensor:
     return tensor
 
 
-def rounders(mixed: MixedModel, mix: Mix) -> dict[str, list[dict[int, FakeQuant]]]:
+def rounders(mixed: MixedModel, mix: Mix) -> dict[str, list[dict[int, Callable[[np.ndarray], np.ndarray]]]]:
     """Return what is done to the operands of layers in a mix: for each node of a name, by input."""
     plan, built = mixed._plan(mix)
-    found = fake_quants(plan, mixed._ranges, mixed._memory)
+    read, uses = QParamsTable(plan, mixed._ranges, mixed._memory).read, each_use(plan)
+    found = {(id(node), index): partial(read, site) for node, index, site in uses if site.role != BIAS}
     return {
         name: [{i: found[id(node), i] for i in range(2) if (id(node), i) in found} for node in nodes]
         for name, nodes in built.layers.items()
