@@ -8,7 +8,7 @@ import numpy as np
 
 from ops.formats import Format
 from transforms.calibrate.methods import CalibrationOptions, choose_range
-from transforms.calibrate.range_statistics import Moments, RangeStats
+from transforms.calibrate.range_statistics import RangeStats
 from transforms.graph.dot_products import TensorAxis
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import POWER_OF_TWO
@@ -151,14 +151,14 @@ class Calibration:
 
     def means(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, np.ndarray]:
         """Return the mean of each channel along those axes of tensors for which moments were found."""
-        return {key: moments.mean for key, moments in self._moments(channels)}
+        return {key: means[0] for key, means in self._means(channels)}
 
     def mean_squares(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, np.ndarray]:
         """Return the mean square of each channel along those axes of tensors for which moments were found."""
-        return {key: moments.mean_square for key, moments in self._moments(channels)}
+        return {key: means[1] for key, means in self._means(channels)}
 
-    def _moments(self, channels: Iterable[TensorAxis]) -> Iterator[tuple[TensorAxis, Moments]]:
+    def _means(self, channels: Iterable[TensorAxis]) -> Iterator[tuple[TensorAxis, np.ndarray]]:
         for name, axis in channels:
             moments = self.observed[name].moments.get(axis) if name in self.observed else None
             if moments and moments.count:
-                yield (name, axis), moments
+                yield (name, axis), moments.means
