@@ -43,7 +43,6 @@ Quantize, by a plan of the room plan:
     ``align_scales``           tensors that a Concat joins get one scale
     ``balance_channels``       moves powers of two from a weight to the other operand of its product
     ``move_outliers``          moves outlying channels of activations into weights
-    ``rotate_channels``        spreads outlying channels over all by orthogonal matrices in weights
     ``scale_channels``         brings channels between convolutions to like ranges
     ``equalize_layers``        cross-layer equalization of weights
     ``dual_quant_nodes``       quantizes a tensor at the border of two formats in both

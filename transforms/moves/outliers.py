@@ -27,7 +27,7 @@ def try_outliers(best: Best, exclude: Exclusion, rewrite: Rewrite, measure: Meas
     if len(best.form.judge.reference.feeds) < FEW_SAMPLES:
         return
     plan = best.form.plan_of(best.form.graph, best.scheme)
-    operands = find_operands(plan, exclude=exclude)
+    operands = find_operands(plan)
     if not operands or not _is_allowed(best, "outliers"):
         return
     names = list(dict.fromkeys(str(one.tensor.name) for one in operands))
