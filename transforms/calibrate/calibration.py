@@ -102,23 +102,10 @@ class Calibration:
         Constants among them, of which nothing was measured, are the same in both.
         """
         names = [name for name in names if name in self.observed]
-        ends = [
-            (
-                min(min(self._in_half(name, half).low, 0.0) for name in names),
-                max(max(self._in_half(name, half).high, 0.0) for name in names),
-            )
-            for half in range(2)
-        ]
-        (low, high), (other_low, other_high) = ends
-        lows, highs = sorted((-low, -other_low)), sorted((high, other_high))
+        halves = [[self._in_half(name, half) for name in names] for half in range(2)]
+        lows = sorted(max(max(-one.low, 0.0) for one in half) for half in halves)
+        highs = sorted(max(max(one.high, 0.0) for one in half) for half in halves)
         return lows[0] < _ALIKE * lows[1] or highs[0] < _ALIKE * highs[1]
-
-    def differences(self, name: str) -> tuple[float, float]:
-        """Return how many times as far from zero the ends of a tensor are in one half as in the other."""
-        halves = [self._in_half(name, number) for number, half in enumerate(self.halves) if name in half]
-        lows, highs = [abs(min(one.low, 0.0)) for one in halves], [max(one.high, 0.0) for one in halves]
-        found = [max(ends) / min(ends) if ends and min(ends) > 0 else 1.0 for ends in (lows, highs)]
-        return found[0], found[1]
 
     def range(self, name: str, format: Format, *, symmetric: bool) -> tuple[float, float]:
         """Return the range of a tensor for an integer format, within the numbers that were observed.
