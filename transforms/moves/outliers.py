@@ -17,8 +17,7 @@ from transforms.graph.selection import Exclusion
 from transforms.graph.some_names import counted
 from transforms.judge.constants import ENOUGH, FEW_SAMPLES, FLOAT, MAY_LOSE, ROWS, WORTH
 from transforms.model.copy_graph import copy_graph
-from transforms.moves.form import Measure, Rewrite
-from transforms.moves.improve import Best
+from transforms.moves.improve import Best, Measure, Rewrite
 from transforms.scheme.outlier_move import OutlierMove
 
 
