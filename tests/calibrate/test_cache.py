@@ -20,7 +20,7 @@ from tests.helpers import build
 from transforms.calibrate.cache import calibrate_cached, decode, encode
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, calibrate
 from transforms.calibrate.histogram import Histogram
-from transforms.calibrate.range_statistics import Moments, RangeStats
+from transforms.calibrate.range_statistics import Moments, RangeStats, add_to_all
 from transforms.model import graph_proto, provenance
 from transforms.run.feeds import Feeds, open_feeds
 from transforms.run.samples import ImageOptions
@@ -282,7 +282,7 @@ FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 def test_json_is_exact(samples: list[list[float]], histogram: bool, moments: bool) -> None:
     one = RangeStats(histogram=Histogram() if histogram else None, moments={0: Moments(0)} if moments else {})
     for sample in samples:
-        one.add_array(np.array(sample + [0.0] * (5 - len(sample)), np.float32), averaging_constant=0.3)
+        add_to_all([one], np.array(sample + [0.0] * (5 - len(sample)), np.float32), averaging_constant=0.3)
     other = decode(json.loads(json.dumps(encode(one), allow_nan=False)))
     assert (other.low, other.high, other.average) == (one.low, one.high, one.average)
     assert encode(other) == encode(one)

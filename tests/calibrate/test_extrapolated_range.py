@@ -12,7 +12,7 @@ from ops.formats import get_format
 from ops.integers import dequantize, quantize, range_scale
 from transforms.calibrate.cache import decode, encode
 from transforms.calibrate.methods import CalibrationOptions, choose_range
-from transforms.calibrate.range_statistics import HIGH, LOW, MAGNITUDE, RangeStats, SampleEnds
+from transforms.calibrate.range_statistics import HIGH, LOW, MAGNITUDE, RangeStats, SampleEnds, add_to_all
 
 GAMMA = 0.5772156649
 
@@ -20,7 +20,7 @@ GAMMA = 0.5772156649
 def observe(*samples: NDArray[np.floating]) -> RangeStats:
     observed = RangeStats()
     for sample in samples:
-        observed.add_array(sample.astype(np.float32), averaging_constant=0.01)
+        add_to_all([observed], sample.astype(np.float32), averaging_constant=0.01)
     return observed
 
 

@@ -14,7 +14,7 @@ from transforms.calibrate import clip_histogram
 from transforms.calibrate.clip_histogram import clip_by_entropy, clip_by_error
 from transforms.calibrate.histogram import BINS, Histogram, fold
 from transforms.calibrate.methods import BEYOND, METHODS, CalibrationOptions, choose_range
-from transforms.calibrate.range_statistics import RangeStats
+from transforms.calibrate.range_statistics import RangeStats, add_to_all
 
 RANDOM = np.random.default_rng(1)
 SIZE = 50_000
@@ -33,7 +33,7 @@ SAMPLES = {name: x.astype(np.float32) for name, x in SHAPES.items()}
 def observe(*arrays: NDArray[np.float32]) -> RangeStats:
     observed = RangeStats(histogram=Histogram())
     for array in arrays:
-        observed.add_array(array, averaging_constant=0.01)
+        add_to_all([observed], array, averaging_constant=0.01)
     return observed
 
 
@@ -80,7 +80,7 @@ def test_moving_average_as_onnxruntime_does() -> None:
     low, high = low + 0.25 * (0 - low), high + 0.25 * (10 - high)
     observed = RangeStats()
     for x in samples:
-        observed.add_array(x, averaging_constant=0.25)
+        add_to_all([observed], x, averaging_constant=0.25)
     found = find(observed, "MinMax", moving_average=True, averaging_constant=0.25)
     assert found == pytest.approx((low, high), rel=1e-15) and (observed.low, observed.high) == (-3, 10)
     assert find(observed, "MinMax") == (-3, 10)

@@ -49,9 +49,9 @@ def test_samples_that_are_merged_are_those_that_are_added() -> None:
     one = RangeStats(histogram=Histogram(), moments={1: Moments(1), -1: Moments(-1)})
     merged = one.alike()
     for x in samples:
-        one.add_array(x, 0.3)
+        add_to_all([one], x, 0.3)
         of_sample = merged.alike()
-        of_sample.add_array(x, 0.3)
+        add_to_all([of_sample], x, 0.3)
         merged.merge(of_sample, 0.3)
     assert encode(merged) == encode(one)
 
@@ -64,7 +64,7 @@ def test_several_statistics_of_a_tensor_are_those_that_are_made_one_by_one() -> 
     for x in samples:
         add_to_all(together, x, 0.3)
         for one in kinds:
-            one.add_array(x, 0.3)
+            add_to_all([one], x, 0.3)
     assert [encode(one) for one in together] == [encode(one) for one in kinds]
     add_to_all([], samples[0], 0.3)
 
@@ -72,8 +72,8 @@ def test_several_statistics_of_a_tensor_are_those_that_are_made_one_by_one() -> 
 def test_nan_and_infinities_are_left_out_of_all_statistics() -> None:
     spoilt = np.float32([[1, np.nan, np.inf], [3, -4, np.nan]])
     one, other = (RangeStats(histogram=Histogram(), moments={0: Moments(0)}) for _ in range(2))
-    one.add_array(spoilt, 0.3)
-    other.add_array(np.float32([[1], [3]]), 0.3)
+    add_to_all([one], spoilt, 0.3)
+    add_to_all([other], np.float32([[1], [3]]), 0.3)
     assert (one.low, one.high, one.has_nan, other.has_nan) == (-4, 3, True, False)
     assert one.histogram is not None and one.histogram.counts.sum() == 3
     assert decode(json.loads(json.dumps(encode(one)))).has_nan
@@ -84,5 +84,5 @@ def test_nan_and_infinities_are_left_out_of_all_statistics() -> None:
 def test_the_finite_range_of_pieces(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_statistics, "_SLICE", width)
     one = RangeStats()
-    one.add_array(np.float32([np.inf, -np.inf, 3, -2, np.inf, 1]), 0.1)
+    add_to_all([one], np.float32([np.inf, -np.inf, 3, -2, np.inf, 1]), 0.1)
     assert (one.low, one.high) == (-2, 3)

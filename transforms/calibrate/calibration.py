@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -55,19 +55,6 @@ class Calibration:
     def with_(self, options: CalibrationOptions) -> Calibration:
         """Return the ranges that follow from the same statistics by other options."""
         return Calibration(options, self.observed, self.halves, self._known)
-
-    def joined(self, others: Calibration) -> Calibration:
-        """Return it with the statistics of further tensors, which were measured on the same samples."""
-        halves = [{**other, **half} for half, other in zip(self.halves, others.halves, strict=True)]
-        return Calibration(self.options, {**others.observed, **self.observed}, halves, others._known)
-
-    def only(self, names: Container[str]) -> Calibration:
-        """Return it without the statistics of other tensors."""
-        observed, *halves = (
-            {name: one for name, one in found.items() if name in names}
-            for found in (self.observed, *self.halves)
-        )
-        return Calibration(self.options, observed, halves, self._known)
 
     @property
     def has_histograms(self) -> bool:

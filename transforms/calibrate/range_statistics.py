@@ -128,10 +128,6 @@ class RangeStats:
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.ends.add(low, high)
 
-    def add_array(self, x: NDArray[np.float32], averaging_constant: float) -> None:
-        """Add the numbers of a sample; ValueError when they do not fit the moments."""
-        add_to_all([self], x, averaging_constant)
-
     def alike(self) -> RangeStats:
         """Return statistics of the same kinds in which nothing is counted yet."""
         return RangeStats(

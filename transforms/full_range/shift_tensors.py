@@ -36,7 +36,7 @@ _MOVING = frozenset({"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "U
 _MEANS = frozenset({"GlobalAveragePool", "ReduceMean"})
 """Operators whose results are small, so that a Sub after them costs little."""
 
-TUNED_ROOM = 1.25
+_TUNED_ROOM = 1.25
 """Times the range of a tensor when it gets twice the levels. A range of least squared error grows by about an
 eighth, and a wider one costs little if weights are tuned to it, while new data exceed those it was measured
 on."""
@@ -74,7 +74,6 @@ def shift_tensors(
     names: Container[str],
     *,
     padded: bool = False,
-    room: float = TUNED_ROOM,
     tops: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Let int8 tensors use the full range, in place; return the shift of each, by the name in ``names``.
@@ -85,7 +84,7 @@ def shift_tensors(
     that pads only if it may get a Pad (``padded``). All have weights of 8 bits, for the error of fewer is
     that of the weights, and int32 biases whose scale is that of weight times input. No others are changed,
     nor scales that are powers of two. What a node makes has a range up to that in ``tops``, by the name of
-    the tensor that is quantized, or wider by ``room``, and up to the bound of a Clip.
+    the tensor that is quantized, or wider by a quarter, and up to the bound of a Clip.
 
     Up to other steps, and roundings of the first bias and of inputs, the model computes the same. Its
     metadata record the shifts (:mod:`transforms.full_range.recorded_shifts`).
@@ -98,7 +97,7 @@ def shift_tensors(
     recorded: dict[str, float] = {}
     for tensor in _candidates(graph, names, finder):
         quantized = tensor.quantized
-        shift = _shift(tensor, derived, room, tops or {})
+        shift = _shift(tensor, derived, tops or {})
         if shift is None:
             continue
         shifts[tensor.name] = shift
@@ -230,9 +229,9 @@ def _one_number(scale: gs.Tensor) -> float | None:
     return float(values.reshape(()))
 
 
-def _shift(tensor: _Tensor, names: walk.Names, room: float, tops: Mapping[str, float]) -> float | None:
+def _shift(tensor: _Tensor, names: walk.Names, tops: Mapping[str, float]) -> float | None:
     """Shift a tensor in place; return by how much, or None, with nothing changed, if a bias does not fit."""
-    scale = np.float32(min(tensor.bound, _top_of(tensor, room, tops)) / _STEPS)
+    scale = np.float32(min(tensor.bound, _top_of(tensor, tops)) / _STEPS)
     if not move_zero(tensor.maker, tensor.readers, tensor.scale, float(scale)):
         return None
     old = tensor.nodes[0].inputs[1]
@@ -245,12 +244,12 @@ def _shift(tensor: _Tensor, names: walk.Names, room: float, tops: Mapping[str, f
     return MIDDLE * float(scale)
 
 
-def _top_of(tensor: _Tensor, room: float, tops: Mapping[str, float]) -> float:
+def _top_of(tensor: _Tensor, tops: Mapping[str, float]) -> float:
     """Return the upper end of the range that a tensor is to have; that of an input stays."""
     if not tensor.made.inputs:
         return tensor.scale * _HIGHEST
     found = [tops[name] for name in tensor.quantized if tops.get(name, 0.0) > 0]
-    return max(found, default=tensor.scale * _HIGHEST * room)
+    return max(found, default=tensor.scale * _HIGHEST * _TUNED_ROOM)
 
 
 def _subtract(
