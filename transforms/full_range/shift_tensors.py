@@ -18,8 +18,14 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.powers_of_two import are_powers
-from transforms.full_range.integer_layers import IntegerLayer, integer_layer, is_at_zero
-from transforms.full_range.move_zero import MIDDLE, layer_that_reads, move_zero, top_of_rectifier
+from transforms.full_range.integer_layers import (
+    MIDDLE,
+    IntegerLayer,
+    integer_layer,
+    is_at_zero,
+    layer_that_reads,
+    move_zero,
+)
 from transforms.full_range.pad_zeros import LEAST_OPSET, Padding
 from transforms.full_range.recorded_shifts import record_shifts
 from transforms.graph import dtypes, walk
@@ -150,7 +156,7 @@ class _Finder:
 
     def rectified(self, node: gs.Node) -> _Tensor | None:
         """Return the output of a Relu or Clip; None unless all that it takes can change."""
-        top = top_of_rectifier(node, self._constants)
+        top = _top_of_rectifier(node, self._constants)
         before = walk.producer(node.inputs[0]) if top is not None else None
         maker = integer_layer(before) if before is not None else None
         if top is None or maker is None or id(node.inputs[0]) in self._outputs:
@@ -204,6 +210,18 @@ class _Finder:
                 rounding += [] if following == _FLOAT else [node]
                 waiting.append((node.outputs[0], following))
         return rounding, layers
+
+
+def _top_of_rectifier(node: gs.Node, constants: Constants) -> float | None:
+    """Return the upper bound of a Relu or of a Clip from 0; None for other nodes."""
+    if node.domain not in STANDARD_DOMAINS or node.op not in ("Relu", "Clip"):
+        return None
+    if node.op == "Relu":
+        return np.inf
+    ends = [constants.scalar(t) if not t.is_empty() else None for t in node.inputs[1:3]]
+    if not ends or ends[0] != 0 or (len(ends) > 1 and ends[1] is None and not node.inputs[2].is_empty()):
+        return None
+    return np.inf if len(ends) < 2 or ends[1] is None else float(ends[1])
 
 
 def _is_back(node: gs.Node, scale: float) -> bool:
