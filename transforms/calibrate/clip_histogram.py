@@ -39,10 +39,9 @@ def clip_by_error(
     make = _symmetric_grids if symmetric else _grids
 
     def _best(lows: NDArray[np.float64], highs: NDArray[np.float64]) -> tuple[float, float]:
-        lows, highs = _distinct(np.maximum(lows, low), np.minimum(highs, high))
-        if len(lows) == 1:
-            return float(lows[0]), float(highs[0])
-        i = int(np.argmin(error(make(lows, highs, levels))))  # the widest of equals
+        widest_first = np.unique((np.maximum(lows, low), -np.minimum(highs, high)), axis=1)
+        lows, highs = widest_first[0], -widest_first[1]
+        i = int(np.argmin(error(make(lows, highs, levels)))) if len(lows) > 1 else 0
         return float(lows[i]), float(highs[i])
 
     clipped = _best(low * _COARSE, high * _COARSE)
@@ -76,16 +75,6 @@ def clip_to_power(
         highest = lowest + (levels - 1)
     best = int(np.argmin(_error_function(histogram, extremes)((scales, lowest, highest))))
     return float(low * shares[best]), float(high * shares[best])
-
-
-def _distinct(
-    lows: NDArray[np.float64], highs: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the ranges, the widest first, without those equal to the one before: the extremes cut many."""
-    lows, highs = lows[::-1], highs[::-1]
-    differs = np.ones(len(lows), bool)
-    differs[1:] = (np.diff(lows) != 0) | (np.diff(highs) != 0)
-    return lows[differs], highs[differs]
 
 
 def _error_function(
