@@ -21,7 +21,7 @@ from transforms.graph.lazy_values import Weight, constant, load_values
 from transforms.graph.rewire import import_domains
 from transforms.model.read_model import ModelError
 from transforms.plan.quant_spec import block_axis
-from transforms.scheme.recorded_scheme import recorded_scheme
+from transforms.scheme.sources import recorded_scheme
 
 _LOG = logging.getLogger(__name__)
 _OF_A_CALL = 400  # bytes that a node takes, about

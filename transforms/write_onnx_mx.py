@@ -27,7 +27,7 @@ from transforms.graph.schemas import changes
 from transforms.graph.selection import label_of
 from transforms.model.read_model import ModelError
 from transforms.plan.quant_spec import block_axis
-from transforms.scheme.recorded_scheme import recorded_scheme
+from transforms.scheme.sources import recorded_scheme
 
 _CONVERTED = 22
 """The opset to which models are converted; later ones only give the operators of these models more types,

@@ -12,7 +12,7 @@ from onnx_narrow.api.workplace import destination, workplace
 from tools import finetune as tool
 from tools.cli.progress import Watcher
 from tools.jobs.finetune import finetune_file
-from transforms.scheme.recorded_scheme import recorded_scheme
+from transforms.scheme.sources import recorded_scheme
 
 
 def finetune(

@@ -205,8 +205,8 @@ def _cache(folder: Path, random: Random) -> Case:
     """A cache that is deep, endless, a device or an archive."""
     deep = int(pick((100, 10_000, 1_000_000), random))
     place = folder / "ranges.json"
-    content = pick((b"[" * deep, b'{"a":' * deep, b"9" * deep, b'{"format": "onnx-narrow calibration 2"}',
-                    b'{"format": "onnx-narrow calibration 2", "entries": {"k": {"x": {}}}}', b"\0" * deep,
+    content = pick((b"[" * deep, b'{"a":' * deep, b"9" * deep, b'{"format": "onnx-narrow calibration 3"}',
+                    b'{"format": "onnx-narrow calibration 3", "entries": {"k": {"x": {}}}}', b"\0" * deep,
                     quantized()["ranges.json"].replace(b"0.", b"1e999"), b"\xff\xfe" * 50),
                    random)  # fmt: skip
     if random.random() < 0.2:

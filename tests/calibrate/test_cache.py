@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from ops.formats import get_format
 from tests.helpers import build
-from transforms.calibrate.cache import calibrate_cached
+from transforms.calibrate.cache import calibrate_cached, decode, encode
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, calibrate
 from transforms.calibrate.histogram import Histogram
-from transforms.calibrate.range_statistics import Moments, RangeStats, decode, encode
+from transforms.calibrate.range_statistics import Moments, RangeStats, add_to_all
 from transforms.model import graph_proto, provenance
 from transforms.run.feeds import Feeds, open_feeds
 from transforms.run.samples import ImageOptions
@@ -69,7 +69,7 @@ def test_the_file_is_json_and_stays_when_nothing_is_added(path: Path) -> None:
     calibrate_cached(path, GRAPH, NAMES, feeds())
     before = path.read_bytes()
     calibrate_cached(path, GRAPH, NAMES[:2], feeds())
-    assert path.read_bytes() == before and json.loads(before)["format"] == "onnx-narrow calibration 2"
+    assert path.read_bytes() == before and json.loads(before)["format"] == "onnx-narrow calibration 3"
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
@@ -143,9 +143,7 @@ def test_moments_come_back(path: Path) -> None:
     for taken in (3, 4):
         found, known = calibrate_cached(path, GRAPH, NAMES, feeds(), channels=[("y", -1)])
         wanted = calibrate(GRAPH, ["y"], feeds(), channels=[("y", -1)]).observed["y"].moments[-1]
-        assert known == taken and np.array_equal(
-            found.observed["y"].moments[-1].mean_square, wanted.mean_square
-        )
+        assert known == taken and np.array_equal(found.observed["y"].moments[-1].means[1], wanted.means[1])
     assert calibrate_cached(path, GRAPH, NAMES, feeds(), channels=[("y", 0)])[1] == 3
 
 
@@ -157,7 +155,7 @@ def test_moments_along_several_axes_stay_beside_each_other(path: Path) -> None:
         assert known == taken
         for axis in axes:
             assert np.array_equal(
-                found.observed["y"].moments[axis].mean_square, wanted.observed["y"].moments[axis].mean_square
+                found.observed["y"].moments[axis].means[1], wanted.observed["y"].moments[axis].means[1]
             )
 
 
@@ -206,11 +204,11 @@ def test_data_that_can_not_be_read_twice(path: Path) -> None:
     [
         (b"", "is no calibration cache: Expecting value"),
         (b"\x80\xff", "is no calibration cache: 'utf-8' codec"),
-        (b"[1, 2]", "is no calibration cache: it does not say 'onnx-narrow calibration 2'"),
+        (b"[1, 2]", "is no calibration cache: it does not say 'onnx-narrow calibration 3'"),
         (b'{"entries": {}}', "is no calibration cache: it does not say"),
-        (b'{"format": "onnx-narrow calibration 3", "entries": {}}', "is no calibration cache"),
-        (b'{"format": "onnx-narrow calibration 2", "entries": 3}', "is a broken calibration cache"),
-        (b'{"format": "onnx-narrow calibration 2", "entries": {"a": 1}}', "is a broken calibration cache"),
+        (b'{"format": "onnx-narrow calibration 4", "entries": {}}', "is no calibration cache"),
+        (b'{"format": "onnx-narrow calibration 3", "entries": 3}', "is a broken calibration cache"),
+        (b'{"format": "onnx-narrow calibration 3", "entries": {"a": 1}}', "is a broken calibration cache"),
         (b"[" * 100_000, "is no calibration cache"),
     ],
 )
@@ -234,7 +232,7 @@ def test_foreign_files_are_refused_and_left_alone(path: Path, content: bytes, me
         lambda one: one["histogram"].update(exponent=4000),
         lambda one: one["histogram"].pop("exponent"),
         lambda one: one.update(histogram=[]),
-        lambda one: one["moments"][0].update(total=one["histogram"]["counts"][:-8]),
+        lambda one: one["moments"][0].update(sums=one["histogram"]["counts"][:-8]),
         lambda one: one["moments"][0].pop("count"),
         lambda one: one["moments"].append(one["moments"][0]),
         lambda one: one.update(moments="x"),
@@ -284,7 +282,7 @@ FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 def test_json_is_exact(samples: list[list[float]], histogram: bool, moments: bool) -> None:
     one = RangeStats(histogram=Histogram() if histogram else None, moments={0: Moments(0)} if moments else {})
     for sample in samples:
-        one.add_array(np.array(sample + [0.0] * (5 - len(sample)), np.float32), averaging_constant=0.3)
+        add_to_all([one], np.array(sample + [0.0] * (5 - len(sample)), np.float32), averaging_constant=0.3)
     other = decode(json.loads(json.dumps(encode(one), allow_nan=False)))
     assert (other.low, other.high, other.average) == (one.low, one.high, one.average)
     assert encode(other) == encode(one)
@@ -293,4 +291,4 @@ def test_json_is_exact(samples: list[list[float]], histogram: bool, moments: boo
         assert np.array_equal(one.histogram.counts, other.histogram.counts)
     assert one.moments.keys() == other.moments.keys()
     for axis, own in one.moments.items():
-        assert not own.count or np.array_equal(own.total, other.moments[axis].total)
+        assert not own.count or np.array_equal(own.sums, other.moments[axis].sums)

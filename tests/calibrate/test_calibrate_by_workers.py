@@ -17,9 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.helpers.serial_executor import deadly_workers
 from tools.cli.executors import workers as workers_of
 from transforms.calibrate import calibrate as calibrate_module
-from transforms.calibrate.cache import calibrate_cached
+from transforms.calibrate.cache import calibrate_cached, encode
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, SampleTask, calibrate
-from transforms.calibrate.range_statistics import encode
 from transforms.model import graph_proto
 from transforms.run.feeds import Feeds, open_feeds
 from transforms.run.workers import Workers

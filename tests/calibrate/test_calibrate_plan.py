@@ -12,8 +12,8 @@ from PIL import Image
 
 from tests.helpers import plans
 from tests.helpers.quantization import random, scheme
+from transforms.calibrate.cache import encode
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
-from transforms.calibrate.range_statistics import encode
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.feeds import open_feeds
 from transforms.run.samples import ImageOptions

@@ -34,7 +34,6 @@ def test_a_tensor_without_numbers_in_a_half_has_the_range_of_all() -> None:
     assert ranges == [(-3, 2), (0, 1), (-3, 2), (0, 4)]
     assert not calibration.halves_differ(["past"]) and calibration.halves_differ(["x"])
     assert calibration.halves_differ(["x", "constant"])  # of which nothing is measured
-    assert calibration.differences("past") == (1, 1)
 
 
 def test_prompts_and_later_tokens_take_turns() -> None:

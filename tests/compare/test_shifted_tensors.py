@@ -17,7 +17,7 @@ from transforms.model.graph_proto import import_model
 def _compared(*, shifted: bool, per_channel: bool) -> tuple[dict[str, LayerStatistics], list[str]]:
     _, quantized = tunable.pair(PADDED, "A8W8", PADDED_DATA, per_channel=per_channel)
     if shifted:
-        assert len(shift_tensors(quantized, {"x", *MAKERS}, padded=True, room=1.0)) == 4
+        assert len(shift_tensors(quantized, {"x", *MAKERS}, padded=True)) == 4
     float_graph = import_model(PADDED)
     matches, missing = match_tensors(float_graph, copy_graph(quantized))
     both = SideBySide(float_graph, quantized, matches)

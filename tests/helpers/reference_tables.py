@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import Any
 
 from ops.formats import ATTRIBUTES, FORMATS
+from tests.helpers.scheme_keys import FINETUNE, MIXING, SCHEME
 from tests.helpers.tool_parsers import parser_of
 from transforms.scheme.finetune_rule import FinetuneRule
-from transforms.scheme.key_help import FINETUNE, MIXING, SCHEME
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.scheme.presets import PLAIN, PRESETS
 from transforms.scheme.scheme import Scheme

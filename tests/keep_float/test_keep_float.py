@@ -155,27 +155,6 @@ def test_nodes_in_bodies_are_kept_one_by_one_and_the_node_around_them_only_if_ne
     assert not {"deep", "low"} & set(around.patterns)
 
 
-NESTED = """(float[N] x, bool c) => (float[N] y) <float s = {0.01}> { [first] a = Sin(x)
-    [outer] b = If (c) <then_branch = t () => (float[N] p) { [inner] d = If (c) <
-                            then_branch = u () => (float[N] q) { [deep] q = Exp(a) },
-                            else_branch = v () => (float[N] q) { [other] q = Neg(a) }>
-                            [after] e = Sub(d, a) [small] p = Mul(e, s) },
-                        else_branch = w () => (float[N] p) { [shallow] p = Neg(a) }> [last] y = Add(b, a) }"""
-
-
-def test_inner_control_flow_is_kept_before_what_is_around_it() -> None:
-    """What the outer If hands out is small beside a: to round that does less harm than rounding d."""
-    model = corpus.parse(NESTED)
-    feeds = [{"x": np.linspace(0.1, 2, 64, dtype=np.float32), "c": np.array(True)}]
-    graph, plain = model_io.load(model), ["first", "deep", "after", "small", "last"]
-    error = Bf16Error(graph, Bf16Options(), feeds)
-    without, inner = error.keeping(plain), error.keeping([*plain, "inner"])
-    assert inner > without + 1
-    found = keep_float(graph, Bf16Options(), feeds, (without + inner) / 2)
-    assert "inner" in found.patterns and "outer" not in found.patterns
-    assert "outer" in keep_float(graph, Bf16Options(), feeds, inner + 3).patterns
-
-
 def test_a_fused_normalisation_is_kept_as_a_whole() -> None:
     """Kept in part it would be rounded inside, where a variance cancels; kept whole it stays one node."""
     found = keep_float(model_io.load(small_networks.normalisation()), Bf16Options(), ROWS, 80)

@@ -11,8 +11,8 @@ from onnx import numpy_helper
 from tests.helpers import tunable
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.calibrate.clip_histogram import clip_by_error, clip_to_power
 from transforms.calibrate.histogram import Histogram
-from transforms.calibrate.mse_range import clip_by_error, clip_to_power
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.options import FinetuneOptions
 from transforms.model import graph_proto

@@ -132,7 +132,7 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
             "Gemm": LayerRule("small", "mx9", weight_method="MSE"),
         },
         tensors={"conv3.weight": "bfloat16", "x": "float32"},
-        outliers={"/body/norm": "3:1 17:own", "y": "0:-2", "z": "rotated"},
+        outliers={"/body/norm": "3:1 17:own", "y": "0:-2"},
         auto_mixed_precision={"target": ("bfp16", "int8/int4"), "l2_target": 1e-5, "dual_quant_nodes": True},
         finetune={"algorithm": "adaquant", "num_iterations": 10, "target_op_type": ("Conv", "Gemm")},
     )

@@ -330,8 +330,6 @@ def test_a_model_without_candidates_stays() -> None:
         ({"budget": 9.0}, "a budget goes with strategy 'budget', not with 'speed'"),
         ({"strategy": "budget"}, "strategy 'budget' needs a budget or a target"),
         ({"strategy": "budget", "budget": 79.0}, "a budget of 79 bits cannot be met: the weights take 80"),
-        ({"baseline": {}}, "option 'int8': layer 'a' has no size"),
-        ({"options": [Option("a", "x", 1, Size(1))] * 2}, "option 'x' of layer 'a' is given twice"),
     ],
 )
 def test_what_is_wrong_is_named(changes: dict, message: str) -> None:

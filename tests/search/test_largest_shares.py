@@ -11,7 +11,7 @@ from collections.abc import Sequence, Set
 
 import pytest
 
-from transforms.search.largest_shares import largest_shares
+from transforms.search.group_search import largest_shares
 
 PRICE = 3.0
 

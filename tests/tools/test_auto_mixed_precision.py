@@ -32,7 +32,7 @@ from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import preset
 from transforms.scheme.mixing_rule import MIXING, MixingRule
-from transforms.scheme.recorded_scheme import recorded_scheme
+from transforms.scheme.sources import recorded_scheme
 from transforms.search.output_metrics import METRICS, Outputs, lost_top1
 
 CONV = tunable.conv_net()

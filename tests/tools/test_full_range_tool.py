@@ -15,7 +15,7 @@ from transforms.full_range.recorded_shifts import recorded_shifts
 from transforms.graph.constants import load
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
-from transforms.scheme.recorded_scheme import recorded_scheme
+from transforms.scheme.sources import recorded_scheme
 
 
 @pytest.fixture

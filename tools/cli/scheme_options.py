@@ -14,10 +14,9 @@ from transforms.files.named_file import parse_toml
 from transforms.plan.quantization_plan import WEIGHTED
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.apply_target import adapted, scheme_of
-from transforms.scheme.few_bits import FEW_BITS, has_few_bits, weight_formats
 from transforms.scheme.mixing_rule import MIXING, TARGETS
 from transforms.scheme.scheme import AUTO, FLOAT32, POWER_OF_TWO
-from transforms.scheme.scheme_table import SchemeTable
+from transforms.scheme.scheme_values import FEW_BITS, SchemeTable
 from transforms.scheme.targets import target
 
 _STANDARD_BITS = 16
@@ -233,7 +232,7 @@ _OF_FORMATS: Mapping[str, Need] = {
     "keep_float": _DECIDED,
     "fit_weights": Need(
         f"weights of fewer than {FEW_BITS} bits, and no mixed precision",
-        lambda scheme: has_few_bits(weight_formats(scheme)) and not scheme.auto_mixed_precision,
+        lambda scheme: scheme.has_few_bits and not scheme.auto_mixed_precision,
     ),
     "full_range": Need(_SHIFTABLE, _is_shiftable),
     "qdq_domain": Need(f"integers of up to {_STANDARD_BITS} bits", _has_standard_integers),

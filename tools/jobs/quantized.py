@@ -31,7 +31,6 @@ from transforms.runtime.devices import has_vnni
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
-from transforms.scheme.few_bits import fits_weights
 from transforms.scheme.targets import target
 from transforms.search.assign_precision import Step
 from transforms.search.target import LATENCY
@@ -96,7 +95,7 @@ def phases_of(scheme: Scheme, *, has_data: bool, compares: bool = False, searche
     mixing = ("measuring", timing, "trying") if rule else ("quantizing",)
     measured = ("calibrating", *mixing) if has_data else ()
     tuned = ("reloading", "tuning") if scheme.finetune else ()
-    fitted = ("fitting",) if has_data and fits_weights(scheme) else ()
+    fitted = ("fitting",) if has_data and scheme.fits_weights else ()
     compared = ("comparing",) if compares else ()
     searched = ("searching",) if searches else ()
     return Phases("loading", "preparing", *measured, *fitted, *searched, *compared, *tuned, *ENDING)

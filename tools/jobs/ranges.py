@@ -13,7 +13,6 @@ from transforms.files.named_file import named
 from transforms.plan import range_files
 from transforms.plan.tensor_grids import FixedGrids, TensorGrid
 from transforms.scheme import Scheme
-from transforms.scheme.few_bits import fits_weights
 
 _ENCODINGS, _OWN = ".encodings", ".json"
 
@@ -31,7 +30,7 @@ def read(job: QuantizeJob, scheme: Scheme) -> FixedGrids:
     if job.export_ranges:
         if scheme.finetune:
             raise ValueError("--export-ranges goes with schemes without fine-tuning, which changes scales")
-        if job.data is not None and not job.ranges and fits_weights(scheme):
+        if job.data is not None and not job.ranges and scheme.fits_weights:
             words = "weights of few bits get other scales by the outputs"
             raise ValueError(f"--export-ranges goes with --fast here: {words} after their ranges are known")
         if job.export_ranges.suffix not in (_OWN, _ENCODINGS):

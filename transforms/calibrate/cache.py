@@ -1,21 +1,28 @@
 """A file that keeps what calibrations observed, found again by model, data and versions.
 
 The file holds entries for any number of models and data sets. An entry grows by the tensors that are asked
-for, and serves every method that its statistics are enough for.
+for, and serves every method that its statistics are enough for. Written as JSON they are exact: numbers as
+Python writes them, arrays as compressed bytes.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import math
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
 
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, calibrate, limit
-from transforms.calibrate.range_statistics import RangeStats, decode, encode
+from transforms.calibrate.histogram import BINS, Histogram
+from transforms.calibrate.range_statistics import Moments, RangeStats, SampleEnds
 from transforms.files.atomic_write import destination, replacing
 from transforms.files.cleanup import locked
 from transforms.files.model_files import clear_leftovers
@@ -26,12 +33,14 @@ from transforms.model.graph_proto import model_hash
 from transforms.model_io import check_output
 from transforms.run.feeds import Feeds
 
-_FORMAT = "onnx-narrow calibration 2"
+_FORMAT = "onnx-narrow calibration 3"
 
 _HALVES = (" even", " odd")  # samples that the statistics of an entry are of
 
 _LARGEST = 1 << 30
 """Bytes of a cache: histograms of a thousand tensors, for dozens of models and data sets."""
+
+_LARGEST_ARRAY = 1 << 28  # bytes: a longer one is not a statistic of ours
 
 Entries = dict[str, dict[str, Any]]  # statistics as JSON, by tensor, by key
 
@@ -146,3 +155,59 @@ def _add(path: Path, key: str, observed: Mapping[str, RangeStats]) -> None:
         entries[key] = entries.get(key, {}) | {name: encode(one) for name, one in observed.items()}
         with replacing(path) as temporary:
             temporary.write_text(json.dumps({"format": _FORMAT, "entries": entries}), encoding="utf-8")
+
+
+def encode(observed: RangeStats) -> dict[str, Any]:
+    """Return statistics as what ``json`` can write."""
+    result: dict[str, Any] = {"numbers": observed.count}
+    if observed.has_nan:
+        result["nan"] = True
+    if not observed.is_empty:
+        ends = observed.ends
+        result |= {"range": [observed.low, observed.high], "average": observed.average}
+        result["ends"] = [ends.count, ends.total, ends.squares]
+    if histogram := observed.histogram:
+        result["histogram"] = {"exponent": histogram.exponent, "counts": _pack(histogram.counts)}
+    if observed.moments:
+        result["moments"] = [
+            {"axis": one.axis, "count": one.count, "sums": None if one.sums is None else _pack(one.sums)}
+            for one in observed.moments.values()
+        ]
+    return result
+
+
+def decode(entry: dict[str, Any]) -> RangeStats:
+    """Return the statistics that ``encode`` made an entry of; an error of any kind for another one."""
+    observed = RangeStats(count=int(entry["numbers"]), has_nan=entry.get("nan") is True)
+    if "range" in entry:
+        observed.low, observed.high = map(float, entry["range"])
+        low, high = map(float, entry["average"])
+        count, total, squares = entry["ends"]
+        observed.average, observed.ends = (low, high), SampleEnds(int(count), total, squares)
+        if not -math.inf < observed.low <= observed.high < math.inf:
+            raise ValueError(f"range {entry['range']} is none")
+        if len(total) != 3 or len(squares) != 3 or not all(0 <= one < math.inf for one in total + squares):
+            raise ValueError(f"{entry['ends']} are no sums of the ends of samples")
+    if "histogram" in entry:
+        stored = entry["histogram"]
+        counts, exponent = _unpack(stored["counts"], np.int64), int(stored["exponent"])
+        if len(counts) != BINS or counts.min() < 0 or exponent not in range(-100, 129):
+            raise ValueError(f"there are no {BINS} counts up to a power of two that are not negative")
+        observed.histogram = Histogram(exponent, counts)
+    for one in entry.get("moments", ()):
+        sums = None if one["sums"] is None else _unpack(one["sums"], np.float64).reshape(2, -1)
+        if one["axis"] in observed.moments:
+            raise ValueError(f"axis {one['axis']} has moments twice")
+        observed.moments[int(one["axis"])] = Moments(int(one["axis"]), sums, int(one["count"]))
+    return observed
+
+
+def _pack(array: NDArray[Any]) -> str:
+    little = array.astype(array.dtype.newbyteorder("<"))
+    return base64.b64encode(zlib.compress(little.tobytes(), 1)).decode()
+
+
+def _unpack(text: str, dtype: type[np.generic]) -> NDArray[Any]:
+    """Return the array, without ever making more of the text than could be right."""
+    data = zlib.decompressobj().decompress(base64.b64decode(text), _LARGEST_ARRAY)
+    return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).astype(dtype)

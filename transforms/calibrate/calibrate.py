@@ -6,12 +6,12 @@ number of tensors, not on the number of samples.
 
 from __future__ import annotations
 
+import math
 import operator
 import pickle
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -88,24 +88,36 @@ def calibrate(
     for name in (observed.keys() - constants.keys()) if halved else ():
         observed[name].histogram = None  # those of the halves make it, in the end
     numbers: dict[str, int] = {}
-    samples = operator.length_hint(feeds, 0)
+    total, done = operator.length_hint(feeds, 0), 0
 
     def _into(sample: str, name: str) -> list[RangeStats]:
-        if sample not in numbers and len(numbers) == 1 and _exceed(observed, samples, most):
-            _give_up_histograms((observed, *halves))
+        if sample not in numbers and len(numbers) == 1 and _count(observed) * total > (most or math.inf):
+            for one in (one for part in (observed, *halves) for one in part.values()):
+                one.histogram = None
         number = numbers.setdefault(sample, len(numbers))
         return [whole[name] for whole in (observed, *halves[number % 2 :][:1])]
 
     wanted = halves[0] if halved else observed
     if workers:
-        done = _merge_each(graph, wanted, feeds, options, run, workers, _into, progress)
+        added = _merged(graph, wanted, feeds, options, run, workers, _into)
     else:
-        done = _add_each(SampleStatistics(graph, wanted, options, run), feeds, _into, progress)
+        added = _added(SampleStatistics(graph, wanted, options, run), feeds, _into)
+    for done, _ in enumerate(added, 1):
+        if progress:
+            progress(done, total or None)
     if not done:
         raise ValueError("the calibration data hold no sample")
     for name in (observed.keys() - constants.keys()) if halved else ():
-        observed[name].histogram = _sum(half[name].histogram for half in halves)
+        first, second = (half[name].histogram for half in halves)
+        if first and second:
+            observed[name].histogram = whole = Histogram()
+            whole.merge(first)
+            whole.merge(second)
     return Calibration(options, observed, halves)
+
+
+def _count(observed: Statistics) -> int:
+    return sum(one.count for one in observed.values())
 
 
 def limit(graph: gs.Graph, *parts: Statistics) -> None:
@@ -115,26 +127,6 @@ def limit(graph: gs.Graph, *parts: Statistics) -> None:
         limits = limits_of(known[name], before)
         for part in parts:
             part[name].limits = limits
-
-
-def _exceed(observed: Statistics, samples: int, most: int | None) -> bool:
-    """Return whether so many samples have too many numbers for histograms, if one does as these."""
-    return most is not None and samples * sum(one.count for one in observed.values()) > most
-
-
-def _give_up_histograms(parts: Iterable[Statistics]) -> None:
-    for one in chain.from_iterable(part.values() for part in parts):
-        one.histogram = None
-
-
-def _sum(histograms: Iterable[Histogram | None]) -> Histogram | None:
-    """Return what several histograms have counted together, None without any."""
-    total: Histogram | None = None
-    for one in histograms:
-        if one is not None:
-            total = total or Histogram()
-            total.merge(one)
-    return total
 
 
 def _constants(graph: gs.Graph, names: Collection[str]) -> dict[str, np.ndarray]:
@@ -162,19 +154,14 @@ class SampleTask:
     small: bool
 
 
-def _add_each(
-    model: SampleStatistics, feeds: NamedFeeds, into: Into, progress: Progress | None = None
-) -> int:
-    """Add the numbers of one sample after another to what ``into`` says; return how many samples."""
-    total, done = operator.length_hint(feeds, 0) or None, 0
-    for done, (sample, feed) in enumerate(feeds, 1):
+def _added(model: SampleStatistics, feeds: NamedFeeds, into: Into) -> Iterator[str]:
+    """Add the numbers of one sample after another to what ``into`` says; yield its name."""
+    for sample, feed in feeds:
         model.of(sample, feed, into)
-        if progress:
-            progress(done, total)
-    return done
+        yield sample
 
 
-def _merge_each(
+def _merged(
     graph: gs.Graph,
     wanted: Statistics,
     feeds: NamedFeeds,
@@ -182,17 +169,15 @@ def _merge_each(
     run: RunOptions | None,
     workers: Workers,
     into: Into,
-    progress: Progress | None = None,
-) -> int:
-    """Merge the statistics that workers make of each sample, in order; return how many samples.
+) -> Iterator[str]:
+    """Merge the statistics that workers make of each sample, in order; yield its name.
 
     Each run has one thread unless ``run`` says how many: numbers may depend on that, and more would wait for
     the cores that other workers have. Raises ValueError as :meth:`SampleStatistics.of`, and if workers die
     again and again.
     """
     run = run or RunOptions()
-    run = replace(run, threads=run.threads or 1)
-    total, done, names = operator.length_hint(feeds, 0) or None, 0, list[str]()
+    run, names = replace(run, threads=run.threads or 1), list[str]()
     with cleanup.temporary_folder() as folder:
         model = SampleStatistics(graph, wanted, options, run)
         model_io.save(graph, folder / _MODEL, external_data=True)
@@ -206,15 +191,13 @@ def _merge_each(
                 yield SampleTask(str(folder), sample, feed, model.is_small(sample, feed))
 
         try:
-            for done, made in enumerate(workers.map(measure, _tasks()), 1):
-                sample = names[done - 1]
+            for number, made in enumerate(workers.map(measure, _tasks())):
+                sample = names[number]
                 for name, found in made.items():
                     _merge(found, into(sample, name), options, f"sample '{sample}', tensor '{name}'")
-                if progress:
-                    progress(done, total)
+                yield sample
         finally:
             _open.cache_clear()
-    return done
 
 
 def measure(task: SampleTask) -> Statistics:

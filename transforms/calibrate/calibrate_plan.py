@@ -12,7 +12,6 @@ import onnx_graphsurgeon as gs
 from transforms.calibrate.cache import calibrate_cached
 from transforms.calibrate.calibrate import Calibration, Progress, calibrate
 from transforms.calibrate.calibration import options_of
-from transforms.graph import walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.plan.bias_correction import corrected_inputs
 from transforms.plan.quantization_plan import WEIGHTED, QuantizationPlan, weighed_inputs
@@ -67,20 +66,16 @@ def calibrate_plan(
     progress: Progress | None = None,
     halved: bool = False,
     most: int | None = None,
-    known: Calibration | None = None,
     means: bool = False,
-    graph: gs.Graph | None = None,
 ) -> Calibration | None:
     """Return the statistics that a plan needs, or None, without reading data, if it needs none.
 
     ``halved``: with histograms, and of halves of the samples, too, whatever the scheme needs. ``most``:
     numbers up to which histograms are made that the scheme does not need; those of a cache are always there.
-    ``known``: statistics of tensors that are not measured again. ``means``: of channels, by which biases are
-    corrected, too, whether or not the scheme does.
+    ``means``: of channels, by which biases are corrected, too, whether or not the scheme does.
 
-    Several plans, of copies of one graph, are measured together, on ``graph`` if it is given, which has the
-    tensors of all copies; those that it lacks are left out. Ranges of all tensors that become integers,
-    and the mean squares by which errors of weights are weighted: those alone do not ask for data unless the
+    Several plans, of copies of one graph, are measured together: ranges of all tensors that become integers,
+    and the mean squares by which errors of weights are weighted, which alone do not ask for data unless the
     scheme names the method. Raises MissingDataError without data, and ValueError as
     :func:`transforms.calibrate.calibrate.calibrate` and its cache do.
     """
@@ -90,15 +85,8 @@ def calibrate_plan(
     corrected = data is not None and scheme.correct_biases is True
     wanted = bool(names) or scheme.weight_method == WEIGHTED or corrected
     channels = list(dict.fromkeys(pair for one in plans for pair in _channels(one, means))) if wanted else []
-    needed = {*names, *(name for name, _ in channels)}
-    if graph is not None:
-        there = walk.tensors(graph)
-        names, channels = [name for name in names if name in there], [c for c in channels if c[0] in there]
-    if known is not None:
-        names = [name for name in names if name not in known.observed]
-        channels = [pair for pair in channels if pair[0] not in known.observed]
     if not names and not channels:
-        return None if known is None else known.only(needed)
+        return None
     if data is None:
         asked = [*dict.fromkeys((*names, *(name for name, _ in channels)))]
         raise MissingDataError(
@@ -109,14 +97,14 @@ def calibrate_plan(
         most = None
     if halved:
         options = replace(options, method="MSE", moving_average=False, tensors={})
-    what = graph or plan.graph, names, data.feeds(plan.graph), options
+    what = plan.graph, names, data.feeds(plan.graph), options
     how: dict[str, Any] = {"run": data.run, "workers": data.workers, "progress": progress, "halved": halved}
-    if data.cache is None or known is not None:
+    if data.cache is None:
         found = calibrate(*what, channels=channels, most=most, **how)
     else:
         found = calibrate_cached(data.cache, *what, channels=channels, **how)[0]
     _refuse_infinite(found, plan.graph)
-    return found if known is None else found.joined(known.only(needed))
+    return found
 
 
 def _refuse_infinite(found: Calibration, graph: gs.Graph) -> None:

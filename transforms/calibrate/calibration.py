@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from ops.formats import Format
 from transforms.calibrate.methods import CalibrationOptions, choose_range
-from transforms.calibrate.range_statistics import Moments, RangeStats
+from transforms.calibrate.range_statistics import RangeStats
 from transforms.graph.dot_products import TensorAxis
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import POWER_OF_TWO
@@ -56,19 +56,6 @@ class Calibration:
         """Return the ranges that follow from the same statistics by other options."""
         return Calibration(options, self.observed, self.halves, self._known)
 
-    def joined(self, others: Calibration) -> Calibration:
-        """Return it with the statistics of further tensors, which were measured on the same samples."""
-        halves = [{**other, **half} for half, other in zip(self.halves, others.halves, strict=True)]
-        return Calibration(self.options, {**others.observed, **self.observed}, halves, others._known)
-
-    def only(self, names: Container[str]) -> Calibration:
-        """Return it without the statistics of other tensors."""
-        observed, *halves = (
-            {name: one for name, one in found.items() if name in names}
-            for found in (self.observed, *self.halves)
-        )
-        return Calibration(self.options, observed, halves, self._known)
-
     @property
     def has_histograms(self) -> bool:
         """Whether methods that look at more than lowest and highest numbers have what they need."""
@@ -102,23 +89,10 @@ class Calibration:
         Constants among them, of which nothing was measured, are the same in both.
         """
         names = [name for name in names if name in self.observed]
-        ends = [
-            (
-                min(min(self._in_half(name, half).low, 0.0) for name in names),
-                max(max(self._in_half(name, half).high, 0.0) for name in names),
-            )
-            for half in range(2)
-        ]
-        (low, high), (other_low, other_high) = ends
-        lows, highs = sorted((-low, -other_low)), sorted((high, other_high))
+        halves = [[self._in_half(name, half) for name in names] for half in range(2)]
+        lows = sorted(max(max(-one.low, 0.0) for one in half) for half in halves)
+        highs = sorted(max(max(one.high, 0.0) for one in half) for half in halves)
         return lows[0] < _ALIKE * lows[1] or highs[0] < _ALIKE * highs[1]
-
-    def differences(self, name: str) -> tuple[float, float]:
-        """Return how many times as far from zero the ends of a tensor are in one half as in the other."""
-        halves = [self._in_half(name, number) for number, half in enumerate(self.halves) if name in half]
-        lows, highs = [abs(min(one.low, 0.0)) for one in halves], [max(one.high, 0.0) for one in halves]
-        found = [max(ends) / min(ends) if ends and min(ends) > 0 else 1.0 for ends in (lows, highs)]
-        return found[0], found[1]
 
     def range(self, name: str, format: Format, *, symmetric: bool) -> tuple[float, float]:
         """Return the range of a tensor for an integer format, within the numbers that were observed.
@@ -151,14 +125,14 @@ class Calibration:
 
     def means(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, np.ndarray]:
         """Return the mean of each channel along those axes of tensors for which moments were found."""
-        return {key: moments.mean for key, moments in self._moments(channels)}
+        return {key: means[0] for key, means in self._means(channels)}
 
     def mean_squares(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, np.ndarray]:
         """Return the mean square of each channel along those axes of tensors for which moments were found."""
-        return {key: moments.mean_square for key, moments in self._moments(channels)}
+        return {key: means[1] for key, means in self._means(channels)}
 
-    def _moments(self, channels: Iterable[TensorAxis]) -> Iterator[tuple[TensorAxis, Moments]]:
+    def _means(self, channels: Iterable[TensorAxis]) -> Iterator[tuple[TensorAxis, np.ndarray]]:
         for name, axis in channels:
             moments = self.observed[name].moments.get(axis) if name in self.observed else None
             if moments and moments.count:
-                yield (name, axis), moments
+                yield (name, axis), moments.means

@@ -6,11 +6,9 @@ costs as much as rounding all of them. Of many numbers a wider range costs more 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from transforms.calibrate.sample_ends import HIGH, LOW, MAGNITUDE, SampleEnds
+from transforms.calibrate.range_statistics import HIGH, LOW, MAGNITUDE, RangeStats
 
 _LARGEST = float(np.finfo(np.float32).max)
 FEWEST = 4
@@ -33,21 +31,7 @@ symmetric ranges), and 13 cells of 108 lost more than 0.5 dB in place of 18; wit
 """
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What samples show of a tensor: lowest and highest number, how many all have, how far each reaches.
-
-    ``limits``: no number of the tensor is beyond them, in any sample.
-    """
-
-    low: float
-    high: float
-    count: int
-    ends: SampleEnds
-    limits: tuple[float, float]
-
-
-def extrapolate(seen: Seen, levels: int, *, symmetric: bool, room: float) -> tuple[float, float]:
+def extrapolate(seen: RangeStats, levels: int, *, symmetric: bool, room: float) -> tuple[float, float]:
     """Return the range of a grid of ``levels`` numbers with the least expected error of another sample.
 
     Not within what was seen, and not beyond its limits. ``symmetric``: the grid reaches as far on both sides,
@@ -70,7 +54,7 @@ def extrapolate(seen: Seen, levels: int, *, symmetric: bool, room: float) -> tup
     return _limited(seen, max(further[0], least * below), max(further[1], least * above))
 
 
-def _limited(seen: Seen, below: float, above: float) -> tuple[float, float]:
+def _limited(seen: RangeStats, below: float, above: float) -> tuple[float, float]:
     """Return the range that reaches so far below and above zero, or as far as numbers can."""
     least, most = seen.limits
     low, high = max(-below, least, -_LARGEST), min(above, most, _LARGEST)
@@ -78,7 +62,7 @@ def _limited(seen: Seen, below: float, above: float) -> tuple[float, float]:
     return ends[0] if below else seen.low, ends[1] if above else seen.high
 
 
-def _reach(seen: Seen, end: int, largest: float, step: float, other: float) -> float:
+def _reach(seen: RangeStats, end: int, largest: float, step: float, other: float) -> float:
     """Return how far an end reaches; the step of the grid is ``step`` times that, and ``other`` more."""
     found = seen.ends.beyond(end)
     if found is None or largest == 0:

@@ -14,9 +14,8 @@ BINS = 4096
 """Bins of a histogram, half of them for numbers below zero."""
 
 _LEAST_EXPONENT = -100  # of the bound of an empty histogram
-_FEW = BINS // 16  # places of 16 bits take less than a mask
-_FEW_NUMBERS = 256  # that wait to be counted together: 1 KiB
-_NO_PLACES, _NO_COUNTS, _NO_NUMBERS = np.zeros(0, np.uint16), np.zeros(0, np.uint8), np.zeros(0, np.float32)
+_FEW_NUMBERS = 1024  # that wait to be counted together, and take no more memory than counts do
+_NO_COUNTS, _NO_NUMBERS = np.zeros(0, np.uint8), np.zeros(0, np.float32)
 _CHUNK = 1 << 18  # numbers that are counted at a time: copies of the finite ones are small
 
 
@@ -25,53 +24,24 @@ class Histogram:
 
     The bound is the smallest one above every magnitude so far. When it grows, bins are merged in pairs, which
     is exact: the counts depend neither on the order of the numbers nor on how several histograms share them
-    that are merged. A bin holds its lower edge. Between calls the counts take as little memory as they need:
-    there may be one histogram for each of a hundred thousand tensors. Numbers of small samples wait until
-    there are some to count together.
+    that are merged. A bin holds its lower edge. Counts are stored in the least type that holds them, since
+    there may be a histogram for each of many tensors. Numbers of small samples wait until there are some to
+    count together.
     """
 
     def __init__(self, exponent: int = _LEAST_EXPONENT, counts: NDArray[np.int64] | None = None) -> None:
         """Make a histogram, empty unless there are counts [BINS], with the bound 2**exponent."""
         self.exponent = exponent
-        self._places: NDArray[Any] = _NO_PLACES
-        self._packed: NDArray[Any] = _NO_COUNTS
+        self._stored: NDArray[Any] = _NO_COUNTS if counts is None else _packed(counts)
         self._waiting = _NO_NUMBERS  # none of them infinite, none beyond the bound
-        if counts is not None:
-            self.counts = counts
 
     @property
     def counts(self) -> NDArray[np.int64]:
         """The counts, [BINS], as a new array."""
-        counts = self._counted
+        counts = self._stored.astype(np.int64) if self._stored.size else np.zeros(BINS, np.int64)
         if self._waiting.size:
             count_in_bins(self._waiting, self.exponent, counts)
         return counts
-
-    @counts.setter
-    def counts(self, counts: NDArray[np.int64]) -> None:
-        self._counted, self._waiting = counts, _NO_NUMBERS
-
-    @property
-    def _counted(self) -> NDArray[np.int64]:
-        """The counts without those of the numbers that wait, as a new array."""
-        counts = np.zeros(BINS, np.int64)
-        if self._packed.size:
-            counts[self._filled] = self._packed
-        return counts
-
-    @_counted.setter
-    def _counted(self, counts: NDArray[np.int64]) -> None:
-        filled = counts != 0
-        places = filled.nonzero()[0]  # several times as fast as that of the counts
-        packed = counts[places]
-        self._packed = packed.astype(np.min_scalar_type(packed.max(initial=0)))
-        self._places = places.astype(np.uint16) if len(places) < _FEW else np.packbits(filled)
-
-    @property
-    def _filled(self) -> NDArray[Any]:
-        """Where counts are not 0: the places of a few, a mask of many."""
-        few = self._places.dtype == np.uint16
-        return self._places if few else np.unpackbits(self._places).view(np.bool_)
 
     @property
     def bound(self) -> float:
@@ -89,17 +59,12 @@ class Histogram:
         return np.arange(-BINS // 2, BINS // 2 + 1, dtype=np.float64) * self.bin_width
 
     @property
-    def magnitudes(self) -> NDArray[np.int64]:
-        """The counts of magnitudes, in [0, bound), [BINS / 2]; the edge of a negative bin is taken in."""
-        return fold(self.counts)
-
-    @property
     def counts_but_zeros(self) -> NDArray[np.int64]:
         """The counts, but in the bin from zero on no more than in the next one: the rest is taken for zeros.
 
         Every format has zero, so the many zeros after a Relu should not influence clipping.
         """
-        counts = self.counts.copy()
+        counts = self.counts
         counts[BINS // 2] = min(counts[BINS // 2 : BINS // 2 + 2])
         return counts
 
@@ -117,22 +82,26 @@ class Histogram:
         for start in range(0, x.size, _CHUNK):
             numbers = x[start : start + _CHUNK]
             count_in_bins(numbers if finite else numbers[np.isfinite(numbers)], self.exponent, counts)
-        self.counts = counts
+        self._stored, self._waiting = _packed(counts), _NO_NUMBERS
 
     def merge(self, other: Histogram) -> None:
         """Add what another histogram has counted."""
         exponent = max(self.exponent, other.exponent)
         counts = _merge(self.counts, exponent - self.exponent)
         counts += _merge(other.counts, exponent - other.exponent)
-        self.counts, self.exponent = counts, exponent
+        self._stored, self._waiting, self.exponent = _packed(counts), _NO_NUMBERS, exponent
 
     def _reach(self, magnitude: float) -> None:
         """Let the bound be above a magnitude."""
         exponent = math.frexp(magnitude)[1]
         if magnitude > 0 and exponent > self.exponent:
-            if self._packed.size:
-                self._counted = _merge(self._counted, exponent - self.exponent)
+            if self._stored.size:
+                self._stored = _packed(_merge(self._stored.astype(np.int64), exponent - self.exponent))
             self.exponent = exponent
+
+
+def _packed(counts: NDArray[np.int64]) -> NDArray[Any]:
+    return counts.astype(np.min_scalar_type(counts.max()))
 
 
 def fold(counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -5,19 +5,19 @@ All methods but Extrapolated and Wide return a range within the lowest and the h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ops.formats import Format
 from ops.legal_names import refuse_unknown
-from transforms.calibrate.entropy_range import clip_by_entropy
-from transforms.calibrate.extrapolated_range import Seen, extrapolate
-from transforms.calibrate.mse_range import clip_by_error, clip_to_power
+from transforms.calibrate.clip_histogram import clip_by_entropy, clip_by_error, clip_to_power
+from transforms.calibrate.extrapolated_range import extrapolate
+from transforms.calibrate.histogram import Histogram, fold
 from transforms.calibrate.range_statistics import RangeStats
+from transforms.scheme.scheme_values import METHODS
 
 Range = tuple[float, float]
 
@@ -33,7 +33,7 @@ _ROOMS = ((8, 1.25), (16, 1.5), (32, 16.0))
 class CalibrationOptions:
     """How ranges follow from data.
 
-    ``method`` is a key of ``METHODS``. ``percentile`` (method Percentile) is the share of numbers inside the
+    ``method`` is one of ``METHODS``. ``percentile`` (method Percentile) is the share of numbers inside the
     range, in percent. ``moving_average`` (method MinMax) takes the moving averages of the lowest and highest
     numbers of the samples, into which each sample enters with ``averaging_constant``. ``memory_limit``: the
     most bytes of tensors of a sample that may be in memory at once, no range depends on it. ``power_of_two``:
@@ -86,42 +86,39 @@ def choose_range(
     if observed.is_empty:  # all that was there is infinite or NaN, and has no place in any range
         return 0.0, 0.0
     method = method or options.method
-    ends = METHODS[method](observed, format, symmetric, options)
+    ends = _ends(method, observed, format, options, symmetric=symmetric)
     if method in BEYOND:
         return ends
     low, high = (min(max(end, observed.low), observed.high) for end in ends)
     return low, high
 
 
-def _min_max(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
-    averages = observed.average if options.moving_average else None
-    return averages or (observed.low, observed.high)
-
-
-def _wide(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
-    """Leave room for numbers beyond those of the samples; zero stays the end of what begins there."""
-    room = _room(format)
-    low, high = (float(np.clip(end * room, -_LARGEST, _LARGEST)) for end in (observed.low, observed.high))
-    return low, high
-
-
-def _extrapolated(
-    observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions
+def _ends(
+    method: str, observed: RangeStats, format: Format, options: CalibrationOptions, *, symmetric: bool
 ) -> Range:
-    seen = Seen(observed.low, observed.high, observed.count, observed.ends, observed.limits)
-    return extrapolate(seen, round(2**format.bits), symmetric=symmetric, room=_room(format))
-
-
-def _room(format: Format) -> float:
-    return next(room for bits, room in _ROOMS if format.bits <= bits)
-
-
-def _percentile(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
-    """Cut the largest magnitudes off (symmetric), or as many numbers at either end."""
+    extremes, levels = (observed.low, observed.high), round(2**format.bits)
+    if method == "MinMax":
+        return (observed.average if options.moving_average else None) or extremes
+    if method in BEYOND:
+        room = next(room for bits, room in _ROOMS if format.bits <= bits)
+        if method == "Extrapolated":
+            return extrapolate(observed, levels, symmetric=symmetric, room=room)
+        low, high = (float(np.clip(end * room, -_LARGEST, _LARGEST)) for end in extremes)
+        return low, high  # zero stays the end of what begins there
     assert observed.histogram is not None
-    counts, edges, inside = observed.histogram.counts, observed.histogram.edges, options.percentile / 100
+    if method == "Percentile":
+        return _percentile(observed.histogram, options.percentile / 100, symmetric=symmetric)
+    if method == "Entropy":
+        return clip_by_entropy(observed.histogram, levels, symmetric=symmetric)
+    clip = clip_to_power if options.power_of_two else clip_by_error
+    return clip(observed.histogram, extremes, levels, symmetric=symmetric)
+
+
+def _percentile(histogram: Histogram, inside: float, *, symmetric: bool) -> Range:
+    """Cut the largest magnitudes off (symmetric), or as many numbers at either end."""
+    counts, edges = histogram.counts, histogram.edges
     if symmetric:
-        limit = _quantile(observed.histogram.magnitudes, edges[len(counts) // 2 :], inside)
+        limit = _quantile(fold(counts), edges[len(counts) // 2 :], inside)
         return -limit, limit
     outside = (1 - inside) / 2
     return _quantile(counts, edges, outside), _quantile(counts, edges, 1 - outside)
@@ -134,29 +131,3 @@ def _quantile(counts: NDArray[np.int64], edges: NDArray[np.float64], fraction: f
     i = int(np.searchsorted(up_to, max(rank, 1e-9)))
     share = 1 - (up_to[i] - rank) / counts[i]
     return float(edges[i] + share * (edges[i + 1] - edges[i]))
-
-
-def _entropy(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
-    assert observed.histogram is not None
-    return clip_by_entropy(observed.histogram, round(2**format.bits), symmetric=symmetric)
-
-
-def _least_error(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
-    assert observed.histogram is not None
-    extremes = observed.low, observed.high
-    if options.power_of_two:
-        return clip_to_power(observed.histogram, extremes, round(2**format.bits), symmetric=symmetric)
-    return clip_by_error(observed.histogram, extremes, round(2**format.bits), symmetric=symmetric)
-
-
-METHODS: Mapping[str, Callable[[RangeStats, Format, bool, CalibrationOptions], Range]] = MappingProxyType(
-    {
-        "MinMax": _min_max,
-        "Percentile": _percentile,
-        "Entropy": _entropy,
-        "MSE": _least_error,
-        "Extrapolated": _extrapolated,
-        "Wide": _wide,
-    }
-)
-"""What gives a range, by the name of the method."""

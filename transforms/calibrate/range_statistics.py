@@ -1,74 +1,93 @@
-"""Statistics of one tensor over samples, of a size that does not depend on how many samples there are.
-
-Written as JSON they are exact: numbers as Python writes them, arrays as compressed bytes.
-"""
+"""Statistics of one tensor over samples, of a size that does not depend on how many samples there are."""
 
 from __future__ import annotations
 
-import base64
 import math
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ops.channel_sums import channel_sums
-from transforms.calibrate.histogram import BINS, Histogram
-from transforms.calibrate.sample_ends import SampleEnds
+from transforms.calibrate.histogram import Histogram
 
-_LARGEST_ARRAY = 1 << 28  # bytes: a longer one is not a statistic of ours
+LOW, HIGH, MAGNITUDE = range(3)
+"""The reach of a sample below zero, above zero, and the larger of both."""
+
+_EULER = 0.5772156649
+_ALIKE = float(np.finfo(np.float32).eps)  # of the mean
+_DEVIATION = math.pi / math.sqrt(6)  # of Gumbel's distribution, in its scales
 _SLICE = 1 << 22  # numbers that are looked at together: copies of the finite ones are small
 
 
 @dataclass
 class Moments:
-    """Sums per channel of a tensor, [channels], over ``count`` numbers in each channel."""
+    """Sums per channel of a tensor over ``count`` numbers in each: ``sums`` [2, channels], of the numbers and
+    of their squares.
+    """
 
     axis: int
-    total: NDArray[np.float64] | None = None
-    squares: NDArray[np.float64] | None = None
+    sums: NDArray[np.float64] | None = None
     count: int = 0
 
     @property
-    def mean_square(self) -> NDArray[np.float64]:
-        """The mean of the squares of each channel."""
-        assert self.squares is not None and self.count, "asked for only after it was found to be there"
-        return self.squares / self.count
-
-    @property
-    def mean(self) -> NDArray[np.float64]:
-        """The mean of each channel."""
-        assert self.total is not None and self.count, "asked for only after it was found to be there"
-        return self.total / self.count
+    def means(self) -> NDArray[np.float64]:
+        """The means of each channel, [2, channels]: of the numbers and of their squares."""
+        assert self.sums is not None and self.count, "asked for only after it was found to be there"
+        return self.sums / self.count
 
     def add(self, x: NDArray[np.float32]) -> None:
         """Add the numbers of an array; ValueError when it has not the axis, or other channels than before."""
         if not -x.ndim <= self.axis < x.ndim:
             raise ValueError(f"axis {self.axis} is out of range for rank {x.ndim}")
         channels = x.shape[self.axis]
-        if self.total is None or self.squares is None:
-            self.total, self.squares = np.zeros(channels), np.zeros(channels)
-        if len(self.total) != channels:
-            raise ValueError(f"{channels} channels instead of {len(self.total)} in earlier samples")
-        if x.size:
-            for kept, new in zip((self.total, self.squares), channel_sums(x, self.axis), strict=True):
-                kept += new
-            self.count += x.size // channels
+        sums = np.array(channel_sums(x, self.axis)) if x.size else np.zeros((2, channels))
+        self.merge(Moments(self.axis, sums, x.size // max(channels, 1)))
 
     def merge(self, other: Moments) -> None:
         """Add the sums of another sample; ValueError if it has other channels."""
-        if other.total is None or other.squares is None:
+        if other.sums is None:
             return
-        if self.total is None or self.squares is None:
-            self.total, self.squares = np.zeros_like(other.total), np.zeros_like(other.squares)
-        if len(self.total) != len(other.total):
-            raise ValueError(f"{len(other.total)} channels instead of {len(self.total)} in earlier samples")
-        self.total += other.total
-        self.squares += other.squares
+        known = np.zeros_like(other.sums) if self.sums is None else self.sums
+        if known.shape != other.sums.shape:
+            channels = other.sums.shape[1], known.shape[1]
+            raise ValueError(f"{channels[0]} channels instead of {channels[1]} in earlier samples")
+        self.sums = known + other.sums
         self.count += other.count
+
+
+@dataclass
+class SampleEnds:
+    """Sums over ``count`` samples of how far their numbers reach: ``total`` [3] and ``squares`` [3]."""
+
+    count: int = 0
+    total: list[float] = field(default_factory=lambda: [0.0] * 3)
+    squares: list[float] = field(default_factory=lambda: [0.0] * 3)
+
+    def add(self, low: float, high: float) -> None:
+        """Add the lowest and the highest number of a sample."""
+        below, above = max(-low, 0.0), max(high, 0.0)
+        self.count += 1
+        for end, reach in enumerate((below, above, max(below, above))):
+            self.total[end] += reach
+            self.squares[end] += reach * reach
+
+    def beyond(self, end: int) -> tuple[float, float] | None:
+        """Return location and scale of Gumbel's distribution of the reach of a sample; None if all are alike.
+
+        Largest numbers of samples are distributed so, whatever their numbers are, unless their tails are
+        heavy or end (Fisher and Tippett 1928; Gumbel, Statistics of Extremes, 1958, section 5.2). Location
+        and scale are those of the mean and the deviation.
+        """
+        if self.count < 2:
+            return None
+        mean = self.total[end] / self.count
+        variance = (self.squares[end] - mean * self.total[end]) / (self.count - 1)
+        if variance <= (_ALIKE * mean) ** 2:
+            return None
+        scale = math.sqrt(variance) / _DEVIATION
+        return mean - _EULER * scale, scale
 
 
 @dataclass
@@ -108,10 +127,6 @@ class RangeStats:
         )
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.ends.add(low, high)
-
-    def add_array(self, x: NDArray[np.float32], averaging_constant: float) -> None:
-        """Add the numbers of a sample; ValueError when they do not fit the moments."""
-        add_to_all([self], x, averaging_constant)
 
     def alike(self) -> RangeStats:
         """Return statistics of the same kinds in which nothing is counted yet."""
@@ -169,82 +184,3 @@ def _finite_range(x: NDArray[np.float32]) -> tuple[float, float]:
 
 def _range(x: NDArray[np.float32]) -> tuple[float, float]:
     return float(x.min(initial=math.inf)), float(x.max(initial=-math.inf))
-
-
-def encode(observed: RangeStats) -> dict[str, Any]:
-    """Return the statistics as what ``json`` can write."""
-    result: dict[str, Any] = {"numbers": observed.count}
-    if observed.has_nan:
-        result["nan"] = True
-    if not observed.is_empty:
-        result |= {"range": [observed.low, observed.high], "average": observed.average}
-        result["ends"] = observed.ends.encode()
-    if histogram := observed.histogram:
-        result["histogram"] = {"exponent": histogram.exponent, "counts": _pack(histogram.counts)}
-    if observed.moments:
-        result["moments"] = [_encode_moments(one) for one in observed.moments.values()]
-    return result
-
-
-def _encode_moments(moments: Moments) -> dict[str, Any]:
-    sums = {"total": moments.total, "squares": moments.squares}
-    packed = {name: None if x is None else _pack(x) for name, x in sums.items()}
-    return {"axis": moments.axis, "count": moments.count, **packed}
-
-
-def decode(entry: dict[str, Any]) -> RangeStats:
-    """Return the statistics that ``encode`` made an entry of, or its first version: moments of one axis.
-
-    ValueError, KeyError, TypeError or AttributeError for what it did not make.
-    """
-    observed = RangeStats(has_nan=entry.get("nan") is True)
-    if "range" in entry:
-        observed.low, observed.high = (float(end) for end in entry["range"])
-        low, high = (float(end) for end in entry["average"])
-        observed.average = low, high
-        if not -math.inf < observed.low <= observed.high < math.inf:
-            raise ValueError(f"range {entry['range']} is none")
-        if "ends" in entry:
-            observed.ends = SampleEnds.decode(entry["ends"])
-    if "histogram" in entry:
-        stored = entry["histogram"]
-        counts = _unpack(stored["counts"], np.dtype(np.int64))
-        if len(counts) != BINS or counts.min() < 0:
-            raise ValueError(f"{len(counts)} counts instead of {BINS} that are not negative")
-        observed.histogram = Histogram(_in(range(-100, 129), int(stored["exponent"])), counts)
-        observed.count = int(counts.sum())
-    if "numbers" in entry:
-        observed.count = _in(range(1 << 62), int(entry["numbers"]))
-    if "moments" in entry:
-        stored = entry["moments"]
-        each = [_decode_moments(one) for one in ([stored] if isinstance(stored, dict) else stored)]
-        observed.moments = {one.axis: one for one in each}
-        if len(observed.moments) != len(each):
-            raise ValueError("one axis has moments twice")
-    return observed
-
-
-def _decode_moments(stored: dict[str, Any]) -> Moments:
-    sums = (stored["total"], stored["squares"])
-    total, squares = (None if x is None else _unpack(x, np.dtype(np.float64)) for x in sums)
-    return Moments(int(stored["axis"]), total, squares, int(stored["count"]))
-
-
-def _in(legal: range, number: int) -> int:
-    if number not in legal:
-        raise ValueError(f"{number} is not in {legal.start} ... {legal.stop - 1}")
-    return number
-
-
-def _pack(array: NDArray[Any]) -> str:
-    little = array.astype(array.dtype.newbyteorder("<"))
-    return base64.b64encode(zlib.compress(little.tobytes(), 1)).decode()
-
-
-def _unpack(text: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the array, without ever making more of the text than could be right."""
-    try:
-        data = zlib.decompressobj().decompress(base64.b64decode(text), _LARGEST_ARRAY)
-    except zlib.error as error:
-        raise ValueError(f"an array of it is broken: {error}") from error
-    return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype)

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.calibrate.first_nan import first_nan
+from transforms.calibrate.cause_of_nan import cause_of_nan
 from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.range_statistics import Moments, RangeStats, add_to_all
@@ -139,7 +139,8 @@ class SampleStatistics:
         first = next((name for name in self._all if name in refused), None)  # in the graph's order
         if first is not None:
             error = refused[first]
-            raise (self._cause(sample, feed, first) if error.is_nan else None) or error from error
+            cause = cause_of_nan(self._graph, feed, self._run, first) if error.is_nan else None
+            raise (error if cause is None else ValueError(f"sample '{sample}', {cause}")) from error
 
     def _numbers(self, name: str, array: np.ndarray) -> np.ndarray:
         """Return an array with infinities in the places of numbers that stand for nothing."""
@@ -158,16 +159,6 @@ class SampleStatistics:
                 f"memory limit: {limit:,} bytes cannot hold, "
                 f"sample '{sample}' has tensors of {needed:,} bytes at once"
             )
-
-    def _cause(self, sample: str, feed: Mapping[str, np.ndarray], output: str) -> ValueError | None:
-        """Return the cause of NaN in an output, if it is an infinity."""
-        found = first_nan(self._graph, feed, self._run, output)
-        if found is None or found.infinite is None:
-            return None
-        return ValueError(
-            f"sample '{sample}', {found.kind} '{found.infinite}': it holds inf, "
-            f"of which tensor '{found.name}' becomes NaN"
-        )
 
 
 def _measure(

@@ -17,16 +17,16 @@ from transforms.scheme.outlier_move import OutlierMove
 def apply_moves(
     graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude: Exclusion = None
 ) -> Counter[str]:
-    """Move channels of tensors, by name; return how many were ``rotated``, ``moved`` and ``scaled``.
+    """Move channels of tensors, by name; return how many were ``moved`` and ``scaled``.
 
-    Rotations come first; the others follow in their own order. The same graph and moves make the same weights
-    bit for bit. ValueError for a tensor of which nothing can be moved, and a channel that it does not have.
+    The same graph and moves make the same weights bit for bit. ValueError for a tensor of which nothing can
+    be moved, and a channel that it does not have.
     """
     found = Counter[str]()
-    for name, move in sorted(moves.items(), key=lambda one: not one[1].rotated):
+    for name, move in moves.items():
         if move_outliers(graph, {name: move}, exclude=exclude):
-            found["rotated" if move.rotated else "moved"] += 1
-        elif not move.rotated and scale_channels(graph, {name: move}, exclude=exclude):
+            found["moved"] += 1
+        elif scale_channels(graph, {name: move}, exclude=exclude):
             found["scaled"] += 1
         else:
             near = did_you_mean(name, (str(other) for other in graph.tensors() if other != name))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.channels.channel_layout import MOVES, Layout, places_after, rows
+from transforms.channels.channel_layout import MOVING, Layout, moved, rows
 from transforms.channels.scaled_layer import Companion, Exponents, ScaledLayer
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
@@ -27,7 +27,7 @@ class Way:
     """A tensor on the path from a layer: its channels, and their axis counted from the end.
 
     ``rank`` is that of images, None for rows of features; ``layout`` says where channels lie once they were
-    moved, and ``labels`` which of them may be mixed: those of one label.
+    moved.
     """
 
     channels: int
@@ -35,7 +35,6 @@ class Way:
     is_flattened: bool = False
     companions: list[Companion] = field(default_factory=list)
     layout: Layout | None = None
-    labels: Layout | None = None
 
     @property
     def axis(self) -> int:
@@ -63,7 +62,8 @@ class PairFinder:
         members = {id(node) for node in graph.nodes}
         found = []
         for node in graph.nodes:
-            for way, end in self._follow(node, members, moves=False):
+            if followed := self._follow(node, members):
+                way, end = followed
                 first, second = (layers.setdefault(id(n), ScaledLayer(n)) for n in (node, end))
                 repeat = len(second.in_shift) // way.channels
                 found.append(LayerPair(first, second, repeat, way.companions))
@@ -72,53 +72,45 @@ class PairFinder:
     def scales_input(self, graph: gs.Graph, end: gs.Node) -> Scaling | None:
         """Return what divides the channels that a layer reads in the layer that makes them, None if none can.
 
-        In between, channels may also be moved and taken apart, as attention does with heads: by what
+        In between, channels may also be moved, as attention does with heads: by what
         :mod:`transforms.channels.channel_layout` knows.
         """
         members = {id(node) for node in graph.nodes}
         for first in _layers_before(end):
-            for way, found in self._follow(first, members, moves=True):
+            followed = self._follow(first, members, moves=True)
+            if followed and followed[1] is end:
+                way = followed[0]
                 layout = np.arange(way.channels) if way.layout is None else rows(way.layout)
-                if found is end and layout is not None and len(layout) == _inputs(end):
+                if layout is not None and len(layout) == _inputs(end):
                     return Scaling(first, layout, way.companions)
         return None
 
-    def _follow(self, node: gs.Node, members: set[int], *, moves: bool) -> Iterator[tuple[Way, gs.Node]]:
-        """Yield the paths from a layer to one that reads it, and that one; there is at most one, or several
-        with ``moves``, each of other channels.
+    def _follow(self, node: gs.Node, members: set[int], *, moves: bool = False) -> tuple[Way, gs.Node] | None:
+        """Return the path from a layer to the one that alone reads what becomes of its output, and that one.
+
+        ``moves``: channels may be moved in between.
         """
-        way = self._start(node)
-        if way is not None:
-            yield from self._along(way, node.outputs[0], members, moves=moves)
-
-    def _along(
-        self, way: Way, tensor: gs.Tensor, members: set[int], *, moves: bool
-    ) -> Iterator[tuple[Way, gs.Node]]:
-        pending = [(way, tensor)]
-        while pending:
-            way, tensor = pending.pop()
+        way, tensor = self._start(node), node.outputs[0]
+        while way is not None:
             uses = walk.uses(tensor)
-            if id(tensor) in self._fixed or any(id(node) not in members for node, _ in uses):
-                continue
-            if len(uses) == 1:
-                node, index = uses[0]
-                if index == 0 and self._ends(way, node):
-                    yield way, node
-                    continue
-                if self._passes(way, node, index):
-                    pending.append((way, node.outputs[0]))
-                    continue
-            if moves and way.rank is None and not way.is_flattened and self._may_move(uses):
-                layout = np.arange(way.channels) if way.layout is None else way.layout
-                places = reversed(list(places_after(tensor, layout)))
-                pending += [(self._moved(way, tensor, made, moved), made) for made, moved in places]
+            if len(uses) != 1 or id(tensor) in self._fixed or id(uses[0][0]) not in members:
+                return None
+            node, index = uses[0]
+            if index == 0 and self._ends(way, node):
+                return way, node
+            if not self._passes(way, node, index) and not (moves and self._moves(way, node, index)):
+                return None
+            tensor = node.outputs[0]
+        return None
 
-    def _moved(self, way: Way, tensor: gs.Tensor, made: gs.Tensor, layout: Layout) -> Way:
-        """Return the way on from a tensor to what is made of it."""
-        return replace(way, layout=layout)
-
-    def _may_move(self, uses: list[tuple[gs.Node, int]]) -> bool:
-        return all(node not in self._exclude and node.domain in STANDARD_DOMAINS for node, _ in uses)
+    def _moves(self, way: Way, node: gs.Node, index: int) -> bool:
+        """Return whether the node moves channels, and note where they lie then."""
+        if node in self._exclude or node.domain not in STANDARD_DOMAINS:
+            return False
+        if way.rank is not None or way.is_flattened:
+            return False
+        way.layout = moved(node, index, np.arange(way.channels) if way.layout is None else way.layout)
+        return way.layout is not None
 
     def _start(self, node: gs.Node) -> Way | None:
         if not self._is_layer(node):
@@ -198,7 +190,7 @@ def _layers_before(node: gs.Node) -> Iterator[gs.Node]:
         elif found.op in _WITH_CONSTANT:
             computed = [tensor for tensor in found.inputs if not isinstance(tensor, gs.Constant)]
             waiting += computed if len(computed) == 1 else []
-        elif found.op in _HOMOGENEOUS or found.op in MOVES:
+        elif found.op in _HOMOGENEOUS or found.op in MOVING:
             waiting += found.inputs
 
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from transforms.channels.layer_pairs import PairFinder, Scaling
 from transforms.channels.left_operands import channels_of, layers_on, rows_of
-from transforms.channels.rotate_channels import rotate_channels
 from transforms.graph import dtypes, walk
 from transforms.graph.lazy_values import Weight, become_constant, constant, derived
 from transforms.graph.rewire import STANDARD_DOMAINS, Insertions
@@ -34,8 +33,6 @@ def move_outliers(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude:
       else reads it; or weights and biases of the one layer from which it comes by operators that keep
       channels apart, as those of an attention's values do. Otherwise there is a Mul in front of the layers.
       What the model computes stays the same bit for bit, as long as nothing becomes subnormal or infinite.
-    * ``rotated`` channels are spread over each other, before all else
-      (:func:`transforms.channels.rotate_channels.rotate_channels`).
     * ``own`` channels become 0 in the tensor and in the weights: X W = X' W' + X_own W_own, a second, narrow
       product that an Add puts to the first, and that no plan puts on integers. The same in real arithmetic;
       sums of float32 are ordered anew.
@@ -44,14 +41,10 @@ def move_outliers(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude:
     with own channels for a Gemm whose alpha is not 1. Raises ValueError for a channel that a tensor does
     not have.
     """
-    names = [name for name, move in moves.items() if move.rotated]
-    rotated = rotate_channels(graph, names, exclude=exclude)
     mover = _Mover(graph, resolve(exclude, graph))
     known = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}
-    count = rotated
+    count = 0
     for name, move in moves.items():
-        if move.rotated:
-            continue
         moved = name in known and mover.move(known[name], move)
         if not moved:
             log.debug("'%s': no layers whose outliers can be moved", name)

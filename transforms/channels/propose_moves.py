@@ -1,4 +1,7 @@
-"""Which outlying channels of each tensor are moved, by the estimated error of the layers that read it."""
+"""Which outlying channels of each tensor are moved, by the estimated error of the layers that read it.
+
+The error is that of rounding in a layer, estimated from some rows of its input, without multiplying.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,15 @@ from functools import cached_property
 
 import numpy as np
 import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
 
 from ops.array_types import Float32Array, Float64Array
-from ops.rotations import rotate
-from transforms.channels.layer_error import Halves, LayerWeights, Rows, total_error
+from ops.channel_sums import channel_sums
+from ops.integers import range_scale
+from ops.squared_errors import squared_errors
 from transforms.channels.left_operands import channels_of, layers_on, rows_of
 from transforms.channels.move_outliers import FactorTakers
-from transforms.channels.rotate_channels import HeadFinder, Heads
 from transforms.graph import walk
-from transforms.graph.selection import Exclusion, resolve
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme.outlier_move import OutlierMove
@@ -28,8 +31,59 @@ _LOWERED = (1, 2, 3, 4)  # powers of two by which the range of a tensor may shri
 _SPLIT = (1, 2, 4, 8, 16)  # channels that may get products of their own
 _TINY = float(np.finfo(np.float32).tiny)
 _SIMILAR = 10**0.05  # errors that differ by half a dB: the move that costs less will do
-_OUTLYING = 8.0  # a peak over the root mean square; rotated numbers are at about 4.5
 _LEAST_GAIN = 10**-0.1  # what is left of the error if a move is worth its nodes: 1 dB
+_SHARES = (1.0, 0.8, 0.64)  # of the full range, for methods that clip
+_CLIPPED = 0.7  # of the largest weight: about what one scale of least error for all channels covers
+
+Channels = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """What of a weight [channels, outputs] the errors depend on: its numbers, the grid, norms of rows.
+
+    ``largest``: magnitudes of each output, and ``peaks`` the channels that have them.
+    """
+
+    numbers: Float32Array
+    grid: QuantSpec
+    norms: Float64Array
+    largest: Float32Array
+    peaks: Channels
+
+    @classmethod
+    def of(cls, rows: Float32Array, grid: QuantSpec) -> LayerWeights:
+        """Measure a weight whose channels are on the first axis."""
+        norms = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+        peaks = np.abs(rows).argmax(0)
+        return cls(rows, grid, norms, np.abs(np.take_along_axis(rows, peaks[None], 0)[0]), peaks)
+
+    def error(self, squares: Float64Array, factors: Float64Array, own: Channels) -> float:
+        """Return the mean squared error of what the layer makes that rounding the weight causes.
+
+        ``squares``: mean squares of the channels before they are divided by ``factors``, which are 1 or more;
+        ``own`` channels stay out of it. An error that is spread evenly over a step s has the mean square
+        s^2 / 12.
+        """
+        largest = self._largest_without(own)
+        raised = np.flatnonzero(factors != 1)
+        scaled = np.abs(self.numbers[raised]) * factors[raised, None].astype(np.float32)
+        largest = np.maximum(largest, scaled.max(0, initial=0)).astype(np.float64)
+        if self.grid.axis is None:
+            largest = np.full_like(largest, _CLIPPED * largest.max())
+        steps = largest / self.grid.format.highest
+        kept = squares / factors**2
+        kept[own] = 0
+        return float(np.square(steps).sum() / 12 * kept.sum())
+
+    def _largest_without(self, own: Channels) -> Float32Array:
+        """Return the largest magnitude of each output, some channels left out."""
+        if not len(own):
+            return self.largest
+        other = np.isin(self.peaks, own)
+        largest = self.largest.copy()
+        largest[other] = np.abs(np.delete(self.numbers[:, other], own, 0)).max(0, initial=0)
+        return largest
 
 
 @dataclass(frozen=True)
@@ -37,7 +91,6 @@ class Operand:
     """A computed tensor, the layers that multiply it with constant weights, and the grids of both.
 
     ``may_split``: whether products of single channels and their sum bring no further rounding into the model.
-    ``heads``: the channels that may be rotated with each other.
     """
 
     tensor: gs.Tensor
@@ -45,44 +98,27 @@ class Operand:
     grid: QuantSpec
     weight_grids: tuple[QuantSpec, ...]
     may_split: bool
-    heads: Heads | None = None
 
     @cached_property
     def weights(self) -> list[LayerWeights]:
         """What errors depend on of the layers' weights, which must not change while moves are looked for."""
-        return [LayerWeights.of(*pair) for pair in zip(self._rows(), self.weight_grids, strict=True)]
-
-    @cached_property
-    def rotated_weights(self) -> list[LayerWeights]:
-        """The same of rotated heads."""
-        rotated = (self.rotated(rows.T).T for rows in self._rows())
-        return [LayerWeights.of(*pair) for pair in zip(rotated, self.weight_grids, strict=True)]
-
-    def _rows(self) -> list[Float32Array]:
-        return [np.asarray(rows_of(node, node.inputs[1].values), np.float32) for node in self.layers]
-
-    def rotated(self, rows: Float32Array) -> Float32Array:
-        """Return rows of the tensor with the channels of each head rotated."""
-        assert self.heads is not None
-        found, heads = rows.copy(), self.heads.channels
-        found[:, heads] = rotate(found[:, heads].astype(np.float64))
-        return found
+        pairs = zip(self.layers, self.weight_grids, strict=True)
+        return [LayerWeights.of(np.asarray(rows_of(n, n.inputs[1].values)), grid) for n, grid in pairs]
 
 
-def find_operands(plan: QuantizationPlan, *, exclude: Exclusion = None) -> list[Operand]:
+def find_operands(plan: QuantizationPlan) -> list[Operand]:
     """Return the operands of a plan, in the order of first use, that are integers of up to 8 bits.
 
     All layers that multiply the tensor are among them. Left out are inputs of the model, and tensors made in
     integers: dividing their channels would be one more layer of integers, on the range that was to be
-    avoided. Channels are not rotated in nodes in ``exclude``.
+    avoided.
     """
     zone, takers = plan.specs.integers.zone, FactorTakers(plan.graph)
-    heads = HeadFinder(plan.graph, resolve(exclude, plan.graph)).heads(plan.graph)
-    return [one for site in plan.quantizations for one in _operands(plan, site, zone, takers, heads)]
+    return [one for site in plan.quantizations for one in _operands(plan, site, zone, takers)]
 
 
 def _operands(
-    plan: QuantizationPlan, site: QuantSite, zone: set[int], takers: FactorTakers, heads: dict[int, Heads]
+    plan: QuantizationPlan, site: QuantSite, zone: set[int], takers: FactorTakers
 ) -> Iterator[Operand]:
     grid, tensor = site.steps[-1], site.tensor
     coarse = grid.format.is_integer and grid.format.bits <= _MOST_BITS and len(site.steps) == 1
@@ -101,7 +137,7 @@ def _operands(
     is_float = plan.specs.integers.maker(tensor) is None
     if is_float or takers.take(tensor, len(layers)):
         may_split = is_float and all(_ends_in_float(plan, node, zone) for node in layers)
-        yield Operand(tensor, tuple(layers), grid, grids, may_split, heads.get(id(tensor)))
+        yield Operand(tensor, tuple(layers), grid, grids, may_split)
 
 
 def _ends_in_float(plan: QuantizationPlan, node: gs.Node, zone: set[int]) -> bool:
@@ -136,53 +172,64 @@ def propose_moves(
 
 
 def _choose(operand: Operand, halves: Sequence[Float32Array], *, clips: bool) -> OutlierMove | None:
-    """Return the move of the least error; within half a dB the first that adds no products or rotations."""
-    both = np.concatenate(halves)
-    rotates = operand.heads is not None and _is_outlying(both)
-    plain = Rows(halves[0]), Rows(halves[1])
-    rotated = (Rows(operand.rotated(halves[0])), Rows(operand.rotated(halves[1]))) if rotates else plain
-
-    def _error(proposed: Sequence[OutlierMove]) -> float:
-        is_rotated = proposed[0].rotated
-        weights = operand.rotated_weights if is_rotated else operand.weights
-        seen: Halves = rotated if is_rotated else plain
-        errors = (
-            total_error(move, rows, weights, operand.grid, clips=clips)
-            for move, rows in zip(proposed, (seen, seen[::-1]), strict=True)
+    """Return the move of the least error; within half a dB the first that adds no products."""
+    of_halves = [_candidates(operand, half) for half in halves]
+    unmoved, *errors = [
+        sum(
+            total_error(move, rows, operand, clips=clips)
+            for move, rows in zip(proposed, (halves, halves[::-1]), strict=True)
         )
-        return sum(errors) * (_SIMILAR if is_rotated else 1)  # exponents change no bit
-
-    of_halves = [_candidates(operand, half, rotates=rotates) for half in halves]
-    unmoved, *errors = [_error(proposed) for proposed in zip(*of_halves, strict=True)]
-    moves, best = _candidates(operand, both, rotates=rotates)[1:], min(errors)
-    shares = [_SIMILAR if move.own or move.rotated else 1 for move in moves]
+        for proposed in zip(*of_halves, strict=True)
+    ]
+    moves, best = _candidates(operand, np.concatenate(halves))[1:], min(errors)
+    shares = [_SIMILAR if move.own else 1 for move in moves]
     found = next(m for m, error, share in zip(moves, errors, shares, strict=True) if error <= share * best)
     return found if best < _LEAST_GAIN * unmoved and str(found) else None
 
 
-def _is_outlying(rows: Float32Array) -> bool:
-    """Return whether the largest of some numbers is far above their root mean square."""
-    with np.errstate(all="ignore"):
-        mean = np.mean(np.square(rows, dtype=np.float64))
-        return bool(np.abs(rows).max(initial=0) > _OUTLYING * np.sqrt(mean))
-
-
-def _candidates(operand: Operand, rows: Float32Array, *, rotates: bool) -> list[OutlierMove]:
-    """Return no move, and as many others for any rows: outliers lowered, spread, or with products of their
-    own.
-    """
-    return [OutlierMove(), *_each_move(operand, np.abs(rows).max(0).astype(np.float64), rotates)]
-
-
-def _each_move(operand: Operand, ranges: Float64Array, rotates: bool) -> Iterator[OutlierMove]:
-    largest = float(ranges.max())
+def _candidates(operand: Operand, rows: Float32Array) -> list[OutlierMove]:
+    """Return no move, and as many others for any rows: outliers lowered, or with products of their own."""
+    ranges = np.abs(rows).max(0).astype(np.float64)
+    found, largest = [OutlierMove()], float(ranges.max())
     for power in _LOWERED:
         limit = max(largest * 2.0**-power, _TINY)
         exponents = np.rint(np.log2(np.maximum(ranges / limit, 1))).astype(int)
-        yield OutlierMove({int(i): int(exponents[i]) for i in np.flatnonzero(exponents)})
-    if rotates:
-        yield OutlierMove(rotated=True)
+        found.append(OutlierMove({int(i): int(exponents[i]) for i in np.flatnonzero(exponents)}))
     if operand.may_split:
         order = np.argsort(-ranges, kind="stable")
-        for count in (count for count in _SPLIT if 4 * count <= len(ranges)):
-            yield OutlierMove(own=tuple(sorted(map(int, order[:count]))))
+        counts = (count for count in _SPLIT if 4 * count <= len(ranges))
+        found += [OutlierMove(own=tuple(sorted(map(int, order[:count])))) for count in counts]
+    return found
+
+
+def total_error(move: OutlierMove, rows: Sequence[Float32Array], operand: Operand, *, clips: bool) -> float:
+    """Return the error of layers with a move of outliers; those with products of their own stay float.
+
+    ``rows`` [rows, channels] of the operand: those that give the range, and those that are held out.
+    """
+    factors, own = np.ones(rows[0].shape[1]), np.array(move.own, np.int64)
+    factors[list(move.exponents)] = [2.0**exponent for exponent in move.exponents.values()]
+    squares = channel_sums(rows[1], 1)[1] / max(1, len(rows[1]))
+    rounded = sum(weight.error(squares, factors, own) for weight in operand.weights)
+    norms = np.sum([weight.norms for weight in operand.weights], axis=0) * factors**2
+    divisors = factors.astype(np.float32)
+    seen, held_out = (np.divide(half, divisors, dtype=np.float32) for half in rows)
+    seen[:, own] = held_out[:, own] = 0  # zero is exact, and in every range
+    return rounding_error(seen, held_out, norms, operand.grid, clips=clips) + rounded
+
+
+def rounding_error(
+    seen: Float32Array, held_out: Float32Array, norms: Float64Array, grid: QuantSpec, *, clips: bool
+) -> float:
+    """Return the mean squared error of what layers make that rounding their input causes.
+
+    ``seen`` gives the range, ``held_out`` the error; ``norms``: of the weights' rows.
+    """
+    shares = np.array(_SHARES if clips else _SHARES[:1])
+    low, high = shares * float(seen.min(initial=0)), shares * float(seen.max(initial=0))
+    scales, zeros = range_scale(low, high, grid.format, symmetric=grid.symmetric)
+    errors = squared_errors(seen.reshape(1, 1, -1), scales[:, None], zeros[:, None], grid.format)
+    best, channels = [int(errors.argmin())], held_out.shape[1]
+    scale, zero = (np.repeat(of[best], channels)[None] for of in (scales, zeros))
+    squares = squared_errors(held_out[..., None], scale, zero, grid.format)[0] / max(1, len(held_out))
+    return float(squares @ norms)

@@ -15,6 +15,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Float64Array
 from transforms.channels.scale_channels import Span, SpanFinder
+from transforms.channels.scaled_layer import weight_view
 from transforms.graph.selection import Exclusion, resolve
 from transforms.scheme import Scheme
 from transforms.scheme.outlier_move import OutlierMove
@@ -129,16 +130,9 @@ class _Reader:
 
     @classmethod
     def of(cls, node: gs.Node, channels: int, levels: float) -> _Reader:
-        """Measure the weight of a node."""
-        values = np.asarray(node.inputs[1].values)
-        groups = int(node.attrs.get("group", 1))
-        if node.op == "ConvTranspose":
-            values = values.reshape(groups, -1, *values.shape[1:]).swapaxes(1, 2)
-        elif node.op == "Conv":
-            values = values.reshape(groups, -1, *values.shape[1:])
-        else:
-            values = (values if node.attrs.get("transB", 0) else values.T)[None]
-        values = values.reshape(*values.shape[:2], channels // groups, -1)
+        """Measure the weight of a node; several of its inputs may be one channel, after a Flatten."""
+        view = weight_view(node.op, node.attrs, node.inputs[1].values)
+        values = view.reshape(*view.shape[:2], channels // len(view), -1)
         squares = np.square(values, dtype=np.float64).sum(axis=(1, 3)).reshape(-1)
         return cls(squares, np.abs(values).max(axis=3).astype(np.float64), values.shape[3], levels)
 

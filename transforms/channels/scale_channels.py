@@ -122,7 +122,7 @@ def _moved(
     spans = {str(span.read.name): span for span in SpanFinder(graph, resolve(exclude, graph)).spans(graph)}
     for name, move in moves.items():
         span = spans.get(name)
-        if span is None or move.own or move.rotated:
+        if span is None or move.own:
             log.debug("'%s': no channels that lie between convolutions", name)
             continue
         yield span, _exponents(span, move)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -12,6 +15,18 @@ from transforms.graph.lazy_values import Weight, become_constant, derived
 
 Exponents = NDArray[np.int64]
 Ranges = NDArray[np.float64]
+
+
+def weight_view(op: str, attrs: Mapping[str, Any], values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the weight of a dot product as a view ``[groups, outputs of a group, inputs of a group, taps]``.
+
+    The matrices of a MatMul's weight of more than two axes are its taps.
+    """
+    if op in ("Conv", "ConvTranspose"):
+        view = values.reshape(int(attrs.get("group", 1)), -1, values.shape[1], math.prod(values.shape[2:]))
+        return view if op == "Conv" else view.swapaxes(1, 2)
+    matrices = values.reshape(-1, *values.shape[-2:])
+    return matrices.transpose(1, 2, 0)[None] if attrs.get("transB", 0) else matrices.T[None]
 
 
 class ScaledLayer:
@@ -25,9 +40,8 @@ class ScaledLayer:
     def __init__(self, node: gs.Node) -> None:
         """Measure the weight of the node."""
         self.weight: gs.Constant = node.inputs[1]
-        self._op, self._is_transposed = node.op, bool(node.attrs.get("transB", 0))
-        self._groups = int(node.attrs.get("group", 1))
-        view = self._channels(self.weight.values)
+        self._op, self._attrs = node.op, dict(node.attrs)  # as they are now
+        view = weight_view(self._op, self._attrs, self.weight.values)
         self._magnitudes: Ranges = np.abs(view).max(axis=3, initial=0).astype(np.float64)
         groups, outputs, inputs = self._magnitudes.shape
         self.out_shift: Exponents = np.zeros(groups * outputs, np.int64)
@@ -54,28 +68,15 @@ class ScaledLayer:
 
     def _scaled(self, values: NDArray[np.float32], shift: Exponents) -> NDArray[np.float32]:
         values = np.array(values)
-        view = self._channels(values)
+        view = weight_view(self._op, self._attrs, values)
         np.ldexp(view, shift[..., None], out=view)
         return values
 
-    def _channels(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the weight as a view ``[groups, outputs of a group, inputs of a group, taps]``.
-
-        The matrices of a MatMul's weight of more than two axes are its taps.
-        """
-        if self._op == "Conv":
-            return values.reshape(self._groups, -1, values.shape[1], int(np.prod(values.shape[2:])))
-        if self._op == "ConvTranspose":
-            taps = int(np.prod(values.shape[2:]))
-            return values.reshape(self._groups, -1, values.shape[1], taps).swapaxes(1, 2)
-        matrices = values.reshape(-1, *values.shape[-2:])
-        return matrices.transpose(1, 2, 0)[None] if self._is_transposed else matrices.T[None]
-
     def _by_input(self, shift: Exponents) -> Exponents:
-        return shift.reshape(self._groups, 1, -1)
+        return shift.reshape(len(self._magnitudes), 1, -1)
 
     def _by_output(self, shift: Exponents) -> Exponents:
-        return shift.reshape(self._groups, -1, 1)
+        return shift.reshape(len(self._magnitudes), -1, 1)
 
 
 @dataclass(frozen=True)

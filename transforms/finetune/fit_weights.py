@@ -30,7 +30,7 @@ from transforms.judge.constants import DAMPINGS, FEWEST_TO_SPARE, SPARED
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.runtime.session import RunOptions
-from transforms.scheme.few_bits import has_few_bits
+from transforms.scheme.scheme_values import FEW_BITS
 
 _MEMORY = 1 << 28
 
@@ -73,7 +73,7 @@ def fit_weights(
     options = options or options_for(len(feeds))
     float_graph = shift_alike(float_graph, graph, formats)
     found, _ = match_layers(float_graph, graph, formats)
-    layers = [layer for layer in found if has_few_bits([layer.weight.format])]
+    layers = [layer for layer in found if layer.weight.format and layer.weight.format.bits < FEW_BITS]
     if not layers:
         return 0, 0
     with open_sums(float_graph, graph, feeds, layers, options) as sums:

@@ -1,7 +1,8 @@
-"""Conv and Gemm in integers: their weights, and biases in int32 that may be changed."""
+"""Conv and Gemm in integers, and zero moved to the lowest level of int8, which their int32 biases take up."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,11 @@ from transforms.graph import walk
 from transforms.graph.constants import exportable, load
 from transforms.graph.rewire import STANDARD_DOMAINS
 
+MIDDLE = 128
+"""Steps by which a tensor is shifted."""
+
 _LARGEST = 2**31 - 1
+_SAME = 1e-5  # relative difference of scales that rounding to float32 explains
 _ROOM = 1.01  # times a bias: rounding the weights anew changes what is added to it
 
 
@@ -93,13 +98,57 @@ def is_at_zero(node: gs.Node) -> bool:
     return zero is None or zero.is_empty() or (isinstance(zero, gs.Constant) and not np.any(load(zero)))
 
 
-def growth_of(numbers: Float64Array) -> Float64Array:
+def move_zero(maker: IntegerLayer | None, readers: Sequence[IntegerLayer], old: float, scale: float) -> bool:
+    """Let biases take a shift in place; return False, with nothing changed, if one does not fit into int32.
+
+    The elements of a tensor with the scale ``old`` between the layers become less by 128 times ``scale``,
+    which is its new one.
+    """
+    ratio = scale / old
+
+    def _of_maker(layer: IntegerLayer) -> Float64Array:
+        steps = load(layer.steps).astype(np.float64)
+        return np.asarray(load(layer.numbers) - np.rint(MIDDLE * scale / steps))
+
+    def _of_reader(layer: IntegerLayer) -> Float64Array:
+        return np.asarray(np.rint(load(layer.numbers) / ratio) + MIDDLE * layer.integers.sum(1))
+
+    changes: list[tuple[IntegerLayer, Callable[[IntegerLayer], Float64Array], float]] = [
+        *((one, _of_reader, ratio) for one in readers),
+        *([(maker, _of_maker, 1.0)] if maker is not None else []),
+    ]
+    growths = [_growth_of(numbers(layer)) for layer, numbers, _ in changes]
+    if any((growth > 1).any() and not one[0].may_grow for growth, one in zip(growths, changes, strict=True)):
+        return False
+    for (layer, numbers, factor), growth in zip(changes, growths, strict=True):
+        _grow(layer, growth)
+        layer.numbers.values = numbers(layer).astype(np.int32)
+        layer.steps.values = (load(layer.steps) * factor).astype(np.float32)
+    return True
+
+
+def layer_that_reads(node: gs.Node, scale: float, *, padded: bool) -> IntegerLayer | None:
+    """Return a layer whose bias can take a shift of all that it reads; None for others."""
+    layer = integer_layer(node)
+    if layer is None or (any(node.attrs.get("pads", ())) and not padded):
+        return None
+    if layer.weight.inputs[0].dtype != np.int8:
+        return None
+    if node.attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return None
+    products = scale * load(layer.weight.inputs[1]).astype(np.float64).reshape(-1)
+    own = load(layer.steps).reshape(-1)
+    is_product = own.size in (1, products.size) and np.allclose(products, own, rtol=_SAME, atol=0)
+    return layer if is_product else None
+
+
+def _growth_of(numbers: Float64Array) -> Float64Array:
     """Return the powers of two by which steps have to be larger so that numbers fit into int32."""
     needed = np.abs(numbers) * _ROOM / _LARGEST
     return np.asarray(np.exp2(np.ceil(np.log2(np.maximum(needed, 1.0)))))
 
 
-def grow(layer: IntegerLayer, growth: Float64Array) -> None:
+def _grow(layer: IntegerLayer, growth: Float64Array) -> None:
     """Make the scales of a weight larger, and the steps of the bias with them.
 
     Products are smaller than the bias there by far, so that rounding the weights anew loses nothing.

@@ -18,8 +18,14 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.powers_of_two import are_powers
-from transforms.full_range.integer_layers import IntegerLayer, integer_layer, is_at_zero
-from transforms.full_range.move_zero import MIDDLE, layer_that_reads, move_zero, top_of_rectifier
+from transforms.full_range.integer_layers import (
+    MIDDLE,
+    IntegerLayer,
+    integer_layer,
+    is_at_zero,
+    layer_that_reads,
+    move_zero,
+)
 from transforms.full_range.pad_zeros import LEAST_OPSET, Padding
 from transforms.full_range.recorded_shifts import record_shifts
 from transforms.graph import dtypes, walk
@@ -36,7 +42,7 @@ _MOVING = frozenset({"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "U
 _MEANS = frozenset({"GlobalAveragePool", "ReduceMean"})
 """Operators whose results are small, so that a Sub after them costs little."""
 
-TUNED_ROOM = 1.25
+_TUNED_ROOM = 1.25
 """Times the range of a tensor when it gets twice the levels. A range of least squared error grows by about an
 eighth, and a wider one costs little if weights are tuned to it, while new data exceed those it was measured
 on."""
@@ -74,7 +80,6 @@ def shift_tensors(
     names: Container[str],
     *,
     padded: bool = False,
-    room: float = TUNED_ROOM,
     tops: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Let int8 tensors use the full range, in place; return the shift of each, by the name in ``names``.
@@ -85,7 +90,7 @@ def shift_tensors(
     that pads only if it may get a Pad (``padded``). All have weights of 8 bits, for the error of fewer is
     that of the weights, and int32 biases whose scale is that of weight times input. No others are changed,
     nor scales that are powers of two. What a node makes has a range up to that in ``tops``, by the name of
-    the tensor that is quantized, or wider by ``room``, and up to the bound of a Clip.
+    the tensor that is quantized, or wider by a quarter, and up to the bound of a Clip.
 
     Up to other steps, and roundings of the first bias and of inputs, the model computes the same. Its
     metadata record the shifts (:mod:`transforms.full_range.recorded_shifts`).
@@ -98,7 +103,7 @@ def shift_tensors(
     recorded: dict[str, float] = {}
     for tensor in _candidates(graph, names, finder):
         quantized = tensor.quantized
-        shift = _shift(tensor, derived, room, tops or {})
+        shift = _shift(tensor, derived, tops or {})
         if shift is None:
             continue
         shifts[tensor.name] = shift
@@ -151,7 +156,7 @@ class _Finder:
 
     def rectified(self, node: gs.Node) -> _Tensor | None:
         """Return the output of a Relu or Clip; None unless all that it takes can change."""
-        top = top_of_rectifier(node, self._constants)
+        top = _top_of_rectifier(node, self._constants)
         before = walk.producer(node.inputs[0]) if top is not None else None
         maker = integer_layer(before) if before is not None else None
         if top is None or maker is None or id(node.inputs[0]) in self._outputs:
@@ -207,6 +212,18 @@ class _Finder:
         return rounding, layers
 
 
+def _top_of_rectifier(node: gs.Node, constants: Constants) -> float | None:
+    """Return the upper bound of a Relu or of a Clip from 0; None for other nodes."""
+    if node.domain not in STANDARD_DOMAINS or node.op not in ("Relu", "Clip"):
+        return None
+    if node.op == "Relu":
+        return np.inf
+    ends = [constants.scalar(t) if not t.is_empty() else None for t in node.inputs[1:3]]
+    if not ends or ends[0] != 0 or (len(ends) > 1 and ends[1] is None and not node.inputs[2].is_empty()):
+        return None
+    return np.inf if len(ends) < 2 or ends[1] is None else float(ends[1])
+
+
 def _is_back(node: gs.Node, scale: float) -> bool:
     return node.op == "DequantizeLinear" and is_at_zero(node) and _one_number(node.inputs[1]) == scale
 
@@ -230,9 +247,9 @@ def _one_number(scale: gs.Tensor) -> float | None:
     return float(values.reshape(()))
 
 
-def _shift(tensor: _Tensor, names: walk.Names, room: float, tops: Mapping[str, float]) -> float | None:
+def _shift(tensor: _Tensor, names: walk.Names, tops: Mapping[str, float]) -> float | None:
     """Shift a tensor in place; return by how much, or None, with nothing changed, if a bias does not fit."""
-    scale = np.float32(min(tensor.bound, _top_of(tensor, room, tops)) / _STEPS)
+    scale = np.float32(min(tensor.bound, _top_of(tensor, tops)) / _STEPS)
     if not move_zero(tensor.maker, tensor.readers, tensor.scale, float(scale)):
         return None
     old = tensor.nodes[0].inputs[1]
@@ -245,12 +262,12 @@ def _shift(tensor: _Tensor, names: walk.Names, room: float, tops: Mapping[str, f
     return MIDDLE * float(scale)
 
 
-def _top_of(tensor: _Tensor, room: float, tops: Mapping[str, float]) -> float:
+def _top_of(tensor: _Tensor, tops: Mapping[str, float]) -> float:
     """Return the upper end of the range that a tensor is to have; that of an input stays."""
     if not tensor.made.inputs:
         return tensor.scale * _HIGHEST
     found = [tops[name] for name in tensor.quantized if tops.get(name, 0.0) > 0]
-    return max(found, default=tensor.scale * _HIGHEST * room)
+    return max(found, default=tensor.scale * _HIGHEST * _TUNED_ROOM)
 
 
 def _subtract(

@@ -54,7 +54,16 @@ def find_fused_groups(
                 groups.join(node, owners.setdefault(id(match), node))
     roots = {key: groups.root(node) for key, node in owners.items()}
     _adopt(prepared, open_nodes, roots)
-    return _collect(nodes, left, groups, open_nodes, roots)
+    parts: dict[int, FusedGroup] = {}
+    for node in nodes:
+        part, name = parts.setdefault(groups.root(node), FusedGroup()), label_of(node)
+        is_end = any(tensor.name in left for tensor in node.outputs)
+        for names in (part.names, part.ends)[: 1 + is_end]:
+            if name not in names:
+                names.append(name)
+    for key, root in roots.items():
+        parts[root].nodes.append(open_nodes[key])
+    return [part for part in parts.values() if part.nodes]
 
 
 def _candidates(graph: gs.Graph, kept: NodeSet, exact: Set[int]) -> Iterator[gs.Node]:
@@ -104,16 +113,13 @@ class _Groups:
         self._above[second] = first
 
 
-def _join_fused(nodes: Iterable[gs.Node], left: set[str], groups: _Groups) -> None:
+def _join_fused(nodes: Iterable[gs.Node], left: Set[str], groups: _Groups) -> None:
     """Join what hands one another tensors that are gone from the prepared model."""
     for node in nodes:
-        if node.op in _COPIES:
-            continue
-        for tensor in node.outputs:
-            if _is_float(tensor) and tensor.name not in left:
-                for user in tensor.outputs:
-                    if user in groups and user.op not in _COPIES:
-                        groups.join(node, user)
+        gone = (t for t in node.outputs if _is_float(t) and t.name not in left and node.op not in _COPIES)
+        for user in (user for tensor in gone for user in tensor.outputs):
+            if user in groups and user.op not in _COPIES:
+                groups.join(node, user)
 
 
 def _adopt(prepared: gs.Graph, open_nodes: dict[int, gs.Node], roots: dict[int, int]) -> None:
@@ -124,22 +130,3 @@ def _adopt(prepared: gs.Graph, open_nodes: dict[int, gs.Node], roots: dict[int, 
                 users = {roots.get(id(user), -1) for tensor in node.outputs for user in tensor.outputs}
                 if len(users) == 1 and -1 not in users:
                     roots[id(node)] = users.pop()
-
-
-def _collect(
-    nodes: Iterable[gs.Node],
-    left: set[str],
-    groups: _Groups,
-    open_nodes: dict[int, gs.Node],
-    roots: dict[int, int],
-) -> list[FusedGroup]:
-    parts: dict[int, FusedGroup] = {}
-    for node in nodes:
-        part, name = parts.setdefault(groups.root(node), FusedGroup()), label_of(node)
-        is_end = any(tensor.name in left for tensor in node.outputs)
-        for names in (part.names, part.ends)[: 1 + is_end]:
-            if name not in names:
-                names.append(name)
-    for key, root in roots.items():
-        parts[root].nodes.append(open_nodes[key])
-    return [part for part in parts.values() if part.nodes]

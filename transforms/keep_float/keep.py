@@ -6,8 +6,7 @@ is judged by the model that the conversion would write.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from glob import escape
 
@@ -74,29 +73,33 @@ def keep_float(
 class _Search:
     """A target, and the model with switches for its parts.
 
-    Nodes with bodies stay float only where nothing else is enough, for they bring along all that is in them:
-    the innermost ones if those do, else those around them.
+    Nodes with bodies stay float only where nothing else is enough, for they bring along all that is in them.
     """
 
     def __init__(self, error: Bf16Error, target: Target) -> None:
         self._error, self._target = error, target
         self._switched, self._fixed = SwitchedRounding(error, error.options), list[str]()
-        for nodes in reversed(_by_depth(error.graph)):
-            if target.holds(self._switched.keeping(self._everything)):
-                break
-            self._fixed = list(dict.fromkeys(escape(label_of(node)) for node in nodes))
+        if not target.holds(self._switched.keeping(self._everything)):
+            outer = (node for node in walk.nodes(error.graph) if any(walk.bodies(node)))
+            self._fixed = list(dict.fromkeys(escape(label_of(node)) for node in outer))
+        if self._fixed:
             self._switched = SwitchedRounding(error, error.options.excluding(self._fixed))
 
     @property
     def _everything(self) -> frozenset[int]:
         return frozenset(range(len(self._switched.parts)))
 
-    def _patterns(self, part: int, *, ends: bool = False) -> list[str]:
-        """Return patterns of all nodes of a part or its ends; of every node for the number after the last."""
-        if part == len(self._switched.parts):
-            return ["*"]
-        group = self._switched.parts[part]
-        return [escape(name) for name in ((ends and group.ends) or group.names)]
+    def _patterns(self, parts: Iterable[int], by_ends: Container[int] = ()) -> list[str]:
+        """Return patterns of all nodes of parts, of some their ends; of every node for the number after the
+        last.
+        """
+        found = list[str]()
+        for part in parts:
+            if part == len(self._switched.parts):
+                return ["*"]
+            group = self._switched.parts[part]
+            found += map(escape, (part in by_ends and group.ends) or group.names)
+        return found
 
     def choose(self) -> Kept:
         """Return the parts to keep, as few as are found on some samples.
@@ -130,20 +133,12 @@ class _Search:
 
     def confirm(self, kept: Kept) -> tuple[str, ...]:
         """Return the patterns of parts, and of more where the conversion as it is written falls short."""
-        if not self._holds(kept):
-            kept = self._extended(kept)
-        several: list[int] = [
-            part for part in kept if self._patterns(part) != self._patterns(part, ends=True)
-        ]
-
-        def _chosen(by_ends: Sequence[int]) -> list[str]:
-            return [one for part in kept for one in self._patterns(part, ends=part in by_ends)]
-
-        def _hold(by_ends: Sequence[int]) -> bool:
-            return self._target.holds(self._written(_chosen(by_ends)))
-
-        by_ends = add_in_groups(several, _hold, together=True)
-        return self._in_order(_chosen(by_ends))
+        kept = kept if self._holds(kept) else self._extended(kept)
+        several = [part for part in kept if self._patterns([part]) != self._patterns([part], [part])]
+        by_ends = add_in_groups(several, lambda ends: self._holds(kept, ends), together=True)
+        places = {escape(label_of(node)): i for i, node in enumerate(walk.nodes(self._error.graph))}
+        found = {*self._fixed, *self._patterns(kept, by_ends)}
+        return tuple(sorted(found, key=lambda pattern: places.get(pattern, -1)))
 
     def _extended(self, kept: Kept) -> Kept:
         """Return the parts with as few others as will do, those of most error first; at worst all."""
@@ -156,25 +151,9 @@ class _Search:
         given_up = add_in_groups([len(self._everything), *others], _hold, together=True)
         return every - set(given_up)
 
-    def _holds(self, kept: Kept) -> bool:
-        return self._target.holds(self._written(one for part in kept for one in self._patterns(part)))
-
-    def _written(self, patterns: Iterable[str]) -> float:
-        """Return the SQNR of the model that would be written; the worst where the runtime refuses it."""
+    def _holds(self, kept: Kept, by_ends: Container[int] = ()) -> bool:
+        """Return whether the model that would be written runs and reaches the target."""
         try:
-            return self._error.keeping([*self._fixed, *patterns])
+            return self._target.holds(self._error.keeping([*self._fixed, *self._patterns(kept, by_ends)]))
         except ValueError:
-            return -math.inf  # another choice is converted and runs, or the search would not have begun
-
-    def _in_order(self, patterns: Iterable[str]) -> tuple[str, ...]:
-        places = {escape(label_of(node)): i for i, node in enumerate(walk.nodes(self._error.graph))}
-        return tuple(sorted({*self._fixed, *patterns}, key=lambda pattern: places.get(pattern, -1)))
-
-
-def _by_depth(graph: gs.Graph) -> list[list[gs.Node]]:
-    """Return the nodes with bodies: those of the graph, those in their bodies, and so on."""
-    levels, graphs = [], [graph]
-    while nodes := [node for inner in graphs for node in inner.nodes if any(walk.bodies(node))]:
-        levels.append(nodes)
-        graphs = [body for node in nodes for body in walk.bodies(node)]
-    return levels
+            return False  # another choice is converted and runs, or the search would not have begun

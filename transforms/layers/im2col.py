@@ -44,7 +44,10 @@ class Im2colTables:
         read: Sequence[int],
     ) -> Im2colTables:
         """Return the tables for sizes ``read`` of the input and ``made`` of the output."""
-        table, size = combine(tables(op, attrs, kernel, made, read), read), math.prod(read)
+        axes = [
+            _axis(op, attrs, axis, *sizes) for axis, sizes in enumerate(zip(kernel, made, read, strict=True))
+        ]
+        table, size = _combined(axes, read), math.prod(read)
         is_plain = np.array_equal(table, np.arange(size)[:, None])
         return cls(table, size, is_plain, bool((table == NOTHING).any()))
 
@@ -69,21 +72,7 @@ def columns(flat: AnyArray, picked: NDArray[np.integer] | slice) -> AnyArray:
     return flat[:, picked] if isinstance(picked, slice) else flat.take(picked, axis=1)
 
 
-def tables(
-    op: str, attrs: Mapping[str, Any], kernel: Sequence[int], made: Sequence[int], read: Sequence[int]
-) -> list[Table]:
-    """Return the table of each spatial axis, for sizes ``read`` of the input and ``made`` of the output."""
-    rank = len(kernel)
-    strides = attrs.get("strides") or [1] * rank
-    dilations = attrs.get("dilations") or [1] * rank
-    table = _transposed if op == "ConvTranspose" else _plain
-    return [
-        table(attrs, axis, kernel[axis], strides[axis], dilations[axis], made[axis], read[axis])
-        for axis in range(rank)
-    ]
-
-
-def combine(axes: Sequence[Table], sizes: Sequence[int]) -> Table:
+def _combined(axes: Sequence[Table], sizes: Sequence[int]) -> Table:
     """Return the table of all axes together: outputs and taps in C order, inputs counted in C order."""
     whole = np.zeros((1, 1), np.int64)
     for table, size in zip(axes, sizes, strict=True):
@@ -93,38 +82,25 @@ def combine(axes: Sequence[Table], sizes: Sequence[int]) -> Table:
     return whole
 
 
-def _plain(
-    attrs: Mapping[str, Any], axis: int, kernel: int, stride: int, dilation: int, made: int, read: int
-) -> Table:
-    begin = _explicit(attrs, axis)
-    if _auto_pad(attrs) in _SAME:
-        begin = _implicit(attrs, (made - 1) * stride + (kernel - 1) * dilation + 1 - read)
-    places = np.arange(made)[:, None] * stride + np.arange(kernel) * dilation - begin
-    return np.where((places >= 0) & (places < read), places, NOTHING)
+def _axis(op: str, attrs: Mapping[str, Any], axis: int, kernel: int, made: int, read: int) -> Table:
+    """Return the table of one axis, for a kernel and sizes of output and input along it.
 
-
-def _transposed(
-    attrs: Mapping[str, Any], axis: int, kernel: int, stride: int, dilation: int, made: int, read: int
-) -> Table:
-    begin = _explicit(attrs, axis)
-    if _auto_pad(attrs) in _SAME or attrs.get("output_shape"):
-        extra = (attrs.get("output_padding") or [0] * (axis + 1))[axis]
-        begin = _implicit(attrs, (read - 1) * stride + extra + (kernel - 1) * dilation + 1 - made)
-    steps = np.arange(made)[:, None] + begin - np.arange(kernel) * dilation
-    places = steps // stride
-    return np.where((steps % stride == 0) & (places >= 0) & (places < read), places, NOTHING)
-
-
-def _auto_pad(attrs: Mapping[str, Any]) -> str:
-    return str(attrs.get("auto_pad", "NOTSET"))
-
-
-def _implicit(attrs: Mapping[str, Any], total: int) -> int:
-    """Return how much of a whole padding, if it is above 0, comes first."""
-    half = max(total, 0) // 2
-    return half if _auto_pad(attrs) == "SAME_UPPER" else max(total, 0) - half
-
-
-def _explicit(attrs: Mapping[str, Any], axis: int) -> int:
+    That of a transposed convolution is the inverse of the table that leads from its output to its input.
+    """
+    names = ("strides", 1), ("dilations", 1), ("output_padding", 0)
+    stride, dilation, extra = ((attrs.get(name) or [plain] * (axis + 1))[axis] for name, plain in names)
+    is_transposed, auto_pad = op == "ConvTranspose", attrs.get("auto_pad", "NOTSET")
+    few, many = (read, made) if is_transposed else (made, read)
     pads = attrs.get("pads")
-    return int(pads[axis]) if pads and _auto_pad(attrs) == "NOTSET" else 0
+    begin = int(pads[axis]) if pads and auto_pad == "NOTSET" else 0
+    if auto_pad in _SAME or (is_transposed and attrs.get("output_shape")):
+        total = max((few - 1) * stride + extra + (kernel - 1) * dilation + 1 - many, 0)
+        begin = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+    places = np.arange(few)[:, None] * stride + np.arange(kernel) * dilation - begin
+    inside = (places >= 0) & (places < many)
+    if not is_transposed:
+        return np.where(inside, places, NOTHING)
+    table = np.full((made, kernel), NOTHING)
+    source, tap = inside.nonzero()
+    table[places[inside], tap] = source
+    return table

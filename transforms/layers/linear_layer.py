@@ -48,6 +48,14 @@ class LinearLayer(ABC):
         """The axis of the weight along which outputs lie; -1 for a vector, which has one output."""
 
     @property
+    def sum_axis(self) -> int:
+        """The axis of the weight along which the layer sums."""
+        if self.op in ("Conv", "ConvTranspose"):
+            return 1 - self.output_axis
+        rank = len(self.shape)
+        return 0 if rank == 1 else 2 * rank - 3 - self.output_axis
+
+    @property
     def gain(self) -> float:
         """The factor of the product: alpha of a Gemm. The rows are multiplied by it."""
         return float(self.attrs.get("alpha", 1.0)) if self.op == "Gemm" else 1.0
@@ -113,61 +121,47 @@ class LinearLayer(ABC):
 
 
 @dataclass
-class Convolution(LinearLayer):
+class _Convolution(LinearLayer):
     """Conv and ConvTranspose of one to three dimensions, or more."""
 
     _tables: dict[tuple[tuple[int, ...], ...], im2col.Im2colTables] = field(default_factory=dict, repr=False)
 
-    @property
-    def groups(self) -> int:
-        """The number of groups of channels."""
-        return int(self.attrs.get("group", 1))
-
     @cached_property
     def size(self) -> tuple[int, int, int, int]:
-        """As of LinearLayer."""
-        first, second, positions = self.shape[0], self.shape[1], math.prod(self.shape[2:])
-        if self.op == "ConvTranspose":
-            return self.groups, second, positions, first // self.groups
-        return self.groups, first // self.groups, positions, second
+        groups, positions = int(self.attrs.get("group", 1)), math.prod(self.shape[2:])
+        first, second = self.shape[0] // groups, self.shape[1]
+        return (groups, first, positions, second) if self.op == "Conv" else (groups, second, positions, first)
 
     @property
     def output_axis(self) -> int:
-        """As of LinearLayer."""
         return 1 if self.op == "ConvTranspose" else 0
 
     def pack(self, weight: AnyArray) -> AnyArray:
-        """As of LinearLayer."""
         groups, outputs, positions, channels = self.size
         if self.op == "ConvTranspose":
             return weight.reshape(groups, channels, outputs, positions).transpose(0, 2, 3, 1)
         return weight.reshape(groups, outputs, channels, positions).transpose(0, 1, 3, 2)
 
     def unpack(self, packed: AnyArray) -> AnyArray:
-        """As of LinearLayer."""
         order = (0, 3, 1, 2) if self.op == "ConvTranspose" else (0, 1, 3, 2)
         return np.ascontiguousarray(packed.transpose(order)).reshape(self.shape)
 
     def count(self, made: Sequence[int]) -> int:
-        """As of LinearLayer."""
         return made[0] * math.prod(made[2:])
 
     def rows(
         self, inputs: AnyArray, made: Sequence[int], picked: Rows | slice = slice(None), outside: float = 0
     ) -> AnyArray:
-        """As of LinearLayer."""
         groups, _, positions, channels = self.size
         found = self._taps(tuple(made[2:]), inputs.shape[2:]).take(_by_channel(inputs), picked, outside)
         packed = found.reshape(groups, channels, positions, -1).transpose(0, 2, 1, 3)
         return packed.reshape(groups, positions * channels, -1).transpose(0, 2, 1)
 
     def outputs(self, made: AnyArray, picked: Rows | slice = slice(None)) -> AnyArray:
-        """As of LinearLayer."""
         groups, outputs, _, _ = self.size
         return im2col.columns(_by_channel(made), picked).reshape(groups, outputs, -1).transpose(0, 2, 1)
 
     def channel_shape(self, rank: int) -> tuple[int, ...]:
-        """As of LinearLayer."""
         return 1, -1, *[1] * (rank - 2)
 
     def _taps(self, made: tuple[int, ...], read: tuple[int, ...]) -> im2col.Im2colTables:
@@ -176,7 +170,7 @@ class Convolution(LinearLayer):
         return self._tables[made, read]
 
 
-class Product(LinearLayer):
+class _Product(LinearLayer):
     """Gemm and MatMul with a constant matrix on either side, MatMul also with a stack of matrices.
 
     Each matrix of a stack is a group, together with the rows that it is multiplied by.
@@ -184,34 +178,28 @@ class Product(LinearLayer):
 
     @cached_property
     def size(self) -> tuple[int, int, int, int]:
-        """As of LinearLayer."""
         groups, outputs, summed = self._matrices(np.empty(self.shape)).shape
         return groups, outputs, 1, summed
 
     @property
     def output_axis(self) -> int:
-        """As of LinearLayer."""
         rank = len(self.shape)
         return -1 if rank == 1 else rank - (2 if self._has_rows_of_outputs() else 1)
 
     def pack(self, weight: AnyArray) -> AnyArray:
-        """As of LinearLayer."""
         return self._matrices(weight)[:, :, None, :]
 
     def unpack(self, packed: AnyArray) -> AnyArray:
-        """As of LinearLayer."""
         matrices = packed[:, :, 0, :]
         own = matrices if self._has_rows_of_outputs() else np.moveaxis(matrices, 1, 2)
         return np.ascontiguousarray(own).reshape(self.shape)
 
     def count(self, made: Sequence[int]) -> int:
-        """As of LinearLayer."""
         return math.prod(made) // math.prod(self.size[:2])
 
     def rows(
         self, inputs: AnyArray, made: Sequence[int], picked: Rows | slice = slice(None), outside: float = 0
     ) -> AnyArray:
-        """As of LinearLayer."""
         if self._reads_columns() and inputs.ndim > 1:
             inputs = np.moveaxis(inputs, -2, -1)
         if self.size[0] > 1:
@@ -222,7 +210,6 @@ class Product(LinearLayer):
         return found[None] * np.float32(self.gain) if self.gain != 1 else found[None]
 
     def outputs(self, made: AnyArray, picked: Rows | slice = slice(None)) -> AnyArray:
-        """As of LinearLayer."""
         if self._makes_columns(made.ndim):
             made = np.moveaxis(made, -2, -1)
         if self.size[0] > 1:
@@ -230,13 +217,11 @@ class Product(LinearLayer):
         return made.reshape(-1, self.size[1])[picked][None]
 
     def weight_slope(self, rows: AnyArray, outputs: AnyArray) -> AnyArray:
-        """As of LinearLayer; in the weight's memory layout, so that nothing has to be transposed."""
         if self._has_rows_of_outputs():
-            return super().weight_slope(rows, outputs)
+            return super().weight_slope(rows, outputs)  # else in the memory layout of the weight
         return (rows.transpose(0, 2, 1) @ outputs).reshape(self.shape)
 
     def channel_shape(self, rank: int) -> tuple[int, ...]:
-        """As of LinearLayer."""
         if not rank:
             return ()  # of two vectors
         own = (-1, 1) if self._makes_columns(rank) else (-1,)
@@ -290,7 +275,7 @@ def layer_of(node: gs.Node, shape: tuple[int, ...], index: int) -> LinearLayer:
     if node.op in ("Conv", "ConvTranspose"):
         if index != 1:
             raise UnsupportedLayer("its data are a constant, not its weight")
-        return Convolution(node.op, dict(node.attrs), shape, index)
+        return _Convolution(node.op, dict(node.attrs), shape, index)
     if not shape or 0 in shape:
         raise UnsupportedLayer(f"its weight {list(shape)} is a scalar or empty")
-    return Product(node.op, dict(node.attrs), shape, index)
+    return _Product(node.op, dict(node.attrs), shape, index)

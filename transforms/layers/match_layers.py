@@ -13,9 +13,14 @@ from ops.formats import Format
 from transforms.graph import dot_products, walk
 from transforms.graph.constants import Constants
 from transforms.graph.number_shapes import NumberShapes
-from transforms.layers.find_bias import added_constant, bias_place
 from transforms.layers.linear_layer import LinearLayer, UnsupportedLayer, layer_of
-from transforms.layers.matched_layer import Bias, MatchedLayer, SkippedLayer
+from transforms.layers.matched_layer import (
+    Bias,
+    MatchedLayer,
+    SkippedLayer,
+    added_constant,
+    bias_place,
+)
 from transforms.layers.scale_blocks import can_have_blocks
 from transforms.layers.stored_constant import SHARED, StoredConstant, candidate_formats, weight_place
 

@@ -1,16 +1,22 @@
-"""A layer of a quantized model with its counterpart in the float model."""
+"""A layer of a quantized model with its counterpart in the float model, and where its bias is or can be."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.array_types import Float64Array
-from transforms.layers.linear_layer import LinearLayer
-from transforms.layers.stored_constant import StoredConstant
+from transforms.graph import dot_products
+from transforms.graph.constants import Constants
+from transforms.graph.masks import masks_in
+from transforms.layers.linear_layer import LinearLayer, UnsupportedLayer
+from transforms.layers.stored_constant import ROUNDING, StoredConstant, trace_constant
+
+_ROUNDING = ROUNDING | {"Clip"}
 
 
 @dataclass
@@ -61,3 +67,69 @@ class SkippedLayer:
     name: str
     op: str
     reason: str
+
+
+def bias_place(graph: gs.Graph, node: gs.Node, layer: LinearLayer) -> Bias | None:
+    """Return where the bias of a layer is or can be, or None if it cannot have one.
+
+    A MatMul can be followed by an Add unless one adds a constant already, and if the output's rank is known:
+    an Add of masks is none.
+    """
+    if node.op != "MatMul":
+        if layer.bias_gain == 0:
+            return None
+        if dot_products.bias(node) is None:
+            return Bias(node, 2, None, layer.bias_gain)
+        try:
+            stored = trace_constant(graph, node, 2, (), 0)
+        except UnsupportedLayer as error:
+            raise UnsupportedLayer(f"its bias: {error}") from error
+        if not _is_per_output(stored.shape, layer, 2):
+            raise UnsupportedLayer(f"its bias {list(stored.shape)} is not one number for each output")
+        return Bias(node, 2, stored, layer.bias_gain)
+    extra = None if node.outputs[0].shape is None else Bias(node, 1, None, is_extra=True)
+    found = added_constant(node.outputs[0], Constants(graph), through=True)
+    if found is None:
+        return extra
+    add, index = found
+    try:
+        stored = trace_constant(graph, add, index, (), 0)
+    except UnsupportedLayer:
+        return None
+    if masks_in(stored.values()).any():
+        return extra
+    rank = max(2, len(layer.shape)) if node.outputs[0].shape is None else len(node.outputs[0].shape)
+    return Bias(add, index, stored) if _is_per_output(stored.shape, layer, rank) else None
+
+
+def _is_per_output(shape: tuple[int, ...], layer: LinearLayer, rank: int) -> bool:
+    """Return whether an array of a shape broadcasts to one number for each output."""
+    groups, outputs = layer.size[:2]
+    if int(np.prod(shape)) == 1 and groups * outputs > 1:
+        return False
+    if layer.op in ("Conv", "ConvTranspose"):
+        return shape == (groups * outputs,)
+    wanted = np.empty(groups * outputs).reshape(layer.channel_shape(rank)).shape
+    pairs = zip_longest(reversed(shape), reversed(wanted), fillvalue=1)
+    return all(own == other for own, other in pairs)
+
+
+def added_constant(
+    tensor: gs.Tensor, constants: Constants, *, through: bool = False
+) -> tuple[gs.Node, int] | None:
+    """Return the Add that alone reads a tensor, and its constant input, or None.
+
+    ``through``: nodes that round the tensor may precede it, and the constant may be rounded, too.
+    """
+    while len(tensor.outputs) == 1:
+        (node,) = tensor.outputs
+        if node.op == "Add":
+            index = 1 if node.inputs[0] is tensor else 0
+            other = node.inputs[index]
+            while through and other.inputs and other.inputs[0].op in _ROUNDING:
+                other = other.inputs[0].inputs[0]
+            return (node, index) if constants.values(other) is not None else None
+        if not through or node.op not in _ROUNDING or node.inputs[0] is not tensor:
+            return None
+        tensor = node.outputs[0]
+    return None

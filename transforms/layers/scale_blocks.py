@@ -12,21 +12,13 @@ import numpy as np
 
 from ops.array_types import AnyArray
 from ops.integer_blocks import scale_shape
-from transforms.layers.linear_layer import Convolution, LinearLayer
-
-
-def sum_axis(layer: LinearLayer) -> int:
-    """Return the axis of a layer's weight along which it sums."""
-    if isinstance(layer, Convolution):
-        return 0 if layer.op == "ConvTranspose" else 1
-    rank = len(layer.shape)
-    return 0 if rank == 1 else 2 * rank - 3 - layer.output_axis
+from transforms.layers.linear_layer import LinearLayer
 
 
 def can_have_blocks(layer: LinearLayer, axis: int | None) -> bool:
     """Return whether blocks along an axis of the weight are blocks of each output's inputs."""
     mixed = layer.op == "ConvTranspose" and layer.size[0] > 1
-    return axis == sum_axis(layer) and not mixed
+    return axis == layer.sum_axis and not mixed
 
 
 def pack_scales(layer: LinearLayer, scale: AnyArray, block: int) -> AnyArray:
@@ -50,4 +42,4 @@ def lay_out(layer: LinearLayer, packed: AnyArray, block: int) -> AnyArray:
 
 def _of_scales(layer: LinearLayer, block: int) -> LinearLayer:
     """Return a layer like this whose weight are the scales; the size of a convolution is computed anew."""
-    return replace(layer, shape=scale_shape(layer.shape, sum_axis(layer), block))
+    return replace(layer, shape=scale_shape(layer.shape, layer.sum_axis, block))

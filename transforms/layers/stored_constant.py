@@ -24,7 +24,7 @@ from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.block_format import block_format_of
 from transforms.graph.constants import Constants, exportable, load
 from transforms.layers.linear_layer import UnsupportedLayer
-from transforms.scheme.recorded_scheme import recorded_scheme
+from transforms.scheme.sources import recorded_scheme
 
 _BLOCKS = (BFP, MX)
 ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast", *_BLOCKS}) | {

@@ -7,18 +7,73 @@ that of :mod:`transforms.pipelines.decide`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cached_property
 
+import onnx_graphsurgeon as gs
+
+from transforms.calibrate.calibration import Calibration
 from transforms.judge.budget import Budget
+from transforms.judge.candidate_model import CandidateModel, PlanOf
 from transforms.judge.errors import Errors, Gain, gain
-from transforms.moves.form import Form
+from transforms.judge.judge import Judge
 from transforms.moves.record import Record, Tried
+from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
 
 log = logging.getLogger(__name__)
 
 Candidates = Iterable[tuple[str, Scheme]]
 """Candidates of the same form: what each changes, in words, and its scheme."""
+
+
+Rewrite = Callable[[gs.Graph, Scheme], None]
+"""Does to a prepared graph, in place, what keys of a scheme say beside its quantization."""
+
+Measure = Callable[[gs.Graph, Scheme], Calibration | None]
+"""Returns the statistics of a graph that the candidates of a scheme need."""
+
+
+class Form:
+    """A prepared float graph, a scheme in which nothing is open, and what measures candidates of it."""
+
+    def __init__(
+        self,
+        graph: gs.Graph,
+        scheme: Scheme,
+        statistics: Calibration | None,
+        judge: Judge,
+        plan_of: PlanOf,
+        memory: WeightMemory | None = None,
+    ) -> None:
+        """Open nothing yet; the graph is not changed."""
+        self.graph, self.scheme, self.statistics, self.judge = graph, scheme, statistics, judge
+        self.plan_of, self.memory = plan_of, memory or WeightMemory()
+
+    def errors(self, scheme: Scheme) -> Errors:
+        """Return the errors of a candidate that differs from the form in keys that are fed."""
+        return self.model.errors(scheme)
+
+    @cached_property
+    def model(self) -> CandidateModel:
+        """The model that candidates share."""
+        return self._opened(switches=False)
+
+    @cached_property
+    def switched(self) -> CandidateModel:
+        """The same, slower, with computed tensors that may be left in float."""
+        return self._opened(switches=True)
+
+    def _opened(self, *, switches: bool) -> CandidateModel:
+        parts = self.graph, self.scheme, self.plan_of, self.statistics, self.judge, self.memory
+        return CandidateModel(*parts, switches=switches)
+
+    def rewritten(self, graph: gs.Graph, scheme: Scheme, measure: Measure) -> Form | None:
+        """Return the form of a graph in which a scheme has changed channels; None without statistics."""
+        statistics = measure(graph, scheme)
+        if statistics is None:
+            return None
+        return Form(graph, scheme, statistics, self.judge.rewritten(graph), self.plan_of, self.memory)
 
 
 class Best:

@@ -17,8 +17,7 @@ from transforms.graph.selection import Exclusion
 from transforms.graph.some_names import counted
 from transforms.judge.constants import ENOUGH, FEW_SAMPLES, FLOAT, MAY_LOSE, ROWS, WORTH
 from transforms.model.copy_graph import copy_graph
-from transforms.moves.form import Measure, Rewrite
-from transforms.moves.improve import Best
+from transforms.moves.improve import Best, Measure, Rewrite
 from transforms.scheme.outlier_move import OutlierMove
 
 
@@ -27,7 +26,7 @@ def try_outliers(best: Best, exclude: Exclusion, rewrite: Rewrite, measure: Meas
     if len(best.form.judge.reference.feeds) < FEW_SAMPLES:
         return
     plan = best.form.plan_of(best.form.graph, best.scheme)
-    operands = find_operands(plan, exclude=exclude)
+    operands = find_operands(plan)
     if not operands or not _is_allowed(best, "outliers"):
         return
     names = list(dict.fromkeys(str(one.tensor.name) for one in operands))

@@ -20,10 +20,14 @@ from transforms.judge.checked_samples import checked
 from transforms.judge.constants import FEW_SAMPLES, FINE, MOST_COUNTED, MOST_SAMPLES, PRICE, USELESS
 from transforms.judge.first_samples import FirstSamples
 from transforms.judge.judge import Judge
-from transforms.moves.float16_range import FLOAT16, large_tensors, rounded
-from transforms.moves.float_tensors import try_float_tensors, try_given_tensors
-from transforms.moves.form import Form, Measure
-from transforms.moves.improve import Best
+from transforms.moves.float_tensors import (
+    FLOAT16,
+    large_tensors,
+    rounded,
+    try_float_tensors,
+    try_given_tensors,
+)
+from transforms.moves.improve import Best, Form, Measure
 from transforms.moves.outliers import try_channels, try_equalized, try_outliers
 from transforms.moves.record import Record
 from transforms.moves.settings import try_biases, try_ranges_and_scales, try_room

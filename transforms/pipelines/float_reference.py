@@ -12,7 +12,7 @@ from transforms.lift_constants import lift_constants
 from transforms.pipelines.prepare import prepare
 from transforms.pipelines.quantize_steps import prepare_for
 from transforms.scheme import Scheme
-from transforms.scheme.recorded_scheme import recorded_scheme
+from transforms.scheme.sources import recorded_scheme
 from transforms.write_out_axes import write_out_axes
 
 

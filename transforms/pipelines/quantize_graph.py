@@ -36,9 +36,8 @@ from transforms.plan.tensor_grids import FixedGrids
 from transforms.run.mend_shapes import mend_shapes
 from transforms.runtime.product_threads import products_on_one_thread
 from transforms.scheme import Scheme
-from transforms.scheme.few_bits import FEW_BITS, fits_weights
 from transforms.scheme.scheme import FLOAT32
-from transforms.scheme.scheme_values import OFF
+from transforms.scheme.scheme_values import FEW_BITS, OFF
 
 __all__ = ["Quantized", "finish_nodes", "make_plan", "prepare_for", "quantize_graph", "write_plan"]
 
@@ -134,7 +133,7 @@ def _fits_weights(
     scheme: Scheme, data: CalibrationData | None, fixed: FixedGrids | None, *, keep_grids: bool
 ) -> bool:
     """Return whether outputs round weights; ValueError where they cannot as the scheme asks."""
-    fits = fits_weights(scheme)
+    fits = scheme.fits_weights
     if scheme.fit_weights is not True:
         fits = fits and data is not None and data.decides and not fixed
     elif not fits:

@@ -49,7 +49,6 @@ from transforms.write_out_axes import write_out_axes
 EQUALIZED = "pairs of layers equalized"
 SCALED = "tensors with channels scaled between layers"
 MOVED = "tensors with outliers moved into weights"
-ROTATED = "tensors with outliers rotated into all channels"
 
 _ALIGNED = "Concats on one scale"
 
@@ -213,7 +212,7 @@ def equalize(graph: gs.Graph, targets: SchemeTargets, done: Quantized) -> None:
 def move_named_outliers(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:
     """Move the outliers that the scheme names; ValueError for a tensor of which nothing can be moved."""
     moves = {name: scheme.outlier_move(name) for name in scheme.outliers}
-    labels = {"rotated": ROTATED, "moved": MOVED, "scaled": SCALED}
+    labels = {"moved": MOVED, "scaled": SCALED}
     found = apply_moves(graph, moves, exclude=targets.excluded)
     done.changes.update({labels[what]: count for what, count in found.items()})
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from ops.legal_names import refuse_unknown
 from transforms.graph.dot_products import DOT_PRODUCTS
-from transforms.scheme.scheme_table import SchemeTable
-from transforms.scheme.scheme_values import FULL_RANGE, PADDED
+from transforms.scheme.scheme_values import FULL_RANGE, PADDED, SchemeTable
 
 ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
 STEPPED = ("adaquant", "adaround")
@@ -19,15 +18,9 @@ _RANGES = {key: (least, math.inf) for key, least in _LEAST.items()}
 
 @dataclass(frozen=True)
 class FinetuneRule(SchemeTable):
-    """How a quantized model is tuned.
+    """How a quantized model is tuned; the reference says what each key means (docs/reference/scheme.md).
 
-    ``algorithm``; ``num_iterations``, ``learning_rate`` (in steps of the grid; 0: the algorithm's own) and
-    ``early_stop`` of the iterative ones; ``fixed_seed`` of the sampled rows; ``data_size``: the most samples
-    (0: all); ``target_op_type``: only layers of these operators; ``selective_update``: layers are
-    kept only if the model's outputs improve too; ``output_index``: the output that is measured (-1: all);
-    ``following_relu``: errors that a Relu or Clip after a layer cuts off are ignored; ``full_range``: which
-    int8 tensors that are never negative use the full range, with ``auto`` (FULL_RANGE). The constructor
-    raises ValueError naming key, value and the legal values.
+    The constructor raises ValueError naming key, value and the legal values.
     """
 
     algorithm: str = "auto"

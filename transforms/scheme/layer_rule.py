@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ops.legal_names import refuse_unknown
-from transforms.scheme.scheme_table import SchemeTable
-from transforms.scheme.scheme_values import checked_value
+from transforms.scheme.scheme_values import SchemeTable, checked_value
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ops.legal_names import refuse_unknown
 from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.scheme.layer_rule import LayerRule
-from transforms.scheme.scheme_table import SchemeTable
+from transforms.scheme.scheme_values import SchemeTable
 from transforms.search.output_metrics import METRICS
 from transforms.search.target import EVALUATE, LOST_TOP1, STRATEGIES, Target
 from transforms.search.user_metric import split_place
@@ -44,27 +44,11 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 class MixingRule(SchemeTable):
     """Which layers may get which formats in place of the scheme's, and the target of the outputs.
 
-    Formats: ``target``, one or several, of activation and weight alike or ``int8/int4``, of activation and
-    weight; or ``activation_target`` and ``weight_target``, each the scheme's own if it is not given.
-
-    Layers: dot products of ``target_op_types`` (all of them, if none is named) whose name matches one of
-    ``include_nodes`` (if any is given) and none of ``exclude_nodes``. ``dual_quant_nodes``: tensors between
-    layers of two formats are quantized in both.
-
-    Targets, at most one; without a target every layer is moved. ``l2_target``: greatest mean over samples of
-    the L2 norm of the error. ``sqnr_target``: least SQNR of the outputs in dB. ``sqnr_drop_target``: greatest
-    loss in dB against the scheme without mixing. ``top1_target``: greatest share of rows that become wrong.
-    ``kl_target``: greatest mean over rows of the Kullback-Leibler divergence after Softmax, in nats.
-    ``evaluate_target``: greatest loss of the function ``evaluate``, ``FILE.py:FUNCTION``, against the float
-    model (see :mod:`transforms.search.user_metric`). ``output_index``: the output that is measured (-1:
-    all). ``data_size``: the largest number of samples (0: all).
-
-    How: sensitivities are measured by ``metric``, one of METRICS or ``evaluate`` (left out: that of the
-    target, SQNR without one); ``strategy`` as in :func:`transforms.search.assign_precision.assign`,
-    ``budget`` with ``bits_target``, the mean of all weights, or ``bytes_target``, of all weights together;
-    ``latency`` by seconds measured on this machine.
-
-    The constructor raises ValueError naming key, value and the legal values, also for keys without effect.
+    The reference says what each key means (docs/reference/scheme.md). Formats are those of ``target``, such
+    as ``int8`` or ``int8/int4`` for activation and weight, or of ``activation_target`` and ``weight_target``.
+    Layers are dot products. There is at most one target of the outputs, and without one every layer is moved;
+    ``strategy`` as in :func:`transforms.search.assign_precision.assign`. The constructor raises ValueError
+    naming key, value and the legal values, also for keys without effect.
     """
 
     target: str | tuple[str, ...] = ()

@@ -7,22 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 _ENTRY = re.compile(r"(\d+):(-?\d+|own)")
-_OWN, _ROTATED = "own", "rotated"
+_OWN = "own"
 _LARGEST = 60  # of an exponent: far from underflow and overflow
 
 
 @dataclass(frozen=True)
 class OutlierMove:
-    """How channels are moved, written as ``"12:1 308:3 856:own"`` or ``"rotated"``.
+    """How channels are moved, written as ``"12:1 308:3 856:own"``.
 
     ``exponents``: by channel, the power of two that its numbers are divided by, 0 for all others. ``own``:
-    the channels that get products of their own. ``rotated``: all channels are spread over each other, and
-    nothing else is done to them.
+    the channels that get products of their own.
     """
 
     exponents: Mapping[int, int] = field(default_factory=dict)
     own: tuple[int, ...] = ()
-    rotated: bool = False
 
     @property
     def channels(self) -> int:
@@ -30,21 +28,16 @@ class OutlierMove:
         return 1 + max((*self.exponents, *self.own), default=-1)
 
     def __str__(self) -> str:
-        if self.rotated:
-            return _ROTATED
         entries: dict[int, object] = {**self.exponents, **dict.fromkeys(self.own, _OWN)}
         return " ".join(f"{channel}:{entries[channel]}" for channel in sorted(entries))
 
 
 def parse_move(text: str) -> OutlierMove:
     """Return the move that a text says; ValueError for any other text, and a channel that is there twice."""
-    if text.strip() == _ROTATED:
-        return OutlierMove(rotated=True)
     entries = [_ENTRY.fullmatch(part) for part in text.split()]
     pairs = [(int(entry[1]), entry[2]) for entry in entries if entry]
     if not pairs or not all(entries) or len({channel for channel, _ in pairs}) < len(pairs):
-        wanted = f"no list of CHANNEL:EXPONENT and CHANNEL:own, each channel once, nor '{_ROTATED}'"
-        raise ValueError(f"'{text}' is {wanted}")
+        raise ValueError(f"'{text}' is no list of CHANNEL:EXPONENT and CHANNEL:own, each channel once")
     exponents = {channel: int(what) for channel, what in pairs if what != _OWN}
     largest = max(map(abs, exponents.values()), default=0)
     if largest > _LARGEST:

@@ -19,8 +19,16 @@ from transforms.scheme.finetune_rule import FinetuneRule
 from transforms.scheme.layer_rule import LayerRule, make_rule
 from transforms.scheme.mixing_rule import MIXING, MixingRule
 from transforms.scheme.outlier_move import OutlierMove, parse_move
-from transforms.scheme.scheme_table import SchemeTable
-from transforms.scheme.scheme_values import METHODS, OFF, SPREAD, check_shapes, checked_value, range_rule
+from transforms.scheme.scheme_values import (
+    FEW_BITS,
+    METHODS,
+    OFF,
+    SPREAD,
+    SchemeTable,
+    check_shapes,
+    checked_value,
+    range_rule,
+)
 from transforms.scheme.targets import Target, target
 from transforms.scheme.toml_writer import to_toml
 
@@ -38,46 +46,21 @@ _TABLES: Mapping[str, type[SchemeTable]] = {"finetune": FinetuneRule, MIXING: Mi
 class Scheme:
     """A quantization of a model. Formats are names of ``ops.FORMATS`` or of ``formats``, or ``float32``.
 
-    Formats:
+    The reference says what each key means (docs/reference/scheme.md). By purpose they are:
 
-    * ``activation``, ``weight``: of the operands of quantized operators;
-    * ``bias``: ``auto`` is int32 for activations and weights of up to 16-bit integers, else ``other``;
-    * ``other``: of values that no rule of the activation's format reaches; ``auto`` is ``activation`` if
-      that is bfloat16 or float16, float32 otherwise;
-    * ``layers``: for nodes by name pattern or operator type, a rule in place of those above; a bare format
-      stands for activation and weight;
-    * ``tensors``: for single tensors by name, with priority over everything else;
-    * ``formats``: new block formats, each a ``base`` and attributes of its operator;
-    * ``auto_mixed_precision``: which layers may get other formats if the outputs allow it, see
-      :class:`transforms.scheme.mixing_rule.MixingRule`, or None;
-    * ``finetune``: how weights are tuned afterwards, :class:`transforms.scheme.finetune_rule.FinetuneRule`,
-      or None. The constructor takes tables of their keys for both.
+    * formats: ``activation``, ``weight``, ``bias`` and ``other`` of the model, ``layers`` of nodes by name
+      pattern or operator type, ``tensors`` by name, before all others; ``formats`` defines new block formats;
+    * which nodes: ``op_types``, ``exclude_nodes``, ``exclude_op_types``, ``quantize_all_op_types``;
+    * scales: ``per_channel``, ``block_size``, ``scale``, ``activation_symmetric``, and how ranges of
+      activations and weights are found; ``align_concat``, ``align_slice``: which tensors share one;
+    * accuracy: ``correct_biases``, ``fit_weights``, ``full_range``, ``equalize_layers``,
+      ``balance_channels``, ``move_outliers`` and, as it was decided, ``outliers``; ``keep_float``;
+    * what is made: ``target``, ``opset``, ``input_shapes``, the other rewrites, domains of operators;
+    * ``auto_mixed_precision`` and ``finetune``: tables of :class:`transforms.scheme.mixing_rule.MixingRule`
+      and :class:`transforms.scheme.finetune_rule.FinetuneRule`, or None.
 
-    Which nodes: ``op_types`` (only these), ``exclude_nodes`` (name patterns), ``exclude_op_types``,
-    ``quantize_all_op_types``.
-
-    Ranges: ``per_channel`` (one scale for each output channel of a weight; ``spread``: if the channels
-    differ by a factor of 8 or more), ``block_size`` (a power of two from 16 to 256: integer weights have one
-    scale for so many numbers along the sum instead, if it is longer), ``scale`` (``power_of_two``: all scales
-    are, those of activations and weights chosen by the least squared error), ``activation_symmetric``
-    (``auto``: signed formats are), how activations (``calibrate_method``, ``percentile``, ``moving_average``,
-    ``averaging_constant``, for single tensors ``calibrate_tensors``) and weights (``weight_method``;
-    ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` per channel or block, ``MSE`` for 4 bits) get theirs.
-    ``correct_biases`` takes the mean effect of rounding a weight out of the bias after it; for it,
-    ``calibrate_method``, ``per_channel`` and ``equalize_layers``, ``auto`` is what is best for outputs
-    (:mod:`transforms.moves`). ``equalize_layers`` scales channels between layers.
-
-    Outliers of activations: ``move_outliers`` (:mod:`transforms.move_outliers` and, between convolutions,
-    :mod:`transforms.scale_channels`, if the outputs on samples get better by it); ``outliers`` says by
-    tensor, as ``"12:1 308:3 856:own"`` or ``"rotated"``, what was moved. ``keep_float``: without a target,
-    tensors that hold most of the error stay float32. ``fit_weights``: outputs of layers round them.
-    ``target``: a row of :mod:`transforms.scheme.targets`, whose kernels decide which operators read integers.
-
-    ``align_concat``: one scale for all that a Concat joins (``auto``: where ranges are alike). The rest:
-    rewrites to run, ``opset`` of the result (0: that of the model, or the least that the nodes
-    need), ``input_shapes`` (free dimensions of inputs made fixed, by name), and how nodes are written;
-    ``qdq_domain`` is that of integer nodes, ``domain`` that of our own operators. The constructor raises
-    ValueError naming key, value and the legal values.
+    ``auto`` is what is best for outputs on samples (:mod:`transforms.moves`), or follows a rule. The
+    constructor raises ValueError naming key, value and the legal values.
     """
 
     activation: str
@@ -213,6 +196,20 @@ class Scheme:
         integers = any(fmt.is_integer for fmt in self.named_formats)
         left = self.calibrate_method, self.per_channel, self.correct_biases
         return integers and AUTO in left
+
+    @property
+    def has_few_bits(self) -> bool:
+        """Whether weights may get a format of few bits."""
+        rules = (rule.weight for rule in self.layers.values())
+        names = (self.weight, *rules, *self.tensors.values())
+        formats = (self.format(name) for name in names if name)
+        return any(fmt is not None and fmt.bits < FEW_BITS for fmt in formats)
+
+    @property
+    def fits_weights(self) -> bool:
+        """Whether the outputs of layers round weights of few bits, if there are samples."""
+        asked = self.fit_weights is True or (self.fit_weights == AUTO and self.weight_method == AUTO)
+        return asked and self.has_few_bits
 
     @property
     def range_method(self) -> str:

@@ -1,12 +1,15 @@
-"""Checking the values of a scheme's keys, one key at a time."""
+"""Checking the values of a scheme's keys, and of the keys of its tables."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 from ops.formats import Format
-from ops.legal_names import did_you_mean
+from ops.legal_names import did_you_mean, refuse_unknown
 from ops.registration import AMD_DOMAIN, DOMAIN
 
 METHODS = ("MinMax", "Entropy", "Percentile", "MSE", "Extrapolated", "Wide")
@@ -14,6 +17,9 @@ METHODS = ("MinMax", "Entropy", "Percentile", "MSE", "Extrapolated", "Wide")
 
 _ROOMY_BITS = 16
 """Bits from which on larger steps cost less than numbers that samples do not show."""
+
+FEW_BITS = 7
+"""Bits of an element, with its share of exponents, below which outputs of layers round weights best."""
 
 FULL_RANGE = PADDED, FREE, OFF = ("padded", "free", "off")
 """Which int8 tensors that are never negative may use the full range if outputs get better: also those before
@@ -127,3 +133,51 @@ _KINDS: Mapping[str, tuple[Callable[[object], Any], str]] = {
     "str | tuple": (_string_or_strings, "a string or a list of strings"),
     "Mapping": (_table, "a table"),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemeTable:
+    """A table of a scheme, parsed; ``written``: its keys and values as the scheme gave them, in order."""
+
+    written: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def key_names(cls) -> list[str]:
+        """Return the names of all keys that the table can have."""
+        return [key.name for key in dataclasses.fields(cls) if key.name != "written"]
+
+    @classmethod
+    def parse(cls, name: str, values: object) -> Self | None:
+        """Return the table of that name, or None without keys; a parsed table is returned unchanged.
+
+        Raises ValueError unless it is a table, and for an unknown key.
+        """
+        if values is None or isinstance(values, cls):
+            return values
+        written = checked_value(name, "Mapping", values)
+        for key in written:
+            refuse_unknown(str(key), cls.key_names(), f"{name} key")
+        return cls(**written, written=written) if written else None
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """The table as it was written, or with all its values if it was not parsed."""
+        if self.written and type(self)(**self.written) == self:
+            return dict(self.written)
+        values = {key: getattr(self, key) for key in self.key_names()}
+        return {key: value for key, value in values.items() if value is not None}
+
+    def _check_ranges(self, name: str, ranges: Mapping[str, tuple[float, float]]) -> None:
+        """Raise ValueError naming table, key and value for a number outside of the range of its key."""
+        for key, (least, most) in ranges.items():
+            value = getattr(self, key)
+            if value is not None and not (math.isfinite(value) and least <= value <= most):
+                ends = f"from {least}" if math.isfinite(least) else "of any sign"
+                ends += f" to {most}" if math.isfinite(most) else ""
+                raise ValueError(f"{name} {key} is {value}, legal are numbers {ends}")
+
+    def _check_types(self, name: str) -> None:
+        """Convert values to the annotated types; ValueError naming table, key and value."""
+        kinds = {key.name: str(key.type) for key in dataclasses.fields(self)}
+        for key in self.key_names():
+            object.__setattr__(self, key, checked_value(f"{name} {key}", kinds[key], getattr(self, key)))

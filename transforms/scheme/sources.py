@@ -1,12 +1,16 @@
-"""Schemes from presets, TOML files and keys."""
+"""Schemes from presets, TOML files, keys, and the metadata that tools.quantize leaves in a model."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import onnx_graphsurgeon as gs
+
 from ops.legal_names import did_you_mean, refuse_unknown
-from transforms.files.named_file import in_words, read_toml
+from transforms.files.named_file import in_words, parse_toml, read_toml
+from transforms.graph.typed import info_of
+from transforms.model import provenance
 from transforms.scheme.presets import PRESETS
 from transforms.scheme.scheme import Scheme, check_keys
 from transforms.scheme.scheme_values import checked_value
@@ -49,3 +53,16 @@ def scheme_from_keys(values: dict[str, Any]) -> Scheme:
         if key not in values:
             raise ValueError(f"key '{key}' is missing, and there is no preset to take it from")
     return Scheme(**values)
+
+
+def recorded_scheme(graph: gs.Graph) -> Scheme | None:
+    """Return the scheme in a model's metadata, or None if it is missing or cannot be read."""
+    text = info_of(graph).metadata.get(provenance.PREFIX + "scheme")
+    if text is None:
+        return None
+    try:
+        values = parse_toml(text)
+        check_keys(values)
+        return Scheme(**values)
+    except (ValueError, TypeError, RecursionError, OverflowError):  # TypeError: a key is missing
+        return None

@@ -55,7 +55,7 @@ class Target:
     ``computes_integers``: operators on integers that are not in QuantizeLinear and DequantizeLinear; without
     them scales have to be stored. ``contrib_integers``: the same of com.microsoft.
     ``operators``: those that compute in low precision, of a target for integers; ``open_ends``: those of
-    them that do so also if what they make stays float. ``fuses``: patterns, in words.
+    them that do so also if what they make stays float.
 
     ``preset``, and ``defaults`` of the scheme's keys on top of it; ``adapted``: keys that a scheme of the
     user's own takes over, without a choice; ``converters``: formats of the conversion to BF16 that
@@ -84,7 +84,6 @@ class Target:
     contrib_integers: frozenset[str] = frozenset()
     operators: frozenset[str] = PRODUCTS
     open_ends: frozenset[str] = frozenset()
-    fuses: tuple[str, ...] = ()
     converters: tuple[str, ...] = ()
     bfloat16_kernels: frozenset[str] = frozenset()
     blocks: tuple[str, ...] | None = None
@@ -121,11 +120,6 @@ _ROWS = (
         operators=frozenset({"Conv", "Gemm", "MatMul", "Add", "Mul", "Concat", "AveragePool"})
         | {"GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax", "Relu", "Clip", "Resize"},
         open_ends=frozenset({"Gemm", "MatMul"}),
-        fuses=(
-            "DequantizeLinear, Conv, QuantizeLinear: QLinearConv",
-            "DequantizeLinear, Gemm: QGemm; MatMul: QLinearMatMul or MatMulIntegerToFloat",
-            "Relu and Clip into the quantization after them, if its range starts at 0",
-        ),
         speed="uint8 activations: layers in one integer kernel each. int8 activations keep Relu and Clip "
         "apart, two to four times slower. Without VNNI, sums of two products saturate at 16 bits",
         verified="on this machine, by the optimized graph and by time",
@@ -173,7 +167,6 @@ _ROWS = (
         domains=(),
         operators=PRODUCTS | {"Add", "Mul", "AveragePool", "GlobalAveragePool", "Concat"},
         open_ends=PRODUCTS,
-        fuses=("DequantizeLinear, Conv, bias, Relu, QuantizeLinear", "residual Add with the Conv before it"),
         speed="explicit quantization: a layer runs in INT8 if its inputs come from DequantizeLinear",
         verified="not without TensorRT",
     ),
@@ -192,10 +185,6 @@ _ROWS = (
         computes_integers=INTEGER_OPERATORS,
         operators=PRODUCTS | {"Add", "Mul", "AveragePool", "GlobalAveragePool", "Concat", "Relu", "Clip"},
         open_ends=PRODUCTS,
-        fuses=(
-            "QuantizeLinear and DequantizeLinear pairs into FakeQuantize",
-            "element-wise operators after layers",
-        ),
         speed="integer kernels on processors with VNNI or AMX and on GPUs with DP4A",
         verified="not without OpenVINO",
     ),
@@ -214,7 +203,6 @@ _ROWS = (
         operators=PRODUCTS
         | {"Add", "Mul", "Sub", "Div", "AveragePool", "GlobalAveragePool", "Concat", "LeakyRelu", "PRelu"}
         | {"Sigmoid", "Tanh", "Softmax", "Relu", "Clip", "HardSwish", "Resize", "LayerNormalization", "Gelu"},
-        fuses=("QDQ node units: DequantizeLinear, operator, QuantizeLinear",),
         speed="uint16 activations are slower and more accurate than uint8: --config U8S8 for speed",
         verified="not without Qualcomm's backend",
     ),
@@ -239,7 +227,6 @@ _ROWS = (
         operators=PRODUCTS
         | {"Add", "Mul", "AveragePool", "GlobalAveragePool", "Concat", "LeakyRelu", "PRelu", "Relu", "Clip"}
         | {"Resize", "HardSigmoid", "Sigmoid", "Sub", "Div", "Tanh", "HardSwish"},
-        fuses=("Relu and Clip into layers",),
         speed="the fastest of the formats of this NPU: scales are shifts",
         verified="numbers by simulation, not without an NPU",
     ),

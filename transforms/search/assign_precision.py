@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from ops.legal_names import refuse_unknown
 from transforms.search.group_search import add_in_groups
@@ -52,12 +53,6 @@ class Option:
     label: str
     error: float
     size: Size
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for an invalid error."""
-        if not self.error >= 0:
-            place = f"'{self.label}' in layer '{self.layer}'"
-            raise ValueError(f"error of {place} is {self.error}, not 0 or more")
 
 
 @dataclass(frozen=True)
@@ -115,34 +110,32 @@ def assign(
     the target is first checked with. A relative target is relative to the metric of the baseline.
     ``evaluate`` is called once for each model. ``progress`` receives each step.
 
-    Raises TargetError if the baseline breaks the target, ValueError for an unknown strategy, a budget that
-    is missing, too small or without effect, and options of unknown layers or given twice.
+    Raises TargetError if the baseline breaks the target, ValueError for an unknown strategy, and a budget
+    that is missing, too small or without effect.
     """
-    _check(options, baseline, strategy, budget)
+    refuse_unknown(strategy, STRATEGIES, "strategy")
+    if budget is not None and strategy != "budget":
+        raise ValueError(f"a budget goes with strategy 'budget', not with '{strategy}'")
+    if strategy == "budget" and budget is None and target is None:
+        raise ValueError("strategy 'budget' needs a budget or a target")
     sizes: dict[tuple[str, str | None], Size] = {(one.layer, one.label): one.size for one in options}
     sizes |= {(layer, None): size for layer, size in baseline.items()}
 
-    def _bits(layer: str, label: str | None) -> float:
-        return sizes[layer, label].total
+    def _cost(layer: str, label: str | None) -> float:
+        if strategy == LATENCY:
+            return -(saved or {}).get((layer, label or ""), 0.0)
+        size = sizes[layer, label]
+        return size.weight if strategy == "budget" else size.total
 
-    def _weight_bits(layer: str, label: str | None) -> float:
-        return sizes[layer, label].weight
-
-    def _seconds(layer: str, label: str | None) -> float:
-        return -(saved or {}).get((layer, label or ""), 0.0)
-
-    cost = {"budget": _weight_bits, LATENCY: _seconds}.get(strategy, _bits)
-    trials = _Trials(options, sizes, evaluate, target, progress, cost)
+    trials = _Trials(options, sizes, evaluate, target, progress, _cost)
     if strategy in ("budget", LATENCY):
-        order = by_error_per_cost(options, cost)
+        order = by_error_per_cost(options, _cost)
     else:
         order = sorted(
-            options, key=lambda one: (one.error, cost(one.layer, one.label) - cost(one.layer, None))
+            options, key=lambda one: (one.error, _cost(one.layer, one.label) - _cost(one.layer, None))
         )
     if budget is not None:
         order = _within(order, trials, budget)
-    elif strategy == "budget" and target is None:
-        raise ValueError("strategy 'budget' needs a budget or a target")
     add_in_groups(order, trials.holds, together=target is None or strategy in ("quality", "budget"))
     return trials.result()
 
@@ -166,9 +159,9 @@ def by_error_per_cost(options: Iterable[Option], cost: _Cost) -> list[Option]:
     for layer, own in by_layer.items():
         now, error = cost(layer, None), 0.0
         while cheaper := [one for one in own if cost(layer, one.label) < now]:
-            steps.append(min((_step(one, now, error) for one in cheaper), key=_first_two))
+            steps.append(min((_step(one, now, error) for one in cheaper), key=itemgetter(0, 1)))
             now, error = cost(layer, steps[-1][2].label), steps[-1][2].error
-    return [option for _, _, option in sorted(steps, key=_first_two)]
+    return [option for _, _, option in sorted(steps, key=itemgetter(0, 1))]
 
 
 def least_bits(options: Iterable[Option], baseline: Mapping[str, Size]) -> float:
@@ -266,22 +259,3 @@ def _within(order: Sequence[Option], trials: _Trials, budget: float) -> list[Opt
         if _weight(rest) <= room:
             kept = rest
     return kept
-
-
-def _first_two(step: tuple[float, float, Option]) -> tuple[float, float]:
-    return step[:2]
-
-
-def _check(
-    options: Iterable[Option], baseline: Mapping[str, Size], strategy: str, budget: float | None
-) -> None:
-    refuse_unknown(strategy, STRATEGIES, "strategy")
-    if budget is not None and strategy != "budget":
-        raise ValueError(f"a budget goes with strategy 'budget', not with '{strategy}'")
-    seen = set()
-    for option in options:
-        if option.layer not in baseline:
-            raise ValueError(f"option '{option.label}': layer '{option.layer}' has no size")
-        if (option.layer, option.label) in seen:
-            raise ValueError(f"option '{option.label}' of layer '{option.layer}' is given twice")
-        seen.add((option.layer, option.label))

@@ -34,7 +34,14 @@ def load_metric(place: str) -> UserMetric:
             value = function([dict(one) for one in outputs])
         except (Exception, SystemExit) as error:
             raise ValueError(f"evaluate '{place}' failed: {_one_line(error)}") from error
-        return _finite(value, place)
+        try:
+            number = math.nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            said = _shortened(repr(value))
+            raise ValueError(f"evaluate '{place}' returned {said}, it must be a finite number")
+        return number
 
     return _metric
 
@@ -79,16 +86,6 @@ def _function(module: ModuleType, name: str, place: str) -> Callable[[list[dict[
             f" the file has {', '.join(found) or 'none'}"
         )
     return function
-
-
-def _finite(value: object, place: str) -> float:
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        number = math.nan
-    if isinstance(value, str) or not math.isfinite(number):
-        raise ValueError(f"evaluate '{place}' returned {_shortened(repr(value))}, it must be a finite number")
-    return number
 
 
 def _one_line(error: BaseException) -> str:

@@ -68,8 +68,8 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "`activation`, `weight`, `bias`, `per_channel`, `weight_method`; later "
         "entries win",
         "tensors": "a table of formats by tensor name, before everything else",
-        "outliers": "a table by tensor of what is moved: `CHANNEL:EXPONENT`, `CHANNEL:own`, or "
-        "`rotated`; nothing is searched then",
+        "outliers": "a table by tensor of what is moved: `CHANNEL:EXPONENT`, `CHANNEL:own`; "
+        "nothing is searched then",
         "calibrate_tensors": "a table of `calibrate_method` by tensor name",
         "auto_mixed_precision": "a [table](#auto_mixed_precision)",
         "finetune": "a [table](#finetune)",
