@@ -10,8 +10,8 @@ NaN and infinities: an array that holds any makes its metrics NaN; ``Sums.non_fi
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -123,6 +123,16 @@ def sums(baseline: ArrayLike, other: ArrayLike) -> Sums:
     """Return the ``Sums`` of one pair of arrays; ValueError if their shapes differ."""
     result = Sums()
     result.add(baseline, other)
+    return result
+
+
+def total(parts: Iterable[Sums]) -> Sums:
+    """Return the ``Sums`` of all pairs of arrays that some ``Sums`` are of."""
+    result = Sums()
+    for one in parts:
+        for name in (field.name for field in fields(Sums) if field.name != "peak"):
+            setattr(result, name, getattr(result, name) + getattr(one, name))
+        result.peak = max(result.peak, one.peak)
     return result
 
 

@@ -47,9 +47,9 @@ Quantize, by a plan of the room plan:
     ``equalize_layers``        cross-layer equalization of weights
     ``dual_quant_nodes``       quantizes a tensor at the border of two formats in both
     ``fold_relu``              removes a Relu or Clip that the quantization after it applies already
-    ``runtime_workarounds``    what ONNX Runtime gets wrong or computes in float: quantize_before_relu,
+    ``runtime_workarounds``    what ONNX Runtime gets wrong, in float or slowly: quantize_before_relu,
                                requantize_captured, leave_out_zero_points, leave_out_pool_attributes,
-                               leave_out_biases
+                               leave_out_biases, sum_before_layernorm
     ``leave_float``            leaves a node of a quantized model in float
     ``part_biases``            numbers of biases that mask are added after the layer, in float
     ``write_matmul_nbits``     writes products with integers in blocks as ONNX Runtime's MatMulNBits

@@ -1,4 +1,4 @@
-"""Rewrites of quantized models for what ONNX Runtime gets wrong, or computes in float without need.
+"""Rewrites of quantized models for what ONNX Runtime gets wrong, computes in float without need, or slowly.
 
 Each is exact: the model computes the same bits by the definitions of ONNX. Versions are those in which each
 was seen.
@@ -21,6 +21,7 @@ _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add"})
 _MOVED_BEHIND = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "MaxPool"})
 """Operators that move numbers alone, after which the runtime moves a DequantizeLinear."""
 
+_FIRST_SUM = 8  # opset
 _FIRST_OPSET = 21  # of the nodes whose zero points it gets wrong
 _GRID = 2  # a scale and a zero point
 
@@ -186,6 +187,23 @@ def requantize_captured(graph: gs.Graph) -> int:
                 count += 1
     insertions.place(graph)
     return count
+
+
+def sum_before_layernorm(graph: gs.Graph) -> int:
+    """Write an Add that a LayerNormalization reads as a Sum, which is the same; return how many.
+
+    Version 1.32 makes both one SkipLayerNormalization, whose CPU kernel takes three times as long as the two:
+    93 instead of 30 microseconds for 32 rows of 384 numbers. Does nothing where the Add is of a constant, and
+    before opset 8, in which a Sum got broadcasts.
+    """
+    if graph.opset < _FIRST_SUM:
+        return 0
+    made = (walk.producer(node.inputs[0]) for node in walk.nodes(graph) if node.op == "LayerNormalization")
+    adds = (node for node in made if node is not None and _is(node, "Add"))
+    found = {id(node): node for node in adds if not any(map(walk.is_given, node.inputs))}
+    for node in found.values():
+        node.op = "Sum"
+    return len(found)
 
 
 def _moved_from(node: gs.Node) -> gs.Node | None:

@@ -105,3 +105,15 @@ def test_a_grid_that_is_shifted_covers_what_it_was_made_for() -> None:
     assert done.shifted
     causes = find_origins(reference, quantized, feeds).causes
     assert causes and not any("clipped" in one.words or "too wide" in one.words for one in causes.values())
+
+
+def test_many_layers_are_said_to_be_many(found: LossOrigins) -> None:
+    from dataclasses import replace
+
+    from tools.summaries.origins import headline
+
+    layers = found.layers * 10
+    many = replace(found.main, named=tuple(range(20)))
+    words = headline(replace(found, layers=layers, outputs=[many]))
+    assert words.startswith("No few layers make the loss, which is the sum of 20 of 50; these 20 layers make")
+    assert headline(found).startswith("Loss begins at 'gemm2' (Gemm); this layer makes")

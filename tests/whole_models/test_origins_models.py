@@ -1,5 +1,5 @@
 """Where the loss of real models begins. Oracle: the models quantized anew with layers in float, run by ONNX
-Runtime on the samples of the report; figures on others are printed."""
+Runtime on samples that neither ranges nor the report were made of."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def test_layers_that_are_named_win_half_of_the_loss(name: str, capsys: pytest.Ca
     if not source.exists():
         pytest.skip(f"no real model '{name}' beside the project")
     feeds = quantized_models.calibration_feeds(name)
-    known, unseen = feeds[: max(len(feeds) // 2, 3)][:16], feeds[-4:]
+    middle = max(len(feeds) // 2, 3)
+    known, unseen = feeds[:middle][:16], feeds[middle:][-24:]
     graph = model_io.load(source)
     done = quantize_graph(graph, preset("U8S8"), CalibrationData(known), keep_float=True)
     assert done.scheme is not None and done.float_graph is not None
@@ -65,7 +66,7 @@ def test_layers_that_are_named_win_half_of_the_loss(name: str, capsys: pytest.Ca
         for where, row in zip(("in the report", "made anew", "on unseen samples"), rows, strict=True):
             print(where, *(f"{value:.2f}" for value in row))
     assert main.without >= main.sqnr + HALF and main.without >= main.others
-    assert after[0] >= before[0] + 0.8 * HALF and after[0] > others[0] - 0.5  # ranges are measured anew
+    assert after[1] >= before[1] + HALF and after[1] > others[1]
 
 
 def _names(graph: gs.Graph | None) -> set[str]:

@@ -15,7 +15,7 @@ from tools.cli.progress import Phases
 from tools.cli.said import say, warn
 from tools.jobs.finetune import tune, tuning_options
 from tools.jobs.storage import store
-from tools.jobs.written import CPU_TARGET, ENDING, run_once
+from tools.jobs.written import ENDING, run_once
 from tools.summaries import quantize, running, tuning
 from tools.summaries.target import SATURATES, refuse_broken, target_lines
 from tools.summaries.timing import beside_lines, what_helps
@@ -31,7 +31,7 @@ from transforms.runtime.devices import has_vnni
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
-from transforms.scheme.targets import target
+from transforms.scheme.targets import ON_CPU, target
 from transforms.search.assign_precision import Step
 from transforms.search.target import LATENCY
 
@@ -161,7 +161,7 @@ def finish(
             refuse_broken(graph, row)
         first = run_once(graph, job.input, job, row)
         about = [*target_lines(graph, row)] if row else []
-        if row and row.name == CPU_TARGET and has_vnni() is False:
+        if row and row.name == ON_CPU and has_vnni() is False:
             about.append(SATURATES)
     with phases("writing"), beside:
         files = job.save(graph, output, entries, first.exported)

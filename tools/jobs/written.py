@@ -17,15 +17,12 @@ from transforms.run.feeds import open_feeds
 from transforms.run.run_model import open_model
 from transforms.runtime.inputs import ModelInput
 from transforms.runtime.trial import open_as_user
-from transforms.scheme.targets import Target
+from transforms.scheme.targets import ON_CPU, Target
 
 log = logging.getLogger(__name__)
 
 ENDING = ("running", "writing")
 """Phases that end the work of a tool."""
-
-CPU_TARGET = "ort-cpu"
-"""The target whose runtime is at hand."""
 
 
 def run_once(graph: gs.Graph, source: str, job: ModelJob, target: Target | None = None) -> FirstRun:
@@ -35,7 +32,7 @@ def run_once(graph: gs.Graph, source: str, job: ModelJob, target: Target | None 
     another runtime. What is for this one is timed beside the float model, unless the job says otherwise.
     """
     samples = None if job.data is None else lambda inputs: _samples(job, inputs)
-    is_for_here = target is None or target.name == CPU_TARGET
+    is_for_here = target is None or target.name == ON_CPU
     found = first_run(graph, FirstRunOptions(Path(source), samples, job.functions, is_for_here, job.threads))
     if job.time and is_for_here and found.trial:
         found.time = _timed(found, source, job)

@@ -17,7 +17,10 @@ from transforms.origins.loss_origins import LossOrigins, OutputLoss
 from transforms.origins.pair_nodes import OUTPUT
 
 _MOST_NAMED = 12
-"""Layers that a sentence or command names."""
+"""Layers that are named with their causes; commands name all that carry half of the error."""
+
+_FEW = 3
+"""One of so many layers, or fewer, are few."""
 
 _BF16_TOOLS = ("convert_fp32_to_bf16", "convert_fp16_to_bf16")
 
@@ -57,11 +60,14 @@ def headline(origins: LossOrigins) -> str:
     main, first = origins.main, origins.first()
     if first is None:
         return f"Nothing is lost: output '{main.name}' is as in the float model."
-    count = len(main.named)
+    count, every = len(main.named), len(origins.layers)
+    begins = f"Loss begins at '{first.part.name}' ({first.part.op}); "
+    if count > max(_MOST_NAMED, every // _FEW):
+        begins = f"No few layers make the loss, which is the sum of {count} of {every}; "
     those = "this layer makes" if count == 1 else f"these {count} layers make"
     them = "it" if count == 1 else "them"
     return (
-        f"Loss begins at '{first.part.name}' ({first.part.op}); {those} {100 * main.share:.0f} % of the "
+        f"{begins}{those} {100 * main.share:.0f} % of the "
         f"error of output '{main.name}': {decibels(main.sqnr)} as it is, {decibels(main.without)} with "
         f"{them} in float, {decibels(main.others)} with all others in float instead."
     )
@@ -98,7 +104,7 @@ def helps(origins: LossOrigins, made: Made) -> Iterator[tuple[str, str]]:
     if not main.named:
         return
     wanted = dict.fromkeys(h for p in main.named if p in origins.causes for h in origins.causes[p].helps)
-    nodes = [n for place in main.named[:_MOST_NAMED] for n in origins.layers[place].part.nodes]
+    nodes = [n for place in main.named for n in origins.layers[place].part.nodes]
     known = [node for node in nodes if node in made.names or node in made.tensors]
     if KEEP in wanted and nodes:
         yield "Keep in float", _keeping(made, known, nodes)

@@ -247,8 +247,8 @@ class _Search:
         return found if self._metric.metric == "sqnr" else self.able[: max(least, len(found))]
 
     def _alone(self, part: int) -> float:
-        sums = self._ranks.on((part,))
-        signals = ((sums[name].error_energy, sums[name].baseline_energy) for name in self._outputs)
+        sums = [self._ranks.pooled((part,), name) for name in self._outputs]
+        signals = ((one.error_energy, one.baseline_energy) for one in sums)
         return sum(error / signal for error, signal in signals if signal)
 
     def _score(self, kept: Sequence[int]) -> float:

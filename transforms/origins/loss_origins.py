@@ -1,8 +1,8 @@
 """Where the error of a quantized model begins: what each layer adds, what it inherits, what that does.
 
 Errors that layers make alone add up in the outputs as far as those are small beside the signal. They rank the
-layers; which of them are named is measured: those that, put back to float together, take half of the error
-with them, and more than all others do.
+layers, every sample alike; how many of them are named is measured: as many as, put back to float together,
+take half of the error with them, and more than all others do (:mod:`transforms.origins.carries_half`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.array_types import AnyArray, Feed
+from ops.array_types import AnyArray, Feed, Float64Array
 from ops.metrics import Sums
 from transforms.graph.state_outputs import state_outputs
+from transforms.origins.carries_half import carries_half
 from transforms.origins.input_ranges import InputRange, input_ranges
 from transforms.origins.loss_causes import Cause, cause_of
 from transforms.origins.switched_layers import Part, SwitchedLayers, Trials
@@ -22,15 +24,15 @@ from transforms.run.feeds import spread
 from transforms.runtime.session import RunOptions
 
 RUNS = 512
-"""Runs of the model in all: as many samples are taken as come to that, one at least."""
+"""Runs in which layers are measured alone: on as many samples as come to that, one at least."""
 
-MOST_SAMPLES = 16
+_MOST_RANKING = 16
+
+MOST_SAMPLES = 32
+"""Samples on which layers are put back to float together."""
 
 MOST_CAUSES = 12
 """Layers of an output whose cause is looked for."""
-
-HALF = 0.5
-"""The share of the error that the layers named are found to hold: 3 dB."""
 
 Progress = Callable[[int, int], None]
 """Told how many of the layers were measured, and how many there are."""
@@ -41,7 +43,8 @@ class LayerLoss:
     """What one layer does.
 
     SQNR of its output in dB: ``own`` with float inputs, ``total`` with all errors up to it, ``inherited``
-    what is left of that without its own. ``shares``: by output, of the errors that layers make there alone.
+    what is left of that without its own. ``shares``: by output, of the errors that layers make there alone,
+    in the mean over samples.
     """
 
     part: Part
@@ -117,25 +120,34 @@ def origins_of(
         raise ValueError("there are no samples to find the origins of errors on")
     if not model.outputs:
         raise ValueError("the model has no output of a floating type to compare")
-    trials = Trials(model, spread(feeds, max(1, min(MOST_SAMPLES, RUNS // len(model.parts)))))
-    alone, own, total = _measured(trials, progress)
-    sums = {name: sum(one[name].error_energy for one in alone) for name in model.outputs}
+    trials = Trials(model, spread(feeds, max(1, min(_MOST_RANKING, RUNS // len(model.parts)))))
+    own, every = _measured(trials, progress)
+    shares = {name: _shares(trials, name) for name in model.outputs}
     layers = [
         LayerLoss(
             part,
             own[i].sqnr(),
-            total[i].sqnr(),
-            _rest(total[i], own[i]).sqnr(),
-            {name: one[name].error_energy / sums[name] if sums[name] else 0.0 for name in model.outputs},
+            every[i].sqnr(),
+            _rest(every[i], own[i]).sqnr(),
+            {name: float(found[i]) for name, found in shares.items()},
         )
-        for i, (part, one) in enumerate(zip(model.parts, alone, strict=True))
+        for i, part in enumerate(model.parts)
     ]
-    outputs = [_output(trials, name, layers, is_state=name in states) for name in model.outputs]
+    together = Trials(model, spread(feeds, MOST_SAMPLES))
+    outputs = [_output(together, name, layers, is_state=name in states) for name in model.outputs]
     outputs.sort(key=lambda one: (one.is_state, one.sqnr))
     named = dict.fromkeys(place for one in outputs for place in one.named[:MOST_CAUSES])
     causes = {place: _cause(trials, model.parts[place]) for place in named}
     ranges = input_ranges(model.readings.values(), feeds)
-    return LossOrigins(layers, outputs, len(trials.feeds), tuple(model.unpaired), causes, ranges)
+    return LossOrigins(layers, outputs, len(together.feeds), tuple(model.unpaired), causes, ranges)
+
+
+def _shares(trials: Trials, name: str) -> Float64Array:
+    """Return the share of each layer in the errors that all make alone in an output, [layers]."""
+    errors = np.array([trials.errors((i,), name) for i in range(len(trials.model.parts))])
+    sums = errors.sum(0)
+    seen = sums > 0
+    return (errors[:, seen] / sums[seen]).mean(1) if seen.any() else np.zeros(len(errors))
 
 
 def _cause(trials: Trials, part: Part) -> Cause:
@@ -147,29 +159,26 @@ def _cause(trials: Trials, part: Part) -> Cause:
     return cause_of([one for name in part.nodes for one in model.readings[name]], seen)
 
 
-def _measured(
-    trials: Trials, progress: Progress | None
-) -> tuple[list[dict[str, Sums]], list[Sums], list[Sums]]:
-    """Return what each layer alone does to the outputs and to its own, and what all do to its own."""
+def _measured(trials: Trials, progress: Progress | None) -> tuple[list[Sums], list[Sums]]:
+    """Measure each layer alone; return what that does to its own output, and what all layers do to it."""
     model, parts = trials.model, trials.model.parts
-    own, total = [Sums() for _ in parts], [Sums() for _ in parts]
+    own, every = [Sums() for _ in parts], [Sums() for _ in parts]
     shown = list(dict.fromkeys(part.shown for part in parts))
     floats = []
     for feed in trials.feeds:
-        plain, every = model.run(feed, (), shown), model.run(feed, trials.everything, shown)
+        plain, made = model.run(feed, (), shown), model.run(feed, trials.everything, shown)
         floats.append(plain)
         for i, part in enumerate(parts):
-            _add(total[i], plain, every, part.shown)
-    alone = []
+            _add(every[i], plain, made, part.shown)
     for i, part in enumerate(parts):
         names = list(dict.fromkeys((*model.outputs, part.shown)))
         found = [model.run(feed, (i,), names) for feed in trials.feeds]
-        alone.append(trials.keep((i,), found))
+        trials.keep((i,), found)
         for plain, made in zip(floats, found, strict=True):
             _add(own[i], plain, made, part.shown)
         if progress:
             progress(i + 1, len(parts))
-    return alone, own, total
+    return own, every
 
 
 def _add(sums: Sums, plain: Feed, made: Feed, name: str) -> None:
@@ -185,21 +194,21 @@ def _rest(total: Sums, own: Sums) -> Sums:
 
 def _output(trials: Trials, name: str, layers: Sequence[LayerLoss], *, is_state: bool) -> OutputLoss:
     """Return an output with the fewest layers, in the order of their share, that hold half of its error."""
-    everything = trials.on(trials.everything)[name]
-    ranked = sorted(trials.everything, key=lambda i: (-layers[i].shares[name], i))
+    every = trials.everything
+    ranked = sorted(every, key=lambda i: (-layers[i].shares[name], i))
+    whole, sqnr = trials.errors(every, name), trials.pooled(every, name).sqnr()
 
     def _holds(count: int) -> bool:
-        left = trials.keeping(ranked[:count])[name].error_energy
-        those = trials.on(ranked[:count])[name].error_energy
-        return left <= HALF * everything.error_energy and left <= those
+        those = frozenset(ranked[:count])
+        return carries_half(whole, trials.errors(every - those, name), trials.errors(those, name))
 
-    if not everything.error_energy:
-        return OutputLoss(name, everything.sqnr(), (), everything.sqnr(), everything.sqnr(), 0.0, is_state)
+    if not whole.any():
+        return OutputLoss(name, sqnr, (), sqnr, sqnr, 0.0, is_state)
     low, high = 0, len(ranked)  # all of them do, none does not
     while high - low > 1:
         middle = min((low + high) // 2, 2 * low + 1)
         low, high = (low, middle) if _holds(middle) else (middle, high)
     named = tuple(ranked[:high])
-    left, others = trials.keeping(named)[name], trials.on(named)[name]
-    share = 1 - left.error_energy / everything.error_energy
-    return OutputLoss(name, everything.sqnr(), named, left.sqnr(), others.sqnr(), share, is_state)
+    left, others = trials.pooled(every.difference(named), name), trials.pooled(named, name)
+    share = 1 - left.error_energy / float(whole.sum())
+    return OutputLoss(name, sqnr, named, left.sqnr(), others.sqnr(), share, is_state)

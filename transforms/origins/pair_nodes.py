@@ -135,8 +135,10 @@ def _pairs(float_graph: gs.Graph, quantized_graph: gs.Graph) -> list[Pair]:
 
 
 def _is_alike(node: gs.Node, counterpart: gs.Node) -> bool:
-    """Return whether a node may stand for another: tuning adds biases by an Add of its own."""
-    if node.op == counterpart.op or node.op in _OF_INTEGERS:
+    """Return whether a node may stand for another: tuning adds biases by an Add of its own, and an Add may be
+    written as a Sum (:func:`transforms.runtime_workarounds.sum_before_layernorm`).
+    """
+    if node.op == counterpart.op or node.op in _OF_INTEGERS or (counterpart.op, node.op) == ("Add", "Sum"):
         return True
     return node.op == "Add" and dot_products.is_dot_product(counterpart)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.array_types import Feed
-from ops.metrics import Sums, without_row_means
+from ops.array_types import AnyArray, Feed, Float64Array
+from ops.metrics import Sums, sums, total, without_row_means
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.logits import logits_of
@@ -112,34 +112,36 @@ class Trials:
         """Run the float model on the feeds."""
         self.model, self.feeds = model, feeds
         self.expected = [model.run(feed, ()) for feed in feeds]
-        self._known: dict[frozenset[int], dict[str, Sums]] = {}
+        self._known: dict[frozenset[int], list[dict[str, Sums]]] = {}
         self.everything = frozenset(range(len(model.parts)))
 
-    def on(self, parts: Iterable[int]) -> dict[str, Sums]:
-        """Return sums over the samples, by output, with these parts quantized and all others in float."""
+    def on(self, parts: Iterable[int]) -> list[dict[str, Sums]]:
+        """Return sums of each sample, by output, with these parts quantized and all others in float."""
         key = frozenset(parts)
         if key not in self._known:
             self.keep(key, [self.model.run(feed, key) for feed in self.feeds])
         return self._known[key]
 
-    def keep(self, parts: Iterable[int], found: Sequence[Feed]) -> dict[str, Sums]:
-        """Take what was made of the feeds with these parts quantized, and return its sums."""
-        sums = {name: Sums() for name in self.model.outputs}
-        for made, expected in zip(found, self.expected, strict=True):
-            add(sums, expected, made)
-        self._known[frozenset(parts)] = sums
-        return sums
+    def keep(self, parts: Iterable[int], found: Sequence[Feed]) -> None:
+        """Take what was made of the feeds with these parts quantized."""
+        pairs = zip(found, self.expected, strict=True)
+        self._known[frozenset(parts)] = [
+            {name: _sums(expected[name], made[name]) for name in self.model.outputs}
+            for made, expected in pairs
+        ]
 
-    def keeping(self, parts: Iterable[int]) -> dict[str, Sums]:
-        """Return the same with these parts in float and all others quantized."""
-        return self.on(self.everything.difference(parts))
+    def errors(self, parts: Iterable[int], name: str) -> Float64Array:
+        """Return the squared errors of an output with these parts quantized, [samples]."""
+        return np.array([one[name].error_energy for one in self.on(parts)], np.float64)
+
+    def pooled(self, parts: Iterable[int], name: str) -> Sums:
+        """Return the sums of an output over all samples with these parts quantized."""
+        return total(one[name] for one in self.on(parts))
 
 
-def add(sums: dict[str, Sums], expected: Feed, found: Feed) -> None:
-    """Add what one sample makes of each output; another shape counts as zeros."""
-    for name, one in sums.items():
-        other = found[name] if found[name].shape == expected[name].shape else np.zeros_like(expected[name])
-        one.add(expected[name], other)
+def _sums(expected: AnyArray, found: AnyArray) -> Sums:
+    """Return the sums of one output; another shape counts as zeros."""
+    return sums(expected, found if found.shape == expected.shape else np.zeros_like(expected))
 
 
 def _with_outputs(layers: Mapping[str, Sequence[gs.Node]]) -> list[list[str]]:

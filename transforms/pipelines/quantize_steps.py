@@ -40,10 +40,12 @@ from transforms.runtime_workarounds import (
     leave_out_zero_points,
     quantize_before_relu,
     requantize_captured,
+    sum_before_layernorm,
 )
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO, FLOAT32
+from transforms.scheme.targets import ON_CPU
 from transforms.write_out_axes import write_out_axes
 
 EQUALIZED = "pairs of layers equalized"
@@ -127,6 +129,8 @@ def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Quantized) -> None:
     requantize_captured(graph)
     leave_out_zero_points(graph)
     leave_out_pool_attributes(graph)
+    if scheme.target == ON_CPU:
+        sum_before_layernorm(graph)
 
 
 def prepare_for(graph: gs.Graph, scheme: Scheme, done: Quantized | None = None) -> SchemeTargets:

@@ -101,9 +101,12 @@ class Target:
         return any("int" in name for name in self.activations)
 
 
+ON_CPU = "ort-cpu"
+"""The target whose runtime is at hand."""
+
 _ROWS = (
     Target(
-        name="ort-cpu",
+        name=ON_CPU,
         runtime="ONNX Runtime, CPU execution provider",
         sources=(
             "ONNX Runtime, Quantize ONNX models",

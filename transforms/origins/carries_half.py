@@ -1,0 +1,33 @@
+"""Whether some layers carry half of an error: on other samples, too, as far as those at hand can tell."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ops.array_types import Float64Array
+
+HALF = 0.5
+"""The share of the squared error: 3 dB."""
+
+
+def carries_half(whole: Float64Array, left: Float64Array, those: Float64Array) -> bool:
+    """Return whether putting layers back to float takes half of the error, and more than the others would.
+
+    Squared errors of one output, [samples]: of the quantized model, of that with the layers in float
+    (``left``), and of that with all others in float (``those``). It has to be so of the sum over the samples,
+    in which one of probabilities may hold nearly all, and of the mean of their shares; both by more than
+    their standard errors (W. G. Cochran, Sampling Techniques, 1977, 2.11 and 6.4), which one sample has not.
+    """
+    seen = whole > 0
+    if not seen.any():
+        return True
+    kept, rest = left[seen] / whole[seen], those[seen] / whole[seen]
+    weights = whole[seen] / whole[seen].sum(), np.full(kept.size, 1 / kept.size)
+    return all(_at_most(HALF, kept, w) and _at_most(0.0, kept - rest, w) for w in weights)
+
+
+def _at_most(limit: float, values: Float64Array, weights: Float64Array) -> bool:
+    """Return whether the weighted mean of values, and its standard error on top, is within a limit."""
+    mean, count = float(weights @ values), values.size
+    spread = np.sqrt(count / max(count - 1, 1) * np.square(weights * (values - mean)).sum())
+    return bool(mean + spread <= limit)
