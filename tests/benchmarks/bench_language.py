@@ -1,0 +1,159 @@
+"""Losses and costs of language models: ``python -m tests.benchmarks.bench_language [MODEL SAMPLES TEXTS]``.
+
+MODEL is a decoder with ``input_ids``, caches and an output ``logits``; SAMPLES and TEXTS are folders of
+samples, to quantize with and to judge on. Without them: a small decoder of random weights. ``--rows`` chooses
+rows. Each of ours is a command of the tools; those of onnxruntime are left out where its quantizer needs a
+package that is not there (``pip install onnx_ir``). Seconds of the processor and the peak of memory are those
+of the process that quantizes; decoding is a step of one token behind a cache, in turns with the float model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from tests.helpers.decoder import WORDS, decoder
+from transforms.compare.compare_results import pair_files
+from transforms.compare.language import compare_logits
+from transforms.run.samples import Samples
+from transforms.run.turns import Timing, take_turns
+from transforms.runtime.session import OpenModel, RunOptions, open_session
+
+_W4 = "quantize --config W4 --matmul-nbits"
+ROWS = {
+    "BF16 with Casts": "convert_fp32_to_bf16",
+    "W8": "quantize --config W8",
+    "W4": _W4,
+    "W4, kernels of level 4": f"{_W4} --accuracy-level 4",
+    "W4, embeddings int8": f"{_W4} --embeddings int8",
+    "W4 with samples": f"{_W4} --data {{samples}}",
+    "W4, blocks of 128": f"{_W4} --set block_size=128",
+    "MX6, packed": "quantize --config MX6 --storage packed",
+    "A8W8": "quantize --config A8W8 --data {samples}",
+    "onnxruntime RTN": "RTN",
+    "onnxruntime k-quant": "k-quant",
+}
+"""Rows of the table: the command of a tool, or a method of onnxruntime's quantizer."""
+
+_ORT = """
+import sys
+from onnxruntime.quantization import matmul_nbits_quantizer as quantizer
+source, target, method = sys.argv[1:]
+config = quantizer.KQuantWeightOnlyQuantConfig() if method == "k-quant" else None
+made = quantizer.MatMulNBitsQuantizer(source, block_size=32, is_symmetric=False, algo_config=config)
+made.process()
+made.model.save_model_to_file(target, True)
+"""
+_SECONDS = 10.0  # of decoding, with each model
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("files", nargs="*", type=Path, metavar="MODEL SAMPLES TEXTS")
+    parser.add_argument("--rows", nargs="*", choices=[*ROWS], default=[*ROWS])
+    parser.add_argument("--limit", type=int, default=12, help="texts to judge on")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
+        model, samples, texts = options.files or _example(work)
+        _infer(model, texts, options.limit, work / "float")
+        print("| | MB | perplexity | KL | same | CPU s | peak MB | decode, x float |\n|" + "---|" * 8)
+        for row in options.rows:
+            (work / "made").mkdir()
+            path = work / "made" / "model.onnx"
+            cost = _quantize(ROWS[row], model, path, samples)
+            if cost is not None:
+                try:
+                    figures = _figures(model, path, texts, options.limit, work, cost)
+                except subprocess.CalledProcessError as error:
+                    figures = f"does not run: {error.stderr.decode().strip().splitlines()[-1]}"
+                print(f"| {row} | {figures} |", flush=True)
+            shutil.rmtree(work / "made")
+
+
+def _figures(model: Path, path: Path, texts: Path, limit: int, work: Path, cost: tuple[float, float]) -> str:
+    """Return the cells of a row; ``cost``: seconds and MB."""
+    _infer(path, texts, limit, work / "quantized")
+    found = compare_logits(pair_files(work / "float", work / "quantized"), "logits", texts)
+    shutil.rmtree(work / "quantized")
+    size = sum(one.stat().st_size for one in path.parent.iterdir()) / 1e6
+    after = found.perplexity[1] if found.perplexity else float("nan")
+    cells = f"{size:.1f}", f"{after:.2f}", f"{found.kl:.4f}", f"{found.same:.1%}", f"{cost[0]:.1f}"
+    return " | ".join((*cells, f"{cost[1]:.0f}", f"{_decoding(model, path, texts):.2f}"))
+
+
+def _quantize(how: str, model: Path, path: Path, samples: Path) -> tuple[float, float] | None:
+    """Make a model; return the seconds of the processor that it takes, and the peak of memory in MB.
+
+    None where a package is missing.
+    """
+    tool, *options = how.split()
+    if options or tool.startswith("convert"):
+        words = [one.format(samples=samples) for one in options]
+        given = ["-m", f"tools.{tool}", "--input", str(model), "--output", str(path), "--no-time", *words]
+    elif find_spec("onnx_ir"):
+        given = ["-c", _ORT, str(model), str(path), how]
+    else:
+        return None
+    process = subprocess.Popen([sys.executable, *given], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    said = process.stderr.read().decode()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{how}: {said[-2000:]}")
+    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3
+
+
+def _infer(model: Path, texts: Path, limit: int, folder: Path) -> None:
+    words = ["--input", str(model), "--data", str(texts), "--output", str(folder), "--limit", str(limit)]
+    command = [sys.executable, "-m", "tools.infer", *words, "--output-names", "logits"]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def _decoding(model: Path, quantized: Path, texts: Path) -> float:
+    """Return the time of a step of one token against that of the float model."""
+    models = [open_session(path, RunOptions()) for path in (model, quantized)]
+    feeds = [_step(one, texts) for one in models]
+    times = take_turns(models, lambda: [feeds], 50, 2 * _SECONDS, fewest=5)
+    before, after = (Timing.of(seconds).median for seconds in times)
+    return after / before
+
+
+def _step(model: OpenModel, texts: Path) -> dict[str, np.ndarray]:
+    """Return what is fed with the token after the first text."""
+    feed = dict(next(iter(Samples(texts, model.inputs, limit=1)))[1])
+    made = model.run(feed)
+    for name in model.outputs:
+        fed = name.replace("present", "past")
+        if fed in feed:
+            feed[fed] = made[name]
+    count = feed["input_ids"].shape[1]
+    feed["input_ids"] = feed["input_ids"][:, :1]
+    if "attention_mask" in feed:
+        feed["attention_mask"] = np.ones((1, count + 1), feed["attention_mask"].dtype)
+    if "position_ids" in feed:
+        feed["position_ids"] = np.full((1, 1), count, feed["position_ids"].dtype)
+    return feed
+
+
+def _example(work: Path) -> tuple[Path, Path, Path]:
+    onnx.save(decoder(), work / "decoder.onnx")
+    for seed, name in enumerate(("samples", "texts")):
+        (work / name).mkdir()
+        np.save(work / name / "tokens.npy", np.random.default_rng(seed).integers(0, WORDS - 1, (8, 48)))
+    return work / "decoder.onnx", work / "samples", work / "texts"
+
+
+if __name__ == "__main__":
+    main()
