@@ -199,7 +199,7 @@ def sum_before_layernorm(graph: gs.Graph) -> int:
     if graph.opset < _FIRST_SUM:
         return 0
     made = (walk.producer(node.inputs[0]) for node in walk.nodes(graph) if node.op == "LayerNormalization")
-    adds = (node for node in made if node is not None and _is(node, "Add"))
+    adds = (node for node in made if node is not None and onnx_op(node) == "Add")
     found = {id(node): node for node in adds if not any(map(walk.is_given, node.inputs))}
     for node in found.values():
         node.op = "Sum"
