@@ -58,8 +58,9 @@ FEW_SAMPLES = 4
 at the end how good the outputs are."""
 
 SPARED = 5
-"""One of so many samples is spared, or held out of few. From ``SPARED * FEWEST`` on some decide nothing, and half
-of them judge fitted weights: choices by fewer would be worse than no figure is. ``accuracy --presets W4A8 MX6 --samples 8 32``"""
+"""One of so many samples is spared, or held out of few. From ``SPARED * FEWEST`` samples on some decide
+nothing, and half of them judge fitted weights: choices by fewer would be worse than no figure is.
+``accuracy --presets W4A8 MX6 --samples 8 32``"""
 
 PASSES = 2
 """How often a recurrent model runs through the samples, for its errors take steps to add up."""
@@ -76,8 +77,8 @@ FINE = 40.0
 """dB of outputs from which on no tensor is looked for: an error of 1 % is not seen in any output."""
 
 USELESS = 10.0
-"""dB below which outputs are of no use, and 0.1 nats of a token above which. Else, blocks of few bits lose everywhere, no tensor stands out.
-``accuracy --presets BFP16 MX6``"""
+"""dB below which outputs are of no use; of tokens, 10 dB are 0.1 nats. Above, blocks of few bits lose
+everywhere, no tensor stands out. ``accuracy --presets BFP16 MX6``"""
 
 HEADROOM = 4.0
 """How many times as large numbers of float16 may be that the samples do not have.
@@ -110,7 +111,8 @@ WEIGHT = 2
 """Numbers in the time of rounding and copying a number of a weight. ``time``"""
 
 CANDIDATES = 8
-"""Candidates that the moves have for most models, and tensors of a language model left in float first. ``accuracy``"""
+"""Candidates that the moves have for most models, and tensors of a language model that are left in float
+first. ``accuracy``"""
 
 MOST_MODELS = 24
 """Candidates of a search by halves: finding one of a thousand tensors takes 20. ``accuracy``"""

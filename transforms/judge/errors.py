@@ -34,10 +34,7 @@ def signals(expected: Feed, logits: Collection[str] = ()) -> Float64Array:
 def _energy(expected: AnyArray, found: AnyArray, *, are_logits: bool) -> float:
     if found.shape != expected.shape:
         return _NOT_FINITE
-    if are_logits:
-        error = divergence(expected, found)
-    else:
-        error = sums_of_numbers(expected, found).error_energy
+    error = divergence(expected, found) if are_logits else sums_of_numbers(expected, found).error_energy
     return error if np.isfinite(error) else _NOT_FINITE
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ops.array_types import AnyArray
+from ops.array_types import AnyArray, Feed
 from ops.integers import dequantize, quantize
 from transforms.graph.some_names import some_names
 from transforms.judge.candidate_model import CandidateModel
@@ -26,16 +26,14 @@ from transforms.scheme import Scheme
 def try_lost_rows(best: Best) -> None:
     """Leave as few tensors in float as make the outputs of a language model useful, if the judge accepts it.
 
-    At most half of them. Does nothing where outputs are useful.
+    At most half of them.
     """
-    if best.errors.mean >= USELESS:
-        return
     model = best.form.switched
     ordered = _ordered(best, model)
-    tried = 0
+    tried, most = 0, len(ordered) // 2
     start, scheme, errors, names = best.errors, best.scheme, best.errors, list[str]()
-    while errors.mean < USELESS and (more := 2 * tried or CANDIDATES) <= len(ordered) // 2:
-        tried = more
+    while errors.mean < USELESS and tried < most:
+        tried = min(2 * tried or CANDIDATES, most)
         candidate = keeping(best.scheme, ordered[:tried])
         made = model.errors(candidate, best.form.judge.count)
         if gain(made, errors).decibels > MAY_LOSE:
@@ -78,7 +76,7 @@ class _Losses:
         return {name: total / count for name, (total, count) in self._sums.items()}
 
 
-def _rounded(rows: AnyArray, site: RangeSite, grids: dict[str, AnyArray]) -> AnyArray:
+def _rounded(rows: AnyArray, site: RangeSite, grids: Feed) -> AnyArray:
     scale, zero_point = grids[site.scale], grids[site.zero_point]
     whole = quantize(rows.astype(np.float32, copy=False), scale, zero_point, site.step.format)
     return dequantize(whole, scale, zero_point)

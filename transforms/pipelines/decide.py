@@ -142,8 +142,8 @@ class _Decision:
         try_biases(best, asked)
         try_room(best, asked)
         if asked.keep_float and not asked.target:
-            move = try_lost_rows if best.form.judge.reference.logits else try_float_tensors
-            move(best)
+            is_lost = best.form.judge.reference.logits and best.errors.mean < USELESS
+            (try_lost_rows if is_lost else try_float_tensors)(best)
 
     def _without_ranges(self, judge: Judge) -> Scheme:
         """Return the scheme of formats without ranges, with the tensors in float that they do not suit.
