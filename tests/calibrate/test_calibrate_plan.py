@@ -176,3 +176,22 @@ def test_halves_that_have_another_range(last: tuple[float, float], differ: bool)
     halved = calibrate_plan(planned(), CalibrationData([{"x": one} for one in inputs]), halved=True)
     assert halved is not None
     assert halved.halves_differ(["x"]) is differ
+
+
+def test_an_empty_cache_has_the_range_of_what_it_is_joined_into() -> None:
+    text = """(float[N,4] past, float[M,4] x) => (float[T,6] y, float[N,6] z) {
+        all = Concat <axis = 0> (past, x) y = MatMul(all, w) z = MatMul(past, w) }"""
+    plan = QuantizationPlan(plans.graph(text, {"w": (4, 6)}), scheme("U8S8"))
+    feeds = [{"past": np.zeros((0, 4), np.float32), "x": random(3, 4, seed=i)} for i in range(4)]
+    calibration = calibrate_plan(plan, CalibrationData(feeds), halved=True)
+    assert calibration is not None
+    whole, half = (
+        (min(x.min() for x in some), max(x.max() for x in some))
+        for some in ([feed["x"] for feed in feeds], [feed["x"] for feed in feeds[::2]])
+    )
+    row = plan.quantizations[0].steps[0].format
+    seen = calibration.observed["past"]
+    assert (seen.low, seen.high) == whole
+    of_half = calibration.half(0, calibration.options).observed["past"]
+    assert (of_half.low, of_half.high) == half
+    assert calibration.range("past", row, symmetric=False) == calibration.range("all", row, symmetric=False)

@@ -66,12 +66,22 @@ def test_other_outputs(head: str, width: int) -> None:
     assert logits_of(model_io.load(decoder(head, width=width))) == set()
 
 
-def test_the_mean_of_a_row_is_no_part_of_an_error() -> None:
+def test_errors_of_logits_are_divergences_of_their_probabilities() -> None:
     exact = {"y": RANDOM.standard_normal((2, 3, 5)), "z": RANDOM.standard_normal(4)}
-    found = {"y": exact["y"] + RANDOM.standard_normal((2, 3, 1)), "z": exact["z"] + 1}
-    assert np.allclose(energies(exact, found, {"y"}), [0, 4]) and energies(exact, found)[0] > 1
-    centred = exact["y"] - exact["y"].mean(-1, keepdims=True)
-    assert np.allclose(signals(exact, {"y"}), [(centred**2).sum(), (exact["z"] ** 2).sum()])
+    moved = {"y": exact["y"] + RANDOM.standard_normal((2, 3, 1)), "z": exact["z"] + 1}
+    assert np.allclose(energies(exact, moved, {"y"}), [0, 4]) and energies(exact, moved)[0] > 1
+    assert np.allclose(signals(exact, {"y"}), [6, (exact["z"] ** 2).sum()])
+    other = {"y": exact["y"] + RANDOM.standard_normal((2, 3, 5)), "z": exact["z"]}
+    p, q = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in (exact["y"], other["y"]))
+    assert np.allclose(energies(exact, other, {"y"}), [(p * np.log(p / q)).sum(), 0])
+
+
+@pytest.mark.parametrize("number", (np.nan, np.inf))
+def test_logits_that_are_no_numbers_are_an_error(number: float) -> None:
+    exact = {"y": RANDOM.standard_normal((2, 5)).astype(np.float32)}
+    found = exact["y"].copy()
+    found[1, 2] = number
+    assert energies(exact, {"y": found}, {"y"})[0] > 1e20
 
 
 def test_a_judge_compares_what_chooses_tokens() -> None:

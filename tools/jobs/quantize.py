@@ -33,6 +33,7 @@ from transforms.graph.selection import NodeSet, label_of, matches
 from transforms.graph.some_names import counted
 from transforms.judge.budget import MOST_NODES, has_many_nodes
 from transforms.mix_precision.mix import MixingOptions
+from transforms.moves.record import Checked
 from transforms.origins.held_out import HeldOut
 from transforms.pipelines.check_outputs import check_outputs
 from transforms.pipelines.float_reference import float_reference
@@ -112,8 +113,8 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
     if data is not None and measures:
         with phases("comparing"):
             outputs = check_outputs(made.float_graph(), graph, data, made.done.record)
-        for line in running.poor(outputs.error, outputs.where, job.config) if outputs else ():
-            warn(line)
+        if outputs:
+            _warn_of(outputs, job.config)
     recorded = {"config": config_name(job.config), "random_data": job.random_data}
     grids = list(made.done.grids or ())
     finished = finish(
@@ -133,6 +134,14 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
     if job.random_data and made.done.calibrated:
         warn(_RANDOM)
     return finished
+
+
+def _warn_of(outputs: Checked, config: str) -> None:
+    """Warn of poor outputs; ValueError for a language model of no use."""
+    if outputs.is_diverged:
+        raise ValueError(running.useless(outputs, config))
+    for line in running.poor(outputs.error, outputs.where, config, of_tokens=outputs.of_tokens):
+        warn(line)
 
 
 def _make(

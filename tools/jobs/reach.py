@@ -46,7 +46,7 @@ def held_out(
             raise ValueError(f"{name} does not go with the table [{table}] of the scheme")
     if too_large(graph):
         raise ValueError(
-            f"{name}: the model is too large to compare layers: weights above 256 MiB, or more than "
+            f"{name}: the model is too large to compare layers: weights above 1 GiB, or more than "
             f"{MOST_NODES:,} nodes"
         )
     fallback_rule(job.fallback, scheme)  # raises before any work

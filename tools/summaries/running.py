@@ -10,6 +10,8 @@ from tools.summaries.operator_library import needed_library
 from transforms.deploy.rounded_inputs import OPTION, rounded_inputs
 from transforms.functions.attach_functions import has_all_functions
 from transforms.graph.some_names import counted
+from transforms.judge.constants import DIVERGED
+from transforms.moves.record import Checked
 from transforms.pipelines.first_run import FirstRun, decibels
 from transforms.scheme.presets import PRESETS
 
@@ -63,8 +65,24 @@ def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iter
         yield from poor(error, found.sample, config)
 
 
-def poor(error: float, where: str, config: str = "", *, tuned: bool = False) -> Iterator[str]:
-    """Yield a warning for a squared error of outputs by their power that leaves little of them."""
+def useless(outputs: Checked, config: str) -> str:
+    """Return why a language model is not written whose probabilities are far from the float model's."""
+    name = f"{config}: " if config in PRESETS else ""
+    ways = [f"--config {_WIDER[config]} has activations of 16 bits"] if config in _WIDER else []
+    ways += [
+        "--config W4 --matmul-nbits --accuracy-level 4 has 8 bits for the inputs of products, row by row"
+    ]
+    ways += ["--fast writes the model without a comparison"]
+    return f"{name}{outputs}, more than {DIVERGED}, is of no use: {'; '.join(ways)}"
+
+
+def poor(
+    error: float, where: str, config: str = "", *, tuned: bool = False, of_tokens: bool = False
+) -> Iterator[str]:
+    """Yield a warning for a squared error of outputs by their power that leaves little of them.
+
+    ``of_tokens``: it is the divergence of probabilities of tokens, in nats for each.
+    """
     if error <= 10 ** (-LEAST / 10):
         return
     name = f"{config}: " if config in PRESETS else ""
@@ -72,5 +90,8 @@ def poor(error: float, where: str, config: str = "", *, tuned: bool = False) -> 
     how = f"tools.finetune or --config {tuning} tunes" if tuning in PRESETS else "tools.finetune tunes"
     ways = [] if tuned else [f"{how} the weights"]
     ways += [f"--config {_WIDER[config]} has activations of 16 bits"] if config in _WIDER else []
-    what = f"Warning: {name}outputs at {decibels(error)} dB on {where}"
+    figure = f"outputs at {decibels(error)} dB"
+    if of_tokens:
+        figure = f"KL divergence of {error:.3g} nats a token"
+    what = f"Warning: {name}{figure} on {where}"
     yield "; ".join(filter(None, (what, ", ".join(ways))))

@@ -104,7 +104,7 @@ def calibrate_plan(
     else:
         found = calibrate_cached(data.cache, *what, channels=channels, **how)[0]
     _refuse_infinite(found, plan.graph)
-    return found
+    return found.with_empty(_joined_into(found, plan.graph))
 
 
 def _refuse_infinite(found: Calibration, graph: gs.Graph) -> None:
@@ -113,6 +113,20 @@ def _refuse_infinite(found: Calibration, graph: gs.Graph) -> None:
         one = found.observed.get(tensor.name)
         if one is not None and one.is_empty and one.count:
             raise ValueError(f"tensor '{tensor.name}' has no range: no sample has a finite number in it")
+
+
+def _joined_into(found: Calibration, graph: gs.Graph) -> dict[str, str]:
+    """Return the result of a Concat for each tensor that it joins and that is empty in every sample.
+
+    What a step adds to an empty cache is what it holds later: its numbers are those of the result.
+    """
+    return {
+        name: str(node.outputs[0].name)
+        for node in graph.nodes
+        if node.op == "Concat"
+        for name in (str(tensor.name) for tensor in node.inputs)
+        if name in found.observed and not found.observed[name].count
+    }
 
 
 def _channels(plan: QuantizationPlan, means: bool) -> list[TensorAxis]:

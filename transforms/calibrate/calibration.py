@@ -56,6 +56,14 @@ class Calibration:
         """Return the ranges that follow from the same statistics by other options."""
         return Calibration(options, self.observed, self.halves, self._known)
 
+    def with_empty(self, sources: Mapping[str, str]) -> Calibration:
+        """Return it with the statistics of other tensors, if they were measured, for some without numbers."""
+        observed, *halves = (
+            {**found, **{name: found[source] for name, source in sources.items() if source in found}}
+            for found in (self.observed, *self.halves)
+        )
+        return Calibration(self.options, observed, halves, self._known)
+
     @property
     def has_histograms(self) -> bool:
         """Whether methods that look at more than lowest and highest numbers have what they need."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ops.array_types import AnyArray, Float64Array
+from ops.divergence import log_softmax
 from transforms.compare.compare_results import ResultPair
 from transforms.files.named_file import named
 from transforms.run.array_files import read_array
@@ -102,7 +103,7 @@ def _parts(
     """Yield counts, divergences and agreements of some rows, and the losses of both at what follows."""
     for first in range(0, len(one), _ROWS):
         rows = slice(first, first + _ROWS)
-        p, q = _log_softmax(one[rows]), _log_softmax(other[rows])
+        p, q = log_softmax(one[rows]), log_softmax(other[rows])
         kl = (np.exp(p) * (p - q)).sum()
         same = (p.argmax(-1) == q.argmax(-1)).sum()
         losses = np.zeros((0, 2))
@@ -111,12 +112,6 @@ def _parts(
             known = np.flatnonzero(ids >= 0)
             losses = -np.stack([p[known, ids[known]], q[known, ids[known]]], -1)
         yield np.array([len(p), kl, same]), losses
-
-
-def _log_softmax(logits: AnyArray) -> Float64Array:
-    x = logits.astype(np.float64)
-    x -= x.max(-1, keepdims=True)
-    return np.asarray(x - np.log(np.exp(x).sum(-1, keepdims=True)))
 
 
 def _following(texts: Path, pair: ResultPair, shape: Sequence[int]) -> AnyArray:

@@ -1,7 +1,8 @@
 """Outputs that are logits of tokens: what is added to all numbers of a row changes no probability.
 
 Most of their energy may be the mean of each row, which the Softmax that chooses a token cancels: an error
-beside it looks small. Whoever compares logits leaves that mean out (:mod:`transforms.graph.output_view`).
+beside it looks small. Whoever compares logits leaves that mean out (:mod:`transforms.graph.output_view`), or
+compares the probabilities that follow from them.
 """
 
 from __future__ import annotations

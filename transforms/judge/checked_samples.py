@@ -5,7 +5,7 @@ Ranges are of all samples, these included.
 
 from __future__ import annotations
 
-from transforms.judge.constants import FEW_SAMPLES, FEWEST_TO_SPARE, MOST_SAMPLES, SPARED
+from transforms.judge.constants import FEW_SAMPLES, FEWEST, MOST_SAMPLES, SPARED
 
 
 def checked(count: int) -> range:
@@ -14,5 +14,5 @@ def checked(count: int) -> range:
     They are the last of the first samples: those before them judge candidates.
     """
     taken = min(count, MOST_SAMPLES + FEW_SAMPLES)
-    spared = min(FEW_SAMPLES, taken // SPARED) if taken >= FEWEST_TO_SPARE else 0
+    spared = min(FEW_SAMPLES, taken // SPARED) if taken >= SPARED * FEWEST else 0
     return range(taken - spared, taken)

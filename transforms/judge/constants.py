@@ -31,6 +31,11 @@ DAMPINGS = (1.0, 0.01)
 as in decoders, and of convolutions: held-out samples choose one for each layer.
 ``accuracy --presets W4A8 MX6``"""
 
+DIVERGED = 0.5
+"""Nats by which probabilities of a token may differ from the float model's for a language model to be of use:
+the perplexity is at most exp(0.5) = 1.65 times that of the float model. Weights in 4 bits without samples
+lose half as much, in half of the bytes of 8-bit weights. ``tools.evaluate --logits`` tells both figures."""
+
 # Which samples
 
 MOST_SAMPLES = 32
@@ -52,12 +57,10 @@ FEW_SAMPLES = 4
 """Samples that show how large channels are, without which no layer is asked for its outliers, and that show
 at the end how good the outputs are."""
 
-FEWEST_TO_SPARE = 10
-"""Samples from which on some decide nothing, and half of them judge fitted weights: choices by fewer would be
-worse than no figure is. ``accuracy --presets W4A8 MX6 --samples 8 32``"""
-
 SPARED = 5
-"""One of so many samples is spared, or held out of few. ``accuracy --presets W4A8 MX6 --samples 8 32``"""
+"""One of so many samples is spared, or held out of few. From ``SPARED * FEWEST`` samples on some decide
+nothing, and half of them judge fitted weights: choices by fewer would be worse than no figure is.
+``accuracy --presets W4A8 MX6 --samples 8 32``"""
 
 PASSES = 2
 """How often a recurrent model runs through the samples, for its errors take steps to add up."""
@@ -74,8 +77,8 @@ FINE = 40.0
 """dB of outputs from which on no tensor is looked for: an error of 1 % is not seen in any output."""
 
 USELESS = 10.0
-"""dB below which outputs are of no use. Above, blocks of few bits lose everywhere, no tensor stands out.
-``accuracy --presets BFP16 MX6``"""
+"""dB below which outputs are of no use; of tokens, 10 dB are 0.1 nats. Above, blocks of few bits lose
+everywhere, no tensor stands out. ``accuracy --presets BFP16 MX6``"""
 
 HEADROOM = 4.0
 """How many times as large numbers of float16 may be that the samples do not have.
@@ -108,7 +111,8 @@ WEIGHT = 2
 """Numbers in the time of rounding and copying a number of a weight. ``time``"""
 
 CANDIDATES = 8
-"""Candidates that the moves have for most models. ``accuracy``"""
+"""Candidates that the moves have for most models, and tensors of a language model that are left in float
+first. ``accuracy``"""
 
 MOST_MODELS = 24
 """Candidates of a search by halves: finding one of a thousand tensors takes 20. ``accuracy``"""
@@ -117,5 +121,5 @@ MOST_COUNTED = 400_000_000
 """Numbers of all samples up to which histograms are made although no rule needs them: MSE is tried then.
 ``time``"""
 
-MOST_WEIGHTS = 1 << 28
+MOST_WEIGHTS = 1 << 30
 """Bytes of weights beyond which rules decide: each kind of them is another copy."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.array_types import AnyArray, Feed, Float64Array
-from ops.metrics import sums_of_numbers, without_row_means
+from ops.divergence import divergence
+from ops.metrics import sums_of_numbers
 from transforms.judge.constants import MAY_LOSE, WORTH
 
 _NOT_FINITE = 1e30  # error energy of an output that is not finite, or of another shape
@@ -18,22 +19,29 @@ _EXACT = 1e-12  # share of the signal: what float32 rounding leaves
 def energies(expected: Feed, found: Feed, logits: Collection[str] = ()) -> Float64Array:
     """Return the squared error of each array of a sample, [arrays]; 0 of those that were not found.
 
-    Of ``logits``, the mean of each row is left out (:mod:`transforms.graph.logits`).
+    That of ``logits`` is the divergence of their probabilities from those expected, in nats, of all rows
+    (:mod:`ops.divergence`): near the float model it is a square of the error, too.
     """
-    one, other = (without_row_means(arrays, logits) for arrays in (expected, found))
-    return np.array([_energy(array, other.get(name, array)) for name, array in one.items()], np.float64)
+    pairs = ((name, array, found.get(name, array)) for name, array in expected.items())
+    return np.array([_energy(*pair, are_logits=name in logits) for name, *pair in pairs], np.float64)
 
 
 def signals(expected: Feed, logits: Collection[str] = ()) -> Float64Array:
-    """Return the squares of each array of a sample, [arrays]."""
-    return energies(expected, {name: np.zeros_like(array) for name, array in expected.items()}, logits)
+    """Return the squares of each array of a sample, [arrays]; of ``logits`` 1 nat for each row."""
+    return np.array([_signal(array, name in logits) for name, array in expected.items()], np.float64)
 
 
-def _energy(expected: AnyArray, found: AnyArray) -> float:
+def _energy(expected: AnyArray, found: AnyArray, *, are_logits: bool) -> float:
     if found.shape != expected.shape:
         return _NOT_FINITE
-    error = sums_of_numbers(expected, found).error_energy
+    error = divergence(expected, found) if are_logits else sums_of_numbers(expected, found).error_energy
     return error if np.isfinite(error) else _NOT_FINITE
+
+
+def _signal(expected: AnyArray, are_logits: bool) -> float:
+    if are_logits:
+        return float(expected.size / max(expected.shape[-1], 1))
+    return _energy(expected, np.zeros_like(expected), are_logits=False)
 
 
 @dataclass(frozen=True)

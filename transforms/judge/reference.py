@@ -38,7 +38,7 @@ class Sample:
 class Reference:
     """Runs a float model on samples, on as many as are asked for.
 
-    ``logits``: the names of outputs that are compared less the mean of each row.
+    ``logits``: the names of outputs that are compared as probabilities of tokens.
     """
 
     def __init__(self, graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions | None) -> None:
@@ -83,7 +83,8 @@ class Reference:
     def outputs(self) -> list[str]:
         """The names of the outputs of a floating type, beside logits without caches.
 
-        Where numbers decide how many rows an output has, those of what it is made of before.
+        Where numbers decide how many rows an output has, those of what it is made of before. Of a model that
+        makes logits of tokens, these alone: its other outputs are caches, which they are made of.
         """
         return self._view.counted(name for name in self._floats() if name in self._judged)
 

@@ -28,7 +28,7 @@ from transforms.search.group_search import Removed, largest_shares
 
 FLOAT16 = "float16"
 _LARGEST = ops.get_format(FLOAT16).highest
-_MOVE = "tensors in float"
+MOVE = "tensors in float"
 
 
 def try_float_tensors(best: Best, price: float = PRICE, enough: float = FINE) -> None:
@@ -37,7 +37,7 @@ def try_float_tensors(best: Best, price: float = PRICE, enough: float = FINE) ->
         return
     few = min(best.form.judge.count, SEARCHED_ON)
     if not best.budget.allows(MOST_MODELS // 2 * few, models=1) and best.errors.mean >= USELESS:
-        best.record.notes.append(f"{_MOVE}: not tried, the model is too large")
+        best.record.notes.append(f"{MOVE}: not tried, the model is too large")
         return
     search = _Search(best.form.switched, best.scheme, few, price)
     if kept := search.needed(search.found()):
@@ -46,11 +46,12 @@ def try_float_tensors(best: Best, price: float = PRICE, enough: float = FINE) ->
 
 def try_given_tensors(best: Best, names: Sequence[str], price: float) -> None:
     """Leave some tensors in float, all together, if the judge accepts it for a price."""
-    scheme = _keeping(best.scheme, names)
-    best.take(_MOVE, some_names(names), scheme, best.form.switched.errors(scheme), price)
+    scheme = keeping(best.scheme, names)
+    best.take(MOVE, some_names(names), scheme, best.form.switched.errors(scheme), price)
 
 
-def _keeping(scheme: Scheme, names: Sequence[str]) -> Scheme:
+def keeping(scheme: Scheme, names: Sequence[str]) -> Scheme:
+    """Return a scheme that leaves some tensors in float."""
     return scheme.with_(tensors={**scheme.tensors, **dict.fromkeys(names, FLOAT32)})
 
 
@@ -97,7 +98,7 @@ class _Search:
         names = [name for group in kept for name in group]
         key = frozenset(names)
         if key not in self._known:
-            self._known[key] = self._model.errors(_keeping(self._scheme, names), self._samples)
+            self._known[key] = self._model.errors(keeping(self._scheme, names), self._samples)
         return self._known[key]
 
 

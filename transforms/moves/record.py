@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from transforms.graph.some_names import counted
+from transforms.judge.constants import DIVERGED
 from transforms.judge.errors import Gain
 from transforms.model.provenance import PREFIX
 
@@ -34,14 +35,23 @@ class Tried:
 class Checked:
     """The squared error of the outputs by their power, on so many samples.
 
-    ``decided``: whether choices were made by these; None if nothing was chosen.
+    ``decided``: whether choices were made by these; None if nothing was chosen. ``of_tokens``: of a language
+    model, the error is the divergence of the probabilities of tokens, in nats for each.
     """
 
     error: float
     samples: int
     decided: bool | None = None
+    of_tokens: bool = False
+
+    @property
+    def is_diverged(self) -> bool:
+        """Whether probabilities of tokens are too far from those of the float model to be of use."""
+        return self.of_tokens and not self.error <= DIVERGED
 
     def __str__(self) -> str:
+        if self.of_tokens:
+            return f"KL divergence of {self.error:.3g} nats a token on {self.where}"
         ratio = f"{-10 * math.log10(self.error):.1f}" if self.error > 0 else "inf"
         return f"{ratio} dB on {self.where}"
 

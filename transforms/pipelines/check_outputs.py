@@ -36,5 +36,7 @@ def check_outputs(
     if not np.isfinite(found.signal).all():
         return None
     decides = bool(record.tried) or record.fitted
-    record.outputs = Checked(found.relative, len(chosen), not spared if decides else None)
+    decided = not spared if decides else None
+    of_tokens = judge.reference.logits.issuperset(judge.reference.outputs)
+    record.outputs = Checked(found.relative, len(chosen), decided, of_tokens)
     return record.outputs

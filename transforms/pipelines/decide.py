@@ -17,7 +17,7 @@ from transforms.graph.lazy_values import is_weightless
 from transforms.graph.some_names import some_names
 from transforms.judge.budget import Budget, too_large
 from transforms.judge.checked_samples import checked
-from transforms.judge.constants import FEW_SAMPLES, FINE, MOST_COUNTED, MOST_SAMPLES, PRICE, USELESS
+from transforms.judge.constants import FEW_SAMPLES, FEWEST, FINE, MOST_COUNTED, MOST_SAMPLES, PRICE, USELESS
 from transforms.judge.first_samples import FirstSamples
 from transforms.judge.judge import Judge
 from transforms.moves.float_tensors import (
@@ -28,6 +28,7 @@ from transforms.moves.float_tensors import (
     try_given_tensors,
 )
 from transforms.moves.improve import Best, Form, Measure
+from transforms.moves.lost_rows import try_lost_rows
 from transforms.moves.outliers import try_channels, try_equalized, try_outliers
 from transforms.moves.record import Record
 from transforms.moves.settings import try_biases, try_ranges_and_scales, try_room
@@ -117,7 +118,8 @@ class _Decision:
         form = Form(self._graph, start, statistics, judge, self._plan_of, self._memory)
         budget = Budget.of(self._graph, statistics)
         log.info("%d runs, a model costs %d", budget.runs, budget.opened)
-        judge.count = budget.samples(judge.count)
+        least = min(judge.count, FEW_SAMPLES) if judge.reference.logits else FEWEST
+        judge.count = max(budget.samples(judge.count), least)
         best = Best(form, budget, self._record)
         self._improve(best)
         return replace(decided, scheme=best.scheme, statistics=best.form.statistics, judge=best.form.judge)
@@ -144,7 +146,8 @@ class _Decision:
         try_biases(best, asked)
         try_room(best, asked)
         if asked.keep_float and not asked.target:
-            try_float_tensors(best)
+            is_lost = best.form.judge.reference.logits and best.errors.mean < USELESS
+            (try_lost_rows if is_lost else try_float_tensors)(best)
 
     def _without_ranges(self, judge: Judge) -> Scheme:
         """Return the scheme of formats without ranges, with the tensors in float that they do not suit.

@@ -1,0 +1,48 @@
+"""What the summary says of a language model, and when it is refused. Oracle: NumPy's divergence of tokens."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.moves.test_lost_rows import decoder, divergence, texts
+from tools.quantize import main
+
+LOST = "keep_float=false"  # tensors that hold a large token stay integers
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with a decoder and texts."""
+    onnx.save(decoder(3000), tmp_path / "float.onnx")
+    (tmp_path / "data").mkdir()
+    for i, feed in enumerate(texts(12, 1)):
+        np.save(tmp_path / "data" / f"{i:02}.npy", feed["ids"])
+    return tmp_path
+
+
+def _quantize(folder: Path, *options: str) -> int:
+    places = "--input", str(folder / "float.onnx"), "--output", str(folder / "made.onnx")
+    return main([*places, "--config", "A8W8", "--data", str(folder / "data"), "--no-time", *options])
+
+
+def test_a_model_of_no_use_is_refused(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert _quantize(folder, "--set", LOST) == 1
+    assert not (folder / "made.onnx").exists()
+    (line,) = (one for one in capfd.readouterr().err.splitlines() if "error:" in one)
+    assert "nats a token" in line and "--config A16W8" in line and "--fast" in line
+    assert _quantize(folder, "--set", LOST, "--fast") == 0
+    made = (folder / "made.onnx").read_bytes()
+    assert divergence(decoder(3000), made, texts(8, 2)) > 0.5
+
+
+def test_the_summary_tells_the_divergence(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert _quantize(folder) == 0
+    said = re.search(r"KL divergence of ([\d.e-]+) nats a token on 2 samples", capfd.readouterr().out)
+    assert said is not None
+    made = (folder / "made.onnx").read_bytes()
+    assert float(said[1]) == pytest.approx(divergence(decoder(3000), made, texts(12, 1)[-2:]), rel=0.02)
