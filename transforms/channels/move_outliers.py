@@ -117,13 +117,7 @@ class _Mover:
         layers = [node for node in layers if id(node) in members]
         if not layers:
             return False
-        channels = channels_of(layers[0])
-        if move.channels > channels:
-            raise ValueError(
-                f"channel {move.channels - 1} of '{tensor.name}' is out of range: it has {channels} channels"
-            )
-        exponents = np.zeros(channels, np.int64)
-        exponents[list(move.exponents)] = list(move.exponents.values())
+        exponents = move.of_channels(tensor.name, channels_of(layers[0]))
         own = np.array(move.own, np.int64)
         divided = self._divide(tensor, exponents, own, len(layers))
         taken = self._take(tensor, own) if own.size else None

@@ -125,23 +125,7 @@ def _moved(
         if span is None or move.own:
             log.debug("'%s': no channels that lie between convolutions", name)
             continue
-        yield span, _exponents(span, move)
-
-
-def _exponents(span: Span, move: OutlierMove) -> Exponents:
-    if move.channels > span.channels:
-        name = span.read.name
-        raise ValueError(
-            f"channel {move.channels - 1} of '{name}' is out of range: it has {span.channels} channels"
-        )
-    found = np.zeros(span.channels, np.int64)
-    found[list(move.exponents)] = list(move.exponents.values())
-    return found
-
-
-def _places(span: Span) -> int:
-    """Return how many axes follow that of the channels."""
-    return len(span.first.inputs[1].shape) - 2
+        yield span, move.of_channels(name, span.channels)
 
 
 class _Scaler:
@@ -169,19 +153,15 @@ class _Scaler:
         """Give a gate the numbers as they were."""
         scaled = gate.inputs[0]
         restored = dtypes.variable(self._names.derive(scaled.name, "restored"), dtypes.FLOAT, scaled)
-        multiply = self._multiply(scaled, restored, exponents, "restore", _places(span))
+        places = len(span.first.inputs[1].shape) - 2  # axes after that of the channels
+        factors = np.ldexp(np.float32(1), exponents).reshape(-1, *(1,) * places)
+        constant = gs.Constant(self._names.derive(scaled.name, "restore"), factors)
+        name = self._names.derive(restored.name, "mul")
+        multiply = gs.Node("Mul", name, inputs=[scaled, constant], outputs=[restored])
         if gate.op == "HardSwish":
             self._open(gate, scaled)
         gate.inputs[0] = restored
         self.insertions.add(self._graph, walk.producer(scaled), [multiply])
-
-    def _multiply(
-        self, tensor: gs.Tensor, made: gs.Tensor, exponents: Exponents, suffix: str, places: int
-    ) -> gs.Node:
-        """Return a node that multiplies channels by powers of two."""
-        factors = np.ldexp(np.float32(1), exponents).reshape(-1, *(1,) * places)
-        constant = gs.Constant(self._names.derive(tensor.name, suffix), factors)
-        return gs.Node("Mul", self._names.derive(made.name, "mul"), inputs=[tensor, constant], outputs=[made])
 
     def _open(self, gate: gs.Node, scaled: gs.Tensor) -> None:
         """Write a HardSwish as the product of a tensor and its HardSigmoid."""

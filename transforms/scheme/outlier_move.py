@@ -6,6 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 _ENTRY = re.compile(r"(\d+):(-?\d+|own)")
 _OWN = "own"
 _LARGEST = 60  # of an exponent: far from underflow and overflow
@@ -22,10 +25,14 @@ class OutlierMove:
     exponents: Mapping[int, int] = field(default_factory=dict)
     own: tuple[int, ...] = ()
 
-    @property
-    def channels(self) -> int:
-        """The least number of channels of a tensor that can be moved so."""
-        return 1 + max((*self.exponents, *self.own), default=-1)
+    def of_channels(self, tensor: str, channels: int) -> NDArray[np.int64]:
+        """Return the exponents [channels] for a tensor; ValueError for a channel that it does not have."""
+        last = max((*self.exponents, *self.own), default=-1)
+        if last >= channels:
+            raise ValueError(f"channel {last} of '{tensor}' is out of range: it has {channels} channels")
+        found = np.zeros(channels, np.int64)
+        found[list(self.exponents)] = list(self.exponents.values())
+        return found
 
     def __str__(self) -> str:
         entries: dict[int, object] = {**self.exponents, **dict.fromkeys(self.own, _OWN)}
