@@ -28,10 +28,17 @@ def make_format(name: str, definition: Mapping[str, Any]) -> Format:
         raise ValueError(f"format '{name}' cannot be redefined: the name is taken")
     base = _base(name, definition)
     changes = {key: value for key, value in definition.items() if key != "base"}
-    attributes = {**base.attributes, **changes}
-    if base.op == BFP:
-        attributes = _with_groups(attributes, changes)
-    _check(name, base.op, attributes)
+    attributes, legal = {**base.attributes, **changes}, _LEGAL[base.op]
+    if base.op == BFP and attributes.get("bfp_method", "to_bfp") == "to_bfp":  # without groups in a block
+        legal = {key: values for key, values in legal.items() if key not in _GROUPS}
+        attributes = {key: value for key, value in attributes.items() if key in changes or key not in _GROUPS}
+    elif base.op == BFP:
+        attributes = {**_GROUPS, **attributes}
+    subject = f"format '{name}'"
+    for key, value in attributes.items():
+        refuse_unknown(key, legal, f"{subject}: attribute")
+        check_attribute(subject, key, value, legal[key])
+    check_groups(subject, attributes)
     return block_format(name, base.op, attributes)
 
 
@@ -42,21 +49,3 @@ def _base(name: str, definition: Mapping[str, Any]) -> Format:
         given = "has no base" if base is None else f"has base {base!r}"
         raise ValueError(f"format '{name}' {given}, legal are the block formats {', '.join(blocks)}")
     return FORMATS[str(base)]
-
-
-def _with_groups(attributes: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete the attributes of groups within a block, which only one of the methods has."""
-    if attributes.get("bfp_method", "to_bfp") != "to_bfp":
-        return {**_GROUPS, **attributes}
-    return {key: value for key, value in attributes.items() if key in changes or key not in _GROUPS}
-
-
-def _check(name: str, op: str, attributes: Mapping[str, Any]) -> None:
-    legal = dict(_LEGAL[op])
-    if op == BFP and attributes.get("bfp_method", "to_bfp") == "to_bfp":
-        legal = {key: values for key, values in legal.items() if key not in _GROUPS}
-    subject = f"format '{name}'"
-    for key, value in attributes.items():
-        refuse_unknown(key, legal, f"{subject}: attribute")
-        check_attribute(subject, key, value, legal[key])
-    check_groups(subject, attributes)
