@@ -22,6 +22,7 @@ from tools.cli.scheme_options import (
 from tools.cli.unrolled import unrolled
 from tools.cli.user_code import check_code
 from tools.jobs import ranges, reach
+from tools.jobs.kv_cache import store_caches
 from tools.jobs.load import load_for
 from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Finished, Made, calibration_data, finish, mix_model, phases_of
@@ -125,7 +126,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
         job,
         phases,
         workers,
-        partial(_write_for_runtime, job, scheme) if job.matmul_nbits or job.embeddings else None,
+        partial(_write_for_runtime, job, scheme),
         judged=judged,
         beside=ranges.writing(job, grids),
     )
@@ -196,6 +197,8 @@ def _write_for_runtime(job: QuantizeJob, scheme: Scheme, graph: gs.Graph) -> Non
                 f"--embeddings {job.embeddings}: '{job.input}' has no embedding that can be stored so"
             )
         say(f"Stored in {job.embeddings}: {counted(count, 'embedding')}")
+    if job.kv_cache:
+        store_caches(graph, job)
 
 
 def _is_excluded(node: gs.Node, scheme: Scheme) -> bool:

@@ -17,7 +17,7 @@ from tools.cli.job_options import (
     samples_folder,
     threads,
 )
-from tools.cli.needs import Need
+from tools.cli.needs import DATA, Need
 from tools.cli.option_values import number, whole
 from tools.cli.options import SAMPLES, SEARCH, Option, declare, option
 from tools.cli.worker_options import dask, jobs
@@ -110,6 +110,13 @@ class QuantizeJob(SchemeJob):
         "--embeddings",
         "store embeddings, and heads that multiply by them, in few bits, as operators of ONNX Runtime",
         choices=("int8", "int4"),
+        default="",
+    )
+    kv_cache: str = option(
+        "--kv-cache",
+        "store caches of keys and values in int8, as inputs and outputs, with scales from the samples",
+        needs=(_MODEL, DATA),
+        choices=("int8",),
         default="",
     )
     ranges: Path | None = option(

@@ -6,7 +6,7 @@ For a language model of several inputs, .npy files hold tokens: a text, or one i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -189,9 +189,15 @@ def _image_shape(wanted: ModelInput, layout: str, path: Path) -> tuple[int | Non
 
 
 def _read_npz(path: Path, inputs: Sequence[ModelInput]) -> dict[str, np.ndarray]:
-    """Return the arrays of an archive, read once their headers are known to fit the model."""
+    """Return the arrays of an archive, read once their headers are known to fit the model.
+
+    An empty one, as a cache before the first token, has whatever type the model takes.
+    """
     with named(path):
         headers = read_headers(path)
+    types = {one.name: one.dtype for one in inputs}
+    empty = {name: types[name] for name, one in headers.items() if 0 in one.shape and name in types}
+    headers = {name: replace(one, dtype=empty.get(name, one.dtype)) for name, one in headers.items()}
     check_feed(inputs, headers, path.name)
     with named(path), np.load(path, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in headers}
+        return {name: arrays[name].astype(one.dtype, copy=False) for name, one in headers.items()}

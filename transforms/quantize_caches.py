@@ -1,0 +1,139 @@
+"""Caches of keys and values in int8: what a decoder keeps between steps takes a quarter of the bytes.
+
+GroupQueryAttention of com.microsoft reads and writes such caches itself (attributes ``k_quant_type`` and
+``v_quant_type`` of ONNX Runtime 1.32), with a scale for each channel of each head. A cache that a Concat
+makes is joined in int8: what is new is quantized once, and the whole is dequantized for its readers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Float32Array
+from transforms.graph import dtypes, walk
+from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, position
+from transforms.model.model_error import ModelError
+
+log = logging.getLogger(__name__)
+
+ATTENTION = "GroupQueryAttention"
+LARGEST = 127
+"""The largest level of a cache; its zero point is 0."""
+
+_RANK = 4  # batch, heads, tokens, channels
+_SCALES = 12  # the input of an attention for the scale of keys, before that of values
+_FIRST_OPSET = 13  # whose QuantizeLinear has an axis
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A cache: the input that holds what was before, the output with what is new, the node between them."""
+
+    past: gs.Variable
+    present: gs.Variable
+    node: gs.Node
+
+
+def find_caches(graph: gs.Graph) -> list[Cache]:
+    """Return the caches of float32 that :func:`quantize_caches` can quantize.
+
+    A GroupQueryAttention or a Concat reads the input [batch, heads, tokens, channels] and makes the output;
+    beside that only shapes are read of the input, and of the output of an attention.
+    """
+    ends = {id(one) for one in graph.inputs}, {id(one) for one in graph.outputs}
+    found = []
+    for node in graph.nodes:
+        pairs = _pairs(node)
+        caches = [Cache(*pair, node) for pair in pairs if _is_cache(*pair, node, *ends)]
+        if len(caches) == len(pairs):
+            found += caches
+    return found
+
+
+def quantize_caches(graph: gs.Graph, scales: Mapping[str, Float32Array]) -> int:
+    """Store caches in int8, in place; return how many.
+
+    ``scales``: by names of outputs, of each head and channel [heads, channels], above 0. Inputs and outputs
+    of these caches become int8; all others stay. A Concat gets a scale for each head or for each channel,
+    whichever has less error. Caches that have no scales stay as they are, so that a second run returns 0.
+
+    Raises ModelError below opset 13.
+    """
+    caches = [one for one in find_caches(graph) if str(one.present.name) in scales]
+    if caches and graph.opset < _FIRST_OPSET:
+        raise ModelError(f"caches in int8 need opset {_FIRST_OPSET}, the model has {graph.opset}")
+    names = walk.Names(graph)
+    for one in caches:
+        scale = np.asarray(scales[str(one.present.name)], np.float32)
+        if one.node.op == ATTENTION:
+            _quantize_attention(one, scale, names)
+        else:
+            _quantize_concat(graph, one, scale, names)
+        one.past.dtype = np.dtype(np.int8)
+    log.debug("caches in int8: %d", len(caches))
+    return len(caches)
+
+
+def _pairs(node: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor]]:
+    if node.op == ATTENTION and node.domain == RUNTIME_DOMAIN and len(node.outputs) > 2:
+        return list(zip(node.inputs[3:5], node.outputs[1:3], strict=True))
+    if node.op == "Concat" and node.domain in STANDARD_DOMAINS and len(node.inputs) == 2:
+        return [(node.inputs[0], node.outputs[0])]
+    return []
+
+
+def _is_cache(
+    past: gs.Tensor, present: gs.Tensor, node: gs.Node, inputs: set[int], outputs: set[int]
+) -> bool:
+    if id(past) not in inputs or id(present) not in outputs or len(past.shape or ()) != _RANK:
+        return False
+    if not all(dtypes.is_type(one, dtypes.FLOAT) for one in (past, present)):
+        return False
+    readers = [reader for reader in past.outputs if reader is not node]
+    readers += present.outputs if node.op == ATTENTION else []
+    return all(reader.op == "Shape" for reader in readers)
+
+
+def _quantize_attention(cache: Cache, scale: Float32Array, names: walk.Names) -> None:
+    """Let an attention keep keys or values in int8, with a scale for each channel of each head."""
+    node, place = cache.node, int(cache.present is cache.node.outputs[2])
+    inputs = [*node.inputs, *(gs.Variable.empty() for _ in range(_SCALES + 2 - len(node.inputs)))]
+    inputs[_SCALES + place] = gs.Constant(names.derive(cache.present.name, "scale"), scale.reshape(-1))
+    node.inputs = inputs
+    node.attrs |= {"kv_cache_bit_width": 8, f"{'kv'[place]}_quant_type": "PER_CHANNEL"}
+    cache.present.dtype = np.dtype(np.int8)
+
+
+def _quantize_concat(graph: gs.Graph, cache: Cache, scale: Float32Array, names: walk.Names) -> None:
+    """Join a cache in int8, and dequantize it for its readers."""
+    node, present = cache.node, cache.present
+    per_head, per_channel = scale.max(1), scale.max(0)
+    is_per_head = scale.shape[1] * np.square(per_head).sum() <= scale.shape[0] * np.square(per_channel).sum()
+    steps, axis = (per_head, 1) if is_per_head else (per_channel, 3)
+    factor = gs.Constant(names.derive(present.name, "scale"), np.ascontiguousarray(steps))
+    zero = gs.Constant(names.derive(present.name, "zero_point"), np.zeros(len(steps), np.int8))
+    new = node.inputs[1]
+    stored = gs.Variable(names.derive(new.name, "int8"), np.int8, new.shape)
+    whole = gs.Variable(present.name, np.int8, present.shape)
+    attributes = {"axis": axis}
+    quantize = gs.Node(
+        "QuantizeLinear", names.derive(new.name, "quantize"), dict(attributes), [new, factor, zero], [stored]
+    )
+    present.name = names.derive(whole.name, "float")
+    dequantize = gs.Node(
+        "DequantizeLinear",
+        names.derive(whole.name, "dequantize"),
+        attributes,
+        [whole, factor, zero],
+        [present],
+    )
+    node.inputs, node.outputs = [cache.past, stored], [whole]
+    dequantize.outputs = [present]
+    graph.outputs = [whole if one is present else one for one in graph.outputs]
+    place = position(graph, node)
+    graph.nodes[place : place + 1] = [quantize, node, *([dequantize] if present.outputs else [])]
