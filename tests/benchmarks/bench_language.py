@@ -26,6 +26,7 @@ from transforms.compare.compare_results import pair_files
 from transforms.compare.language import compare_logits
 from transforms.run.samples import Samples
 from transforms.run.turns import Timing, take_turns
+from transforms.run.workers import open_processes
 from transforms.runtime.session import OpenModel, RunOptions, open_session
 
 _W4 = "quantize --config W4 --matmul-nbits"
@@ -46,10 +47,12 @@ ROWS = {
 
 _ORT = """
 import sys
+import onnx
 from onnxruntime.quantization import matmul_nbits_quantizer as quantizer
 source, target, method = sys.argv[1:]
 config = quantizer.KQuantWeightOnlyQuantConfig() if method == "k-quant" else None
-made = quantizer.MatMulNBitsQuantizer(source, block_size=32, is_symmetric=False, algo_config=config)
+model = onnx.load(source)
+made = quantizer.MatMulNBitsQuantizer(model, block_size=32, is_symmetric=False, algo_config=config)
 made.process()
 made.model.save_model_to_file(target, True)
 """
@@ -89,7 +92,9 @@ def _figures(model: Path, path: Path, texts: Path, limit: int, work: Path, cost:
     size = sum(one.stat().st_size for one in path.parent.iterdir()) / 1e6
     after = found.perplexity[1] if found.perplexity else float("nan")
     cells = f"{size:.1f}", f"{after:.2f}", f"{found.kl:.4f}", f"{found.same:.1%}", f"{cost[0]:.1f}"
-    return " | ".join((*cells, f"{cost[1]:.0f}", f"{_decoding(model, path, texts):.2f}"))
+    with open_processes(1) as executor:  # memory of this process counts as that of those that it starts
+        decoding = executor.submit(_decoding, model, path, texts).result()
+    return " | ".join((*cells, f"{cost[1]:.0f}", f"{decoding:.2f}"))
 
 
 def _quantize(how: str, model: Path, path: Path, samples: Path) -> tuple[float, float] | None:

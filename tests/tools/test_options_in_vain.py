@@ -168,6 +168,7 @@ def _cases() -> list[tuple[str, str, str]]:
         for one in (
             *OF_DATA,
             "--calibration-cache f",
+            "--kv-cache int8",
             "--jobs 2",
             "--dask local",
             "--memory-limit 1G",

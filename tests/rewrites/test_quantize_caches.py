@@ -1,0 +1,136 @@
+"""Caches in int8. Oracle: the float model's caches rounded in NumPy, and the float model's logits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from tests.helpers.decoder import HEADS, WORDS, decoder
+from tools import infer, quantize
+from transforms import model_io
+from transforms.calibrate.cache_scales import cache_scales
+from transforms.model.graph_proto import export_model
+from transforms.quantize_caches import LARGEST, find_caches, quantize_caches
+from transforms.run.run_model import open_model
+from transforms.run.token_samples import token_feed
+
+RANDOM = np.random.default_rng(2)
+PRESENT = ("present.0.key", "present.0.value")
+WIDTH = 32
+JOINED = """<ir_version: 8, opset_import: ["": 17]>
+main (float[1,2,S,3] new, float[1,2,P,3] past) => (float[1,2,T,3] present, float[1,2,1,3] y, int64[4] size)
+<int64[1] axis = {2}> {
+    present = Concat <axis = 2> (past, new)  size = Shape (past)  y = ReduceSum (present, axis)
+}"""
+
+
+def decibels(exact: np.ndarray, found: np.ndarray) -> float:
+    return float(10 * np.log10((exact**2).sum() / ((exact - found) ** 2).sum()))
+
+
+def stepped(model: onnxruntime.InferenceSession, tokens: np.ndarray, dtype: type) -> list[np.ndarray]:
+    """Return logits and caches after a text, and after one more token."""
+    empty = np.zeros((1, HEADS, 0, WIDTH), dtype)
+    names = ["logits", *PRESENT]
+    ids = tokens[None, :-1]
+    feed = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    first = model.run(names, {**feed, "past.0.key": empty, "past.0.value": empty})
+    feed = {"input_ids": tokens[None, -1:], "attention_mask": np.ones_like(tokens[None])}
+    second = model.run(names, {**feed, "past.0.key": first[1], "past.0.value": first[2]})
+    return [*first, *second]
+
+
+def test_an_attention_keeps_them_with_a_scale_for_each_channel_of_each_head() -> None:
+    graph = model_io.load(decoder())
+    caches = find_caches(graph)
+    assert [one.present.name for one in caches] == [*PRESENT]
+    exact = onnxruntime.InferenceSession(decoder().SerializeToString())
+    tokens = RANDOM.integers(0, WORDS, 12)
+    wanted = stepped(exact, tokens, np.float32)
+    scales = {
+        name: np.abs(cache).max((0, 2)) / LARGEST for name, cache in zip(PRESENT, wanted[4:], strict=True)
+    }
+    assert quantize_caches(graph, scales) == 2
+    assert quantize_caches(graph, scales) == 0 and not find_caches(graph)
+    found = onnxruntime.InferenceSession(export_model(graph).SerializeToString())
+    made = stepped(found, tokens, np.int8)
+    for name, cache, codes in zip(PRESENT, wanted[4:], made[4:], strict=True):
+        assert codes.dtype == np.int8 and codes.shape == cache.shape
+        assert np.abs(codes - cache / scales[name][None, :, None]).max() < 0.51
+    assert decibels(wanted[0], made[0]) > 35 and decibels(wanted[3], made[3]) > 35
+
+
+@pytest.mark.parametrize(("large", "axis"), (((1, slice(None)), 1), ((slice(None), 1), 3)))
+def test_a_concat_joins_them_and_its_readers_get_what_they_stand_for(large: tuple, axis: int) -> None:
+    """The scale is along the heads where one head is large, along the channels where one channel is."""
+    size = np.full((2, 3), 0.1, np.float32)
+    size[large] = 10
+    graph = model_io.load(onnx.parser.parse_model(JOINED))
+    assert quantize_caches(graph, {"present": size / LARGEST}) == 1
+    model = onnxruntime.InferenceSession(export_model(graph).SerializeToString())
+    new = (RANDOM.uniform(-1, 1, (1, 2, 4, 3)) * size[None, :, None]).astype(np.float32)
+    past = RANDOM.integers(-LARGEST, LARGEST, (1, 2, 5, 3)).astype(np.int8)
+    present, y, shape = model.run(["present", "y", "size"], {"new": new, "past": past})
+    steps = np.abs(size).max(1 if axis == 1 else 0) / LARGEST
+    steps = steps.reshape([-1 if i == axis else 1 for i in range(4)]).astype(np.float32)
+    codes = np.concatenate([past, np.rint(new / steps).astype(np.int8)], 2)
+    assert np.array_equal(present, codes) and shape.tolist() == [1, 2, 5, 3]
+    assert np.allclose(y, (codes * steps).sum(2, keepdims=True), rtol=1e-5)
+
+
+def test_scales_reach_as_far_as_the_samples(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(JOINED), tmp_path / "m.onnx")
+    model = open_model(tmp_path / "m.onnx")
+    feeds = [
+        {"new": RANDOM.standard_normal((1, 2, 4, 3)).astype("f"), "past": np.zeros((1, 2, 0, 3), "f")}
+        for _ in range(3)
+    ]
+    feeds = [{**one, "new": one["new"] * np.float32([1, 1, 0])} for one in feeds]
+    scale = cache_scales(model, ["present"], feeds)["present"]
+    largest = np.abs(np.concatenate([one["new"] for one in feeds], 2)).max((0, 2))
+    assert np.allclose(scale[:, :2], largest[:, :2] / LARGEST) and (scale[:, 2] == 1).all()
+    empty = [{"new": one["past"], "past": one["past"]} for one in feeds]
+    with pytest.raises(ValueError, match="cache 'present' has no range: it is empty on all samples"):
+        cache_scales(model, ["present"], empty)
+
+
+def test_the_tool_writes_them_and_runs_them_on_the_same_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(decoder(), tmp_path / "m.onnx")
+    inputs = open_model(tmp_path / "m.onnx").inputs
+    (tmp_path / "data").mkdir()
+    for i in range(4):  # caches of these samples are empty, and float32
+        feed = token_feed(RANDOM.integers(0, WORDS, 9 + i), inputs)
+        np.savez(tmp_path / "data" / f"{i}.npz", **feed)  # type: ignore[arg-type]
+    data = ["--data", f"{tmp_path}/data"]
+    made = ["--input", f"{tmp_path}/m.onnx", "--output", f"{tmp_path}/q.onnx", "--kv-cache", "int8", *data]
+    assert quantize.main([*made, "--config", "W8"]) == 0
+    assert "Caches in int8: 2 caches, scales of 4 samples\n" in capsys.readouterr().out
+    onnx.checker.check_model(tmp_path / "q.onnx", full_check=True)
+    texts = []
+    for name in "mq":
+        words = ["--input", f"{tmp_path}/{name}.onnx", *data, "--output", f"{tmp_path}/{name}"]
+        assert infer.main([*words, "--output-names", "logits", "--generate", "3"]) == 0
+        texts.append(np.load(tmp_path / name / "logits" / "0.npy"))
+        assert np.load(tmp_path / name / "generated_tokens" / "0.npy").shape == (1, 3)
+    assert 25 < decibels(*texts) < 60
+
+
+def test_a_model_without_caches_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> main (float[1,8] x) => (float[1,8] y) { y = MatMul (x, w) }'
+    )
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(8, dtype=np.float32), "w"))
+    onnx.save(model, tmp_path / "m.onnx")
+    (tmp_path / "data").mkdir()
+    np.save(tmp_path / "data" / "0.npy", np.ones((1, 8), np.float32))
+    made = ["--input", f"{tmp_path}/m.onnx", "--output", f"{tmp_path}/q.onnx", "--kv-cache", "int8"]
+    assert quantize.main([*made, "--config", "W8", "--data", f"{tmp_path}/data"]) == 1
+    assert "--kv-cache int8: there is no cache of float32" in capsys.readouterr().err
+    assert not (tmp_path / "q.onnx").exists()
