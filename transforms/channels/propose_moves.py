@@ -17,8 +17,7 @@ from ops.array_types import Float32Array, Float64Array
 from ops.channel_sums import channel_sums
 from ops.integers import range_scale
 from ops.squared_errors import squared_errors
-from transforms.channels.left_operands import channels_of, layers_on, rows_of
-from transforms.channels.move_outliers import FactorTakers
+from transforms.channels.move_outliers import FactorTakers, channels_of, layers_on, rows_of
 from transforms.graph import walk
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
