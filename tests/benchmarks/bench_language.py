@@ -36,6 +36,7 @@ ROWS = {
     "W4": _W4,
     "W4, kernels of level 4": f"{_W4} --accuracy-level 4",
     "W4, embeddings int8": f"{_W4} --embeddings int8",
+    "W4, embeddings int8, level 4": f"{_W4} --embeddings int8 --accuracy-level 4",
     "W4 with samples": f"{_W4} --data {{samples}}",
     "W4, blocks of 128": f"{_W4} --set block_size=128",
     "MX6, packed": "quantize --config MX6 --storage packed",
