@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from tests.helpers.decoder import HEADS, WORDS, decoder
-from tools import infer, quantize
+from tools import infer, quantize, report
 from transforms import model_io
 from transforms.calibrate.cache_scales import cache_scales
 from transforms.model.graph_proto import export_model
@@ -119,6 +119,10 @@ def test_the_tool_writes_them_and_runs_them_on_the_same_samples(
         texts.append(np.load(tmp_path / name / "logits" / "0.npy"))
         assert np.load(tmp_path / name / "generated_tokens" / "0.npy").shape == (1, 3)
     assert 25 < decibels(*texts) < 60
+    pair = ["--float", f"{tmp_path}/m.onnx", "--quantized", f"{tmp_path}/q.onnx"]
+    assert report.main([*pair, *data, "--output", f"{tmp_path}/r.html"]) == 1
+    said = capsys.readouterr().err
+    assert "input 'past.0.key' is float32 in the float model, int8 in the other" in said
 
 
 def test_a_model_without_caches_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,6 +93,11 @@ def _compare_results(
     ):
         if set(one) != set(two):
             raise ValueError(f"the models have different {what}: {', '.join(one)} against {', '.join(two)}")
+    types = {one.name: one.dtype for one in second.inputs}
+    for fed in first.inputs:
+        if fed.dtype != types[fed.name]:
+            both = f"{fed.dtype} in the float model, {types[fed.name]} in the other"
+            raise ValueError(f"input '{fed.name}' is {both}: run each (tools.infer), then tools.evaluate")
     samples = data.samples(first.inputs)
     results = []
     for name, feed in progress(samples, "results"):
