@@ -29,11 +29,12 @@ from transforms.fused.layers import (
 )
 from transforms.fused.parts import Known, Parts
 from transforms.graph import walk
+from transforms.graph.proto_graphs import bodies
 from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS
 from transforms.graph.schemas import find_schema
 from transforms.graph.selection import Exclusion, resolve
 from transforms.model import proto_pass
-from transforms.model.proto_facts import Facts, bodies
+from transforms.model.proto_facts import Facts
 
 log = logging.getLogger(__name__)
 

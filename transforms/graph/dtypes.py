@@ -48,6 +48,14 @@ def _element_of(dtype: Any) -> int:
     return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
+def numpy_type(element: int) -> np.dtype[np.generic] | None:
+    """Return NumPy's type of the elements, or None for a number that is no type of ONNX or that it lacks."""
+    try:
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
 def is_type(tensor: gs.Tensor, element: int) -> bool:
     """Return whether the tensor is known to have the element type."""
     return element_type(tensor) == element  # without the name: tensors in attributes have none

@@ -13,15 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
+from transforms.graph.schemas import RANDOM
 from transforms.graph.slots import passed_on
 
 _COUNTING = frozenset({"NonMaxSuppression", "NonZero", "Unique", "Compress", "StringSplit"})
 """Operators that make as many rows as they find."""
-
-_RANDOM = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}) | {
-    "Bernoulli",
-    "Multinomial",
-}
 
 _LENGTHS: dict[str, Sequence[int]] = {
     **dict.fromkeys(("Reshape", "Expand", "Tile", "TopK", "Split", "Squeeze", "Unsqueeze", "Upsample"), (1,)),
@@ -143,10 +139,10 @@ class NumberShapes:
 
     def _compute(self, node: gs.Node) -> None:
         """Mark what a node without bodies makes."""
-        valued = any(id(tensor) in self._valued for tensor in node.inputs) or node.op in _RANDOM
+        valued = any(id(tensor) in self._valued for tensor in node.inputs) or node.op in RANDOM
         shaped = any(id(tensor) in self._shaped for tensor in node.inputs)
         is_length = node.op in _MEASURING or all(map(self._is_length, node.inputs))
-        if is_length and node.op not in _RANDOM:
+        if is_length and node.op not in RANDOM:
             self._lengths.update(map(id, node.outputs))
         if node.op in _MEASURING:
             self._mark(node.outputs, shaped, False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx
 
@@ -14,13 +14,25 @@ def bodies_in(attribute: onnx.AttributeProto) -> tuple[onnx.GraphProto, ...]:
     return (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs)
 
 
+def bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """Return the graphs in the attributes of a node."""
+    return [body for attribute in node.attribute for body in bodies_in(attribute)]
+
+
 def each_graph(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Yield a graph, and the bodies of its nodes with all that lie in them."""
     yield graph
     for node in graph.node:
-        for attribute in node.attribute:
-            for body in bodies_in(attribute):
-                yield from each_graph(body)
+        for body in bodies(node):
+            yield from each_graph(body)
+
+
+def nodes_in(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes and those of the bodies in them, looked for when the node around them has been handled."""
+    for node in nodes:
+        yield node
+        for body in bodies(node):
+            yield from nodes_in(body.node)
 
 
 def each_node(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -33,3 +45,17 @@ def read_names(graph: onnx.GraphProto) -> set[str]:
     """Return the names that nodes read, and graphs return, in a graph and the bodies in it."""
     used = {name for node in each_node(graph) for name in node.input}
     return used | {value.name for inner in each_graph(graph) for value in inner.output}
+
+
+def sizes_of(kind: onnx.TypeProto.Tensor) -> list[int | None] | None:
+    """Return the sizes of a tensor, None for each that is not a number; None without a shape."""
+    if not kind.HasField("shape"):
+        return None
+    return [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
+
+
+def fixed_sizes(kind: onnx.TypeProto.Tensor) -> list[int] | None:
+    """Return the sizes of a tensor; None unless all are known."""
+    sizes = sizes_of(kind)
+    known = [size for size in sizes or () if size is not None and size >= 0]
+    return None if sizes is None or len(known) < len(sizes) else known

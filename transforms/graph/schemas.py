@@ -20,6 +20,11 @@ _TYPE_STRINGS = {
 }
 
 
+RANDOM = frozenset(
+    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+)
+"""Operators that draw numbers."""
+
 _FLOAT32_BODIES = frozenset({"MeanVarianceNormalization"})
 """Functions of other operators with constants of float32, whatever their schemas allow.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import onnx
 
 from transforms.graph import walk
-from transforms.graph.proto_graphs import bodies_in, each_graph
+from transforms.graph.proto_graphs import bodies, each_graph
 
 
 class _Renamer:
@@ -31,9 +31,8 @@ class _Renamer:
             node.name = self._new(node.name, hides=False) if node.name else ""
             for tensors in (node.input, node.output):
                 tensors[:] = [scope.get(name, name) for name in tensors]
-            for attribute in node.attribute:
-                for body in bodies_in(attribute):
-                    self.rename(body, scope)
+            for body in bodies(node):
+                self.rename(body, scope)
 
     def _new(self, name: str, *, hides: bool) -> str:
         is_free = self._names.is_free(name)

@@ -12,7 +12,8 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from transforms.files.named_file import named
-from transforms.graph.proto_graphs import each_graph
+from transforms.graph.dtypes import numpy_type
+from transforms.graph.proto_graphs import each_graph, sizes_of
 from transforms.model import detached_weights, graph_proto
 from transforms.model.constant_size import count_constants
 from transforms.model.read_model import ModelError, parse
@@ -56,11 +57,8 @@ def bytes_in_runs(dtype: np.dtype, size: int) -> int:
 
 def _claimed(tensor: onnx.TensorProto) -> int:
     """Return what an initializer takes when its model is open, 0 if it claims what none can."""
-    try:
-        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
-    except (KeyError, TypeError):
-        return 0
-    return bytes_in_runs(dtype, max(0, math.prod(tensor.dims)))
+    dtype = numpy_type(tensor.data_type)
+    return bytes_in_runs(dtype, max(0, math.prod(tensor.dims))) if dtype else 0
 
 
 _RESHAPES_WRONGLY = "MatMulAddFusion"
@@ -84,6 +82,5 @@ def unsafe_optimizers(graph: onnx.GraphProto) -> list[str]:
 
 def _shapes(graph: onnx.GraphProto) -> Iterator[list[int | None]]:
     for value in (*graph.input, *graph.output, *graph.value_info):
-        sizes = value.type.tensor_type.shape.dim
-        yield [one.dim_value if one.HasField("dim_value") else None for one in sizes]
+        yield sizes_of(value.type.tensor_type) or []
     yield from (list(tensor.dims) for tensor in graph.initializer)

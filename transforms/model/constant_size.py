@@ -14,7 +14,9 @@ from collections.abc import Collection, Iterable
 import numpy as np
 import onnx
 
-from transforms.graph.proto_graphs import bodies_in
+from transforms.graph.dtypes import numpy_type
+from transforms.graph.proto_graphs import bodies, fixed_sizes
+from transforms.graph.schemas import RANDOM
 from transforms.model.model_error import ModelError
 from transforms.model.quiet_settings import compute
 
@@ -31,9 +33,9 @@ float64."""
 _SMALL = 1 << 20
 """Bytes up to which values are computed to know a size: shapes and scalars need a few."""
 
+_OPEN = onnx.TypeProto.Tensor()
 _BEYOND = 1 << 62  # elements that no array has
 
-_RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli"})
 _GROWING = {
     **{"Range": (0, 1, 2), "ConstantOfShape": (0,), "Expand": (1,), "Tile": (1,), "OneHot": (1,)},
     **{"Pad": (1,), "Resize": (2, 3), "Upsample": (1,)},
@@ -86,14 +88,14 @@ class _Constants:
         for node in graph.node:
             self._places[id(node)] = len(self._places)
             self.vectors += sum(map(self._vector_elements, node.input))
-            bodies = [body for attribute in node.attribute for body in bodies_in(attribute)]
-            for body in bodies:
+            inner = bodies(node)
+            for body in inner:
                 outer = self._makers, self._types
                 self._makers, self._types = self._makers.new_child(), self._types.new_child()
                 self.add_initializers(body)
                 self.walk(body)
                 self._makers, self._types = outer
-            if not bodies:
+            if not inner:
                 self._add(node)
 
     def _vector_elements(self, name: str) -> int:
@@ -105,11 +107,14 @@ class _Constants:
 
     def _add(self, node: onnx.NodeProto) -> None:
         inputs = [name for name in node.input if name]
-        if node.op_type in ("Shape", "Size") and (dims := _dims(self._types.get(node.input[0]))) is not None:
+        if (
+            node.op_type in ("Shape", "Size")
+            and (dims := fixed_sizes(self._types.get(node.input[0], _OPEN))) is not None
+        ):
             self._makers[node.output[0]] = _shape_value(node, dims)
         elif not inputs and node.op_type != "Constant":
             return
-        elif all(name in self._makers for name in inputs) and node.op_type not in _RANDOM:
+        elif all(name in self._makers for name in inputs) and node.op_type not in RANDOM:
             taken = sum(_num_bytes(self._types.get(name)) or 0 for name in inputs)
             for name in filter(None, node.output):
                 self._count(node, name, taken)
@@ -213,19 +218,9 @@ def _type(data_type: int, dims: Iterable[int]) -> onnx.TypeProto.Tensor:
     return onnx.helper.make_tensor_type_proto(data_type, list(dims)).tensor_type
 
 
-def _dims(kind: onnx.TypeProto.Tensor | None) -> list[int] | None:
-    """Return the sizes of a tensor; None unless all are known."""
-    if kind is None or not kind.HasField("shape"):
-        return None
-    sizes = [d.dim_value if d.HasField("dim_value") else -1 for d in kind.shape.dim]
-    return None if min(sizes, default=0) < 0 else sizes
-
-
 def _num_bytes(kind: onnx.TypeProto.Tensor | None) -> int | None:
-    dims = _dims(kind)
+    dims = fixed_sizes(kind) if kind else None
     if dims is None or kind is None:
         return None
-    try:
-        return math.prod(dims) * onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize
-    except (KeyError, TypeError):
-        return math.prod(dims) * 8  # an unknown type: not smaller than any other
+    dtype = numpy_type(kind.elem_type)
+    return math.prod(dims) * (dtype.itemsize if dtype else 8)  # an unknown type: not smaller than any other

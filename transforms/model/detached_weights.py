@@ -18,7 +18,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
-from transforms.graph import walk
+from transforms.graph import dtypes, walk
 from transforms.graph.lazy_values import LARGE, Computed, Weight, stored, stored_bytes
 from transforms.model.mapped_weights import copy_fields, is_heavy
 from transforms.model.model_error import ModelError
@@ -167,19 +167,15 @@ def refuse_large_sparse(found: Iterable[tuple[str, onnx.SparseTensorProto]]) -> 
         if min(sparse.dims, default=0) < 0:
             raise ModelError(f"{what} has a negative dimension in {list(sparse.dims)}")
     for what, sparse in pairs:
-        dense += int(np.prod([int(size) for size in sparse.dims], dtype=object)) * _item_bytes(what, sparse)
+        dtype = dtypes.numpy_type(sparse.values.data_type)
+        if dtype is None:
+            raise ModelError(f"{what} has unknown element type {sparse.values.data_type}")
+        dense += math.prod(sparse.dims) * dtype.itemsize
         if dense > max(MOST_BYTES, GROWTH * stored):
             raise ModelError(
                 f"{what} of shape {list(sparse.dims)} brings sparse tensors to {dense:,} bytes when dense, "
                 f"more than {MOST_BYTES:,} and than {GROWTH} times the {stored:,} that are stored"
             )
-
-
-def _item_bytes(what: str, sparse: onnx.SparseTensorProto) -> int:
-    try:
-        return int(onnx.helper.tensor_dtype_to_np_dtype(sparse.values.data_type).itemsize)
-    except (KeyError, TypeError):
-        raise ModelError(f"{what} has unknown element type {sparse.values.data_type}") from None
 
 
 def _densify(graph: onnx.GraphProto) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
+import numpy as np
 import onnx
 import onnx.inliner
 import onnx_graphsurgeon as gs
@@ -27,7 +28,14 @@ from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.typed import Graph, ModelInfo, info_of
 from transforms.graph.unique_names import rename_hiding
 from transforms.model.constant_size import count_constants
-from transforms.model.detached_weights import fill, sparse_tensors, sparse_to_dense, split, without_data
+from transforms.model.detached_weights import (
+    as_inputs,
+    fill,
+    sparse_tensors,
+    sparse_to_dense,
+    split,
+    without_data,
+)
 from transforms.model.export_graph import export_graph
 from transforms.model.local_functions import align_opsets, key_of, refuse_explosion, write_defaults
 from transforms.model.metadata import (
@@ -124,6 +132,22 @@ def infer(light: onnx.ModelProto, weights: Collection[str]) -> tuple[onnx.ModelP
         found = infer_types(found, data_prop=follow)
         add_types(found)
     return found, mended
+
+
+def inferred_shapes(graph: gs.Graph, feed: Mapping[str, np.ndarray]) -> dict[str, onnx.TypeProto.Tensor]:
+    """Return the types that follow from the nodes and the inputs of a graph, which have the shapes of a feed.
+
+    Declared shapes of other tensors are left out, and so is what no shape is known of.
+    """
+    light, weights = export_light(graph)
+    model = as_inputs(light, weights)
+    del model.graph.value_info[:], model.graph.output[:]
+    for value in model.graph.input:
+        if value.name in feed:
+            kind = value.type.tensor_type.elem_type
+            value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, kind, feed[value.name].shape))
+    found = ((value.name, value.type) for value in infer(model, weights)[0].graph.value_info)
+    return {name: kind.tensor_type for name, kind in found if kind.tensor_type.HasField("shape")}
 
 
 def _import_inferred(light: onnx.ModelProto, weights: dict[str, Weight], info: ModelInfo) -> Graph:

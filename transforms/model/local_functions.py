@@ -14,7 +14,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import onnx
 
-from transforms.graph.proto_graphs import bodies_in
+from transforms.graph.proto_graphs import bodies_in, nodes_in
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.schemas import changes, definition
 from transforms.model.model_error import ModelError
@@ -48,15 +48,6 @@ def called(node: onnx.NodeProto) -> Key:
 def shown(key: Key) -> str:
     """Return a key as users read it."""
     return "::".join(filter(None, key))
-
-
-def nodes_in(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield nodes and those of the bodies in them, looked for when the node around them has been handled."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for body in bodies_in(attribute):
-                yield from nodes_in(body.node)
 
 
 def _key(domain: str, name: str, overload: str) -> Key:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms.graph.proto_graphs import each_graph, each_node
+from transforms.graph.proto_graphs import each_graph, each_node, sizes_of
 from transforms.graph.typed import ModelInfo, Node
 
 _SURGEON_ATTRIBUTES = frozenset(
@@ -80,13 +80,10 @@ def contradicts(one: onnx.TypeProto.Tensor, other: onnx.TypeProto.Tensor) -> boo
     """Return whether two shapes cannot both be right: another rank, or two sizes of an axis."""
     if not other.HasField("shape"):
         return False
-    dims, others = one.shape.dim, other.shape.dim
-    if len(dims) != len(others):
+    sizes, others = sizes_of(one) or [], sizes_of(other) or []
+    if len(sizes) != len(others):
         return True
-    pairs = zip(dims, others, strict=True)
-    return any(
-        a.HasField("dim_value") and b.HasField("dim_value") and a.dim_value != b.dim_value for a, b in pairs
-    )
+    return any(None not in pair and pair[0] != pair[1] for pair in zip(sizes, others, strict=True))
 
 
 def tensor_types(kind: onnx.TypeProto) -> Iterator[onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor]:

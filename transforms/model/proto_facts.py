@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, NodeProto, helper, numpy_helper
+from onnx import NodeProto, helper, numpy_helper
 
+from transforms.graph.proto_graphs import bodies, sizes_of
 from transforms.model.quiet_settings import compute
 
 Shape = tuple[int | None, ...]
@@ -52,8 +52,8 @@ class Facts:
     def _add(self, value: onnx.ValueInfoProto) -> None:
         kind = value.type.tensor_type
         self.types[value.name] = kind.elem_type
-        if kind.HasField("shape"):
-            sizes = (dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim)
+        sizes = sizes_of(kind)
+        if sizes is not None:
             self.shapes[value.name] = tuple(sizes)
 
     def value(self, name: str, opset: int) -> np.ndarray | None:
@@ -125,18 +125,13 @@ def is_made_of_shapes(facts: Facts, name: str) -> bool:
             continue
         seen.add(current)
         node = facts.producers.get(current)
-        if node is None or node.domain or list(bodies(node)):
+        if node is None or node.domain or bodies(node):
             return False
         if node.op_type not in ("Constant", "Shape", "Size"):
             if not node.input:
                 return False  # random numbers
             waiting += node.input
     return True
-
-
-def bodies(node: NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graphs in a node's attributes."""
-    return (attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH)
 
 
 def attributes_of(node: NodeProto) -> dict[str, Any]:

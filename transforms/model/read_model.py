@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from transforms.files.mapped_file import map_file
 from transforms.files.named_file import named
+from transforms.graph.dtypes import numpy_type
 from transforms.graph.lazy_values import Weight
 from transforms.graph.proto_graphs import bodies_in
 from transforms.model.mapped_weights import parse_in_place, unique_heavy, weight_at
@@ -287,9 +288,8 @@ def _count(tensor: onnx.TensorProto) -> int:
 
 
 def _claimed_bytes(tensor: onnx.TensorProto) -> int:
-    try:
-        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
-    except (KeyError, TypeError, ValueError):
-        raise ModelError(f"tensor '{tensor.name}' has unknown element type {tensor.data_type}") from None
+    dtype = numpy_type(tensor.data_type)
+    if dtype is None:
+        raise ModelError(f"tensor '{tensor.name}' has unknown element type {tensor.data_type}")
     name = onnx.TensorProto.DataType.Name(tensor.data_type)
     return (_count(tensor) * _PACKED_BITS.get(name, 8 * dtype.itemsize) + 7) // 8

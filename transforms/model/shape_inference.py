@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 import onnx
 
@@ -11,19 +10,19 @@ from transforms.graph.proto_graphs import each_graph, each_node
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.model.metadata import contradicts, tensor_types
 
+_KEEP_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
+"""Operators of which onnx infers nothing; their output has the type and shape of their first input."""
+
 
 def infer_types(model: onnx.ModelProto, *, data_prop: bool = False, strict: bool = False) -> onnx.ModelProto:
     """Return what ``onnx.shape_inference.infer_shapes`` does, and also what GroupNormalization leads to.
 
-    For the time of inference an Identity stands for each node of such an operator whose output has the type
-    of its first input: GroupNormalization and MeanVarianceNormalization, which keep the shape as well.
+    For the time of inference an Identity stands for each node that keeps the shape.
     ``strict`` raises onnx's InferenceError for a shape that contradicts the nodes.
     """
-    opset = max((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), default=1)
-    places = [place for place, node in enumerate(each_node(model.graph)) if _has_no_inference(node, opset)]
-    if not places:
-        return onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=data_prop)
     nodes = list(each_node(model.graph))
+    standard = ((i, node.op_type) for i, node in enumerate(nodes) if node.domain in STANDARD_DOMAINS)
+    places = [i for i, op_type in standard if op_type in _KEEP_SHAPE]
     originals = [onnx.NodeProto.FromString(nodes[place].SerializeToString()) for place in places]
     for place in places:
         identity = onnx.helper.make_node("Identity", nodes[place].input[:1], nodes[place].output)
@@ -57,21 +56,6 @@ def _put_back(model: onnx.ModelProto, places: list[int], originals: list[onnx.No
     nodes = list(each_node(model.graph))
     for place, original in zip(places, originals, strict=True):
         nodes[place].CopyFrom(original)
-
-
-def _has_no_inference(node: onnx.NodeProto, opset: int) -> bool:
-    return node.domain in STANDARD_DOMAINS and _is_bare_function(node.op_type, opset)
-
-
-@lru_cache(maxsize=4096)
-def _is_bare_function(op: str, opset: int) -> bool:
-    try:
-        found = onnx.defs.get_schema(op, max_inclusive_version=opset)
-    except onnx.defs.SchemaError:
-        return False
-    is_function = found.has_function or found.has_context_dependent_function  # type: ignore[attr-defined]
-    follows = [p.type_str for p in found.outputs] == [found.inputs[0].type_str] if found.inputs else False
-    return is_function and follows and not found.has_type_and_shape_inference_function
 
 
 _UNKNOWN = "unk__"  # the names that onnx's inference makes for lengths

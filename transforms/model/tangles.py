@@ -6,7 +6,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import onnx
 
-from transforms.graph.proto_graphs import bodies_in
+from transforms.graph.proto_graphs import bodies
 from transforms.model.model_error import ModelError
 
 
@@ -14,9 +14,8 @@ def refuse_tangles(graph: onnx.GraphProto) -> None:
     """Raise ModelError, naming nodes and tensor, where nodes of a graph or of a body in it feed each other,
     or two of them make the same tensor."""
     for node in graph.node:
-        for attribute in node.attribute:
-            for body in bodies_in(attribute):
-                refuse_tangles(body)
+        for body in bodies(node):
+            refuse_tangles(body)
     _refuse_tangle(graph)
 
 
@@ -41,12 +40,11 @@ def _refuse_tangle(graph: onnx.GraphProto) -> None:
 def _reads(node: onnx.NodeProto) -> set[str]:
     """Return the names that a node reads, except those that its bodies make themselves."""
     names = set(node.input)
-    for attribute in node.attribute:
-        for body in bodies_in(attribute):
-            own = {value.name for value in (*body.input, *body.initializer)}
-            own |= {name for inner in body.node for name in inner.output}
-            inside = {name for inner in body.node for name in _reads(inner)}
-            names |= (inside | {value.name for value in body.output}) - own
+    for body in bodies(node):
+        own = {value.name for value in (*body.input, *body.initializer)}
+        own |= {name for inner in body.node for name in inner.output}
+        inside = {name for inner in body.node for name in _reads(inner)}
+        names |= (inside | {value.name for value in body.output}) - own
     return names
 
 

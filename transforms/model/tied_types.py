@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import onnx
 from onnx import helper
 
-from transforms.graph.proto_graphs import bodies_in, each_graph
+from transforms.graph.proto_graphs import bodies, each_graph
 from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS
 from transforms.graph.schemas import find_schema, runtime_schema, type_variables
 
@@ -104,9 +104,8 @@ class _Ties:
                 kind = kinds[min(index, len(kinds) - 1)] if kinds else ""
                 if kind and name in scope:
                     self._tie(first.setdefault(kind, scope[name]), scope[name])
-        for attribute in node.attribute:
-            for body in bodies_in(attribute):
-                self._tie_body(node, body, scope)
+        for body in bodies(node):
+            self._tie_body(node, body, scope)
 
     def _tie_body(self, node: onnx.NodeProto, body: onnx.GraphProto, scope: ChainMap[str, int]) -> None:
         """Tie what a node hands to its body, and what the body hands back."""

@@ -6,15 +6,16 @@ by the nodes, and only warn; what is made of such a model goes by the shapes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from transforms.graph.proto_graphs import sizes_of
 from transforms.graph.typed import info_of
-from transforms.model import detached_weights, graph_proto
+from transforms.model.graph_proto import inferred_shapes
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.run_each import with_fixed_threads
 from transforms.runtime.session import RunOptions
@@ -54,22 +55,8 @@ def _claimed(graph: gs.Graph) -> dict[str, gs.Variable]:
     sized = {name: t for name, t in made.items() if t.type == "tensor_type" and _has_sizes(t.shape)}
     if not sized:
         return {}
-    found = _inferred(graph)
+    found = {name: sizes_of(kind) for name, kind in inferred_shapes(graph, {}).items()}
     return {name: t for name, t in sized.items() if not _follows(t.shape, found.get(name))}
-
-
-def _inferred(graph: gs.Graph) -> Mapping[str, Sequence[int | None]]:
-    """Return the shapes that follow from the nodes and the inputs alone."""
-    light, weights = graph_proto.export_light(graph)
-    model = detached_weights.as_inputs(light, weights)
-    del model.graph.value_info[:], model.graph.output[:]
-    inferred = graph_proto.infer(model, weights)[0].graph.value_info
-    kinds = ((value.name, value.type.tensor_type) for value in inferred)
-    return {
-        name: [one.dim_value if one.HasField("dim_value") else None for one in kind.shape.dim]
-        for name, kind in kinds
-        if kind.HasField("shape")
-    }
 
 
 def _has_sizes(shape: Sequence[object]) -> bool:

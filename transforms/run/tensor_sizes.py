@@ -6,7 +6,7 @@ Sizes follow from the shapes of the feed; where they depend on its numbers, one 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import onnx
@@ -14,7 +14,8 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.graph import dtypes, walk
-from transforms.model import detached_weights, graph_proto
+from transforms.graph.proto_graphs import fixed_sizes
+from transforms.model.graph_proto import inferred_shapes
 
 Sizes = dict[str, int]
 Measure = Callable[[Collection[str], Feed], Mapping[str, int]]
@@ -67,7 +68,7 @@ class TensorSizes:
         sizes = {name: array.nbytes for name, array in feed.items()} | self._declared()
         missing = self._made.keys() - sizes.keys()
         if missing:
-            sizes |= self._inferred(feed)
+            sizes |= _sizes_of(inferred_shapes(self._graph, feed))
             missing -= sizes.keys()
         floats = [name for name in self._made if name in missing and _is_float(self._made[name])]
         if floats:
@@ -85,18 +86,6 @@ class TensorSizes:
             for name, tensor, shape in shapes
             if shape is not None and all(isinstance(size, int) and size >= 0 for size in shape)
         }
-
-    def _inferred(self, feed: Feed) -> Sizes:
-        """Return the sizes that follow from the shapes of a feed."""
-        light, weights = graph_proto.export_light(self._graph)
-        model = detached_weights.as_inputs(light, weights)
-        del model.graph.value_info[:], model.graph.output[:]
-        for value in model.graph.input:
-            if value.name in feed:
-                kind = value.type.tensor_type.elem_type
-                fixed = onnx.helper.make_tensor_value_info(value.name, kind, feed[value.name].shape)
-                value.CopyFrom(fixed)
-        return dict(_sizes_of(graph_proto.infer(model, weights)[0].graph))
 
     def _most_alive(self, sizes: Mapping[str, int]) -> int:
         """Return the most bytes between the first and the last use of tensors, inputs being there always."""
@@ -118,18 +107,16 @@ def _is_float(tensor: gs.Tensor) -> bool:
     return dtypes.is_type(tensor, dtypes.FLOAT)
 
 
-def _sizes_of(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
-    for value in graph.value_info:
-        tensor = value.type.tensor_type
-        if value.type.HasField("tensor_type") and tensor.HasField("shape"):
-            sizes = [one.dim_value if one.HasField("dim_value") else -1 for one in tensor.shape.dim]
-            if min(sizes, default=0) >= 0:
-                yield value.name, math.prod(sizes) * _item_bytes(tensor.elem_type)
+def _sizes_of(kinds: Mapping[str, onnx.TypeProto.Tensor]) -> Sizes:
+    shapes = {name: fixed_sizes(kind) for name, kind in kinds.items()}
+    return {
+        name: math.prod(shape) * _item_bytes(kinds[name].elem_type)
+        for name, shape in shapes.items()
+        if shape is not None
+    }
 
 
 def _item_bytes(element: int | None) -> int:
     """Return the bytes of an element; of types that NumPy has not, those of a float."""
-    try:
-        return int(onnx.helper.tensor_dtype_to_np_dtype(element).itemsize) if element else _FLOAT_BYTES
-    except (KeyError, TypeError):
-        return _FLOAT_BYTES
+    dtype = dtypes.numpy_type(element) if element else None
+    return dtype.itemsize if dtype else _FLOAT_BYTES

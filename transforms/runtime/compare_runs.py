@@ -15,9 +15,10 @@ import onnxruntime as ort
 
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph.lazy_values import Weight, load_values
+from transforms.graph.proto_graphs import bodies
+from transforms.graph.schemas import RANDOM
 from transforms.model.bounds import bytes_in_runs
 from transforms.model.model_error import ModelError
-from transforms.model.proto_facts import bodies
 from transforms.model.quiet_settings import SILENT
 from transforms.runtime.inputs import ModelInput, random_array
 from transforms.runtime.session import MissingKernelError, OpenModel, RunOptions, open_light
@@ -35,11 +36,6 @@ _MOST_ELEMENTS = 1 << 26
 
 _SECONDS = 10.0
 """Time limit of a run."""
-
-_RANDOM = frozenset(
-    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-)
-"""Operators whose results depend on the place of the node."""
 
 _FREE_SIZES = (2, 1, 16, 64, 224)
 """Sizes that are tried in turn for all free dimensions."""
@@ -137,7 +133,7 @@ def not_repeatable(graph: onnx.GraphProto) -> str:
 
 def _random_operators(graph: onnx.GraphProto) -> Iterator[str]:
     for node in graph.node:
-        if node.op_type in _RANDOM or (node.op_type == "Dropout" and any(node.input[2:])):
+        if node.op_type in RANDOM or (node.op_type == "Dropout" and any(node.input[2:])):
             yield node.op_type
         for body in bodies(node):
             yield from _random_operators(body)

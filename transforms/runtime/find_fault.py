@@ -10,7 +10,7 @@ import onnx
 
 from ops.array_types import Feed
 from transforms.graph.lazy_values import Weight
-from transforms.graph.proto_graphs import bodies_in, read_names
+from transforms.graph.proto_graphs import bodies, read_names
 from transforms.model.model_error import ModelError
 from transforms.runtime.session import RunOptions
 from transforms.runtime.trial import NOTICED, relative_error, run_as_user
@@ -116,6 +116,5 @@ def _names(nodes: Iterator[onnx.NodeProto]) -> Iterator[str]:
     """Yield the names that nodes read, also in their bodies."""
     for node in nodes:
         yield from node.input
-        for attribute in node.attribute:
-            for body in bodies_in(attribute):
-                yield from read_names(body)
+        for body in bodies(node):
+            yield from read_names(body)
