@@ -17,7 +17,7 @@ from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
-from transforms.run.activation_store import ActivationStore
+from transforms.run.kept_arrays import ActivationStore
 from transforms.run.run_model import open_model
 
 COUNT = 6

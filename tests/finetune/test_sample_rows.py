@@ -14,8 +14,8 @@ from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.model import graph_proto
 from transforms.run import segmented_model
-from transforms.run.activation_store import ActivationStore
 from transforms.run.instrumented_model import InstrumentedModel
+from transforms.run.kept_arrays import ActivationStore
 from transforms.run.run_model import open_model
 from transforms.run.segmented_model import SegmentedRun
 

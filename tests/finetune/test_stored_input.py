@@ -10,7 +10,7 @@ from tests.helpers import tunable
 from transforms.finetune.row_sums import LayerInput, layer_input
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers
-from transforms.run.activation_store import ActivationStore
+from transforms.run.kept_arrays import ActivationStore
 from transforms.run.segmented_model import SegmentedRun
 
 CONV = tunable.conv_net()

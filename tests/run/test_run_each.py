@@ -14,7 +14,7 @@ from ops.metrics import Sums
 from tests.helpers import build, tunable
 from tests.helpers.output_error import OutputError
 from transforms.model import graph_proto
-from transforms.run.activation_store import ActivationStore
+from transforms.run.kept_arrays import ActivationStore
 from transforms.run.run_each import run_each, with_fixed_threads
 from transforms.run.run_model import open_model
 from transforms.run.segmented_model import SegmentedRun

@@ -10,7 +10,7 @@ from onnx import helper
 
 from tests.helpers import build, tunable
 from transforms.model import graph_proto
-from transforms.run.activation_store import ActivationStore
+from transforms.run.kept_arrays import ActivationStore
 from transforms.run.run_model import open_model
 from transforms.run.segmented_model import SegmentedRun
 

@@ -44,7 +44,7 @@ def test_sizes_that_follow_from_shapes(rows: str, monkeypatch: pytest.MonkeyPatc
     sizes = TensorSizes(graph, ["x", "b", "y"], never)
     feed = {"x": np.zeros((5, 3), np.float32)}
     assert sizes.of(feed) == BY_HAND
-    monkeypatch.delattr(tensor_sizes, "graph_proto")
+    monkeypatch.delattr(tensor_sizes, "inferred_shapes")
     assert sizes.of({"x": np.ones((5, 3), np.float32)}) == BY_HAND
 
 

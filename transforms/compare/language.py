@@ -14,7 +14,7 @@ from ops.divergence import log_softmax
 from transforms.compare.compare_results import ResultPair
 from transforms.files.named_file import named
 from transforms.run.array_files import read_array
-from transforms.run.token_samples import IDS
+from transforms.run.samples import IDS
 
 _ROWS = 64  # of logits that are looked at together: a vocabulary has 150,000 numbers
 

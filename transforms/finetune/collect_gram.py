@@ -19,7 +19,7 @@ from transforms.finetune.options import FinetuneOptions, is_held_out
 from transforms.finetune.row_sums import RowSums, RowUser
 from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader, SampledRows
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.run.activation_store import ActivationStore
+from transforms.run.kept_arrays import ActivationStore
 from transforms.run.segmented_model import SegmentedRun
 from transforms.run.workers import Workers
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from transforms.layers.linear_layer import LinearLayer, Rows
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.run.activation_store import ActivationStore
+from transforms.run.kept_arrays import ActivationStore
 from transforms.run.segmented_model import SegmentedRun
 
 AHEAD = 1 << 28  # bytes of rows of layers that are read together

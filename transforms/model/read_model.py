@@ -157,19 +157,14 @@ def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     and of sparse tensors the values and the indices."""
     yield from _in_graph(model.graph)
     for function in model.functions:
-        yield from _in_nodes(function.node)
+        yield from _in_attributes(attribute for node in function.node for attribute in node.attribute)
         yield from _in_attributes(function.attribute_proto)
 
 
 def _in_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     yield from graph.initializer
     yield from _of_sparse(graph.sparse_initializer)
-    yield from _in_nodes(graph.node)
-
-
-def _in_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
-    for node in nodes:
-        yield from _in_attributes(node.attribute)
+    yield from _in_attributes(attribute for node in graph.node for attribute in node.attribute)
 
 
 def _in_attributes(attributes: Iterable[onnx.AttributeProto]) -> Iterator[onnx.TensorProto]:

@@ -34,10 +34,9 @@ from transforms.runtime.compare_runs import (
     too_large,
 )
 from transforms.runtime.devices import has_vnni
-from transforms.runtime.find_fault import find_fault
 from transforms.runtime.inputs import ModelInput
 from transforms.runtime.session import RunOptions, open_session, why_not_on_cpu
-from transforms.runtime.trial import Outputs, Trial, open_as_user, try_model
+from transforms.runtime.trial import Outputs, Trial, find_fault, open_as_user, try_model
 
 _MOST_KEPT = 16
 """Nodes left in float before a model is refused: each takes twenty sessions to find."""

@@ -1,4 +1,7 @@
-"""Arrays that are kept for long, such as outputs to compare with: a few in memory, the rest in a file."""
+"""Arrays that are kept for long: in memory up to a limit, and beyond it in files without a name.
+
+The files are in the folder for temporary ones (``TMPDIR``), and each goes with the last array on it.
+"""
 
 from __future__ import annotations
 
@@ -10,38 +13,84 @@ import numpy as np
 from numpy.typing import NDArray
 
 Key = TypeVar("Key")
-Value = TypeVar("Value")
+Kept = TypeVar("Kept")
 
 IN_MEMORY = 1 << 24
-"""Bytes that stay in memory."""
+"""Bytes of outputs to compare with that stay in memory."""
 
 _NUMBERS = "fiubc"  # NumPy's own types, which a file is mapped as
 
+Value = NDArray[Any] | list[NDArray[Any]]
+"""What is kept of a sample: an array, or a sequence of them."""
+
+
+def bytes_of(value: Value) -> int:
+    """Return the bytes of the numbers of a value."""
+    return sum(map(bytes_of, value)) if isinstance(value, list) else value.nbytes
+
+
+def _on_file(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the same numbers, not to be written to; OSError if the file cannot be written."""
+    with tempfile.TemporaryFile() as file:
+        file.write(np.ascontiguousarray(array).data)
+        file.flush()
+        return np.memmap(file, array.dtype, "r", shape=array.shape)
+
+
+def _is_mappable(array: NDArray[Any]) -> bool:
+    return bool(array.nbytes) and array.dtype.kind in _NUMBERS
+
 
 class KeptArrays:
-    """Keeps arrays; those that would take more than ``IN_MEMORY`` are read from a file without a name.
-
-    The file is in the folder for temporary ones (``TMPDIR``) and goes with the last array on it.
-    """
+    """Keeps arrays; those that would take more than ``IN_MEMORY`` are read from files."""
 
     def __init__(self) -> None:
         """Keep none yet."""
         self._bytes = 0
 
-    def keep(self, made: Mapping[Key, Value]) -> dict[Key, Value]:
+    def keep(self, made: Mapping[Key, Kept]) -> dict[Key, Kept]:
         """Return the same numbers by the same keys, not to be written to; sequences of arrays stay in memory.
 
         OSError if the file cannot be written.
         """
-        return {
-            key: cast(Value, self._keep(x)) if isinstance(x, np.ndarray) else x for key, x in made.items()
-        }
+        return {key: cast(Kept, self._keep(x)) if isinstance(x, np.ndarray) else x for key, x in made.items()}
 
     def _keep(self, array: NDArray[Any]) -> NDArray[Any]:
         self._bytes += array.nbytes
-        if self._bytes <= IN_MEMORY or not array.nbytes or array.dtype.kind not in _NUMBERS:
-            return array
-        with tempfile.TemporaryFile() as file:
-            file.write(np.ascontiguousarray(array).data)
-            file.flush()
-            return np.memmap(file, array.dtype, "r", shape=array.shape)
+        return _on_file(array) if self._bytes > IN_MEMORY and _is_mappable(array) else array
+
+
+class ActivationStore:
+    """What a model in steps leaves to later steps, in memory until ``limit`` bytes are there (None: any)."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        """Start without any array."""
+        self._limit, self._bytes = limit, 0
+        self._arrays: dict[tuple[int, str], Value] = {}
+
+    def __enter__(self) -> ActivationStore:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._arrays.clear()
+
+    def put(self, sample: int, name: str, value: Value) -> None:
+        """Keep an array, or a sequence of them."""
+        kept = [self._kept(array) for array in value] if isinstance(value, list) else self._kept(value)
+        self._arrays[sample, name] = kept
+
+    def get(self, sample: int, name: str) -> Any:
+        """Return a value that was kept."""
+        return self._arrays[sample, name]
+
+    def drop(self, sample: int, name: str) -> None:
+        """Drop a value, if it is there."""
+        value = self._arrays.pop((sample, name), [])
+        arrays = value if isinstance(value, list) else [value]
+        self._bytes -= sum(array.nbytes for array in arrays if not isinstance(array, np.memmap))
+
+    def _kept(self, array: NDArray[Any]) -> NDArray[Any]:
+        if self._limit is not None and self._bytes + array.nbytes > self._limit and _is_mappable(array):
+            return _on_file(array)
+        self._bytes += array.nbytes
+        return array

@@ -5,12 +5,14 @@ For a language model of several inputs, .npy files hold tokens: a text, or one i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from ops.array_types import AnyArray
 from transforms.files.array_header import read_headers
 from transforms.files.named_file import named
 from transforms.run.array_files import (
@@ -21,10 +23,17 @@ from transforms.run.array_files import (
     read_array,
     read_array_header,
 )
-from transforms.run.token_samples import takes_tokens, token_feed
 from transforms.runtime.inputs import ModelInput, check_feed
 
 SAMPLE_SUFFIXES = (".npz", *ARRAY_SUFFIXES)
+IDS = "input_ids"
+"""The input that takes tokens, where there are several inputs."""
+
+MASK, POSITIONS, TYPES = "attention_mask", "position_ids", "token_type_ids"
+"""Inputs that grow with the tokens."""
+
+_CACHE = re.compile(r"past|cache", re.IGNORECASE)
+
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
@@ -201,3 +210,33 @@ def _read_npz(path: Path, inputs: Sequence[ModelInput]) -> dict[str, np.ndarray]
     check_feed(inputs, headers, path.name)
     with named(path), np.load(path, allow_pickle=False) as arrays:
         return {name: arrays[name].astype(one.dtype, copy=False) for name, one in headers.items()}
+
+
+def takes_tokens(inputs: Sequence[ModelInput]) -> bool:
+    """Whether a model has several inputs, and one of them is for tokens."""
+    return len(inputs) > 1 and any(one.name == IDS for one in inputs)
+
+
+def token_feed(tokens: AnyArray, inputs: Sequence[ModelInput]) -> dict[str, np.ndarray]:
+    """Return what a model is fed with for a text of tokens [n]: a batch of one, with nothing before it.
+
+    Masks are ones, positions count from 0, types are zeros, and caches are empty: their first dimension is
+    1, others that are free are 0. Raises ValueError for another input.
+    """
+    count = len(tokens)
+    known = {
+        IDS: tokens,
+        MASK: np.ones(count),
+        POSITIONS: np.arange(count),
+        TYPES: np.zeros(count),
+    }
+    feed = {}
+    for one in inputs:
+        if one.name in known:
+            feed[one.name] = np.asarray(known[one.name]).reshape(1, count).astype(one.dtype)
+        elif _CACHE.search(one.name) and len(one.shape) > 1:
+            shape = [1 if one.shape[0] is None else one.shape[0], *(size or 0 for size in one.shape[1:])]
+            feed[one.name] = np.zeros(shape, one.dtype)
+        else:
+            raise ValueError(f"input '{one.name}' does not follow from tokens: it takes .npz samples")
+    return feed

@@ -22,8 +22,8 @@ from transforms.files import cleanup
 from transforms.graph import dtypes, walk
 from transforms.graph.lazy_values import load_values
 from transforms.graph.typed import Graph, info_of
-from transforms.run.activation_store import ActivationStore, Value, bytes_of
 from transforms.run.instrumented_model import InstrumentedModel, show_tensors
+from transforms.run.kept_arrays import ActivationStore, Value, bytes_of
 from transforms.run.run_each import run_each, with_fixed_threads
 from transforms.run.workers import Workers
 from transforms.runtime.session import OpenModel, RunOptions, open_light
@@ -176,14 +176,10 @@ class SegmentedRun:
     def _start(self) -> None:
         needed = self._needed()
         for i, feed in enumerate(self._feeds):
-            for name in feed:
-                if name in needed:
-                    self._keep(i, name, feed[name])
-
-    def _keep(self, sample: int, name: str, array: np.ndarray) -> None:
-        self._types[name] = array.dtype
-        self._kept.add(name)
-        self._store.put(sample, name, array)
+            for name in needed & feed.keys():
+                self._types[name] = feed[name].dtype
+                self._kept.add(name)
+                self._store.put(i, name, feed[name])
 
     def _ahead(self, names: set[str]) -> list[gs.Node]:
         """Return the waiting nodes that the tensors need, and those that read what no array can hold."""
@@ -237,11 +233,6 @@ def _choose(names: set[str], nodes: list[gs.Node], chosen: set[int]) -> None:
 
 
 def _reads(node: gs.Node) -> set[str]:
-    """Return the names of the tensors that a node reads, in its bodies too; constants aside."""
-    names = {t.name for t in node.inputs if isinstance(t, gs.Variable) and t.name}
-    for body in walk.bodies(node):
-        own = {t.name for t in body.inputs} | {t.name for n in body.nodes for t in n.outputs}
-        inner = {name for n in body.nodes for name in _reads(n)}
-        inner |= {t.name for t in body.outputs if isinstance(t, gs.Variable)}
-        names |= inner - own
-    return names
+    """Return the names of the tensors that a node reads, in its bodies too, or hands on; constants aside."""
+    handed = (t for body in walk.bodies(node) for inner in walk.graphs(body) for t in inner.outputs)
+    return {t.name for t in (*walk.reads(node), *handed) if isinstance(t, gs.Variable) and t.name}

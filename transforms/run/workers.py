@@ -19,7 +19,7 @@ from itertools import islice
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from transforms.runtime.product_threads import start_products_on_one_thread
 
@@ -63,31 +63,32 @@ class Workers:
             yield from map(task, items)
             return
         source, failed = iter(items), 0
-        running: deque[_Running[Item, Result]] = deque()
+        running = deque[tuple[Item, Future[Result]]]()
         try:
             while True:
                 for item in islice(source, self._ahead - len(running)):
-                    running.append(_Running(item, self._submit(task, item)))
+                    running.append((item, self._submit(task, item)))
                 if not running:
                     return
                 try:
-                    result = running[0].future.result()
+                    result = running[0][1].result()
                 except BrokenExecutor as error:
                     failed += 1
                     if failed == _ATTEMPTS:
                         words = f"workers died {_ATTEMPTS} times, perhaps for want of memory"
                         raise ValueError(f"{words}{_of_script()}") from error
                     self.__exit__(type(error), error, error.__traceback__)
-                    for one in running:
-                        if not one.is_done:
-                            one.future = self._submit(task, one.item)
+                    running = deque(
+                        (item, future if _is_done(future) else self._submit(task, item))
+                        for item, future in running
+                    )
                     continue
                 running.popleft()
                 failed = 0
                 yield result
         finally:
-            for one in running:
-                one.future.cancel()
+            for _, future in running:
+                future.cancel()
 
     def _submit(self, task: Callable[[Item], Result], item: Item) -> Future[Result]:
         """Return the future of a task, which fails where the workers are lost already."""
@@ -110,18 +111,11 @@ def _of_script() -> str:
     return f", or because '{name}' calls this outside of: if __name__ == '__main__'" if is_script else ""
 
 
-class _Running(Generic[Item, Result]):
-    """A task that was handed over."""
-
-    def __init__(self, item: Item, future: Future[Result]) -> None:
-        self.item, self.future = item, future
-
-    @property
-    def is_done(self) -> bool:
-        """Whether there is a result, or an error that is the task's own."""
-        if not self.future.done() or self.future.cancelled():
-            return False
-        return not isinstance(self.future.exception(), BrokenExecutor)
+def _is_done(future: Future[Any]) -> bool:
+    """Return whether there is a result, or an error that is the task's own."""
+    if not future.done() or future.cancelled():
+        return False
+    return not isinstance(future.exception(), BrokenExecutor)
 
 
 @contextmanager

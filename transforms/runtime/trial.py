@@ -2,13 +2,15 @@
 
 Users open a model in a session that optimizes it, and ONNX Runtime's optimizer puts kernels in the place of
 nodes that it finds: those for integers between quantizations, for example. A session without optimization
-computes node by node what the file says, and shows what those kernels make of it.
+computes node by node what the file says, and shows what those kernels make of it. Halving the graph shows
+which node is computed wrongly.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +21,7 @@ from ops.array_types import Feed
 from ops.metrics import sums_of_numbers
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph.lazy_values import Weight
+from transforms.graph.proto_graphs import bodies, read_names
 from transforms.model.detached_weights import fill
 from transforms.model.model_error import ModelError
 from transforms.runtime.compare_runs import run_in_time
@@ -47,6 +50,13 @@ The logarithm of a sum of n squares has a variance of about 2 / n, that of the r
 NOTICED = 1e-6
 """Error of a session with optimization by the power of an output, up to which orders of sums explain it:
 (1e-3)^2, as where two float models are compared (:mod:`transforms.runtime.compare_runs`)."""
+
+
+_SHARE = 0.25
+"""Share of the error at the outputs that has to be there behind the node that makes it: later nodes may add
+to it, or let only a part of it through, which this leaves room for."""
+
+_MOVES = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast"})
 
 
 @dataclass(frozen=True)
@@ -168,3 +178,97 @@ def relative_error(wanted: object, found: object) -> float:
         return np.inf
     error, power = sums.error_energy, sums.baseline_energy
     return 0.0 if error == 0 else error / power if power else np.inf
+
+
+def find_fault(
+    light: onnx.ModelProto,
+    weights: Mapping[str, Weight],
+    feed: Feed,
+    options: RunOptions,
+    change: float | None,
+) -> onnx.NodeProto | None:
+    """Return the node of the main graph up to which a session with optimization does what one without does.
+
+    ``change``: the largest squared error by power between outputs of both, None where the session fails. The
+    node is the first with which a prefix of the graph fails, or differs; for a quantization what it
+    quantizes. Opens two sessions for each halving. None if no prefix shows it.
+    """
+    level = None if change is None else max(_SHARE * min(change, 1.0), NOTICED)
+    count = len(light.graph.node)
+
+    def _is_bad_at(node: int) -> bool:
+        return _is_bad(_prefix(light, node), weights, feed, options, level)
+
+    if not _is_bad_at(count):
+        return None
+    first = 1 + bisect_left(range(1, count), True, key=_is_bad_at)
+    return _computing(light.graph, light.graph.node[first - 1])
+
+
+def _computing(graph: onnx.GraphProto, node: onnx.NodeProto) -> onnx.NodeProto:
+    """Return the node that computes what one only rounds."""
+    made = {name: one for one in graph.node for name in one.output}
+    while node.op_type in _MOVES and node.input[0] in made:
+        node = made[node.input[0]]
+    return node
+
+
+def _is_bad(
+    part: onnx.ModelProto,
+    weights: Mapping[str, Weight],
+    feed: Feed,
+    options: RunOptions,
+    level: float | None,
+) -> bool:
+    """Return whether a model fails in a session with optimization, or differs by more than a level."""
+    held = {tensor.name for tensor in part.graph.initializer}
+    used = {name: array for name, array in weights.items() if name in held}
+    asked = {value.name for value in part.graph.input}
+    fed = {name: array for name, array in feed.items() if name in asked}
+    try:
+        plain = run_as_user(part, used, fed, replace(options, optimize=False))
+    except (ModelError, TimeoutError):
+        return False  # what is shown of it has a type that no output may have, for example
+    try:
+        made = run_as_user(part, used, fed, options)
+    except ModelError:
+        return True
+    if level is None:
+        return False
+    return any(relative_error(*pair) > level for pair in _pairs(plain, made))
+
+
+def _pairs(plain: Mapping[str, object], made: Mapping[str, object]) -> Iterator[tuple[object, object]]:
+    """Yield both forms of what can be compared: float numbers, and levels of integers around their mean."""
+    for name, array in plain.items():
+        other = made[name]
+        if is_float_array(array):
+            yield array, other
+        elif isinstance(array, np.ndarray) and array.dtype.kind in "iu" and array.dtype.itemsize <= 2:
+            assert isinstance(other, np.ndarray)
+            mean = array.mean() if array.size else 0.0
+            yield array - mean, other - mean
+
+
+def _prefix(light: onnx.ModelProto, count: int) -> onnx.ModelProto:
+    """Return the model of the first nodes, with all that later ones and the outputs read of them."""
+    nodes = light.graph.node[:count]
+    part = onnx.ModelProto()
+    part.CopyFrom(light)
+    del part.graph.node[count:], part.graph.output[:]
+    read = set(_names(nodes))
+    kept = [tensor for tensor in part.graph.initializer if tensor.name in read]
+    del part.graph.initializer[:]
+    part.graph.initializer.extend(kept)
+    later = {*_names(light.graph.node[count:]), *(value.name for value in light.graph.output)}
+    shown = dict.fromkeys(name for node in nodes for name in node.output if name and name in later)
+    part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in shown)
+    return part
+
+
+def _names(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    """Yield the names that nodes read, also in their bodies."""
+    for node in nodes:
+        yield from node.input
+        for body in bodies(node):
+            yield from read_names(body)
