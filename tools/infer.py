@@ -22,7 +22,7 @@ from tools.cli.output_file import GENERATED, write_array
 from tools.cli.progress import Phases
 from tools.cli.said import say
 from tools.summaries.timing import cost_lines
-from transforms.files.atomic_write import destination
+from transforms.files.cleanup import destination
 from transforms.files.model_files import clear_leftovers
 
 if TYPE_CHECKING:

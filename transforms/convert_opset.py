@@ -20,7 +20,8 @@ from transforms.graph.schemas import changes, definition
 from transforms.graph.selection import label_of
 from transforms.lift_constants import lift_constants
 from transforms.model import proto_pass
-from transforms.model.proto_facts import Facts, bodies
+from transforms.graph.proto_graphs import bodies
+from transforms.model.proto_facts import Facts
 from transforms.model.read_model import ModelError
 from transforms.opset.raises import CHECKED
 from transforms.opset.rules import RULES, least_opset

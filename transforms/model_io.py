@@ -17,8 +17,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from transforms.files import model_files
-from transforms.files.atomic_write import destination, naming
-from transforms.files.cleanup import temporary
+from transforms.files.cleanup import destination, naming, temporary
 from transforms.files.model_files import clear_leftovers, data_name, put_in_place
 from transforms.files.named_file import named
 from transforms.files.runtime_message import said_by_runtime

@@ -16,7 +16,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.compare.compare_models import compare_models
 from transforms.compare.compare_results import ResultPair, compare
 from transforms.compare.measure_run import Data
-from transforms.graph.logits import logits_of
+from transforms.graph.embeddings import logits_of
 from transforms.graph.output_view import OutputView, output_view
 from transforms.judge.errors import energies, signals
 from transforms.judge.judge import Judge

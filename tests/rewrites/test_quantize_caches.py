@@ -16,7 +16,7 @@ from transforms.calibrate.cache_scales import cache_scales
 from transforms.model.graph_proto import export_model
 from transforms.quantize_caches import LARGEST, find_caches, quantize_caches
 from transforms.run.run_model import open_model
-from transforms.run.token_samples import token_feed
+from transforms.run.samples import token_feed
 
 RANDOM = np.random.default_rng(2)
 PRESENT = ("present.0.key", "present.0.value")

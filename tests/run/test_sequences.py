@@ -9,9 +9,9 @@ import onnx
 import pytest
 
 from transforms import model_io
+from transforms.graph.state_outputs import first_state, state_pairs
 from transforms.run.run_model import open_model
 from transforms.run.sequences import Sequences
-from transforms.run.state_pairs import first_state, state_pairs
 
 LEAKY = """<ir_version: 8, opset_import: ["": 17]>
 main (float[1, 3] x, float[1, 3] h) => (float[1, 3] y, float[1, 3] h_out) <float half = {0.5}> {

@@ -22,7 +22,7 @@ from tools.cli.command_line import same_file
 from tools.cli.output_file import check_writable, write_array, write_text
 from transforms import model_io
 from transforms.calibrate.cache import calibrate_cached
-from transforms.files.atomic_write import destination, replacing
+from transforms.files.cleanup import destination, replacing
 
 
 def bind(path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.cli import output_file
-from transforms.files.atomic_write import replacing
+from transforms.files.cleanup import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -196,7 +196,7 @@ def _two_spellings(parser: argparse.ArgumentParser, argv: Sequence[str] | None) 
 def keep_products_on_one_thread() -> None:
     """Let NumPy's matrix products run on one thread, also where the environment asks for more.
 
-    As :mod:`transforms.runtime.product_threads` does, which says why, for all of a tool and the processes
+    As :mod:`transforms.run.run_each` does, which says why, for all of a tool and the processes
     that it starts, and without the import of NumPy: it takes effect if that has not been imported yet.
     """
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transforms.files.atomic_write import destination, replacing
+from transforms.files.cleanup import destination, replacing
 from transforms.files.model_files import clear_leftovers, refuse_source
 
 if TYPE_CHECKING:

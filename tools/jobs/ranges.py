@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tools.cli.output_file import check_writable
 from tools.jobs.quantize_options import QuantizeJob
-from transforms.files.atomic_write import replacing
+from transforms.files.cleanup import replacing
 from transforms.files.named_file import named
 from transforms.plan import range_files
 from transforms.plan.tensor_grids import FixedGrids, TensorGrid

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, calibrate, limit
 from transforms.calibrate.histogram import BINS, Histogram
 from transforms.calibrate.range_statistics import Moments, RangeStats, SampleEnds
-from transforms.files.atomic_write import destination, replacing
-from transforms.files.cleanup import locked
+from transforms.files.cleanup import destination, locked, replacing
 from transforms.files.model_files import clear_leftovers
 from transforms.files.named_file import in_words, read_text
 from transforms.graph.dot_products import TensorAxis

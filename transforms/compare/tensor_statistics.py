@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 from ops.metrics import Sums, without_row_means
 from transforms.compare.match_tensors import Match
 from transforms.compare.stored_tensors import StoredTensors, open_shown
-from transforms.graph.logits import logits_of
+from transforms.graph.embeddings import logits_of
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.runtime.session import RunOptions
 

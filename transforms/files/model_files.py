@@ -18,8 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from transforms.files.atomic_write import make_durable
-from transforms.files.cleanup import NOTE, is_temporary, locked, stale_files, temporary
+from transforms.files.cleanup import NOTE, is_temporary, locked, make_durable, stale_files, temporary
 
 
 def put_in_place(

@@ -8,9 +8,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
+from transforms.graph.state_outputs import belong_together
 from transforms.run.instrumented_model import InstrumentedModel, float_outputs
 from transforms.run.run_each import with_fixed_threads
-from transforms.run.state_pairs import belong_together
 from transforms.runtime.session import RunOptions
 
 _LOOKED_AT = 32  # samples

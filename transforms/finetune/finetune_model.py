@@ -20,8 +20,8 @@ from transforms.full_range.shift_tensors import count_added
 from transforms.judge.errors import Gain
 from transforms.layers.match_layers import match_layers, of_operators
 from transforms.model.copy_graph import copy_graph
+from transforms.run.run_each import products_on_one_thread
 from transforms.run.workers import Workers
-from transforms.runtime.product_threads import products_on_one_thread
 from transforms.scheme.scheme_values import OFF, PADDED
 
 ALL, BIASES = "weights, biases and scales", "biases"

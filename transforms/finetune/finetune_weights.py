@@ -23,8 +23,8 @@ from transforms.finetune.write_layer import current, remove_bias, write_layer
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
 from transforms.layers.matched_layer import MatchedLayer, SkippedLayer
+from transforms.run.run_each import products_on_one_thread
 from transforms.run.workers import Workers
-from transforms.runtime.product_threads import products_on_one_thread
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.metrics import without_row_means
-from transforms.graph.logits import logits_of
+from transforms.graph.embeddings import logits_of
 from transforms.graph.state_outputs import state_outputs
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms import model_io
-from transforms.files.atomic_write import replacing
+from transforms.files.cleanup import replacing
 from transforms.graph.output_view import ALL, OutputView
 from transforms.run.run_model import open_model
 from transforms.runtime.session import OpenModel, RunOptions

@@ -1,5 +1,5 @@
 """An ONNX file or proto and its graph: checked reading, light export, metadata, atomic writing.
 
 Imports ``graph``. Names: ``read_model.ModelError``, ``graph_proto``, ``detached_weights``,
-``proto_pass.apply``, ``atomic_write``, ``provenance``. Users load and save with :mod:`transforms.model_io`.
+``proto_pass.apply``, ``provenance``. Users load and save with :mod:`transforms.model_io`.
 """

@@ -16,7 +16,7 @@ from ops.array_types import AnyArray, Feed, Float64Array
 from ops.metrics import Sums, sums, total, without_row_means
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
-from transforms.graph.logits import logits_of
+from transforms.graph.embeddings import logits_of
 from transforms.graph.number_shapes import judged_tensors
 from transforms.mix_precision.switchable_model import switched_model
 from transforms.origins.pair_nodes import PairedModels

@@ -34,7 +34,7 @@ from transforms.plan.sampled_exceptions import fed_masks, kept_in_float, masked_
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.run.mend_shapes import mend_shapes
-from transforms.runtime.product_threads import products_on_one_thread
+from transforms.run.run_each import products_on_one_thread
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.scheme_values import FEW_BITS, OFF

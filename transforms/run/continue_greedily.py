@@ -8,9 +8,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
-from transforms.graph.logits import logits_of
+from transforms.graph.embeddings import logits_of
+from transforms.graph.state_outputs import found_pairs
 from transforms.run.samples import IDS, MASK, POSITIONS, TYPES
-from transforms.run.state_pairs import found_pairs
 from transforms.runtime.inputs import check_feed
 from transforms.runtime.session import OpenModel
 

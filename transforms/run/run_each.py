@@ -2,7 +2,9 @@
 
 A run that is spread over threads adds up in an order that depends on how many there are: the last bits of
 convolutions differ, and what weights are tuned to with them. So each run has the same number of threads
-everywhere, and where there are more, several samples are run at once.
+everywhere, and where there are more, several samples are run at once. Products of matrices take one thread:
+what weights are tuned to follows from their sums, and they are many and small, so that threads that wait for
+each other cost more than they bring.
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
+
+import numpy as np  # noqa: F401  # threads are those of libraries that are loaded
+from threadpoolctl import threadpool_limits
 
 from ops.array_types import Feed
 from transforms.run.tensor_sizes import is_small_feed
@@ -69,3 +75,18 @@ def _at_once(options: RunOptions) -> int:
     if provider_name(options.provider) != "CPUExecutionProvider":
         return 1
     return max(1, (options.threads or os.cpu_count() or 1) // _OF_A_RUN)
+
+
+@contextmanager
+def products_on_one_thread() -> Iterator[None]:
+    """Let NumPy's products of matrices run on one thread meanwhile, in the whole process.
+
+    Also a decorator. ONNX Runtime has threads of its own.
+    """
+    with threadpool_limits(limits=1, user_api="blas"):
+        yield
+
+
+def start_products_on_one_thread() -> None:
+    """Let them do so from now on, in a process that works for another one."""
+    threadpool_limits(limits=1, user_api="blas")

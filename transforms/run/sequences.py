@@ -12,9 +12,9 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.files.array_header import read_headers
 from transforms.files.named_file import named
+from transforms.graph.state_outputs import first_state, state_pairs
 from transforms.run.array_files import find_files, is_litter, natural_order, read_array
 from transforms.run.samples import ImageOptions, Samples
-from transforms.run.state_pairs import first_state, state_pairs
 from transforms.runtime.inputs import ModelInput, check_feed
 from transforms.runtime.session import OpenModel
 

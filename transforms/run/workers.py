@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from transforms.runtime.product_threads import start_products_on_one_thread
+from transforms.run.run_each import start_products_on_one_thread
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -12,8 +12,8 @@ from transforms.finetune.finetune_weights import finetune_weights
 from transforms.finetune.options import FinetuneOptions
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
+from transforms.run.run_each import products_on_one_thread
 from transforms.run.workers import open_processes
-from transforms.runtime.product_threads import products_on_one_thread
 
 SIZE = 300
 """Inputs of a layer: with two threads last bits of products of this size are others."""
