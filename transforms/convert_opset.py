@@ -15,12 +15,12 @@ import onnx_graphsurgeon as gs
 
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph import walk
+from transforms.graph.proto_graphs import bodies
 from transforms.graph.rewire import STANDARD_DOMAINS, onnx_op
 from transforms.graph.schemas import changes, definition
 from transforms.graph.selection import label_of
 from transforms.lift_constants import lift_constants
 from transforms.model import proto_pass
-from transforms.graph.proto_graphs import bodies
 from transforms.model.proto_facts import Facts
 from transforms.model.read_model import ModelError
 from transforms.opset.raises import CHECKED
