@@ -56,7 +56,7 @@ class Judge:
 
     def errors(self, run_of_fold: Callable[[int], Run], count: int | None = None) -> Errors:
         """Return the errors over the first samples: those of a fold by what is made for that fold."""
-        samples = self.reference.samples(self.count if count is None else min(count, self.count))
+        samples = self._samples(count)
         runs = {fold: run_of_fold(fold) for fold in dict.fromkeys(sample.fold for sample in samples)}
 
         def _of(sample: Sample) -> Float64Array:
@@ -71,6 +71,7 @@ class Judge:
 
         ``shifts``: by how much tensors are less than in the float model.
         """
+        self._samples(count)  # closes the float model: large weights are in memory once
         run = self.opened(graph, shifts)
         return self.errors(lambda _: run, count)
 
@@ -85,6 +86,9 @@ class Judge:
             return {**made, **{name: made[name] + shift for name, shift in back.items() if name in made}}
 
         return _run
+
+    def _samples(self, count: int | None) -> list[Sample]:
+        return self.reference.samples(self.count if count is None else min(count, self.count))
 
     def _made(self, samples: Sequence[Sample], errors: Sequence[Float64Array]) -> Errors:
         for place, sample in enumerate(samples):
