@@ -17,19 +17,8 @@ Shape = tuple[Dimension, ...]
 
 _DEPTH = 16
 _KEEP_SHAPE = frozenset(
-    (
-        "Identity",
-        "Cast",
-        "Relu",
-        "Sigmoid",
-        "Tanh",
-        "Erf",
-        "Gelu",
-        "Softmax",
-        "LayerNormalization",
-        "Neg",
-        "Sqrt",
-    )
+    {"Identity", "Cast", "Relu", "Sigmoid", "Tanh", "Erf", "Gelu", "Softmax", "LayerNormalization"}
+    | {"Neg", "Sqrt"}
 )
 _BROADCAST = frozenset(["Add", "Sub", "Mul", "Div"])
 

@@ -36,7 +36,6 @@ _ARRAY_TYPE_NAMES = (
 _ARRAY_TYPES = frozenset(onnx.TensorProto.DataType.Value(name) for name in _ARRAY_TYPE_NAMES)
 
 Piece = bytes | memoryview
-_Choice = Callable[[FieldDescriptor], bool]
 
 
 def copy_fields(source: Message, target: Message, is_chosen: Callable[[FieldDescriptor], bool]) -> None:
@@ -171,26 +170,28 @@ def pieces(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> Iterator[Pi
     graph = light.graph
     held = [weights.get(tensor.name) for tensor in graph.initializer]
     sizes = [_tensor_bytes(tensor, weight) for tensor, weight in zip(graph.initializer, held, strict=True)]
-    head, tail = (_chosen(graph, chosen) for chosen in (_before(INITIALIZER), _after(INITIALIZER)))
+    head, tail = _around(graph, INITIALIZER)
+    begin, end = _around(light, GRAPH)
     inner = sum(len(opening(INITIALIZER, size)) + size for size in sizes)
-    yield _chosen(light, _before(GRAPH))
+    yield begin
     yield opening(GRAPH, len(head) + inner + len(tail))
     yield head
     for tensor, weight, size in zip(graph.initializer, held, sizes, strict=True):
         yield opening(INITIALIZER, size)
         yield from _tensor(tensor, weight)
     yield tail
-    yield _chosen(light, _after(GRAPH))
+    yield end
 
 
 def _tensor(tensor: onnx.TensorProto, weight: Weight | None) -> Iterator[Piece]:
     if weight is None:
         yield tensor.SerializeToString(deterministic=True)
         return
-    yield _chosen(tensor, _before(RAW_DATA))
+    begin, end = _around(tensor, RAW_DATA)
+    yield begin
     yield opening(RAW_DATA, stored_bytes(weight))
     yield stored(weight).data
-    yield _chosen(tensor, _after(RAW_DATA))
+    yield end
 
 
 def _tensor_bytes(tensor: onnx.TensorProto, weight: Weight | None) -> int:
@@ -200,19 +201,12 @@ def _tensor_bytes(tensor: onnx.TensorProto, weight: Weight | None) -> int:
     return tensor.ByteSize() + len(opening(RAW_DATA, length)) + length
 
 
-def _before(number: int) -> _Choice:
-    return lambda field: field.number < number
-
-
-def _after(number: int) -> _Choice:
-    return lambda field: field.number > number
-
-
-def _chosen(message: Message, is_chosen: _Choice) -> bytes:
-    """Return the bytes of those fields of a message that are chosen."""
-    part = type(message)()
-    copy_fields(message, part, is_chosen)
-    return part.SerializeToString(deterministic=True)
+def _around(message: Message, number: int) -> tuple[bytes, bytes]:
+    """Return the bytes of the fields of a message before those of a number, and of those after them."""
+    before, after = type(message)(), type(message)()
+    copy_fields(message, before, lambda field: field.number < number)
+    copy_fields(message, after, lambda field: field.number > number)
+    return before.SerializeToString(deterministic=True), after.SerializeToString(deterministic=True)
 
 
 def is_heavy(tensor: onnx.TensorProto) -> bool:
