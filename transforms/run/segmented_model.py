@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +146,7 @@ class SegmentedRun:
             content = shown.light.SerializeToString(), weights, shown.places, options
             (folder / _STEP).write_bytes(pickle.dumps(content))
             try:
-                yield from self._workers.map(partial(run_step, str(folder)), feeds)
+                yield from self._workers.map(run_step, (StepTask(str(folder), feed) for feed in feeds))
             finally:
                 _open_step.cache_clear()
 
@@ -194,10 +194,18 @@ class SegmentedRun:
         return [node for node in waiting if id(node) in chosen]
 
 
-def run_step(folder: str, feed: Feed) -> dict[str, Any]:
-    """Return what a step, whose nodes are in a folder, makes of its inputs for one sample."""
-    model, places = _open_step(folder)
-    made = model.run(feed, list(places.values()))
+@dataclass(frozen=True)
+class StepTask:
+    """The inputs of a step for one sample, and the folder of its nodes."""
+
+    folder: str
+    feed: Feed
+
+
+def run_step(task: StepTask) -> dict[str, Any]:
+    """Return what a step makes of its inputs."""
+    model, places = _open_step(task.folder)
+    made = model.run(task.feed, list(places.values()))
     return {name: made[place] for name, place in places.items()}
 
 
