@@ -40,14 +40,15 @@ _ROWS = 1 << 12  # that are compared or quantized together
 
 
 def store_embeddings(
-    graph: gs.Graph, dtype: str = "int8", *, accuracy_level: int = 1, exclude: Exclusion = None
+    graph: gs.Graph, dtype: str = "int8", *, accuracy_level: int | None = None, exclude: Exclusion = None
 ) -> int:
     """Store each embedding of a model in int8 or int4; return how many tables.
 
     An embedding is a constant matrix whose rows a Gather reads: the largest of the model, and those that a
-    MatMul multiplies by, transposed. ``accuracy_level`` is that of these MatMulNBits. Does nothing for a
-    table that other nodes read, or one of ``exclude``, that is an output of a graph, or with rows that 16
-    does not divide; and for a model that has such an operator already.
+    MatMul multiplies by, transposed. ``accuracy_level`` is that of these MatMulNBits, as of
+    :func:`transforms.write_matmul_nbits.write_matmul_nbits`. Does nothing for a table that other nodes read,
+    or one of ``exclude``, that is an output of a graph, or with rows that 16 does not divide; and for a model
+    that has such an operator already.
 
     Raises ValueError for another ``dtype``.
     """
@@ -134,7 +135,7 @@ def _block(table: gs.Constant, bits: int) -> int | None:
     return next((size for size in _BLOCKS[bits] if table.shape[1] % size == 0), None)
 
 
-def _store(graph: gs.Graph, table: gs.Constant, dtype: str, names: walk.Names, level: int) -> None:
+def _store(graph: gs.Graph, table: gs.Constant, dtype: str, names: walk.Names, level: int | None) -> None:
     bits, block = int(FORMATS[dtype].bits), _block(table, int(FORMATS[dtype].bits))
     assert block is not None
     packed, scale = _quantized(load(table), dtype, block)
@@ -149,8 +150,8 @@ def _store(graph: gs.Graph, table: gs.Constant, dtype: str, names: walk.Names, l
     products = [head for node in users if not is_lookup(node, table) for head in heads(node)]
     shared += [reshape] if products else []
     news = {id(node): _lookup(node, data, scales, bits, block) for node in lookups}
-    numbers = {"K": inputs, "N": rows, "bits": bits, "block_size": block, "accuracy_level": level}
-    news |= {id(head): matmul_nbits(head, [in_blocks, scales], numbers) for head in products}
+    numbers = {"K": inputs, "N": rows, "bits": bits, "block_size": block}
+    news |= {id(head): matmul_nbits(head, [in_blocks, scales], numbers, level) for head in products}
     for owner in walk.graphs(graph):
         replacements = Replacements(owner)
         for node in [node for node in owner.nodes if id(node) in news]:

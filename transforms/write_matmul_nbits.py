@@ -28,8 +28,12 @@ BIAS = 5  # the input of that name
 LEVELS = {1: "float32", 4: "int8"}
 """Values of accuracy_level, and what a kernel may round the inputs to."""
 
+_QUICK = {4: 1, 8: 4}
+"""By bits, a level that decodes SmolLM2 in at most 0.7 of the time of float: with 8 bits, level 1 takes 5.6
+times as long as float (``python -m tests.benchmarks.bench_language``)."""
 
-def write_matmul_nbits(graph: gs.Graph, *, accuracy_level: int = 1) -> int:
+
+def write_matmul_nbits(graph: gs.Graph, *, accuracy_level: int | None = None) -> int:
     """Put MatMulNBits in the place of each MatMul and Gemm that multiplies by dequantized blocks.
 
     Also in bodies. Returns how many. Does nothing for a weight that is not a matrix of 4 or 8 bits on the
@@ -38,10 +42,10 @@ def write_matmul_nbits(graph: gs.Graph, *, accuracy_level: int = 1) -> int:
     output.
 
     ``accuracy_level`` 4 lets kernels round inputs to int8, with a scale for each block, which is faster; with
-    1 they stay float32. Scales that are all numbers of float16 are stored so. Raises ValueError for another
-    level.
+    1 they stay float32. Without one it is 1 for weights of 4 bits, and 4 for those of 8, whose other kernels
+    are slow. Scales that are all numbers of float16 are stored so. Raises ValueError for another level.
     """
-    if accuracy_level not in LEVELS:
+    if accuracy_level not in (None, *LEVELS):
         raise ValueError(f"accuracy_level is {accuracy_level}, legal are {', '.join(map(str, LEVELS))}")
     names, changed = walk.Names(graph), 0
     for owner in walk.graphs(graph):
@@ -118,7 +122,9 @@ def _is_plain(node: gs.Node) -> bool:
     return added is None or (added.shape is not None and list(added.shape) == [outputs])
 
 
-def _product(node: gs.Node, weight: _Weight, names: walk.Names, level: int) -> tuple[list[gs.Node], gs.Node]:
+def _product(
+    node: gs.Node, weight: _Weight, names: walk.Names, level: int | None
+) -> tuple[list[gs.Node], gs.Node]:
     """Return a MatMulNBits of a product's name and inputs, without an output, and nodes to put before it."""
     source = weight.node.inputs[0].name
     outputs, summed = weight.integers.shape
@@ -130,17 +136,18 @@ def _product(node: gs.Node, weight: _Weight, names: walk.Names, level: int) -> t
         zero_points = pack_numbers(zeros.astype(np.uint8), weight.bits)
         inputs.append(gs.Constant(names.derive(source, "zero_points"), zero_points))
     numbers = {"K": summed, "N": outputs, "bits": weight.bits, "block_size": weight.block}
-    return made, matmul_nbits(node, inputs, {**numbers, "accuracy_level": level})
+    return made, matmul_nbits(node, inputs, numbers, level)
 
 
-def matmul_nbits(node: gs.Node, stored: list[gs.Tensor], attrs: dict[str, int]) -> gs.Node:
+def matmul_nbits(node: gs.Node, stored: list[gs.Tensor], attrs: dict[str, int], level: int | None) -> gs.Node:
     """Return the MatMulNBits that takes the place of a product, without an output.
 
-    ``stored`` are packed integers and scales, and zero points if there are any.
+    ``stored`` are packed integers and scales, and zero points if there are any; ``level``: as above.
     """
     inputs, added = [node.inputs[0], *stored], bias(node)
     if added is not None:
         inputs += [*(gs.Variable.empty() for _ in range(BIAS - len(inputs))), added]
+    attrs = {**attrs, "accuracy_level": level or _QUICK[attrs["bits"]]}
     return gs.Node(OPERATOR, node.name, attrs, inputs, [], RUNTIME_DOMAIN)
 
 

@@ -97,6 +97,10 @@ def test_other_ways_to_write_a_model(changes: dict[str, object]) -> None:
     assert set(unlike(CONV, "A16W8", ["int8"], **changes)["int8"]) <= {"dense"}
 
 
+def test_weights_in_blocks_of_integers() -> None:
+    assert not unlike(build.dense(64, layers=3), "W8", ["float32/int4"], block_size=16)["float32/int4"]
+
+
 def test_one_layer_reads_the_input_and_makes_the_output() -> None:
     weights = {"w": mixing.normal(8, 8), "b": mixing.normal(8, seed=1)}
     node = helper.make_node("Gemm", ["x", "w", "b"], ["y"], "only")

@@ -25,7 +25,7 @@ def _written(source: onnx.ModelProto, **changes: object) -> tuple[onnx.ModelProt
     graph = graph_proto.import_model(source)
     quantize_graph(graph, preset("W4").with_(optimize=False, **changes))
     plain = graph_proto.export_model(graph)
-    count = write_matmul_nbits(graph)
+    count = write_matmul_nbits(graph, accuracy_level=1)
     assert write_matmul_nbits(graph) == 0
     model = graph_proto.export_model(graph)
     onnx.checker.check_model(model, full_check=True)
@@ -131,11 +131,14 @@ def test_scales_of_both_signs_reach_the_runtime() -> None:
     np.testing.assert_array_equal(found, weights)
 
 
-@pytest.mark.parametrize("level", [1, 4])
-def test_accuracy_level_is_written(level: int) -> None:
+@pytest.mark.parametrize(
+    ("weight", "asked", "level"),
+    [("int4", 1, 1), ("int8", 1, 1), ("int4", 4, 4), ("int4", None, 1), ("int8", None, 4)],
+)
+def test_accuracy_level_is_written(weight: str, asked: int | None, level: int) -> None:
     graph = graph_proto.import_model(blocked_nets.products())
-    quantize_graph(graph, preset("W4"))
-    write_matmul_nbits(graph, accuracy_level=level)
+    quantize_graph(graph, preset("W4").with_(weight=weight))
+    write_matmul_nbits(graph, accuracy_level=asked)
     found = {node.attrs["accuracy_level"] for node in graph.nodes if node.op == "MatMulNBits"}
     assert found == {level}
 

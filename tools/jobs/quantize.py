@@ -206,7 +206,7 @@ def _is_excluded(node: gs.Node, scheme: Scheme) -> bool:
     return by_name or node.op in scheme.exclude_op_types
 
 
-def _write_nbits(graph: gs.Graph, accuracy_level: int) -> None:
+def _write_nbits(graph: gs.Graph, accuracy_level: int | None) -> None:
     count = write_matmul_nbits(graph, accuracy_level=accuracy_level)
     left = sum(node.op == "DequantizeLinear" and "block_size" in node.attrs for node in walk.nodes(graph))
     others = f", {counted(left, 'weight')} in blocks with DequantizeLinear" if left else ""

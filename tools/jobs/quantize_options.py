@@ -98,13 +98,13 @@ class QuantizeJob(SchemeJob):
         "write products with integers in blocks as ONNX Runtime's MatMulNBits",
         group="scheme",
     )
-    accuracy_level: int = option(
+    accuracy_level: int | None = option(
         "--accuracy-level",
-        "of MatMulNBits: 1 keeps its inputs in float32 (default), 4 lets kernels round them to int8, faster",
+        "of MatMulNBits: 1 keeps its inputs in float32 (default with 4 bits), 4 lets kernels round them to "
+        "int8, faster (default with 8 bits)",
         needs=(_NBITS,),
         type=whole(1, 4),
         choices=(1, 4),
-        default=1,
     )
     embeddings: str = option(
         "--embeddings",

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ops.integer_blocks import dequantize_blocks
 from ops.integers import dequantize
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
@@ -131,4 +132,7 @@ def _folded(tensor: gs.Tensor) -> np.ndarray | None:
     zero_point = rest[0] if rest else np.zeros(scale.shape, stored.dtype)
     if stored.dtype.kind not in "iu" and stored.dtype.name not in ("int4", "uint4"):
         return np.asarray(stored.astype(np.float32) * scale, np.float32)
-    return dequantize(stored, scale, zero_point, node.attrs.get("axis", 1) if scale.ndim else None)
+    axis = node.attrs.get("axis", 1)
+    if block := node.attrs.get("block_size"):
+        return dequantize_blocks(stored, (scale, zero_point), axis, block)
+    return dequantize(stored, scale, zero_point, axis if scale.ndim else None)
