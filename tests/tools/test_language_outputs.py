@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from tests.moves.test_lost_rows import decoder, divergence, texts
+from tools.finetune import main as tune
 from tools.quantize import main
 
 LOST = "keep_float=false"  # tensors that hold a large token stay integers
@@ -46,3 +47,11 @@ def test_the_summary_tells_the_divergence(folder: Path, capfd: pytest.CaptureFix
     assert said is not None
     made = (folder / "made.onnx").read_bytes()
     assert float(said[1]) == pytest.approx(divergence(decoder(3000), made, texts(12, 1)[-2:]), rel=0.02)
+
+
+def test_tuning_tells_the_divergence(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert _quantize(folder) == 0
+    pair = "--float", str(folder / "float.onnx"), "--quantized", str(folder / "made.onnx")
+    assert tune([*pair, "--output", str(folder / "tuned.onnx"), "--data", str(folder / "data")]) == 0
+    said = re.search(r"held-out samples: KL divergence of (\S+) -> (\S+) nats", capfd.readouterr().out)
+    assert said is not None and 0 < float(said[2]) <= float(said[1]) < 0.5

@@ -27,7 +27,7 @@ def lines(done: TunedModel, samples: int, before: list[Path], after: list[Path])
 def poor(done: TunedModel) -> Iterator[str]:
     """Yield a warning if tuning leaves little of the outputs on held-out samples."""
     if math.isfinite(done.after):
-        yield from running.poor(done.after, "held-out samples", tuned=True)
+        yield from running.poor(done.after, "held-out samples", tuned=True, of_tokens=done.of_tokens)
 
 
 def broken_limit(done: TunedModel, limit: int | None) -> str | None:
@@ -99,6 +99,9 @@ def in_words(power: float, *errors: float) -> str:
 
 
 def _of_outputs(done: TunedModel) -> str:
+    if done.of_tokens:
+        words = f"KL divergence of {done.before:.3g} -> {done.after:.3g} nats a token"
+        return f"{words}{_what_blocked(done)}"
     ratios = [_decibels(1.0, error) or "none" for error in (done.before, done.after)]
     reason = "an output of the float model is zero there, or one is not finite"
     words = f"{' -> '.join(ratios)} dB" + (f" (none: {reason})" if "none" in ratios else "")

@@ -37,6 +37,7 @@ class TunedModel:
     of layers that have their old weights again; ``blocked`` is the output that regressed most with all of
     them, None if none did. ``spread``: how many more tensors use the full range of int8 than before, and
     ``added``: how many Pads and Subs this took. ``notes``: on outputs that are not compared themselves.
+    ``of_tokens``: errors are divergences of the probabilities of tokens, in nats for each.
     """
 
     graph: gs.Graph
@@ -50,6 +51,7 @@ class TunedModel:
     spread: int = 0
     added: int = 0
     notes: Sequence[str] = ()
+    of_tokens: bool = False
 
 
 @products_on_one_thread()
@@ -140,11 +142,11 @@ class _Tuner:
         return replace(better, put_back=frozenset(changed) - kept, blocked=found.blocked)
 
     def _judged(self, graph: gs.Graph, errors: Judged, walked: TunedLayers, attempt: str) -> TunedModel:
-        gain, before = self.judge.compare(errors), self.judge.before.relative
-        notes = self.judge.notes
-        if not self.judge.accepts(gain):
-            return TunedModel(graph, before, before, None, walked, gain, notes=notes)
-        return TunedModel(graph, before, errors.relative, attempt, walked, gain, notes=notes)
+        judge, before = self.judge, self.judge.before.relative
+        gain = judge.compare(errors)
+        accepted = (attempt, errors.relative) if judge.accepts(gain) else (None, before)
+        found = TunedModel(graph, before, accepted[1], accepted[0], walked, gain)
+        return replace(found, notes=judge.notes, of_tokens=judge.of_tokens)
 
     def _switched(self, walked: TunedLayers, options: FinetuneOptions) -> SwitchedLayers:
         graph = copy_graph(self.models[1])

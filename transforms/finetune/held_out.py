@@ -68,6 +68,11 @@ class HeldOutJudge:
         self.before = self.errors(quantized_graph)
 
     @property
+    def of_tokens(self) -> bool:
+        """As of :class:`transforms.judge.judge.Judge`."""
+        return self._judge.of_tokens
+
+    @property
     def can_judge(self) -> bool:
         """Whether there are outputs of a floating type to judge by."""
         return bool(self._outputs)

@@ -37,6 +37,5 @@ def check_outputs(
         return None
     decides = bool(record.tried) or record.fitted
     decided = not spared if decides else None
-    of_tokens = judge.reference.logits.issuperset(judge.reference.outputs)
-    record.outputs = Checked(found.relative, len(chosen), decided, of_tokens)
+    record.outputs = Checked(found.relative, len(chosen), decided, judge.of_tokens)
     return record.outputs
