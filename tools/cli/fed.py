@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from ops.array_types import Feed
 from tools.cli.job_options import DataOptions
 from tools.cli.progress import Progress
 from tools.cli.said import say
@@ -43,12 +44,21 @@ def fed(job: J, model: str | Path) -> Iterator[J]:
     with temporary_folder() as whole:
         with Progress("encoding", "sample") as bar:
             for name, feed in bar.each(found, len(found)):
-                arrays: dict[str, Any] = dict(feed)
-                np.savez(whole / f"{name}.npz", **arrays)
+                save_sample(whole, name, feed)
         words = ", ".join(name if name == made else f"{made} to {name}" for name, made in pairs.items())
         say(f"Ran '{job.feeds_from}' on {counted(len(found), 'sample')}, fed: {words}")
-        arrays_only = replace(job, image_size=None, mean=(0.0,), std=(1.0,), layout=None)
-        yield replace(arrays_only, data=whole, limit=None, feeds_from=None, feeds=())
+        yield replace(of_arrays(job, whole), feeds_from=None, feeds=())
+
+
+def save_sample(folder: Path, name: str, feed: Feed) -> None:
+    """Write a whole sample as arrays."""
+    arrays: dict[str, Any] = dict(feed)
+    np.savez(folder / f"{name}.npz", **arrays)
+
+
+def of_arrays(job: J, folder: Path) -> J:
+    """Return a job on all samples of a folder of arrays: what changes images was done before."""
+    return replace(job, data=folder, limit=None, image_size=None, mean=(0.0,), std=(1.0,), layout=None)
 
 
 def encoder_samples(data: Path, encoder: Path) -> Path:

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-
-from tools.cli.fed import fed
+from tools.cli.fed import fed, of_arrays, save_sample
 from tools.cli.job_options import DataOptions
 from tools.cli.progress import Progress
 from tools.cli.said import say
@@ -45,12 +43,10 @@ def unrolled(job: J, float_model: str | Path) -> Iterator[J]:
         with Progress("unrolling", "sequence") as bar:
             for _, steps in bar.each(found, len(found)):
                 for step in steps:
-                    arrays: dict[str, Any] = dict(step.feed)
-                    np.savez(folder / f"{step.name}.npz", **arrays)
+                    save_sample(folder, step.name, step.feed)
                     count += 1
         say(steps_line(found, count))
-        whole = replace(job, image_size=None, mean=(0.0,), std=(1.0,), layout=None)  # steps hold arrays
-        yield replace(whole, data=folder, limit=None, sequences=False)
+        yield replace(of_arrays(job, folder), sequences=False)
 
 
 def sequences_of(job: DataOptions, data: Path, path: str | Path, model: OpenModel) -> Sequences:

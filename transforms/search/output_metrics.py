@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ops.divergence import log_softmax
 from ops.metrics import Sums
 
 Outputs = Mapping[str, NDArray[Any]]
@@ -201,7 +202,7 @@ def _divergences(f: NDArray[Any], q: NDArray[Any]) -> NDArray[np.float64]:
     x, y = _rows(f), _rows(q)
     with np.errstate(all="ignore"):
         probable = bool((x >= 0).all() and (abs(x.sum(axis=1) - 1) <= _SUM_SLACK).all())
-        log_p, log_q = (_log_shares(z) if probable else _log_softmax(z) for z in (x, y))
+        log_p, log_q = (_log_shares(z) if probable else log_softmax(z) for z in (x, y))
         terms = np.exp(log_p) * (log_p - log_q)
         divergence = np.where(_are_masked(x, y), 0, terms).sum(axis=1)
     return np.maximum(divergence, 0.0)  # below zero by rounding only
@@ -210,8 +211,3 @@ def _divergences(f: NDArray[Any], q: NDArray[Any]) -> NDArray[np.float64]:
 def _log_shares(x: NDArray[np.float64]) -> NDArray[np.float64]:
     kept = np.maximum(x, _LEAST_SHARE)
     return np.log(kept / kept.sum(axis=1, keepdims=True))
-
-
-def _log_softmax(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    shifted = x - x.max(axis=1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
