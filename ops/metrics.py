@@ -185,15 +185,15 @@ def sqnr(baseline: ArrayLike, other: ArrayLike) -> float:
 
 
 def without_row_means(arrays: Mapping[str, NDArray[Any]], logits: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Return arrays of which those named ``logits`` lack the mean of each row, which Softmax cancels.
+    """Return arrays, of which those named ``logits`` are :func:`row_centred`."""
+    return {name: row_centred(array) if name in logits else array for name, array in arrays.items()}
 
-    Rows lie along the last axis. These arrays have float32 or more bits. Infinite numbers, of what is ruled
-    out, stay out of the mean.
+
+def row_centred(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array without the mean of each row, along the last axis, which Softmax cancels.
+
+    It has float32 or more bits. Infinite numbers, of what is ruled out, stay out of the mean.
     """
-    return {name: _without_row_means(array) if name in logits else array for name, array in arrays.items()}
-
-
-def _without_row_means(array: NDArray[Any]) -> NDArray[Any]:
     wide = array.astype(np.promote_types(array.dtype, np.float32), copy=False)
     finite = np.isfinite(wide)
     mean = wide.mean(-1, keepdims=True) if finite.all() else wide.mean(-1, keepdims=True, where=finite)

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from ops import metrics
-from ops.metrics import without_row_means
 from transforms.run.array_files import find_files, is_litter, natural_order, read_array
 
 _SHOWN = 3
@@ -164,7 +163,7 @@ def compare_arrays(
     ``are_logits``: they are compared without the mean of each row, and have no SSIM.
     """
     if are_logits and x.ndim and y.ndim:
-        x, y = (without_row_means({output: array}, {output})[output] for array in (x, y))
+        x, y = metrics.row_centred(x), metrics.row_centred(y)
     totals = metrics.sums(x, y)
     peak = metrics.default_peak(x) if peak is None else peak
     reason = "logits are no images" if are_logits else metrics.why_no_ssim(x.shape) or _why_no_library()

@@ -112,9 +112,7 @@ class SideBySide:
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return tensors for one feed, by name: of the float model, and of the quantized one without shifts.
 
-        Logits lack the mean of each row.
-
-        Their matches are none that are ``stored``.
+        Their matches are none that are ``stored``; logits lack the mean of each row.
         """
         originals = self._float.run(feed, [match.original for match in matches])
         inside = self._quantized.run(feed, [name for match in matches for name in _inside(match)])
