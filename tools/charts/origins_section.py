@@ -42,9 +42,15 @@ def _named(found: LossOrigins) -> str:
 
 def _helps(found: LossOrigins, made: words.Made) -> str:
     items = "".join(
-        f"<p>{escape(what)}</p><code>{escape(command)}</code>" for what, command in words.helps(found, made)
+        f"<p>{escape(what)}</p><code>{_unbroken(command)}</code>"
+        for what, command in words.helps(found, made)
     )
     return f'<h3>What helps</h3><div class="helps">{items}</div>' if items else ""
+
+
+def _unbroken(command: str) -> str:
+    """Return a command whose lines break between words: a browser would break at hyphens, too."""
+    return " ".join(f"<span>{escape(word)}</span>" for word in command.split(" "))
 
 
 def _outputs(found: LossOrigins) -> str:
@@ -114,7 +120,7 @@ def _notes(found: LossOrigins) -> Iterator[str]:
     if found.unpaired:
         names = ", ".join(f"<code>{escape(name)}</code>" for name in found.unpaired[:6])
         more = " ..." if found.unpaired[6:] else ""
-        yield f"<p>Nodes without a counterpart in the float model, told with their readers: {names}{more}</p>"
+        yield f"<p>Nodes without a counterpart in the float model, counted with their consumers: {names}{more}</p>"
 
 
 def _name(one: LayerLoss) -> str:

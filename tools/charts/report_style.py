@@ -37,10 +37,11 @@ p.alarm { color: var(--alarm); font-weight: 600; }
 .tiles .good dt::after { content: ": good"; } .tiles .look dt::after { content: ": look"; }
 .tiles .bad dt::after { content: ": bad"; }
 section.first > p.lead { color: var(--ink); font-size: 1.1rem; }
-.causes { padding-left: 1.4rem; } .causes li { margin: .3rem 0; overflow-wrap: anywhere; }
+.causes { padding-left: 2rem; } .causes li { margin: .3rem 0; overflow-wrap: anywhere; }
 .causes small { display: block; color: var(--soft); }
 .helps p { color: var(--soft); margin: .6rem 0 0; }
 .helps code { display: block; padding: .3rem .5rem; border: 1px solid var(--line); user-select: all; }
+.helps span { display: inline-block; max-width: 100%; }
 .sorted > span { color: var(--soft); margin-right: .5rem; } .sorted label { margin-right: .9rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
@@ -66,6 +67,6 @@ svg .label { fill: var(--ink); }
 .stem path { stroke: var(--second); } .stem circle { fill: var(--second); }
 details { margin: .5rem 0; } summary { cursor: pointer; padding: .3rem 0; }
 summary:focus-visible { outline: 2px solid var(--first); }
-ul { columns: 20rem; padding-left: 1.2rem; }
+ul { columns: 20rem; column-gap: 2.5rem; padding-left: 1.2rem; }
 @media print { .plots, tr { break-inside: avoid; } }
 </style>"""
