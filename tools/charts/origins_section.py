@@ -120,7 +120,8 @@ def _notes(found: LossOrigins) -> Iterator[str]:
     if found.unpaired:
         names = ", ".join(f"<code>{escape(name)}</code>" for name in found.unpaired[:6])
         more = " ..." if found.unpaired[6:] else ""
-        yield f"<p>Nodes without a counterpart in the float model, counted with their consumers: {names}{more}</p>"
+        words = "Nodes without a counterpart in the float model, counted with their consumers"
+        yield f"<p>{words}: {names}{more}</p>"
 
 
 def _name(one: LayerLoss) -> str:

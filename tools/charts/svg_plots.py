@@ -73,7 +73,7 @@ def grid_plot(
     frame, ticks, labels = _count_frame(edges, max([*filled, *grid.values()]))
     area = _step_path(frame, edges, filled, closed=True)
     stems = "".join(
-        f'<g class="stem"><title>{value:.6g}: {count} values</title>'
+        f'<g class="stem"><title>{value:.6g}: {count} value{"s" * (count > 1)}</title>'
         f'<path d="M{frame.x(value):.1f} {frame.y(0):.1f}V{frame.y(_log(count)):.1f}"/>'
         f'<circle cx="{frame.x(value):.1f}" cy="{frame.y(_log(count)):.1f}" r="2.5"/></g>'
         for value, count in sorted(grid.items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx
@@ -52,13 +52,14 @@ def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[lis
     (``t_bf16``, ``t_fp16``, ``t_quantized``); from there the rounding is followed: pairs of Casts, Quantize
     and Dequantize (also the extended ones), BFP and MX nodes, a Clip before them. Tensors that a fusion has
     removed, and those inside If, Loop and Scan, have no match. What the quantized model records as shifted
-    (:mod:`transforms.full_range.recorded_shifts`) is compared with the shift taken back.
+    (:mod:`transforms.full_range.recorded_shifts`) is compared with the shift taken back; biases that took
+    the shifts are left out, since their layer's output is compared.
     """
     shifts = recorded_shifts(quantized_graph)
     known = {tensor.name: tensor for tensor, _ in _tensors(quantized_graph)}
     matches, missing = [], []
     for tensor, node in _tensors(float_graph):
-        if not _is_compared(tensor):
+        if not _is_compared(tensor) or (node is not None and _takes_shift(tensor, node, shifts)):
             continue
         start = _find(tensor.name, known)
         if start is None:
@@ -101,6 +102,13 @@ def _is_compared(tensor: gs.Tensor) -> bool:
     if dtypes.element_type(tensor) not in _FLOATS:
         return False
     return not isinstance(tensor, gs.Constant) or math.prod(tensor.shape) > 1
+
+
+def _takes_shift(tensor: gs.Tensor, node: gs.Node, shifts: Mapping[str, float]) -> bool:
+    """Return whether a tensor is the bias of a layer whose input or output is shifted."""
+    if tensor is not dot_products.bias(node):
+        return False
+    return node.inputs[0].name in shifts or node.outputs[0].name in shifts
 
 
 def _find(name: str, known: dict[str, gs.Tensor]) -> gs.Tensor | None:
