@@ -8,7 +8,8 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import Constants
-from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, detach, onnx_op, remove_unused
+from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, detach, remove_unused
+from transforms.graph.value_limits import rectifier_limits
 from transforms.plan.rounding_plan import QUANTIZE
 
 _QUANTIZE_DOMAINS = {
@@ -61,19 +62,10 @@ def _is_idle(node: gs.Node, constants: Constants, outputs: set[int]) -> bool:
 
 def _bounds(node: gs.Node, constants: Constants) -> Bounds | None:
     """Return the bounds of a Relu or Clip; None for another node and for bounds that are not constant."""
-    if onnx_op(node) not in ("Relu", "Clip") or not dtypes.is_type(node.inputs[0], dtypes.FLOAT):
+    limits = rectifier_limits(node, constants)
+    if limits is None or not dtypes.is_type(node.inputs[0], dtypes.FLOAT):
         return None
-    if node.op == "Relu":
-        return np.float32(0), np.float32(np.inf)
-    low, high = _bound(node, 1, "min", -np.inf, constants), _bound(node, 2, "max", np.inf, constants)
-    return None if low is None or high is None else (np.float32(low), np.float32(high))
-
-
-def _bound(node: gs.Node, index: int, name: str, default: float, constants: Constants) -> float | None:
-    """Return a bound of a Clip: an input since opset 11, an attribute before."""
-    if len(node.inputs) > index and not node.inputs[index].is_empty():
-        return constants.scalar(node.inputs[index])
-    return float(node.attrs.get(name, default))
+    return np.float32(limits[0]), np.float32(limits[1])
 
 
 def _clips_at(node: gs.Node, bounds: Bounds, constants: Constants) -> bool:

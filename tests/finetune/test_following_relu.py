@@ -9,8 +9,9 @@ import pytest
 from tests.finetune.test_finetune_weights import _squared
 from tests.helpers import tunable
 from transforms.finetune.finetune_weights import finetune_weights
-from transforms.finetune.layer_targets import Limits, limits_after, relax
+from transforms.finetune.layer_targets import limits_after, relax
 from transforms.finetune.options import FinetuneOptions, is_held_out
+from transforms.graph.value_limits import Limits
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
 

@@ -13,7 +13,8 @@ from ops.formats import BFP, MX
 from transforms.compare.number_formats import DEQUANTIZE, rounded_format, type_name
 from transforms.full_range.recorded_shifts import is_shift, recorded_shifts
 from transforms.graph import dot_products, dtypes, walk
-from transforms.graph.constants import load
+from transforms.graph.constants import Constants
+from transforms.graph.value_limits import rectifier_limits
 
 _FLOATS = frozenset({dtypes.FLOAT, dtypes.FLOAT16, int(onnx.TensorProto.DOUBLE)})
 _SUFFIXES = ("bf16", "fp16", "quantized")
@@ -55,7 +56,7 @@ def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[lis
     (:mod:`transforms.full_range.recorded_shifts`) is compared with the shift taken back; biases that took
     the shifts are left out, since their layer's output is compared.
     """
-    shifts = recorded_shifts(quantized_graph)
+    shifts, constants = recorded_shifts(quantized_graph), Constants(float_graph)
     known = {tensor.name: tensor for tensor, _ in _tensors(quantized_graph)}
     matches, missing = [], []
     for tensor, node in _tensors(float_graph):
@@ -78,7 +79,7 @@ def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[lis
                 rounded=rounded.name,
                 unrounded=None if unrounded is None else unrounded.name,
                 shift=shift,
-                limits=_limits(tensor),
+                limits=rectifier_limits(tensor.outputs[0], constants) if _is_rectified(tensor) else None,
             )
         )
     return matches, missing
@@ -158,24 +159,6 @@ def _follow_shifted(
 def _is_rectified(tensor: gs.Tensor) -> bool:
     """Return whether a Relu or Clip alone reads a tensor."""
     return len(tensor.outputs) == 1 and tensor.outputs[0].op in ("Relu", "Clip")
-
-
-def _limits(tensor: gs.Tensor) -> tuple[float, float] | None:
-    """Return the limits of a Relu, or of a Clip to constants, that alone reads a tensor."""
-    if not _is_rectified(tensor):
-        return None
-    (node,) = tensor.outputs
-    if node.op == "Relu":
-        return 0.0, math.inf
-    found = [-math.inf, math.inf]
-    for i, (name, bound) in enumerate(zip(("min", "max"), (*node.inputs[1:3], None, None), strict=False)):
-        if isinstance(bound, gs.Constant):
-            found[i] = float(load(bound).reshape(-1)[0])
-        elif bound is not None and not bound.is_empty():
-            return None
-        else:
-            found[i] = float(node.attrs.get(name, found[i]))
-    return found[0], found[1]
 
 
 def _rounding_after(tensor: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str] | None:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from transforms.graph import walk
 from transforms.graph.constants import Constants
-
-Limits = tuple[float, float]
+from transforms.graph.value_limits import Limits, rectifier_limits
 
 
 def limits_after(graph: gs.Graph, target: str) -> Limits | None:
@@ -27,7 +26,7 @@ def limits_after(graph: gs.Graph, target: str) -> Limits | None:
     if tensor is None or not tensor.outputs or walk.is_output(tensor, graph):
         return None
     constants = Constants(graph)
-    found = [_limits(node, constants) for node, index in walk.uses(tensor)]
+    found = [rectifier_limits(node, constants) for node, index in walk.uses(tensor)]
     known = [limits for limits in found if limits is not None]
     if len(known) < len(found):
         return None
@@ -39,20 +38,6 @@ def relax(made: NDArray[np.floating], near: NDArray[np.floating], limits: Limits
     low, high = limits
     below = np.where(made <= low, np.minimum(near, low), made)
     return np.where(made >= high, np.maximum(near, high), below)
-
-
-def _limits(node: gs.Node, constants: Constants) -> Limits | None:
-    if node.op == "Relu":
-        return 0.0, np.inf
-    if node.op != "Clip" or len(node.inputs) < 2:
-        return None
-    ends = [-np.inf, np.inf]
-    for i, tensor in enumerate(node.inputs[1:3]):
-        end = ends[i] if tensor.is_empty() else constants.scalar(tensor)
-        if end is None:
-            return None
-        ends[i] = end
-    return ends[0], ends[1]
 
 
 _MOVING = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "Clip"})

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from ops.array_types import AnyArray, Float64Array
 from transforms.finetune.gram import GramStats, RowBlock
 from transforms.finetune.layer_stats import LEAST_INPUTS, LayerStats, RowStats
-from transforms.finetune.layer_targets import Limits, relax
+from transforms.finetune.layer_targets import relax
 from transforms.finetune.sample_rows import SampledRows
 from transforms.graph import walk
 from transforms.graph.constants import load
+from transforms.graph.value_limits import Limits
 from transforms.layers.linear_layer import LinearLayer
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.runtime.devices import array_module

@@ -32,6 +32,7 @@ from transforms.graph import dtypes, walk
 from transforms.graph.constants import Constants, load
 from transforms.graph.lazy_values import constant
 from transforms.graph.rewire import STANDARD_DOMAINS, Insertions, detach
+from transforms.graph.value_limits import rectifier_limits
 
 _STEPS, _HIGHEST = 255, 127
 _FLOAT, _LEVELS, _ROUNDED = range(3)  # what a tensor holds
@@ -214,14 +215,8 @@ class _Finder:
 
 def _top_of_rectifier(node: gs.Node, constants: Constants) -> float | None:
     """Return the upper bound of a Relu or of a Clip from 0; None for other nodes."""
-    if node.domain not in STANDARD_DOMAINS or node.op not in ("Relu", "Clip"):
-        return None
-    if node.op == "Relu":
-        return np.inf
-    ends = [constants.scalar(t) if not t.is_empty() else None for t in node.inputs[1:3]]
-    if not ends or ends[0] != 0 or (len(ends) > 1 and ends[1] is None and not node.inputs[2].is_empty()):
-        return None
-    return np.inf if len(ends) < 2 or ends[1] is None else float(ends[1])
+    limits = rectifier_limits(node, constants)
+    return limits[1] if limits is not None and limits[0] == 0 else None
 
 
 def _is_back(node: gs.Node, scale: float) -> bool:

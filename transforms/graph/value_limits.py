@@ -10,8 +10,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
-from transforms.graph.constants import load
-from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.constants import Constants, load
+from transforms.graph.rewire import STANDARD_DOMAINS, onnx_op
 
 Limits = tuple[float, float]
 
@@ -70,6 +70,23 @@ def limits_of(tensor: gs.Tensor, known: dict[int, Limits] | None = None) -> Limi
             found.append(_made_by(node, one))
     known[id(tensor)] = min(low for low, _ in found), max(high for _, high in found)
     return known[id(tensor)]
+
+
+def rectifier_limits(node: gs.Node, constants: Constants) -> Limits | None:
+    """Return the limits of a Relu or Clip; None for another node and for limits that are not constant."""
+    if onnx_op(node) not in ("Relu", "Clip"):
+        return None
+    if node.op == "Relu":
+        return 0.0, math.inf
+    low, high = (_limit(node, *end, constants) for end in ((1, "min", -math.inf), (2, "max", math.inf)))
+    return None if low is None or high is None else (low, high)
+
+
+def _limit(node: gs.Node, index: int, name: str, default: float, constants: Constants) -> float | None:
+    """Return a limit of a Clip: an input since opset 11, an attribute before."""
+    if len(node.inputs) > index and not node.inputs[index].is_empty():
+        return constants.scalar(node.inputs[index])
+    return float(node.attrs.get(name, default))
 
 
 def _made_by(node: gs.Node, tensor: gs.Tensor) -> Limits:
