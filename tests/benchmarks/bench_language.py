@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,8 +23,10 @@ import numpy as np
 import onnx
 
 from tests.helpers.decoder import WORDS, decoder
+from transforms import model_io
 from transforms.compare.compare_results import pair_files
 from transforms.compare.language import compare_logits
+from transforms.graph.state_outputs import found_pairs
 from transforms.run.samples import Samples
 from transforms.run.turns import Timing, take_turns
 from transforms.run.workers import open_processes
@@ -129,21 +132,19 @@ def _infer(model: Path, texts: Path, limit: int, folder: Path) -> None:
 
 def _decoding(model: Path, quantized: Path, texts: Path) -> float:
     """Return the time of a step of one token against that of the float model."""
+    caches = found_pairs(model_io.load(model))
     models = [open_session(path, RunOptions()) for path in (model, quantized)]
-    feeds = [_step(one, texts) for one in models]
+    feeds = [_step(one, texts, caches) for one in models]
     times = take_turns(models, lambda: [feeds], 50, 2 * _SECONDS, fewest=5)
     before, after = (Timing.of(seconds).median for seconds in times)
     return after / before
 
 
-def _step(model: OpenModel, texts: Path) -> dict[str, np.ndarray]:
-    """Return what is fed with the token after the first text."""
+def _step(model: OpenModel, texts: Path, caches: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Return what is fed with the token after the first text; ``caches``: the output that feeds each."""
     feed = dict(next(iter(Samples(texts, model.inputs, limit=1)))[1])
     made = model.run(feed)
-    for name in model.outputs:
-        fed = name.replace("present", "past")
-        if fed in feed:
-            feed[fed] = made[name]
+    feed |= {fed: made[back] for fed, back in caches.items()}
     count = feed["input_ids"].shape[1]
     feed["input_ids"] = feed["input_ids"][:, :1]
     if "attention_mask" in feed:
