@@ -70,3 +70,13 @@ def test_an_output_that_is_rounded_goes_with_the_layer_that_makes_it() -> None:
     reference, quantized, _ = origins.quantized(origins.chain(), preset("U8S8"), FEEDS)
     parts = SwitchedLayers(reference, quantized).parts
     assert [part.nodes for part in parts][-1] == ("gemm4", "output y")
+
+
+def test_a_layer_without_a_name_keeps_that_of_its_output() -> None:
+    model = origins.chain()
+    model.graph.node[-1].ClearField("name")
+    reference, quantized, _ = origins.quantized(model, preset("U8S8"), FEEDS)
+    switched = SwitchedLayers(reference, quantized)
+    assert switched.parts[-1].nodes == ("y", "output y")
+    (rounded,) = switched.readings["output y"]
+    assert rounded.label == "output 'y'"

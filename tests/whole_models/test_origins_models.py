@@ -4,12 +4,17 @@ Runtime on samples that neither ranges nor the report were made of."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
+import numpy as np
+import onnx
 import onnx_graphsurgeon as gs
 import pytest
 
+from ops.array_types import Feed
 from ops.metrics import Sums
 from tests.helpers import quantized_models, real_models
+from tests.helpers.decoder import WORDS, decoder
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model.copy_graph import copy_graph
@@ -18,6 +23,7 @@ from transforms.origins.loss_origins import find_origins
 from transforms.origins.switched_layers import Part
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.run.run_model import open_model
+from transforms.run.samples import Samples
 from transforms.scheme import Scheme, preset
 from transforms.scheme.layer_rule import LayerRule
 
@@ -31,7 +37,20 @@ def test_layers_that_are_named_win_half_of_the_loss(name: str, capsys: pytest.Ca
     source = real_models.MODELS / name / "model.onnx"
     if not source.exists():
         pytest.skip(f"no real model '{name}' beside the project")
-    feeds = quantized_models.calibration_feeds(name)
+    _check(name, source, quantized_models.calibration_feeds(name), capsys)
+
+
+@pytest.mark.heavy
+def test_the_layer_of_a_decoder_with_a_mask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(decoder(), tmp_path / "decoder.onnx")
+    (tmp_path / "texts").mkdir()
+    np.save(tmp_path / "texts" / "tokens.npy", np.random.default_rng(0).integers(0, WORDS - 1, (24, 48)))
+    inputs = open_model(tmp_path / "decoder.onnx").inputs
+    feeds = [feed for _, feed in Samples(tmp_path / "texts", inputs)]
+    _check("decoder", tmp_path / "decoder.onnx", feeds, capsys)
+
+
+def _check(name: str, source: Path, feeds: list[Feed], capsys: pytest.CaptureFixture[str]) -> None:
     middle = max(len(feeds) // 2, 3)
     known, unseen = feeds[:middle][:16], feeds[middle:][-24:]
     graph = model_io.load(source)

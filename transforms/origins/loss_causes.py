@@ -76,7 +76,7 @@ def _of_input(reading: Reading, arrays: Sequence[AnyArray]) -> Cause | None:
     numbers = numbers[np.isfinite(numbers)]
     if not numbers.size or reading.grid is None:
         return None
-    grid, source = reading.grid, f"input '{reading.source}'"
+    grid, source = reading.grid, reading.label
     low, high = float(numbers.min()), float(numbers.max())
     reach = f"numbers from {low:.4g} to {high:.4g}, {reading.format} covers {grid.low:.4g} to {grid.high:.4g}"
     error, cut = _errors(numbers, grid)

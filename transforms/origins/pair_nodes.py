@@ -69,9 +69,10 @@ class PairedModels:
         names = walk.Names(self._float), walk.Names(self._quantized)
         for tensor in self._quantized.outputs:
             node, end = walk.producer(tensor), made.get(tensor.name)
-            if node is None or id(node) in paired or end is None or walk.producer(end) is None:
+            maker = None if end is None else walk.producer(end)
+            if node is None or id(node) in paired or end is None or maker is None:
                 continue
-            maker = walk.producer(end)
+            maker.name = label_of(maker)  # which would change with its output
             inner = gs.Variable(names[0].derive(end.name, "inner"), end.dtype, end.shape)
             walk.replace_output(maker, end, inner)
             walk.redirect(end, inner)

@@ -14,6 +14,7 @@ from ops.integers import dequantize
 from transforms.compare.number_formats import DEQUANTIZE, rounded_format, type_name
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
+from transforms.origins.pair_nodes import OUTPUT
 
 _INTEGERS = "iu"
 _RAW = 6  # nodes between what is rounded and what is read
@@ -34,7 +35,8 @@ class Grid:
 class Reading:
     """One rounded input of a layer: ``values`` and ``rounded`` of a constant, or ``source``, what is rounded.
 
-    ``source`` names a tensor of the float model. ``grid`` is None for formats without scales.
+    ``source`` names a tensor of the float model, ``label`` says what it is to the layer. ``grid`` is None for
+    formats without scales.
     """
 
     index: int
@@ -43,6 +45,7 @@ class Reading:
     values: AnyArray | None = None
     rounded: AnyArray | None = None
     source: str = ""
+    label: str = ""
 
 
 def readings(first: gs.Node, second: gs.Node, floats: Mapping[int, gs.Tensor]) -> Iterator[Reading]:
@@ -57,7 +60,10 @@ def readings(first: gs.Node, second: gs.Node, floats: Mapping[int, gs.Tensor]) -
             continue
         if found := _rounding(two, floats):
             name, grid, raw = found
-            yield Reading(index, name, grid, source=shown_of(raw))
+            source = shown_of(raw)
+            is_end = first.name.startswith(OUTPUT)
+            label = f"output '{first.outputs[0].name}'" if is_end else f"input '{source}'"
+            yield Reading(index, name, grid, source=source, label=label)
 
 
 def shown_of(tensor: gs.Tensor) -> str:
