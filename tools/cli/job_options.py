@@ -29,7 +29,9 @@ _ENCODER = Need("--feeds-from", lambda job: job.feeds_from is not None)
 
 SAMPLES_HELP = """\
 samples: .npz files with one array per input name; .npy files, for models with one input, with the array as
-the model takes it (batch dimension included); .png, .jpg and .jpeg files, for models with one image input.
+the model takes it (batch dimension included); .png, .jpg and .jpeg files, for models with one image input;
+.npy files of tokens, a text or one in each row, for language models: masks, positions and empty caches are
+made.
 
 images become (pixel - mean) / std, with pixels from 0 to 255, in a batch of one:
   --mean 127.5 --std 127.5                                    -1..1, for MobileNet
@@ -38,7 +40,8 @@ images become (pixel - mean) / std, with pixels from 0 to 255, in a batch of one
 Size, channels and layout follow from the shape of the model's input if it is fixed."""
 
 SAMPLES_BRIEF = """\
-samples: .npz files with one array per input name; .npy files or images for models with one input.
+samples: .npz files with one array per input name; .npy files or images for models with one input;
+.npy files of tokens for language models.
 --help-all says how images are scaled (--mean, --std, --image-size)."""
 
 
