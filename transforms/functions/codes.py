@@ -275,6 +275,8 @@ def split_planes(codes: Bytes, bits: int) -> list[Bytes]:
 
 def join_planes(planes: list[Bytes], bits: int, count: int) -> Bytes:
     """Return the flat codes whose planes these are."""
+    if bits == _WIDEST:
+        return planes[0][:count]
     parts: list[Bytes] = []
     low = 0
     for plane, width in zip(planes, plane_widths(bits), strict=True):
