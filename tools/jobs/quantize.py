@@ -30,6 +30,7 @@ from tools.summaries import mixing, running
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.graph import walk
+from transforms.graph.embeddings import logits_of
 from transforms.graph.selection import NodeSet, label_of, matches
 from transforms.graph.some_names import counted
 from transforms.judge.budget import MOST_NODES, has_many_nodes
@@ -98,6 +99,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
     with phases("loading"):
         graph = load_for(job, scheme)
     measures = measures and _may_run(graph, scheme)
+    has_logits = bool(logits_of(graph))
     data = _data(graph, job, workers)
     apart = reach.held_out(job, scheme, data, graph)
     data = apart.data if apart else data
@@ -134,6 +136,9 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
         say(line)
     if job.random_data and made.done.calibrated:
         warn(_RANDOM)
+    if has_logits and not has_data:
+        for line in running.unmeasured(made.done.tensors):
+            warn(line)
     return finished
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx_graphsurgeon as gs
 
+from ops.formats import FORMATS
 from tools.summaries.operator_library import needed_library
 from transforms.deploy.rounded_inputs import OPTION, rounded_inputs
 from transforms.functions.attach_functions import has_all_functions
@@ -13,10 +14,13 @@ from transforms.graph.some_names import counted
 from transforms.judge.constants import DIVERGED
 from transforms.moves.record import Checked
 from transforms.pipelines.first_run import FirstRun, decibels
+from transforms.plan.quant_spec import ACTIVATION
 from transforms.scheme.presets import PRESETS
 
 LEAST = 10.0
 """Signal against error of the outputs, in dB, below which a result is called poor."""
+
+_ENOUGH_BITS = 16  # of activations, which then lose nothing that counts
 
 _WIDER = {"A8W8": "A16W8", "U8S8": "U16S8"}
 """Presets of the same weights whose activations have 16 bits."""
@@ -74,6 +78,24 @@ def useless(outputs: Checked, config: str) -> str:
     ]
     ways += ["--fast writes the model without a comparison"]
     return f"{name}{outputs}, more than {DIVERGED}, is of no use: {'; '.join(ways)}"
+
+
+def unmeasured(tensors: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield a warning for a language model that was compared on nothing, by formats and roles of tensors.
+
+    Weights alone lose little; activations of few bits may lose everything.
+    """
+    few = [name for name, role in tensors if role == ACTIVATION and _bits(name) < _ENOUGH_BITS]
+    if few:
+        names = ", ".join(dict.fromkeys(few))
+        yield (
+            f"Warning: activations in {names} may ruin a language model, and nothing was measured: "
+            f"--data DIR tells the KL divergence, and refuses more than {DIVERGED} nats a token"
+        )
+
+
+def _bits(name: str) -> float:
+    return FORMATS[name].bits if name in FORMATS else 0.0
 
 
 def poor(

@@ -190,8 +190,19 @@ def decode(found: Encoded, codes: Codes, layout: BlockLayout) -> Float32:
     numbers = codes.values[found.codes].reshape(layout.cut)
     with np.errstate(all="ignore"):
         if codes.shift_bits:
-            numbers = numbers * layout.spread(codes.shift_powers[found.shifts], layout.group)
-        return numbers * layout.spread(codes.powers[found.exponents], layout.block)
+            _scale(numbers, codes.shift_powers[found.shifts], layout, layout.group)
+        _scale(numbers, codes.powers[found.exponents], layout, layout.block)
+    return numbers
+
+
+def _scale(numbers: Float32, powers: Float32, layout: BlockLayout, size: int) -> None:
+    """Multiply numbers by the powers of their blocks of a size, in place."""
+    outer, number, elements, inner = layout.wide(size)
+    if number * elements == layout.cut[1]:
+        blocks = numbers.reshape(outer, number, elements, inner)
+        np.multiply(blocks, powers.reshape(outer, number, 1, inner), out=blocks)
+    else:
+        np.multiply(numbers, layout.spread(powers, size), out=numbers)
 
 
 def _encode(
@@ -264,12 +275,17 @@ def split_planes(codes: Bytes, bits: int) -> list[Bytes]:
 
 def join_planes(planes: list[Bytes], bits: int, count: int) -> Bytes:
     """Return the flat codes whose planes these are."""
-    codes, low = np.zeros(count, np.uint8), 0
+    if bits == _WIDEST:
+        return planes[0][:count]
+    parts: list[Bytes] = []
+    low = 0
     for plane, width in zip(planes, plane_widths(bits), strict=True):
-        shifts = np.arange(0, 8, width, dtype=np.uint8)
-        part = (plane[:, None] >> shifts) & np.uint8(2**width - 1)
-        codes |= part.reshape(-1)[:count] << np.uint8(low)
+        rows = (codes_in_bytes(width) << np.uint8(low)).view(f"u{8 // width}")  # a byte's codes as one number
+        parts.append(rows.reshape(256)[plane].view(np.uint8)[:count])
         low += width
+    codes, *others = parts
+    for part in others:
+        codes |= part
     return codes
 
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from ops.formats import Format
 from transforms.functions.codes import BlockLayout, Codes, codes_of, encode, split_planes
-from transforms.functions.unpackers import call_attributes, group_of, input_names, op_of, shift_width
+from transforms.functions.lanes import LARGE, form_of, input_shapes, shift_width
+from transforms.functions.unpackers import call_attributes, group_of, input_names, op_of
 from transforms.graph.lazy_values import Computed, Weight, is_weightless, load_values
 
 Arrays = list[NDArray[np.generic]]
@@ -80,7 +81,13 @@ def pack_constant(source: Weight, fmt: Format, axis: int, last: LastEncoded) -> 
     inputs: dict[str, Weight] = dict(zip(names, arrays, strict=True))
     if is_weightless(source):
         inputs = _when_needed(source, inputs, codes, layout, last)
-    return PackedConstant(op_of(fmt, patched=patched), inputs, call_attributes(fmt, layout), fmt)
+    form = form_of(layout) if _shapes(codes, layout) else ""
+    return PackedConstant(op_of(fmt, patched=patched, form=form), inputs, call_attributes(fmt, layout), fmt)
+
+
+def _shapes(codes: Codes, layout: BlockLayout) -> list[tuple[int, ...]] | None:
+    """Return the shapes with which few steps decode a large weight; None for others."""
+    return input_shapes(codes, layout) if layout.size >= LARGE else None
 
 
 def _when_needed(
@@ -122,6 +129,8 @@ def _arrays(values: NDArray[np.float32], codes: Codes, layout: BlockLayout) -> A
     arrays.append(found.exponents.reshape(outer, number, 1, inner))
     if codes.shift_bits:
         arrays += split_planes(found.shifts.reshape(-1), shift_width(codes))
+    if shapes := _shapes(codes, layout):
+        arrays = [array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)]
     if found.places.size:
         arrays += [found.places.astype(layout.place_type), values.reshape(-1)[found.places]]
     return arrays

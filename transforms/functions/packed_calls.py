@@ -15,16 +15,17 @@ from numpy.typing import NDArray
 from ops.formats import Format
 from transforms.functions import DOMAIN
 from transforms.functions.codes import BlockLayout, Codes, Encoded, codes_of, decode, join_planes, plane_bytes
+from transforms.functions.lanes import form_of, input_shapes, shift_width
 from transforms.functions.native_mx import BLOCK_SCALE, make_block_scale
 from transforms.functions.unpackers import (
     attribute_names,
     call_attributes,
+    form_of_op,
     format_of_op,
     format_of_own,
     group_of,
     input_names,
-    make_unpacker,
-    shift_width,
+    make_own,
 )
 from transforms.graph.lazy_values import LARGE, Computed, Weight, load_values
 from transforms.graph.proto_graphs import each_graph, each_node, read_names
@@ -43,8 +44,8 @@ def attach_packed(model: onnx.ModelProto) -> None:
     known = {function.name for function in model.functions if function.domain == DOMAIN}
     called = {node.op_type for node in each_node(model.graph) if node.domain == DOMAIN}
     for op in sorted(called - known):
-        if found := format_of_op(op):
-            model.functions.append(make_unpacker(found[0], opset, patched=found[1]))
+        if format_of_op(op):
+            model.functions.append(make_own(op, opset))
         elif op == BLOCK_SCALE:
             model.functions.append(make_block_scale(opset))
     model.ir_version = max(model.ir_version, _LEAST_IR_VERSION)
@@ -87,6 +88,9 @@ def _in_graph(graph: onnx.GraphProto, own: _Own, weights: dict[str, Weight], *, 
     del graph.node[:]
     graph.node.extend(kept)
     _drop_unused(graph, inputs, weights)
+    infos = [value for value in graph.value_info if value.name not in results]
+    del graph.value_info[:]
+    graph.value_info.extend(infos)
     for name, values in results.items():
         _store(graph, name, values, weights if values.nbytes >= least else None)
     return len(results)
@@ -107,6 +111,9 @@ def _result(
     layout = _layout(fmt, {attribute.name: list(attribute.ints) for attribute in node.attribute})
     codes = codes_of(fmt)
     if layout is None or codes is None or not _fit(arrays, codes, layout):
+        return None
+    form = form_of_op(node.op_type)
+    if form and not (form == form_of(layout) and _have_shapes(arrays, input_shapes(codes, layout))):
         return None
     return Computed(layout.shape, np.float32, lambda: _decode(arrays, codes, layout))
 
@@ -139,6 +146,12 @@ def _fit(inputs: Mapping[str, Weight], codes: Codes, layout: BlockLayout) -> boo
     return bool(((inside >= 0) & (inside < layout.size)).all())
 
 
+def _have_shapes(inputs: Mapping[str, Weight], shapes: Sequence[tuple[int, ...]] | None) -> bool:
+    """Return whether the planes, exponents and shifts lie as the function of a form reads them."""
+    found = [tuple(array.shape) for array in inputs.values()]
+    return shapes is not None and found[: len(shapes)] == list(shapes)
+
+
 def _decode(inputs: Mapping[str, Weight], codes: Codes, layout: BlockLayout) -> NDArray[np.float32]:
     arrays = {name: load_values(values) for name, values in inputs.items()}
     planes = [array.reshape(-1) for name, array in arrays.items() if name.startswith("codes")]
@@ -168,9 +181,6 @@ def _drop_unused(graph: onnx.GraphProto, names: set[str], weights: dict[str, Wei
 
 def _store(graph: onnx.GraphProto, name: str, values: Weight, weights: dict[str, Weight] | None) -> None:
     """Store a weight under the name of a call's output, in ``weights`` if given, else in the graph."""
-    infos = [value for value in graph.value_info if value.name != name]
-    del graph.value_info[:]
-    graph.value_info.extend(infos)
     if weights is None:
         graph.initializer.append(onnx.numpy_helper.from_array(load_values(values), name))
         return

@@ -6,6 +6,8 @@ DequantizeLinear, which would run every time, and int8 has no -0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx
 import onnx.parser
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 from ops.formats import BFP, FORMATS, MX, Format, format_of
 from transforms.functions import DOMAIN
 from transforms.functions.codes import BlockLayout, Codes, codes_in_bytes, codes_of, plane_widths
+from transforms.functions.lanes import COLUMNS, ROWS, Lanes, shift_width
 
 FIRST_OPSET = 13
 
@@ -29,20 +32,24 @@ _NUMBERS = {
 """The attributes that decide what codes stand for."""
 
 
-def op_of(fmt: Format, *, patched: bool) -> str:
-    """Return the name of the function for a format; ``patched``: some numbers are stored beside the codes."""
+def op_of(fmt: Format, *, patched: bool, form: str = "") -> str:
+    """Return the name of the function for a format; ``patched``: some numbers are stored beside the codes.
+
+    ``form``: the inputs have the shapes of :mod:`transforms.functions.lanes`, in rows or columns.
+    """
     deciding = {key: fmt.attributes[key] for key in _NUMBERS[fmt.op] if key in fmt.attributes}
     plain = format_of(fmt.op, deciding)
     assert plain is not None, "a block format"
     words = plain.name.replace(" ", _NEXT).replace("=", _IS)
-    return f"{_PREFIX}{words}{_PATCHED if patched else ''}"
+    return f"{_PREFIX}{words}{_PATCHED if patched else ''}{form}"
 
 
 def format_of_op(op: str) -> tuple[Format, bool] | None:
     """Return the format that a name stands for, and whether it is patched; None for a name not made here."""
     if not op.startswith(_PREFIX):
         return None
-    words = op.removeprefix(_PREFIX).removesuffix(_PATCHED)
+    form = form_of_op(op)
+    words = op.removeprefix(_PREFIX).removesuffix(form).removesuffix(_PATCHED)
     kind, *pairs = words.split(_NEXT)
     try:
         texts = dict(pair.partition(_IS)[::2] for pair in pairs)
@@ -52,8 +59,13 @@ def format_of_op(op: str) -> tuple[Format, bool] | None:
         return None
     if fmt is None or fmt.op not in _NUMBERS or codes_of(fmt) is None:
         return None
-    patched = op.endswith(_PATCHED)
-    return (fmt, patched) if op_of(fmt, patched=patched) == op else None
+    patched = op.removesuffix(form).endswith(_PATCHED)
+    return (fmt, patched) if op_of(fmt, patched=patched, form=form) == op else None
+
+
+def form_of_op(op: str) -> str:
+    """Return the form that the name of a function ends with, "" without one."""
+    return next((form for form in (ROWS, COLUMNS) if op.endswith(form)), "")
 
 
 def input_names(fmt: Format, *, patched: bool) -> tuple[str, ...]:
@@ -65,25 +77,28 @@ def input_names(fmt: Format, *, patched: bool) -> tuple[str, ...]:
     return (*planes, "exponents", *shifts, *(("places", "others") if patched else ()))
 
 
-def make_unpacker(fmt: Format, opset: int, *, patched: bool) -> onnx.FunctionProto:
+def make_unpacker(fmt: Format, opset: int, *, patched: bool, form: str = "") -> onnx.FunctionProto:
     """Return the function that decodes the weights of a format, which imports an opset of ONNX from 13 on.
 
     Attributes of a call: ``shape`` of the result; ``cut``, the same as [outer, length, inner] with blocks
     along the length; ``blocks`` and ``groups``, whole blocks and sub-blocks as [outer, number, elements,
-    inner].
+    inner]. A function for a ``form`` reads the shape alone. ValueError for a format that has no such form.
     """
     codes = codes_of(fmt)
     assert codes is not None, "asked before"
+    lanes = Lanes.of(codes, group_of(fmt), form) if form else None
+    if form and lanes is None:
+        raise ValueError(f"{fmt.name} has no lanes")
     names = ", ".join(input_names(fmt, patched=patched))
     attributes = ", ".join(attribute_names(fmt))
-    text = _START + _index(codes) + _scaled(codes) + (_PATCH if patched else _DONE)
+    text = _START_OF_LANES + _in_lanes(codes) if lanes else _START + _index(codes) + _scaled(codes)
     function = onnx.parser.parse_function(
-        f'<domain: "{DOMAIN}", opset_import: ["": {opset}]> {op_of(fmt, patched=patched)} <{attributes}> '
-        f"({names}) => (W) {{ {text} }}"
+        f'<domain: "{DOMAIN}", opset_import: ["": {opset}]> {op_of(fmt, patched=patched, form=form)} '
+        f"<{attributes}> ({names}) => (W) {{ {text}{_PATCH if patched else _DONE} }}"
     )
     body = list(function.node)
     del function.node[:]
-    function.node.extend([*_tables(codes), *body])
+    function.node.extend([*_constants(_tables_of_lanes(lanes) if lanes else _tables(codes)), *body])
     function.doc_string = _MARK
     return function
 
@@ -117,8 +132,19 @@ def format_of_own(function: onnx.FunctionProto) -> tuple[Format, bool] | None:
     found = format_of_op(function.name) if function.domain == DOMAIN else None
     if found is None or opset < FIRST_OPSET:
         return None
-    fmt, patched = found
-    return found if make_unpacker(fmt, opset, patched=patched) == function else None
+    try:
+        expected = make_own(function.name, opset)
+    except ValueError:
+        return None
+    return found if expected == function else None
+
+
+def make_own(op: str, opset: int) -> onnx.FunctionProto:
+    """Return the function of a name that stands for a format; ValueError for another."""
+    found = format_of_op(op)
+    if found is None:
+        raise ValueError(f"'{op}' is no function of a format")
+    return make_unpacker(found[0], opset, patched=found[1], form=form_of_op(op))
 
 
 _START = """
@@ -201,18 +227,49 @@ def _spread(name: str, blocks: str) -> str:
 """
 
 
-def shift_width(codes: Codes) -> int:
-    """Return the width of the plane of shifts: theirs, or the next power of two."""
-    return next(width for width in (1, 2, 4, 8) if width >= codes.shift_bits)
+_START_OF_LANES = """
+shape_given = Constant <value_ints: ints = @shape> ()
+rest = Constant <value_ints = [-1]> ()
+exponents_wide = Cast <to = 6> (exponents)
+powers = Gather (powers_of, exponents_wide)
+"""
 
 
-def _tables(codes: Codes) -> list[onnx.NodeProto]:
-    """Return the constants of a function that are tables."""
+def _in_lanes(codes: Codes) -> str:
+    """Return lines for the product of numbers and powers, whose shapes are those that bytes have."""
+    first, *second = [f"codes{width}" for width in plane_widths(codes.bits)]
+    lines, index, powers = f"low = Cast <to = 6> ({first})\n", "low", "powers"
+    if second:
+        lines += f"high_wide = Cast <to = 6> ({second[0]})\nhigh = Gather (offsets, high_wide)\n"
+        lines, index = lines + "index = Add (low, high)\n", "index"
+    if codes.shift_bits:
+        lines += (
+            "shifts_wide = Cast <to = 6> (shifts)\nshift_powers = Gather (shift_powers_of, shifts_wide)\n"
+        )
+        lines, powers = lines + "powers_each = Mul (powers, shift_powers)\n", "powers_each"
+    return f"{lines}numbers = Gather (values, {index})\nproduct = Mul (numbers, {powers})\n"
+
+
+def _tables_of_lanes(lanes: Lanes) -> dict[str, NDArray[np.generic]]:
+    tables: dict[str, NDArray[np.generic]] = {"values": lanes.values(), "powers_of": lanes.codes.powers}
+    if len(lanes.planes) > 1:
+        tables["offsets"] = lanes.offsets()
+    if lanes.shifts:
+        tables["shift_powers_of"] = lanes.shift_powers()
+    return tables
+
+
+def _tables(codes: Codes) -> dict[str, NDArray[np.generic]]:
     tables: dict[str, NDArray[np.generic]] = {"values": codes.values, "powers_of": codes.powers}
     widths = {*plane_widths(codes.bits), *((shift_width(codes),) if codes.shift_bits else ())}
     tables |= {f"codes_in_bytes{width}": codes_in_bytes(width) for width in sorted(widths - {8})}
     if codes.shift_bits:
         tables["shift_powers_of"] = codes.shift_powers
+    return tables
+
+
+def _constants(tables: Mapping[str, NDArray[np.generic]]) -> list[onnx.NodeProto]:
+    """Return the nodes of a function that are tables."""
     return [
         onnx.helper.make_node("Constant", [], [name], value=onnx.numpy_helper.from_array(array))
         for name, array in tables.items()

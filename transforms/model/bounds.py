@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -12,11 +13,14 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from transforms.files.named_file import named
+from transforms.functions.packed_calls import unpack_calls
+from transforms.functions.unpackers import format_of_own
 from transforms.graph.dtypes import numpy_type
+from transforms.graph.lazy_values import Weight
 from transforms.graph.proto_graphs import each_graph, sizes_of
 from transforms.model import detached_weights, graph_proto
 from transforms.model.constant_size import count_constants
-from transforms.model.read_model import ModelError, parse
+from transforms.model.read_model import ModelError, parse, read
 
 _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
@@ -24,27 +28,59 @@ PROTOBUF_LIMIT = (1 << 31) - (1 << 20)
 """Bytes above which a model cannot be one protobuf message, with room for what surrounds the weights."""
 
 
-def refuse_bomb(path: Path) -> tuple[int, list[str]]:
+class Bounds(NamedTuple):
+    """What a file comes to: bytes of its initializers in runs, optimizers that a session is to leave out.
+
+    ``packed``: whether functions made here decode weights of it, which nothing has counted.
+    """
+
+    stored: int = 0
+    unsafe: Sequence[str] = ()
+    packed: bool = False
+
+
+def refuse_bomb(path: Path) -> Bounds:
     """Raise ModelError, naming the file, for what local functions, sparse tensors or constants come to.
 
-    Returns the bytes that its initializers take in runs, and the optimizers that a session is to leave out.
     Other errors of a file are left to the runtime; OSError if it cannot be opened.
     """
     with named(path, ModelError):
         try:
             model = parse(path)
         except DecodeError:
-            return 0, []
+            return Bounds()
         unsafe = unsafe_optimizers(model.graph)
         claimed = sum(map(_claimed, model.graph.initializer))
-        weights = detached_weights.hollow(model)
-        light = graph_proto.inline(model)
-        try:
-            plain = onnx.shape_inference.infer_shapes(light)
-        except onnx.shape_inference.InferenceError:
-            return claimed, unsafe
-        count_constants(plain, weights)
-    return claimed, unsafe
+        if any(map(format_of_own, model.functions)):
+            return Bounds(claimed, unsafe, packed=True)
+        _refuse_constants(model, detached_weights.hollow(model))
+    return Bounds(claimed, unsafe)
+
+
+def _refuse_constants(model: onnx.ModelProto, weights: Collection[str]) -> None:
+    """Raise ModelError for a model, which is changed, without its large weights that come to too much."""
+    light = graph_proto.inline(model)
+    try:
+        plain = onnx.shape_inference.infer_shapes(light)
+    except onnx.shape_inference.InferenceError:
+        return
+    count_constants(plain, weights)
+
+
+def unpacked(path: Path) -> tuple[onnx.ModelProto, dict[str, Weight]]:
+    """Return a model in a file without data of large weights, and those, packed ones as they are decoded.
+
+    Raises ModelError for what it cannot read, or what comes to too much, OSError if it cannot be opened.
+    """
+    file = read(path)
+    with named(path, ModelError):
+        light, weights = detached_weights.split(file.model, file.mapped)
+        unpack_calls(light, weights)
+        copy = onnx.ModelProto()
+        copy.CopyFrom(light)
+        _refuse_constants(copy, weights)
+        detached_weights.as_initializers(light, weights)
+    return light, weights
 
 
 def bytes_in_runs(dtype: np.dtype, size: int) -> int:

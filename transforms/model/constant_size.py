@@ -24,7 +24,7 @@ LARGEST = 1 << 29
 """Bytes of one constant: a mask of 8192 x 16384 in float32 still passes."""
 
 ALL = 1 << 32
-"""Bytes of all constants of a model, intermediate ones included."""
+"""Bytes of all constants of a model, which the runtime keeps, intermediate ones too, until all are made."""
 
 GROWTH = 8
 """A constant that is this many times what it is made from passes at any size: weights of one byte become

@@ -84,6 +84,14 @@ def as_inputs(light: onnx.ModelProto, weights: Collection[str]) -> onnx.ModelPro
     return result
 
 
+def as_initializers(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
+    """Make initializers without data of the graph inputs that are weights, in place."""
+    inputs = [value for value in light.graph.input if value.name not in weights]
+    del light.graph.input[:]
+    light.graph.input.extend(inputs)
+    light.graph.initializer.extend(_empty(name, values) for name, values in weights.items())
+
+
 def _without_initializers(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy_fields(model, copy, lambda field: field.name != "graph")
