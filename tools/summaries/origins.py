@@ -14,7 +14,7 @@ from transforms.graph.some_names import counted
 from transforms.model import provenance
 from transforms.origins.loss_causes import KEEP, MORE_BITS, OUTLIERS, PER_CHANNEL, SAMPLES, TUNE
 from transforms.origins.loss_origins import LossOrigins, OutputLoss
-from transforms.origins.pair_nodes import OUTPUT
+from transforms.origins.readings import OUTPUT
 
 _MOST_NAMED = 12
 """Layers that are named with their causes; commands name all that carry half of the error."""

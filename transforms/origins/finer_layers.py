@@ -22,7 +22,7 @@ from transforms.graph.state_outputs import state_outputs
 from transforms.judge.judge import Judge
 from transforms.mix_precision.mixed_model import exactly
 from transforms.model.copy_graph import copy_graph
-from transforms.origins.pair_nodes import OUTPUT
+from transforms.origins.readings import OUTPUT
 from transforms.origins.switched_layers import Part, SwitchedLayers, Trials
 from transforms.pipelines.quantize_steps import prepare_for
 from transforms.run.feeds import spread

@@ -13,14 +13,12 @@ from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.selection import label_of
 from transforms.mix_precision.mixed_model import Mixed
+from transforms.origins.readings import OUTPUT
 from transforms.pipelines.quantize_steps import Quantized
 from transforms.plan.quant_spec import QUANTIZED_BY
 
 Pair = tuple[gs.Node, gs.Node]
 """A node of the float model, and what makes the same in the quantized one."""
-
-OUTPUT = "output "
-"""Before the name of an output that is rounded, as the name of a layer."""
 
 _ROUNDINGS = QUANTIZED_BY | {
     *("QuantizeLinear", "DequantizeLinear", "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"),

@@ -14,9 +14,10 @@ from ops.integers import dequantize
 from transforms.compare.number_formats import DEQUANTIZE, rounded_format, type_name
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
-from transforms.origins.pair_nodes import OUTPUT
 
-_INTEGERS = "iu"
+OUTPUT = "output "
+"""Before the name of an output that is rounded, as the name of a layer."""
+
 _RAW = 6  # nodes between what is rounded and what is read
 
 
