@@ -188,6 +188,22 @@ def test_the_tool_writes_them_and_runs_them_on_the_same_samples(
     assert f"input 'past.0.key' is float32 in the float model, {stored} in the other" in said
 
 
+def test_in_4_bits_a_sample_with_a_cache_has_scales_and_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(decoder(), tmp_path / "m.onnx")
+    past = RANDOM.standard_normal((2, 1, HEADS, 4, WIDTH)).astype("f")
+    (tmp_path / "data").mkdir()
+    np.savez(
+        tmp_path / "data" / "0.npz",
+        **{"input_ids": RANDOM.integers(0, WORDS, (1, 5)), "attention_mask": np.ones((1, 9), np.int64)},
+        **{"past.0.key": past[0], "past.0.value": past[1]},
+    )
+    made = ["--input", f"{tmp_path}/m.onnx", "--output", f"{tmp_path}/q.onnx", "--kv-cache", "int4"]
+    assert quantize.main([*made, "--config", "W8", "--data", f"{tmp_path}/data"]) == 0
+    assert "opens; not run: sample '0' has other shapes than its inputs" in capsys.readouterr().out
+
+
 def test_a_model_without_caches_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (
         '<ir_version: 8, opset_import: ["": 17]> main (float[1,8] x) => (float[1,8] y) { y = MatMul (x, w) }'
