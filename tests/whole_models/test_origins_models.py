@@ -51,7 +51,8 @@ def test_layers_that_are_named_win_half_of_the_loss(name: str, capsys: pytest.Ca
     def _in_float(some: Iterable[Part]) -> list[float]:
         assert isinstance(done.scheme, Scheme)
         built, names = model_io.load(source), _names(done.float_graph)
-        quantize_graph(built, naming(done.scheme, some, names, FLOAT), CalibrationData(known))
+        nodes = (node for part in some for node in part.nodes)
+        quantize_graph(built, naming(done.scheme, nodes, names, FLOAT), CalibrationData(known))
         return _sqnr(built)
 
     before = _sqnr(graph)
