@@ -31,7 +31,7 @@ from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import FLOAT32
 
-_SECONDS, _MOST = 2.0, 6
+_SECONDS, _MOST = 3.0, 6
 """About how long two models take turns, and how many models are tried."""
 
 _STEP = 1.01
@@ -87,7 +87,7 @@ def faster_in_float(
     least = _LEAST * sum(one.seconds for one in parts)
     slow = [region for region in _regions(parts) if _lost(region) > least]
     names = names_of(load, scheme) if slow else set()
-    fastest, used, layers = graph, scheme, list[str]()
+    fastest, used, layers, steps = graph, scheme, list[str](), list[Timing]()
     groups = deque(_alike(sorted(slow, key=_lost, reverse=True)))
     for _ in range(_MOST):
         if not groups:
@@ -95,16 +95,19 @@ def faster_in_float(
         group = groups.popleft()
         named = naming(used, (node for part in group for node in part.nodes), names, _IN_FLOAT)
         built = build(named) if named != used else None
-        if built is not None and _is_faster(_ratio(timer, (built, fastest), feed, run), _STEP):
+        ratio = None if built is None else _ratio(timer, (built, fastest), feed, run)
+        if built is not None and ratio is not None and _is_faster(ratio, _STEP):
             fastest, used = built, named
             layers += [part.nodes[0] for part in group]
+            steps.append(ratio)
         elif group[1:]:
             groups += group[: len(group) // 2], group[len(group) // 2 :]
-    ratio = _ratio(timer, (fastest, graph), feed, run) if layers else None
-    if ratio is None or not _is_faster(ratio, SLOWER):
+    if len(steps) > 1:
+        steps = [_ratio(timer, (fastest, graph), feed, run)]
+    if not steps or not _is_faster(steps[0], SLOWER):
         return FloatLayers(scheme, len(parts))
     more = stored_bytes(fastest) - stored_bytes(graph)
-    return FloatLayers(used, len(parts), tuple(layers), ratio, more)
+    return FloatLayers(used, len(parts), tuple(layers), steps[0], more)
 
 
 def _is_faster(ratio: Timing, times: float) -> bool:
@@ -131,17 +134,29 @@ def _lost(region: Iterable[_Part]) -> float:
 
 
 def _regions(parts: Sequence[_Part]) -> Iterator[list[_Part]]:
-    """Yield parts that lose time in integers, those together that are beside each other: in float there is no
-    conversion between them.
+    """Yield parts that are not faster in integers, those together that are beside each other: in float there
+    is no conversion between them. Others are with them that lose less in float than all but the largest of
+    the regions that they are between.
     """
-    left = {number for number, part in enumerate(parts) if _lost([part]) > 0}
+    left = {number for number, part in enumerate(parts) if part.before < SLOWER * part.seconds}
+    regions = list[set[int]]()
     while left:
         found = pending = {min(left)}
         while pending:
             left -= pending
             pending = set().union(*(parts[number].beside for number in pending)) & left
             found = found | pending
-        yield [parts[number] for number in sorted(found)]
+        regions.append(found)
+
+    def _worth(region: set[int]) -> float:
+        return _lost(parts[number] for number in region)
+
+    for number, part in enumerate(parts):
+        beside = sorted((one for one in regions if one & part.beside and number not in one), key=_worth)
+        if sum(map(_worth, beside[:-1])) + _lost([part]) > 0 and not any(number in one for one in regions):
+            regions = [one for one in regions if one not in beside] + [set().union({number}, *beside)]
+    for region in regions:
+        yield [parts[number] for number in sorted(region)]
 
 
 def _alike(regions: Sequence[Sequence[_Part]]) -> Iterator[list[_Part]]:
