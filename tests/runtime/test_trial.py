@@ -24,7 +24,7 @@ def test_errors_scatter_like_as_many_equal_ones() -> None:
 
 @pytest.mark.parametrize(("count", "factor", "is_wrong"), [(1000, 4, True), (3, 4, False), (3, 200, True)])
 def test_what_a_few_numbers_carry_may_change_more_by_chance(count: int, factor: int, is_wrong: bool) -> None:
-    """Oracle: of 31 and 26 dB in the probabilities of a classifier, another sample has the better the worse."""
+    """A factor of 4 is nothing in the probabilities of a classifier, of which three make up the error."""
     wanted = np.zeros(1000)
     wanted[:count] = 1.0
     plain, made = (wanted + 0.03 * np.sqrt(times) * wanted for times in (1, factor))
