@@ -32,7 +32,7 @@ from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import FLOAT32
 
 _SECONDS, _MOST = 3.0, 6
-"""About how long two models take turns, and how many models are tried."""
+"""About how long two models take turns, and how many groups of layers are tried."""
 
 _STEP = 1.01
 """Times as fast that a model has to become with some more layers in float: of what changes nothing, one in
@@ -94,7 +94,8 @@ def faster_in_float(
             break
         group = groups.popleft()
         named = naming(used, (node for part in group for node in part.nodes), names, _IN_FLOAT)
-        built = build(named) if named != used else None
+        is_most = 2 * len(group) > len(parts)  # a half of them may do, and leaves more in integers
+        built = build(named) if named != used and not (is_most and group[1:]) else None
         ratio = None if built is None else _ratio(timer, (built, fastest), feed, run)
         if built is not None and ratio is not None and _is_faster(ratio, _STEP):
             fastest, used = built, named
