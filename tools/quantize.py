@@ -60,6 +60,11 @@ ranked by the error that each makes alone in the outputs; as few of the worst as
 10 log10(sum f^2 / sum (f - q)^2) over all float outputs that are no states. The summary names these layers.
 If no choice is enough, nothing is written. Not with tables [finetune] and [auto_mixed_precision].
 
+--target ort-cpu leaves layers in float that are faster so on this machine, with the conversions around them:
+layers that lose time by the profiles of the float and the quantized model are tried, and models take turns.
+Not with --no-time, --fast or --set keep_float=false. Layers are named in the recorded scheme, with which the
+same model is made again without timing anything.
+
 quantized values: integers reach dot products (Conv, ConvTranspose, Gemm, MatMul) and the sums, products,
 activations, pools and Concats around them, but not the inside of normalizations and Softmax, masks, or
 arithmetic on shapes; block formats reach the operands of dot products; bfloat16 and float16 reach every

@@ -251,7 +251,7 @@ WITH_A_SCHEME = [
             ("W8", ""),
             ("FP16", "--target ort-cuda"),
             ("INT32", ""),
-            ("U8S8", "--target ort-cpu"),
+            ("U8S8", "--target openvino"),
             ("S16S8_MIXED_S8S8", "--data d"),
         )
     ),

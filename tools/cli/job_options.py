@@ -192,7 +192,7 @@ def functions(*needs: Need) -> Any:
 
 def timed(*needs: Need) -> Any:
     """Return the field ``time``, true unless the option is given."""
-    words = "do not time the model beside the float model"
+    words = "do not time the model beside the float model, nor its layers for --target ort-cpu"
     return option("--no-time", words, group=RUNNING, needs=needs, action="store_false")
 
 

@@ -17,7 +17,7 @@ from transforms.scheme.apply_target import adapted, scheme_of
 from transforms.scheme.mixing_rule import MIXING, TARGETS
 from transforms.scheme.scheme import AUTO, FLOAT32, POWER_OF_TWO
 from transforms.scheme.scheme_values import FEW_BITS, SchemeTable
-from transforms.scheme.targets import target
+from transforms.scheme.targets import ON_CPU, target
 
 _STANDARD_BITS = 16
 """Of the widest integers that ONNX's own operators quantize to."""
@@ -191,11 +191,17 @@ def _keeps_float(scheme: Scheme) -> bool:
     return scheme.is_open if _measures(scheme) else activation is not None
 
 
+def _may_keep_float(scheme: Scheme) -> bool:
+    by_time = scheme.target == ON_CPU and not scheme.finetune
+    return by_time or (_keeps_float(scheme) and not scheme.target)
+
+
 _ACTIVATIONS = Need("integer activations", _measures)
 _INTEGERS = Need("integers", _has_integers)
 _DECIDED = Need(
-    "activations that are not float32, of integers a key that is 'auto', no target and no mixed precision",
-    lambda scheme: _keeps_float(scheme) and not (scheme.target or scheme.auto_mixed_precision),
+    "activations that are not float32, of integers a key that is 'auto', no target but ort-cpu, and no mixed "
+    "precision",
+    lambda scheme: _may_keep_float(scheme) and not scheme.auto_mixed_precision,
 )
 CALIBRATION = Need(
     _ACTIVATIONS.words,

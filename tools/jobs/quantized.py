@@ -49,7 +49,8 @@ _SCHEME = provenance.PREFIX + "scheme"
 class Made:
     """A quantized model before it is tuned, with the float model as it was quantized.
 
-    ``mixed``: the result of automatic mixed precision, if that chose the formats.
+    ``mixed``: the result of automatic mixed precision, if that chose the formats. ``placed``: whether layers
+    were looked for that are faster in float.
     """
 
     graph: gs.Graph
@@ -57,6 +58,7 @@ class Made:
     scheme: Scheme
     float_graph: Callable[[], gs.Graph]
     mixed: MixedPrecision | None = None
+    placed: bool = False
 
     @classmethod
     def of(cls, mixed: MixedPrecision) -> Made:
@@ -85,10 +87,17 @@ def calibration_data(job: SchemeJob, run: RunOptions) -> CalibrationData | None:
     )
 
 
-def phases_of(scheme: Scheme, *, has_data: bool, compares: bool = False, searches: bool = False) -> Phases:
+def phases_of(
+    scheme: Scheme,
+    *,
+    has_data: bool,
+    compares: bool = False,
+    searches: bool = False,
+    places: bool = False,
+) -> Phases:
     """Return what is done to quantize a model by a scheme; ``compares``: outputs are looked at.
 
-    ``searches``: layers are looked for that have to be finer.
+    ``searches``: layers are looked for that have to be finer, ``places``: that are faster in float.
     """
     rule = scheme.auto_mixed_precision
     timing = "timing" if rule and rule.strategy == LATENCY else ""
@@ -97,8 +106,10 @@ def phases_of(scheme: Scheme, *, has_data: bool, compares: bool = False, searche
     tuned = ("reloading", "tuning") if scheme.finetune else ()
     fitted = ("fitting",) if has_data and scheme.fits_weights else ()
     compared = ("comparing",) if compares else ()
+    placed = ("placing",) if places else ()
     searched = ("searching",) if searches else ()
-    return Phases("loading", "preparing", *measured, *fitted, *searched, *compared, *tuned, *ENDING)
+    ends = *placed, *searched, *compared, *tuned, *ENDING
+    return Phases("loading", "preparing", *measured, *fitted, *ends)
 
 
 def mix_model(
@@ -167,7 +178,7 @@ def finish(
         files = job.save(graph, output, entries, first.exported)
     *lines, end = (*stored, *running.kept_lines(first), *quantize.lines(made.done, graph, files, first))
     hint = [FASTER] if row is None and used.activation in SLOW_HERE and first.time is None else []
-    for line in (*lines, *hint, *beside_lines(first.time, what_helps(used)), end, *about):
+    for line in (*lines, *hint, *beside_lines(first.time, what_helps(used, placed=made.placed)), end, *about):
         say(line)
     for line in running.warnings(first, job.config, judged=judged or scheme.finetune is not None):
         warn(line)
