@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import Float64Array
-from ops.rounding.row_space import Objective, RowProblem, RowQuadratic, unit_upper
+from ops.rounding.factors import AT_ONCE, Factors
+from ops.rounding.row_space import Objective, RowProblem, RowQuadratic
 from ops.subnormals import keeps_subnormals
 
 Solve = Callable[[Float64Array, Float64Array], NDArray[np.floating]]
@@ -53,38 +54,63 @@ class LayerProblem:
 
 
 @dataclass(frozen=True)
-class Quadratic(Objective):
-    """The error tr((W - target) hessian (W - target)^T) of a problem whose damping is chosen.
+class OrderedHessian:
+    """A hessian [..., K, K] with its inputs as solvers visit them.
 
-    Factorizations are computed once, for all grids that weights are rounded to.
+    It is factorized once, for the target and for all grids that weights are rounded to.
     """
 
-    target: Float64Array
     hessian: Float64Array
 
     @cached_property
     def order(self) -> NDArray[np.intp]:
-        """The inputs as solvers visit them, the same in all groups: the largest mean diagonal first."""
+        """The inputs in order, the same in all groups: the largest mean diagonal first."""
         diagonal = np.diagonal(self.hessian, axis1=-2, axis2=-1)
         return np.argsort(-diagonal.reshape(-1, diagonal.shape[-1]).mean(0), kind="stable")
 
     @cached_property
-    def ordered_hessian(self) -> Float64Array:
-        """The hessian [..., K, K] of the inputs in their ``order``."""
+    def matrix(self) -> Float64Array:
+        """The hessian of the inputs in order."""
         return np.ascontiguousarray(self.hessian[..., self.order[:, None], self.order])
 
     @cached_property
-    def unit_upper(self) -> Float64Array:
-        """U of U D U^T, the hessian of the inputs in their ``order``, with ones on its diagonal."""
-        return unit_upper(self.ordered_hessian)[0]
+    def factors(self) -> Factors:
+        """The factors of ``matrix``."""
+        return Factors.of(self.matrix)
+
+    def solve(self, right: Float64Array) -> Float64Array:
+        """Return what [..., N, K] times the hessian is ``right``."""
+        if right.shape[-1] <= AT_ONCE:
+            return np.swapaxes(np.linalg.solve(self.hessian, np.swapaxes(right, -1, -2)), -1, -2)
+        found = np.empty_like(right)
+        found[..., self.order] = self.factors.solve(right[..., self.order])
+        return found
+
+
+@dataclass(frozen=True)
+class Quadratic(Objective):
+    """The error tr((W - target) hessian (W - target)^T) of a problem whose damping is chosen."""
+
+    target: Float64Array
+    ordered: OrderedHessian
+
+    @property
+    def hessian(self) -> Float64Array:
+        """The matrix [..., K, K]."""
+        return self.ordered.hessian
+
+    @property
+    def order(self) -> NDArray[np.intp]:
+        """The inputs as solvers visit them."""
+        return self.ordered.order
 
     def elimination(self, outputs: int) -> Elimination:
         """Return what GPTQ adds to the inputs to come, for so many outputs."""
-        return Elimination(self.unit_upper, outputs)
+        return Elimination(self.ordered.factors.unit, outputs)
 
     def descent(self, difference: Float64Array) -> Descent:
         """Return the slope of the error at the target less a ``difference`` [..., K, N] of ordered inputs."""
-        return Descent(self.ordered_hessian, difference)
+        return Descent(self.ordered.matrix, difference)
 
     @keeps_subnormals
     def row_errors(self, weights: Float64Array) -> Float64Array:
@@ -142,21 +168,19 @@ def error(problem: LayerProblem, weights: Float64Array) -> float:
     return float(np.sum(weights * (weights @ problem.gram - 2 * problem.cross)) + problem.target_power)
 
 
-@keeps_subnormals
-def shifted_target(problem: LayerProblem, damping: float, solve: Solve = np.linalg.solve) -> Float64Array:
+def shifted_target(problem: LayerProblem, damping: float, solve: Solve | None = None) -> Float64Array:
     """Return the unrounded weights [..., N, K] of least error: W0 + (C - W0 H)(H + d I)^-1.
 
     They compensate for the effect of quantized inputs (arXiv 2505.11695). d is ``damping`` times the mean of
     H's diagonal, or ``damping`` if H is zero; it keeps weights near W0 that samples do not determine.
-    ``solve`` does what NumPy's function does.
+    ``solve``: what does it in place of this processor, as NumPy's function.
     """
-    shift = solve(damped(problem.gram, damping), np.swapaxes(problem.residual, -1, -2))
-    return problem.weight + np.swapaxes(shift, -1, -2)
+    return quadratic(problem, damping, shift=True, solve=solve).target
 
 
 @keeps_subnormals
 def quadratic(
-    problem: LayerProblem | RowProblem, damping: float, *, shift: bool, solve: Solve = np.linalg.solve
+    problem: LayerProblem | RowProblem, damping: float, *, shift: bool, solve: Solve | None = None
 ) -> Quadratic | RowQuadratic:
     """Return the error around the shifted target, or around the float weights themselves.
 
@@ -167,8 +191,13 @@ def quadratic(
         raise ValueError(f"damping {damping:g} is not positive and finite")
     if isinstance(problem, RowProblem):
         return problem.form(damping, shift=shift)
-    target = shifted_target(problem, damping, solve) if shift else problem.weight
-    return Quadratic(target, damped(problem.gram, damping))
+    ordered = OrderedHessian(damped(problem.gram, damping))
+    if not shift:
+        return Quadratic(problem.weight, ordered)
+    if solve is None:
+        return Quadratic(problem.weight + ordered.solve(problem.residual), ordered)
+    change = solve(ordered.hessian, np.swapaxes(problem.residual, -1, -2))
+    return Quadratic(problem.weight + np.swapaxes(change, -1, -2), ordered)
 
 
 def damped(gram: Float64Array, damping: float) -> Float64Array:

@@ -16,17 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import Float64Array
+from ops.rounding.factors import unit_upper
 from ops.subnormals import keeps_subnormals
 
 BLOCK = 48  # inputs whose effect on each other is summed one by one, and on the rest by a matrix product
-
-
-def unit_upper(matrix: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Return U and the diagonal of D of U D U^T, matrices [..., K, K] with U's diagonal of ones."""
-    lower = np.linalg.cholesky(matrix[..., ::-1, ::-1])
-    diagonal = np.diagonal(lower, axis1=-2, axis2=-1)
-    unit = (lower / diagonal[..., None, :])[..., ::-1, ::-1]
-    return np.ascontiguousarray(unit), np.square(diagonal[..., ::-1])
 
 
 class Objective(ABC):

@@ -117,5 +117,5 @@ def _candidates(layer: MatchedLayer, fit: SharedGramStats) -> Iterator[LayerSolu
     grid, scale = suited_grid(layer, sums.importance, fit.bias(start))
     problem = sums.problem(start)
     for damping in DAMPINGS:
-        weights = gptq(quadratic(problem, damping, shift=True, solve=sums.solve), grid)
+        weights = gptq(quadratic(problem, damping, shift=True, solve=sums.solver), grid)
         yield with_bias(layer, fit, f"rounded by outputs, shifted by {damping:g}", weights, scale)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ops.array_types import AnyArray, Float64Array
 from ops.rounding import LayerProblem
+from ops.rounding.quadratic import Solve
 
 _SMALL = 1 << 24
 """Multiplications that take the processor less time than sending the factors to a device."""
@@ -136,7 +137,12 @@ class GramStats:
         """Return the same sums."""
         return self
 
-    def solve(self, matrix: Float64Array, right: Float64Array) -> Float64Array:
+    @property
+    def solver(self) -> Solve | None:
+        """What solves equations on the device, None without one."""
+        return None if self.place is None else self._solve
+
+    def _solve(self, matrix: Float64Array, right: Float64Array) -> Float64Array:
         """Return what [G, K, K] times which is [G, K, N], found on the device if it is large."""
         if self._is_small(matrix, right):
             return np.asarray(np.linalg.solve(matrix, right), np.float64)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ops.array_types import AnyArray, Float64Array
 from transforms.finetune.gram import GramStats, RowBlock
-from transforms.finetune.layer_stats import LEAST_INPUTS, LayerStats, RowStats
+from transforms.finetune.layer_stats import HELD_ROWS, LEAST_INPUTS, LayerStats, RowStats
 from transforms.finetune.layer_targets import Limits, relax
 from transforms.finetune.sample_rows import SampledRows
 from transforms.graph import walk
@@ -82,13 +82,13 @@ class RowUser:
         weight = user.float_weight.reshape(*user.float_weight.shape[:2], -1)
         return cls(user.layer, layer_input(user.source), device, limits, weight, user.float_bias)
 
-    def no_sums(self) -> LayerStats:
-        """Return the sums over no rows; many inputs have their rows themselves at first."""
+    def no_sums(self, *, is_held: bool) -> LayerStats:
+        """Return the sums over no rows; held-out ones, and those of many inputs, are rows at first."""
         groups, outputs, positions, channels = self.layer.size
         inputs, module = positions * channels, array_module(self.device)
-        if inputs > LEAST_INPUTS and module is np:
-            return RowStats.zeros(groups, outputs, inputs)
-        return GramStats.zeros(groups, outputs, inputs, module)
+        if module is not np or not (is_held or inputs > LEAST_INPUTS):
+            return GramStats.zeros(groups, outputs, inputs, module)
+        return RowStats.zeros(groups, outputs, inputs, HELD_ROWS * inputs if is_held else inputs)
 
     def rows(self, inputs: AnyArray, chosen: SampledRows) -> AnyArray:
         """Return the chosen rows of a stored input."""
@@ -106,9 +106,9 @@ class RowUser:
 class RowSums:
     """The sums of a user over rows of one sample after another."""
 
-    def __init__(self, user: RowUser) -> None:
-        """Start without rows."""
-        self.user, self._total, self._block = user, user.no_sums(), RowBlock()
+    def __init__(self, user: RowUser, *, is_held: bool) -> None:
+        """Start without rows; ``is_held``: of held-out samples."""
+        self.user, self._total, self._block = user, user.no_sums(is_held=is_held), RowBlock()
 
     def add(self, inputs: AnyArray, made: AnyArray, chosen: SampledRows) -> None:
         """Add rows of the next sample."""

@@ -174,7 +174,7 @@ class _Tuning:
         yield self._with_bias(f"{what}{LEARNED}", weights, scale)
 
     def _form(self, damping: float, *, shift: bool) -> Form:
-        return quadratic(self._problem, damping, shift=shift, solve=self._sums.solve)
+        return quadratic(self._problem, damping, shift=shift, solve=self._sums.solver)
 
     def _float_error(self, held: SharedGramStats, weights: Float64Array) -> float:
         """Return the error of unrounded weights, with the bias that suits them."""
