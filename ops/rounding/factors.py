@@ -7,10 +7,12 @@ the last one first, so that nearly all the work is products.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from ops.array_types import Float64Array
+from ops.array_types import Float32Array, Float64Array, FloatArray
 
 AT_ONCE = 96
 """Rows and columns of a block; up to there NumPy factorizes a matrix at once."""
@@ -54,23 +56,32 @@ class Factors:
             unit[..., start:end, start:end] = own
         return cls(unit, diagonal, inverses)
 
-    def solve(self, right: Float64Array) -> Float64Array:
-        """Return what [..., N, K] times the matrix is ``right``."""
-        unit, found = self.unit, np.empty_like(right)
-        blocks = [*zip(_blocks(right.shape[-1]), self.inverses, strict=True)]
+    def solve(self, right: FloatArray) -> FloatArray:
+        """Return what the matrix times which is ``right`` [..., K, N], in the precision of that."""
+        unit, kind = self.unit_as(right.dtype), right.dtype
+        found = np.empty_like(right)
+        blocks = [*zip(_blocks(right.shape[-2]), self.inverses, strict=True)]
         for (start, end), inverse in reversed(blocks):
-            after = found[..., end:] @ _turned(unit[..., start:end, end:])
-            found[..., start:end] = (right[..., start:end] - after) @ _turned(inverse)
-        found /= self.diagonal[..., None, :]
+            after = unit[..., start:end, end:] @ found[..., end:, :]
+            found[..., start:end, :] = inverse.astype(kind) @ (right[..., start:end, :] - after)
+        found /= self.diagonal[..., None].astype(kind)
         for (start, end), inverse in blocks:
-            before = found[..., :start] @ unit[..., :start, start:end]
-            found[..., start:end] = (found[..., start:end] - before) @ inverse
+            before = _turned(unit[..., :start, start:end]) @ found[..., :start, :]
+            found[..., start:end, :] = _turned(inverse).astype(kind) @ (found[..., start:end, :] - before)
         return found
+
+    def unit_as(self, kind: np.dtype[Any]) -> FloatArray:
+        """Return U in float32 or float64."""
+        return self.unit if kind == np.float64 else self._short
+
+    @cached_property
+    def _short(self) -> Float32Array:
+        return self.unit.astype(np.float32)
 
 
 def _blocks(size: int) -> list[tuple[int, int]]:
     return [(start, min(start + AT_ONCE, size)) for start in range(0, size, AT_ONCE)]
 
 
-def _turned(matrix: Float64Array) -> Float64Array:
+def _turned(matrix: FloatArray) -> FloatArray:
     return np.swapaxes(matrix, -1, -2)

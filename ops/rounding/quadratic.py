@@ -14,23 +14,25 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.array_types import Float64Array
+from ops.array_types import Float64Array, FloatArray
 from ops.rounding.factors import AT_ONCE, Factors
 from ops.rounding.row_space import Objective, RowProblem, RowQuadratic
 from ops.subnormals import keeps_subnormals
 
-Solve = Callable[[Float64Array, Float64Array], NDArray[np.floating]]
+Solve = Callable[[Float64Array, FloatArray], FloatArray]
 
 
 @dataclass(frozen=True)
 class LayerProblem:
-    """A layer: its float ``weight`` [..., N, K], ``gram`` H [..., K, K] and ``cross`` C [..., N, K], float64.
+    """A layer: its float ``weight`` [..., N, K], ``gram`` H [..., K, K] and ``cross`` C [..., N, K].
 
-    Both are sums over rows, centred if a bias will absorb the means. ``target_power`` is P, the sum of
-    the wanted outputs' squares. Raises ValueError for shapes that do not fit and numbers that are not finite.
+    The last two are sums over rows in float64, centred if a bias will absorb the means. ``target_power`` is
+    P, the sum of the wanted outputs' squares. Targets are found in the precision of ``weight``, float64 or
+    float32; H is factorized in float64. Raises ValueError for shapes that do not fit and numbers that are not
+    finite.
     """
 
-    weight: Float64Array
+    weight: FloatArray
     gram: Float64Array
     cross: Float64Array
     target_power: float = 0.0
@@ -48,9 +50,10 @@ class LayerProblem:
                 raise ValueError(f"{name} holds numbers that are not finite")
 
     @cached_property
-    def residual(self) -> Float64Array:
+    def residual(self) -> FloatArray:
         """The part of C that the float weights do not explain: C - W0 H [..., N, K]."""
-        return self.cross - self.weight @ self.gram
+        kind = self.weight.dtype
+        return self.cross.astype(kind, copy=False) - self.weight @ self.gram.astype(kind, copy=False)
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,12 @@ class OrderedHessian:
         """The factors of ``matrix``."""
         return Factors.of(self.matrix)
 
-    def solve(self, right: Float64Array) -> Float64Array:
-        """Return what [..., N, K] times the hessian is ``right``."""
-        if right.shape[-1] <= AT_ONCE:
-            return np.swapaxes(np.linalg.solve(self.hessian, np.swapaxes(right, -1, -2)), -1, -2)
-        found = np.empty_like(right)
-        found[..., self.order] = self.factors.solve(right[..., self.order])
+    def solve(self, right: FloatArray) -> FloatArray:
+        """Return what the hessian times which is ``right`` [..., K, N], in the precision of that."""
+        if right.shape[-2] <= AT_ONCE:
+            return np.asarray(np.linalg.solve(self.hessian, right), right.dtype)
+        found = np.empty(right.shape, right.dtype)
+        found[..., self.order, :] = self.factors.solve(right[..., self.order, :])
         return found
 
 
@@ -91,7 +94,7 @@ class OrderedHessian:
 class Quadratic(Objective):
     """The error tr((W - target) hessian (W - target)^T) of a problem whose damping is chosen."""
 
-    target: Float64Array
+    target: FloatArray
     ordered: OrderedHessian
 
     @property
@@ -106,9 +109,9 @@ class Quadratic(Objective):
 
     def elimination(self, outputs: int) -> Elimination:
         """Return what GPTQ adds to the inputs to come, for so many outputs."""
-        return Elimination(self.ordered.factors.unit, outputs)
+        return Elimination(self.ordered.factors.unit_as(self.target.dtype), outputs)
 
-    def descent(self, difference: Float64Array) -> Descent:
+    def descent(self, difference: FloatArray) -> Descent:
         """Return the slope of the error at the target less a ``difference`` [..., K, N] of ordered inputs."""
         return Descent(self.ordered.matrix, difference)
 
@@ -123,21 +126,21 @@ class Quadratic(Objective):
 class Elimination:
     """What the rounding errors of the inputs so far add to the wanted weights of those to come."""
 
-    def __init__(self, factor: Float64Array, outputs: int) -> None:
+    def __init__(self, factor: FloatArray, outputs: int) -> None:
         """Start before the first input with the factor U [..., K, K]."""
         self._factor = factor
-        self._change = np.zeros((*factor.shape[:-1], outputs))
+        self._change = np.zeros((*factor.shape[:-1], outputs), factor.dtype)
 
-    def before(self, block: slice) -> Float64Array:
+    def before(self, block: slice) -> FloatArray:
         """Return what those before a block add to its inputs: [..., B, N], to be subtracted."""
         own = np.swapaxes(self._factor[..., : block.start, block], -1, -2)
         return np.asarray(own @ self._change[..., : block.start, :])
 
-    def near(self, block: slice) -> Float64Array:
+    def near(self, block: slice) -> FloatArray:
         """Return the factor [..., B, B] of the inputs of a block on each other."""
         return self._factor[..., block, block]
 
-    def add(self, block: slice, change: Float64Array) -> None:
+    def add(self, block: slice, change: FloatArray) -> None:
         """Note the rounding errors [..., B, N] of a block."""
         self._change[..., block, :] = change
 
@@ -145,7 +148,7 @@ class Elimination:
 class Descent:
     """Half the descent of the error in the weights of each input, while blocks of inputs change."""
 
-    def __init__(self, hessian: Float64Array, difference: Float64Array) -> None:
+    def __init__(self, hessian: Float64Array, difference: FloatArray) -> None:
         """Start at the weights that the target less the difference is."""
         self._hessian, self._slope = hessian, hessian @ difference
 
@@ -168,7 +171,7 @@ def error(problem: LayerProblem, weights: Float64Array) -> float:
     return float(np.sum(weights * (weights @ problem.gram - 2 * problem.cross)) + problem.target_power)
 
 
-def shifted_target(problem: LayerProblem, damping: float, solve: Solve | None = None) -> Float64Array:
+def shifted_target(problem: LayerProblem, damping: float, solve: Solve | None = None) -> FloatArray:
     """Return the unrounded weights [..., N, K] of least error: W0 + (C - W0 H)(H + d I)^-1.
 
     They compensate for the effect of quantized inputs (arXiv 2505.11695). d is ``damping`` times the mean of
@@ -194,9 +197,8 @@ def quadratic(
     ordered = OrderedHessian(damped(problem.gram, damping))
     if not shift:
         return Quadratic(problem.weight, ordered)
-    if solve is None:
-        return Quadratic(problem.weight + ordered.solve(problem.residual), ordered)
-    change = solve(ordered.hessian, np.swapaxes(problem.residual, -1, -2))
+    right = np.swapaxes(problem.residual, -1, -2)
+    change = ordered.solve(right) if solve is None else solve(ordered.hessian, right)
     return Quadratic(problem.weight + np.swapaxes(change, -1, -2), ordered)
 
 

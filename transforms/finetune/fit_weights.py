@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
@@ -112,7 +111,7 @@ def _candidates(layer: MatchedLayer, fit: SharedGramStats) -> Iterator[LayerSolu
     if not fit.count:
         return
     packed = layer.float_weight
-    start = packed.reshape(*packed.shape[:2], -1).astype(np.float64)
+    start = packed.reshape(*packed.shape[:2], -1)  # solved in float32, which grids this coarse allow
     sums = fit.free()
     grid, scale = suited_grid(layer, sums.importance, fit.bias(start))
     problem = sums.problem(start)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.array_types import AnyArray, Float64Array
+from ops.array_types import AnyArray, Float64Array, FloatArray
 from ops.rounding import LayerProblem
 from ops.rounding.quadratic import Solve
 
@@ -129,7 +129,7 @@ class GramStats:
         """The sum of squares of each input, [G, K]."""
         return np.maximum(np.diagonal(self.xx, axis1=-2, axis2=-1), 0)
 
-    def problem(self, weights: Float64Array) -> LayerProblem:
+    def problem(self, weights: FloatArray) -> LayerProblem:
         """Return what solvers take, for float weights [G, N, K]."""
         return LayerProblem(weights, self.xx, self.yx)
 
@@ -142,7 +142,7 @@ class GramStats:
         """What solves equations on the device, None without one."""
         return None if self.place is None else self._solve
 
-    def _solve(self, matrix: Float64Array, right: Float64Array) -> Float64Array:
+    def _solve(self, matrix: Float64Array, right: FloatArray) -> FloatArray:
         """Return what [G, K, K] times which is [G, K, N], found on the device if it is large."""
         if self._is_small(matrix, right):
             return np.asarray(np.linalg.solve(matrix, right), np.float64)
@@ -151,10 +151,10 @@ class GramStats:
     def _product(self, a: Float64Array, b: Float64Array) -> Float64Array:
         return a @ b if self._is_small(a, b) else _on_host(self._sent(a) @ self._sent(b))
 
-    def _is_small(self, a: Float64Array, b: Float64Array) -> bool:
+    def _is_small(self, a: Float64Array, b: FloatArray) -> bool:
         return self.place is None or a.shape[-2] * b.size < _SMALL
 
-    def _sent(self, array: Float64Array) -> Any:
+    def _sent(self, array: FloatArray) -> Any:
         return np.asarray(array, like=self.place)
 
 

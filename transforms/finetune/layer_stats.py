@@ -16,11 +16,9 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.array_types import Float64Array
+from ops.array_types import Float64Array, FloatArray
 from ops.rounding.row_space import RowProblem
 from transforms.finetune.gram import GramStats, finite_rows
-
-FloatRows = NDArray[np.float32 | np.float64]
 
 LEAST_INPUTS = 2048
 """Inputs beyond which rows are kept: up to there a Gram matrix takes at most 32 MiB."""
@@ -34,8 +32,8 @@ HELD_ROWS = 2
 class RowStats:
     """Rows x [G, R, K] with outputs y [G, R, N], of float32 or float64; up to ``most`` are kept."""
 
-    x_rows: FloatRows
-    y_rows: FloatRows
+    x_rows: FloatArray
+    y_rows: FloatArray
     most: int
 
     @classmethod
@@ -116,22 +114,23 @@ class RowStats:
         """The sum of squares of each output, [G, N]."""
         return np.asarray(np.square(self.y_rows, dtype=np.float64).sum(1))
 
-    def problem(self, weights: Float64Array) -> RowProblem:
+    def problem(self, weights: FloatArray) -> RowProblem:
         """As of GramStats."""
-        return RowProblem(weights, *(rows.astype(np.float64) for rows in (self.x_rows, self.y_rows)))
+        parts = (part.astype(np.float64) for part in (weights, self.x_rows, self.y_rows))
+        return RowProblem(*parts)
 
     @property
     def solver(self) -> None:
         """As of GramStats."""
         return None
 
-    def _missed(self, weights: NDArray[np.floating]) -> FloatRows:
+    def _missed(self, weights: NDArray[np.floating]) -> FloatArray:
         """Return what weights leave of the outputs."""
         made = self.x_rows @ np.asarray(weights, self.x_rows.dtype).transpose(0, 2, 1)
         return np.subtract(self.y_rows, made, out=made)
 
 
-def _joined(rows: FloatRows, others: NDArray[np.floating], chosen: NDArray[np.bool_]) -> FloatRows:
+def _joined(rows: FloatArray, others: NDArray[np.floating], chosen: NDArray[np.bool_]) -> FloatArray:
     """Return rows and the chosen ones of others, in float32 or more."""
     own = others if chosen.all() else others[:, chosen]
     return np.concatenate([rows, own], 1, dtype=np.result_type(np.float32, others))

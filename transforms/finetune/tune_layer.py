@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.array_types import Float64Array, QParams
+from ops.array_types import Float64Array, FloatArray, QParams
 from ops.grids import Grid
 from ops.rounding import Options, Quadratic, RowQuadratic, quadratic, solve_form
 from ops.rounding.adaquant import LEARNING_RATE
@@ -52,7 +52,7 @@ class LayerSolution:
     """
 
     what: str
-    weights: Float64Array
+    weights: FloatArray
     bias: Float64Array
     scale: QParams | None = None
 
@@ -107,7 +107,7 @@ def error_of(sums: SharedGramStats, candidate: LayerSolution) -> float:
 
 
 def with_bias(
-    matched: MatchedLayer, fit: SharedGramStats, what: str, weights: Float64Array, scale: QParams | None
+    matched: MatchedLayer, fit: SharedGramStats, what: str, weights: FloatArray, scale: QParams | None
 ) -> LayerSolution:
     """Return weights [G, N, K] with the biases of least error on some sums, rounded as the layer has them."""
     own = None if scale is None else scale[0]
@@ -176,7 +176,7 @@ class _Tuning:
     def _form(self, damping: float, *, shift: bool) -> Form:
         return quadratic(self._problem, damping, shift=shift, solve=self._sums.solver)
 
-    def _float_error(self, held: SharedGramStats, weights: Float64Array) -> float:
+    def _float_error(self, held: SharedGramStats, weights: FloatArray) -> float:
         """Return the error of unrounded weights, with the bias that suits them."""
         return float(held.error(weights, self._fit.bias(weights)).sum())
 
@@ -185,7 +185,7 @@ class _Tuning:
         self._solved[what] = grid, form, scale
         return self._with_bias(what, solve_form(form, grid, algorithm, self._options.solver), scale)
 
-    def _with_bias(self, what: str, weights: Float64Array, scale: QParams | None) -> LayerSolution:
+    def _with_bias(self, what: str, weights: FloatArray, scale: QParams | None) -> LayerSolution:
         return with_bias(self._matched, self._fit, what, weights, scale)
 
     def _grids(self) -> Iterator[tuple[str, Grid, QParams | None]]:
