@@ -9,13 +9,13 @@ dB (``python -m tests.benchmarks.accuracy_table measure FILE --presets W4A8 MX6`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.formats import Format
-from ops.rounding import gptq, quadratic
+from ops.rounding import Quadratic, RowQuadratic, gptq, quadratic
 from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.finetune_weights import of_products
 from transforms.finetune.layer_stats import SharedGramStats
@@ -32,6 +32,9 @@ from transforms.runtime.session import RunOptions
 from transforms.scheme.scheme_values import FEW_BITS
 
 _MEMORY = 1 << 28
+
+_OUTPUTS = 128
+"""Outputs of a layer that choose a damping: twice as many at most, since they are taken evenly."""
 
 Progress = Callable[[int, int], None]
 
@@ -92,11 +95,9 @@ class _Walk:
         layer = self._layers[number]
         fit, held = self._sums.read(number)
         before = current(layer)
-        best, least = before, error_of(held, before)
-        for candidate in _candidates(layer, of_products(layer, fit)):
-            error = error_of(held, candidate)
-            if error < least:
-                best, least = candidate, error
+        best = _rounded(layer, of_products(layer, fit), held) if fit.count else before
+        if error_of(held, best) >= error_of(held, before):
+            best = before
         if best is not before:
             write_layer(self._graph, layer, best, self._names)
             if layer.sharing_layers:
@@ -107,14 +108,23 @@ class _Walk:
         return best is not before
 
 
-def _candidates(layer: MatchedLayer, fit: SharedGramStats) -> Iterator[LayerSolution]:
-    if not fit.count:
-        return
+def _rounded(layer: MatchedLayer, fit: SharedGramStats, held: SharedGramStats) -> LayerSolution:
+    """Return weights with the damping that is best on held-out rows; some outputs of many choose it.
+
+    Targets are found in float32, which grids of few bits allow.
+    """
     packed = layer.float_weight
-    start = packed.reshape(*packed.shape[:2], -1)  # solved in float32, which grids this coarse allow
+    start = packed.reshape(*packed.shape[:2], -1)
     sums = fit.free()
     grid, scale = suited_grid(layer, sums.importance, fit.bias(start))
     problem = sums.problem(start)
-    for damping in DAMPINGS:
-        weights = gptq(quadratic(problem, damping, shift=True, solve=sums.solver), grid)
-        yield with_bias(layer, fit, f"rounded by outputs, shifted by {damping:g}", weights, scale)
+    part = slice(None, None, max(1, start.shape[1] // _OUTPUTS))
+    few, judged = fit.of_outputs(part), held.of_outputs(part)
+
+    def _error(form: Quadratic | RowQuadratic) -> float:
+        weights = gptq(form, grid.rows(part), part)
+        return float(judged.error(weights, few.bias(weights)).sum())
+
+    forms = [quadratic(problem, damping, shift=True, solve=sums.solver) for damping in DAMPINGS]
+    weights = gptq(min(forms, key=_error), grid)
+    return with_bias(layer, fit, "rounded by outputs", weights, scale)

@@ -51,6 +51,11 @@ class GramStats:
             yy=module.zeros((groups, outputs)),
         )
 
+    def of_outputs(self, part: slice) -> GramStats:
+        """Return the sums for some of the outputs."""
+        y, yx, yy = self.y[:, part], self.yx[:, part], self.yy[:, part]
+        return GramStats(self.count, self.x, y, self.xx, yx, yy)._at(self.place)
+
     def on_host(self) -> GramStats:
         """Return the same sums as NumPy's arrays."""
         x, y, xx, yx, yy = map(_on_host, (self.x, self.y, self.xx, self.yx, self.yy))

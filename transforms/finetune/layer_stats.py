@@ -85,6 +85,10 @@ class RowStats:
         found.add(other.x_rows, other.y_rows)
         return found
 
+    def of_outputs(self, part: slice) -> RowStats:
+        """As of GramStats."""
+        return replace(self, y_rows=self.y_rows[:, :, part])
+
     def on_host(self) -> RowStats:
         """As of GramStats."""
         return self
@@ -188,6 +192,10 @@ class SharedGramStats:
         biases = np.split(np.asarray(bias), len(self.parts))
         errors = [part.error(weights, own) for part, own in zip(self.parts, biases, strict=True)]
         return np.asarray(sum(errors[1:], errors[0]))
+
+    def of_outputs(self, part: slice) -> SharedGramStats:
+        """Return those of some of the outputs."""
+        return SharedGramStats(tuple(one.of_outputs(part) for one in self.parts), self.has_bias)
 
     def power(self) -> float:
         """Return the sum of squares of the outputs around their means."""
