@@ -55,26 +55,39 @@ class LayerProblem:
         kind = self.weight.dtype
         return self.cross.astype(kind, copy=False) - self.weight @ self.gram.astype(kind, copy=False)
 
+    @cached_property
+    def ordered(self) -> OrderedHessian:
+        """H in the order in which solvers visit the inputs."""
+        return OrderedHessian.of(self.gram)
+
 
 @dataclass(frozen=True)
 class OrderedHessian:
-    """A hessian [..., K, K] with its inputs as solvers visit them.
+    """A hessian: its ``matrix`` [..., K, K] has the inputs in the ``order`` in which solvers visit them.
 
     It is factorized once, for the target and for all grids that weights are rounded to.
     """
 
-    hessian: Float64Array
+    matrix: Float64Array
+    order: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, hessian: Float64Array) -> OrderedHessian:
+        """Return one with an order that is the same in all groups: the largest mean diagonal first."""
+        diagonal = np.diagonal(hessian, axis1=-2, axis2=-1)
+        order = np.argsort(-diagonal.reshape(-1, diagonal.shape[-1]).mean(0), kind="stable")
+        return cls(np.ascontiguousarray(hessian[..., order[:, None], order]), order)
+
+    def damped(self, damping: float) -> OrderedHessian:
+        """Return that of H + d I, see :func:`damped`."""
+        return OrderedHessian(damped(self.matrix, damping), self.order)
 
     @cached_property
-    def order(self) -> NDArray[np.intp]:
-        """The inputs in order, the same in all groups: the largest mean diagonal first."""
-        diagonal = np.diagonal(self.hessian, axis1=-2, axis2=-1)
-        return np.argsort(-diagonal.reshape(-1, diagonal.shape[-1]).mean(0), kind="stable")
-
-    @cached_property
-    def matrix(self) -> Float64Array:
-        """The hessian of the inputs in order."""
-        return np.ascontiguousarray(self.hessian[..., self.order[:, None], self.order])
+    def hessian(self) -> Float64Array:
+        """The matrix of the inputs as they are given."""
+        found = np.empty_like(self.matrix)
+        found[..., self.order[:, None], self.order] = self.matrix
+        return found
 
     @cached_property
     def factors(self) -> Factors:
@@ -194,7 +207,7 @@ def quadratic(
         raise ValueError(f"damping {damping:g} is not positive and finite")
     if isinstance(problem, RowProblem):
         return problem.form(damping, shift=shift)
-    ordered = OrderedHessian(damped(problem.gram, damping))
+    ordered = problem.ordered.damped(damping)
     if not shift:
         return Quadratic(problem.weight, ordered)
     right = np.swapaxes(problem.residual, -1, -2)

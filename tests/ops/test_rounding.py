@@ -159,7 +159,7 @@ def test_gptq_is_the_published_recursion() -> None:
 def test_gptq_without_correlations_is_rounding() -> None:
     weight, problem = make_layer((4, 2, 8))
     grid = weight_grid(weight, "mx6")
-    form = Quadratic(problem.weight, OrderedHessian(np.diag(np.linspace(1, 2, 16))))
+    form = Quadratic(problem.weight, OrderedHessian.of(np.diag(np.linspace(1, 2, 16))))
     for solver in (gptq, adaround, adaquant):
         np.testing.assert_array_equal(solver(form, grid), grid.round(problem.weight))
 

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.array_types import Feed
+from ops.array_types import Feed, Float64Array, FloatArray
 from ops.formats import Format
 from ops.rounding import Quadratic, RowQuadratic, gptq, quadratic
 from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.finetune_weights import of_products
 from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.options import FinetuneOptions
-from transforms.finetune.tune_layer import LayerSolution, error_of, with_bias
+from transforms.finetune.tune_layer import LayerSolution, with_bias
 from transforms.finetune.weight_grids import suited_grid
 from transforms.finetune.write_layer import current, write_layer
 from transforms.full_range.share_shifts import shift_alike
@@ -34,7 +35,7 @@ from transforms.scheme.scheme_values import FEW_BITS
 _MEMORY = 1 << 28
 
 _OUTPUTS = 128
-"""Outputs of a layer that choose a damping: twice as many at most, since they are taken evenly."""
+"""Outputs of a layer that judge its weights: twice as many at most, since they are taken evenly."""
 
 Progress = Callable[[int, int], None]
 
@@ -95,9 +96,7 @@ class _Walk:
         layer = self._layers[number]
         fit, held = self._sums.read(number)
         before = current(layer)
-        best = _rounded(layer, of_products(layer, fit), held) if fit.count else before
-        if error_of(held, best) >= error_of(held, before):
-            best = before
+        best = _rounded(layer, before, of_products(layer, fit), held)
         if best is not before:
             write_layer(self._graph, layer, best, self._names)
             if layer.sharing_layers:
@@ -108,11 +107,15 @@ class _Walk:
         return best is not before
 
 
-def _rounded(layer: MatchedLayer, fit: SharedGramStats, held: SharedGramStats) -> LayerSolution:
-    """Return weights with the damping that is best on held-out rows; some outputs of many choose it.
+def _rounded(
+    layer: MatchedLayer, before: LayerSolution, fit: SharedGramStats, held: SharedGramStats
+) -> LayerSolution:
+    """Return weights with the damping that is best on held-out rows, or those of before if they are better.
 
-    Targets are found in float32, which grids of few bits allow.
+    Of many outputs some decide. Targets are found in float32, which grids of few bits allow.
     """
+    if not fit.count:
+        return before
     packed = layer.float_weight
     start = packed.reshape(*packed.shape[:2], -1)
     sums = fit.free()
@@ -121,10 +124,16 @@ def _rounded(layer: MatchedLayer, fit: SharedGramStats, held: SharedGramStats) -
     part = slice(None, None, max(1, start.shape[1] // _OUTPUTS))
     few, judged = fit.of_outputs(part), held.of_outputs(part)
 
-    def _error(form: Quadratic | RowQuadratic) -> float:
+    def _error(weights: FloatArray, bias: Float64Array) -> float:
+        return float(judged.error(weights, bias).sum())
+
+    def _error_of(form: Quadratic | RowQuadratic) -> float:
         weights = gptq(form, grid.rows(part), part)
-        return float(judged.error(weights, few.bias(weights)).sum())
+        return _error(weights, few.bias(weights))
 
     forms = [quadratic(problem, damping, shift=True, solve=sums.solver) for damping in DAMPINGS]
-    weights = gptq(min(forms, key=_error), grid)
+    errors = [_error_of(form) for form in forms]
+    if min(errors) >= _error(before.weights[:, part], before.bias[:, part]):
+        return before
+    weights = gptq(forms[int(np.argmin(errors))], grid)
     return with_bias(layer, fit, "rounded by outputs", weights, scale)

@@ -23,6 +23,7 @@ from transforms.graph.constants import load
 from transforms.layers.linear_layer import LinearLayer
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.runtime.devices import array_module
+from transforms.scheme.scheme_values import FEW_BITS
 
 _STORABLE = {np.dtype(kind) for kind in (np.int8, np.uint8, np.int16, np.uint16)}
 
@@ -67,6 +68,7 @@ class RowUser:
     """What the rows of a user of a weight depend on.
 
     With ``limits``, at which errors are cut off: the float ``weight`` [G, N, K] and ``bias`` [G, N].
+    ``kind``: the type of products of rows, float32 where weights have few bits: they are far coarser.
     """
 
     layer: LinearLayer
@@ -75,19 +77,22 @@ class RowUser:
     limits: Limits | None
     weight: AnyArray
     bias: Float64Array
+    kind: type[np.floating]
 
     @classmethod
     def of(cls, user: MatchedLayer, limits: Limits | None, device: str) -> RowUser:
         """Return that of a layer."""
         weight = user.float_weight.reshape(*user.float_weight.shape[:2], -1)
-        return cls(user.layer, layer_input(user.source), device, limits, weight, user.float_bias)
+        fmt = user.weight.format
+        kind = np.float32 if fmt is not None and fmt.bits < FEW_BITS else np.float64
+        return cls(user.layer, layer_input(user.source), device, limits, weight, user.float_bias, kind)
 
     def no_sums(self, *, is_held: bool) -> LayerStats:
         """Return the sums over no rows; held-out ones, and those of many inputs, are rows at first."""
         groups, outputs, positions, channels = self.layer.size
         inputs, module = positions * channels, array_module(self.device)
         if module is not np or not (is_held or inputs > LEAST_INPUTS):
-            return GramStats.zeros(groups, outputs, inputs, module)
+            return GramStats.zeros(groups, outputs, inputs, module, self.kind)
         return RowStats.zeros(groups, outputs, inputs, HELD_ROWS * inputs if is_held else inputs)
 
     def rows(self, inputs: AnyArray, chosen: SampledRows) -> AnyArray:
