@@ -32,7 +32,7 @@ from transforms.layers.matched_layer import MatchedLayer
 from transforms.runtime.session import RunOptions
 from transforms.scheme.scheme_values import FEW_BITS
 
-_MEMORY = 1 << 28
+_MEMORY = 1 << 27
 
 _OUTPUTS = 128
 """Outputs of a layer that judge its weights: twice as many at most, since they are taken evenly."""
@@ -43,7 +43,7 @@ Progress = Callable[[int, int], None]
 def options_for(
     samples: int, run: RunOptions | None = None, memory_limit: int | None = None
 ) -> FinetuneOptions:
-    """Return the options of a run in bounded memory: 256 MiB for tensors of each model, or as told.
+    """Return the options of a run in bounded memory: 128 MiB for tensors of each model, or as told.
 
     Half of the ``samples`` are held out, of few every fifth.
     """
