@@ -16,18 +16,16 @@ from ops.rounding.round_block import round_block
 from ops.rounding.row_space import BLOCK, RowQuadratic
 from ops.subnormals import keeps_subnormals
 
-ALL = slice(None)
-
 
 @keeps_subnormals
-def gptq(quadratic: Quadratic | RowQuadratic, grid: Grid, outputs: slice = ALL) -> FloatArray:
+def gptq(quadratic: Quadratic | RowQuadratic, grid: Grid) -> FloatArray:
     """Return weights [..., N, K] on the grid with a small error, by one pass over the inputs.
 
-    ``outputs``: those that are rounded, on their grid. Inputs go in the order of the hessian's diagonal, the
-    largest first, which is the same in all groups. The weights have the precision of the target.
+    Inputs go in the order of the hessian's diagonal, the largest first, which is the same in all groups. The
+    weights have the precision of the target.
     """
     order = quadratic.order
-    target = np.ascontiguousarray(np.moveaxis(quadratic.target[..., outputs, :], -1, -2)[..., order, :])
+    target = np.ascontiguousarray(np.moveaxis(quadratic.target, -1, -2)[..., order, :])
     rounded = np.zeros_like(target)  # [..., K, N]
     elimination = quadratic.elimination(target.shape[-1])
     for start in range(0, len(order), BLOCK):

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.array_types import Float64Array, FloatArray
+from ops.array_types import Float32Array, Float64Array, FloatArray
 from ops.rounding.factors import AT_ONCE, Factors
 from ops.rounding.row_space import Objective, RowProblem, RowQuadratic
 from ops.subnormals import keeps_subnormals
@@ -89,6 +90,14 @@ class OrderedHessian:
         found[..., self.order[:, None], self.order] = self.matrix
         return found
 
+    def matrix_as(self, kind: np.dtype[Any]) -> FloatArray:
+        """Return the matrix in float32 or float64."""
+        return self.matrix if kind == np.float64 else self._short
+
+    @cached_property
+    def _short(self) -> Float32Array:
+        return self.matrix.astype(np.float32)
+
     @cached_property
     def factors(self) -> Factors:
         """The factors of ``matrix``."""
@@ -120,13 +129,17 @@ class Quadratic(Objective):
         """The inputs as solvers visit them."""
         return self.ordered.order
 
+    def of_outputs(self, part: slice) -> Quadratic:
+        """Return the error of some of the outputs."""
+        return Quadratic(self.target[..., part, :], self.ordered)
+
     def elimination(self, outputs: int) -> Elimination:
         """Return what GPTQ adds to the inputs to come, for so many outputs."""
         return Elimination(self.ordered.factors.unit_as(self.target.dtype), outputs)
 
     def descent(self, difference: FloatArray) -> Descent:
         """Return the slope of the error at the target less a ``difference`` [..., K, N] of ordered inputs."""
-        return Descent(self.ordered.matrix, difference)
+        return Descent(self.ordered.matrix_as(difference.dtype), difference)
 
     @keeps_subnormals
     def row_errors(self, weights: Float64Array) -> Float64Array:
@@ -161,19 +174,19 @@ class Elimination:
 class Descent:
     """Half the descent of the error in the weights of each input, while blocks of inputs change."""
 
-    def __init__(self, hessian: Float64Array, difference: FloatArray) -> None:
+    def __init__(self, hessian: FloatArray, difference: FloatArray) -> None:
         """Start at the weights that the target less the difference is."""
         self._hessian, self._slope = hessian, hessian @ difference
 
-    def slope(self, block: slice) -> Float64Array:
+    def slope(self, block: slice) -> FloatArray:
         """Return that of a block, [..., B, N]."""
         return self._slope[..., block, :]
 
-    def near(self, block: slice) -> Float64Array:
+    def near(self, block: slice) -> FloatArray:
         """Return the hessian [..., B, B] of a block."""
         return self._hessian[..., block, block]
 
-    def add(self, block: slice, change: Float64Array) -> None:
+    def add(self, block: slice, change: FloatArray) -> None:
         """Note that weights of a block changed."""
         self._slope -= self._hessian[..., :, block] @ change
 

@@ -9,7 +9,7 @@ U_ij = x_i P_j x_j for i < j. P is carried from the last block of inputs to the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -86,6 +86,13 @@ class RowQuadratic(Objective):
         made = difference @ np.swapaxes(self.rows, -1, -2)
         squares = (np.square(part).sum(-1, keepdims=True) for part in (made, difference))
         return np.asarray(next(squares) + self.amount * next(squares))
+
+    def of_outputs(self, part: slice) -> RowQuadratic:
+        """As of :class:`ops.rounding.quadratic.Quadratic`; the factors are found once."""
+        shared = {"order": self.order, "ordered_rows": self.ordered_rows, "factors": self.factors}
+        found = replace(self, target=self.target[..., part, :])
+        vars(found).update(shared)
+        return found
 
     def elimination(self, outputs: int) -> RowElimination:
         """Return what GPTQ adds to the inputs to come, for so many outputs."""

@@ -21,7 +21,7 @@ from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.finetune_weights import of_products
 from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.options import FinetuneOptions
-from transforms.finetune.tune_layer import LayerSolution, with_bias
+from transforms.finetune.tune_layer import LayerSolution, some_outputs, with_bias
 from transforms.finetune.weight_grids import suited_grid
 from transforms.finetune.write_layer import current, write_layer
 from transforms.full_range.share_shifts import shift_alike
@@ -33,9 +33,6 @@ from transforms.runtime.session import RunOptions
 from transforms.scheme.scheme_values import FEW_BITS
 
 _MEMORY = 1 << 27
-
-_OUTPUTS = 128
-"""Outputs of a layer that judge its weights: twice as many at most, since they are taken evenly."""
 
 Progress = Callable[[int, int], None]
 
@@ -121,14 +118,14 @@ def _rounded(
     sums = fit.free()
     grid, scale = suited_grid(layer, sums.importance, fit.bias(start))
     problem = sums.problem(start)
-    part = slice(None, None, max(1, start.shape[1] // _OUTPUTS))
+    part = some_outputs(start.shape[1])
     few, judged = fit.of_outputs(part), held.of_outputs(part)
 
     def _error(weights: FloatArray, bias: Float64Array) -> float:
         return float(judged.error(weights, bias).sum())
 
     def _error_of(form: Quadratic | RowQuadratic) -> float:
-        weights = gptq(form, grid.rows(part), part)
+        weights = gptq(form.of_outputs(part), grid.rows(part))
         return _error(weights, few.bias(weights))
 
     forms = [quadratic(problem, damping, shift=True, solve=sums.solver) for damping in DAMPINGS]
