@@ -1,4 +1,4 @@
-"""Factors of positive definite matrices in blocks. Oracles: NumPy's products, and its solution of equations."""
+"""Factors of positive definite matrices in blocks. Oracle: NumPy, which multiplies and solves."""
 
 from __future__ import annotations
 
