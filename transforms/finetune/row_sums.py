@@ -27,6 +27,9 @@ from transforms.scheme.scheme_values import FEW_BITS
 
 _STORABLE = {np.dtype(kind) for kind in (np.int8, np.uint8, np.int16, np.uint16)}
 
+_LARGE = 1 << 26
+"""Multiplications of the weights with a Gram matrix, from which on sums in float64 take long."""
+
 
 @dataclass(frozen=True)
 class LayerInput:
@@ -68,7 +71,7 @@ class RowUser:
     """What the rows of a user of a weight depend on.
 
     With ``limits``, at which errors are cut off: the float ``weight`` [G, N, K] and ``bias`` [G, N].
-    ``kind``: the type of products of rows, float32 where weights have few bits: they are far coarser.
+    ``kind``: the type of products of rows, float32 in large layers with weights of few bits.
     """
 
     layer: LinearLayer
@@ -83,8 +86,9 @@ class RowUser:
     def of(cls, user: MatchedLayer, limits: Limits | None, device: str) -> RowUser:
         """Return that of a layer."""
         weight = user.float_weight.reshape(*user.float_weight.shape[:2], -1)
-        fmt = user.weight.format
-        kind = np.float32 if fmt is not None and fmt.bits < FEW_BITS else np.float64
+        fmt, products = user.weight.format, weight.size * weight.shape[2]
+        is_coarse = fmt is not None and fmt.bits < FEW_BITS and products >= _LARGE
+        kind = np.float32 if is_coarse else np.float64
         return cls(user.layer, layer_input(user.source), device, limits, weight, user.float_bias, kind)
 
     def no_sums(self, *, is_held: bool) -> LayerStats:
