@@ -138,13 +138,12 @@ class _Tuning:
     ) -> None:
         self._matched, self._fit, self._held, self._options = matched, fit, held, options
         packed, fmt = matched.float_weight, matched.weight.format
-        is_coarse = fmt is not None and fmt.bits < FEW_BITS
-        self._start: FloatArray = packed.reshape(*packed.shape[:2], -1).astype(
-            np.float32 if is_coarse else np.float64
-        )
+        self._part = some_outputs(packed.shape[1])
+        is_coarse = fmt is not None and fmt.bits < FEW_BITS and not self._judges_all
+        kind = np.float32 if is_coarse else np.float64
+        self._start: FloatArray = packed.reshape(*packed.shape[:2], -1).astype(kind)
         self._sums = fit.free()
         self._problem = self._sums.problem(self._start)
-        self._part = some_outputs(self._start.shape[1])
         self._judged = fit.of_outputs(self._part), held.of_outputs(self._part)
         self._shifted: tuple[float, Form] | None = None
 
