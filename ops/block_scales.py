@@ -99,7 +99,8 @@ def _search(
     step = max(1, _ELEMENTS // max(1, size))
     for own in (slice(first, first + step) for first in range(0, count, step)):
         part = np.ascontiguousarray(rows[own], np.float32)
-        part = np.where(np.isfinite(part), part, np.float32(0))
+        if not np.isfinite(part.sum(dtype=np.float64)):
+            part = np.where(np.isfinite(part), part, np.float32(0))
         counts = _own_importance(part) if importance is None else np.asarray(importance[own], np.float32)
         tried, zeros = candidates(part)
         errors = squared_errors(part[None], tried, zeros, fmt, counts[None])

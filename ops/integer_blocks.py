@@ -26,7 +26,8 @@ def block_rows(x: NDArray[Any], axis: int, block: int) -> NDArray[Any]:
     """Return an array as rows, one for each block in the order of the scales, padded with zeros."""
     moved = np.moveaxis(x, axis, -1)
     pad = [(0, 0)] * (moved.ndim - 1) + [(0, -moved.shape[-1] % block)]
-    cut = np.pad(moved, pad).reshape(*moved.shape[:-1], -1, block)
+    padded = np.pad(moved, pad) if pad[-1][1] else moved
+    cut = padded.reshape(*moved.shape[:-1], -1, block)
     return np.ascontiguousarray(np.moveaxis(cut, -2, axis % x.ndim)).reshape(-1, block)
 
 
@@ -55,7 +56,8 @@ def pack_numbers(numbers: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     """Return numbers of 8 or 4 bits as bytes, two of 4 bits in a row in one, the first in the low half."""
     if bits == 8:
         return np.ascontiguousarray(numbers)
-    even = np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, numbers.shape[-1] % 2)])
+    odd = numbers.shape[-1] % 2
+    even = np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, 1)]) if odd else numbers
     return np.bitwise_or(even[..., 0::2], even[..., 1::2] * np.uint8(16), dtype=np.uint8)
 
 

@@ -171,6 +171,7 @@ def _write(path: Path, content: Iterator[Piece]) -> None:
     with path.open("wb") as file:
         for piece in content:
             file.write(piece)
+            del piece  # before the next one is made
         file.flush()
         os.fsync(file.fileno())
 

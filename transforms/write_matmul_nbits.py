@@ -19,6 +19,7 @@ from ops.integer_blocks import block_rows, pack_numbers, scale_shape
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.dot_products import bias, is_dot_product, sum_axis
+from transforms.graph.lazy_values import Weight, constant, derived
 from transforms.graph.rewire import RUNTIME_DOMAIN, Replacements, import_domains, onnx_op, take_over
 
 OPERATOR = "MatMulNBits"
@@ -64,13 +65,23 @@ def write_matmul_nbits(graph: gs.Graph, *, accuracy_level: int | None = None) ->
 
 @dataclass(frozen=True)
 class _Weight:
-    """A dequantized matrix: integers [N, K], scales and zero points [N, B], and the node that made it."""
+    """A dequantized matrix: its integers as they are stored, and the node that reads them.
+
+    They are [N, K], or [K, N] if they are turned; scales and zero points are [N, B].
+    """
 
     node: gs.Node
-    integers: AnyArray
+    integers: Weight
     scale: NDArray[np.float32]
     zero_point: AnyArray
     block: int
+    is_turned: bool
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Outputs N and inputs K."""
+        first, second = self.integers.shape
+        return (second, first) if self.is_turned else (first, second)
 
     @property
     def bits(self) -> int:
@@ -92,18 +103,24 @@ def _weight(node: gs.Node) -> _Weight | None:
         return None
     if not all(isinstance(tensor, gs.Constant) for tensor in made.inputs):
         return None
-    stored, scale, *rest = (load(tensor) for tensor in made.inputs)
+    scale, *rest = (load(tensor) for tensor in made.inputs[1:])
+    stored = made.inputs[0]._values
     block, axis = int(made.attrs.get("block_size", 0)), int(made.attrs.get("axis", 1))
     is_power = block >= _LEAST_BLOCK and block & (block - 1) == 0
-    if stored.ndim != 2 or stored.dtype.name not in _LOWEST or scale.dtype != np.float32 or not is_power:
+    if (
+        len(stored.shape) != 2
+        or stored.dtype.name not in _LOWEST
+        or scale.dtype != np.float32
+        or not is_power
+    ):
         return None
     summed = sum_axis(node, 1, 2)
     if axis % 2 != summed or scale.shape != scale_shape(stored.shape, summed, block):
         return None
     zero = rest[0] if rest else np.zeros(scale.shape, stored.dtype)
     if not summed:
-        stored, scale, zero = stored.T, scale.T, zero.T
-    return _Weight(made, stored, scale, zero, block)
+        scale, zero = scale.T, zero.T
+    return _Weight(made, stored, scale, zero, block, not summed)
 
 
 def _is_plain(node: gs.Node) -> bool:
@@ -127,8 +144,8 @@ def _product(
 ) -> tuple[list[gs.Node], gs.Node]:
     """Return a MatMulNBits of a product's name and inputs, without an output, and nodes to put before it."""
     source = weight.node.inputs[0].name
-    outputs, summed = weight.integers.shape
-    packed = gs.Constant(names.derive(source, "packed"), _packed(weight))
+    outputs, summed = weight.size
+    packed = constant(names.derive(source, "packed"), _packed(weight))
     scales, made = stored_scales(np.ascontiguousarray(weight.scale), source, names)
     inputs = [packed, scales]
     zeros = weight.zero_point.astype(np.int64) - weight.lowest
@@ -168,8 +185,14 @@ def stored_scales(
     return scales, [cast]
 
 
-def _packed(weight: _Weight) -> NDArray[np.uint8]:
+def _packed(weight: _Weight) -> Weight:
     """Return the integers [N, B, block * bits / 8] as bytes; numbers beyond the last one are 0."""
-    shifted = (weight.integers.astype(np.int64) - weight.lowest).astype(np.uint8)
-    rows = block_rows(shifted, 1, weight.block).reshape(*weight.scale.shape, weight.block)
-    return pack_numbers(rows, weight.bits)
+
+    def _of(stored: AnyArray) -> NDArray[np.uint8]:
+        integers = stored.T if weight.is_turned else stored
+        shifted = (integers.astype(np.int16) - weight.lowest).astype(np.uint8)
+        rows = block_rows(shifted, 1, weight.block).reshape(*weight.scale.shape, weight.block)
+        return pack_numbers(rows, weight.bits)
+
+    shape = *weight.scale.shape, weight.block * weight.bits // 8
+    return derived(weight.integers, _of, np.uint8, shape)
