@@ -1,8 +1,9 @@
-"""Caches of keys and values in int8: what a decoder keeps between steps takes a quarter of the bytes.
+"""Caches of keys and values in 8 or 4 bits: a quarter or an eighth of what a decoder keeps between steps.
 
 GroupQueryAttention of com.microsoft reads and writes such caches itself (attributes ``k_quant_type`` and
-``v_quant_type`` of ONNX Runtime 1.32), with a scale for each channel of each head. A cache that a Concat
-makes is joined in int8: what is new is quantized once, and the whole is dequantized for its readers.
+``v_quant_type`` of ONNX Runtime 1.32), with a scale for each channel of each head. In 4 bits a byte holds two
+channels, the even one in its low half, each with 8 added. A cache that a Concat makes is joined in int8: what
+is new is quantized once, and the whole is dequantized for its readers. No Concat takes 4-bit integers.
 """
 
 from __future__ import annotations
@@ -17,14 +18,12 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Float32Array
 from transforms.graph import dtypes, walk
 from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, position
+from transforms.graph.selection import label_of
 from transforms.model.model_error import ModelError
 
 log = logging.getLogger(__name__)
 
 ATTENTION = "GroupQueryAttention"
-LARGEST = 127
-"""The largest level of a cache; its zero point is 0."""
-
 _RANK = 4  # batch, heads, tokens, channels
 _SCALES = 12  # the input of an attention for the scale of keys, before that of values
 _FIRST_OPSET = 13  # whose QuantizeLinear has an axis
@@ -39,11 +38,13 @@ class Cache:
     node: gs.Node
 
 
-def find_caches(graph: gs.Graph) -> list[Cache]:
+def find_caches(graph: gs.Graph, bits: int = 8) -> list[Cache]:
     """Return the caches of float32 that :func:`quantize_caches` can quantize.
 
     A GroupQueryAttention or a Concat reads the input [batch, heads, tokens, channels] and makes the output;
     beside that only shapes are read of the input, and of the output of an attention.
+
+    Raises ModelError for 4 ``bits`` and a cache that a Concat makes.
     """
     ends = {id(one) for one in graph.inputs}, {id(one) for one in graph.outputs}
     found = []
@@ -52,30 +53,34 @@ def find_caches(graph: gs.Graph) -> list[Cache]:
         caches = [Cache(*pair, node) for pair in pairs if _is_cache(*pair, node, *ends)]
         if len(caches) == len(pairs):
             found += caches
+    wrong = [one.node for one in found if bits < 8 and one.node.op != ATTENTION]
+    if wrong:
+        raise ModelError(f"{wrong[0].op} '{label_of(wrong[0])}': only {ATTENTION} takes caches in int{bits}")
     return found
 
 
-def quantize_caches(graph: gs.Graph, scales: Mapping[str, Float32Array]) -> int:
-    """Store caches in int8, in place; return how many.
+def quantize_caches(graph: gs.Graph, scales: Mapping[str, Float32Array], *, bits: int = 8) -> int:
+    """Store caches in 8 or 4 bits, in place; return how many.
 
     ``scales``: by names of outputs, of each head and channel [heads, channels], above 0. Inputs and outputs
-    of these caches become int8; all others stay. A Concat gets a scale for each head or for each channel,
-    whichever has less error. Caches that have no scales stay as they are, so that a second run returns 0.
+    of these caches become int8, in 4 bits uint8 with half the channels; all others stay. A Concat gets a
+    scale for each head or for each channel, whichever has less error. Caches that have no scales stay as they
+    are, so that a second run returns 0.
 
-    Raises ModelError below opset 13.
+    Raises ModelError below opset 13, and for 4 bits with a cache that a Concat makes.
     """
-    caches = [one for one in find_caches(graph) if str(one.present.name) in scales]
+    caches = [one for one in find_caches(graph, bits) if str(one.present.name) in scales]
     if caches and graph.opset < _FIRST_OPSET:
-        raise ModelError(f"caches in int8 need opset {_FIRST_OPSET}, the model has {graph.opset}")
+        raise ModelError(f"caches in int{bits} need opset {_FIRST_OPSET}, the model has {graph.opset}")
     names = walk.Names(graph)
     for one in caches:
         scale = np.asarray(scales[str(one.present.name)], np.float32)
         if one.node.op == ATTENTION:
-            _quantize_attention(one, scale, names)
+            _quantize_attention(one, scale, names, bits)
         else:
             _quantize_concat(graph, one, scale, names)
-        one.past.dtype = np.dtype(np.int8)
-    log.debug("caches in int8: %d", len(caches))
+            one.past.dtype = np.dtype(np.int8)
+    log.debug("caches in int%d: %d", bits, len(caches))
     return len(caches)
 
 
@@ -99,14 +104,17 @@ def _is_cache(
     return all(reader.op == "Shape" for reader in readers)
 
 
-def _quantize_attention(cache: Cache, scale: Float32Array, names: walk.Names) -> None:
-    """Let an attention keep keys or values in int8, with a scale for each channel of each head."""
+def _quantize_attention(cache: Cache, scale: Float32Array, names: walk.Names, bits: int) -> None:
+    """Let an attention keep keys or values in few bits, with a scale for each channel of each head."""
     node, place = cache.node, int(cache.present is cache.node.outputs[2])
     inputs = [*node.inputs, *(gs.Variable.empty() for _ in range(_SCALES + 2 - len(node.inputs)))]
     inputs[_SCALES + place] = gs.Constant(names.derive(cache.present.name, "scale"), scale.reshape(-1))
     node.inputs = inputs
-    node.attrs |= {"kv_cache_bit_width": 8, f"{'kv'[place]}_quant_type": "PER_CHANNEL"}
-    cache.present.dtype = np.dtype(np.int8)
+    node.attrs |= {"kv_cache_bit_width": bits, f"{'kv'[place]}_quant_type": "PER_CHANNEL"}
+    for one in (cache.past, cache.present):
+        one.dtype = np.dtype(np.int8 if bits == 8 else np.uint8)
+        if bits == 4:
+            one.shape = [*one.shape[:-1], scale.shape[1] // 2]
 
 
 def _quantize_concat(graph: gs.Graph, cache: Cache, scale: Float32Array, names: walk.Names) -> None:

@@ -1,4 +1,4 @@
-"""Caches in int8. Oracle: the float model's caches rounded in NumPy, and the float model's logits."""
+"""Caches in few bits. Oracle: the float model's caches rounded in NumPy, and the float model's logits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from tools import infer, quantize, report
 from transforms import model_io
 from transforms.calibrate.cache_scales import cache_scales
 from transforms.model.graph_proto import export_model
-from transforms.quantize_caches import LARGEST, find_caches, quantize_caches
+from transforms.model.model_error import ModelError
+from transforms.quantize_caches import find_caches, quantize_caches
 from transforms.run.run_model import open_model
 from transforms.run.samples import token_feed
 
 RANDOM = np.random.default_rng(2)
+LARGEST = 127
 PRESENT = ("present.0.key", "present.0.value")
 WIDTH = 32
 JOINED = """<ir_version: 8, opset_import: ["": 17]>
@@ -32,9 +34,11 @@ def decibels(exact: np.ndarray, found: np.ndarray) -> float:
     return float(10 * np.log10((exact**2).sum() / ((exact - found) ** 2).sum()))
 
 
-def stepped(model: onnxruntime.InferenceSession, tokens: np.ndarray, dtype: type) -> list[np.ndarray]:
+def stepped(
+    model: onnxruntime.InferenceSession, tokens: np.ndarray, dtype: type, width: int = WIDTH
+) -> list[np.ndarray]:
     """Return logits and caches after a text, and after one more token."""
-    empty = np.zeros((1, HEADS, 0, WIDTH), dtype)
+    empty = np.zeros((1, HEADS, 0, width), dtype)
     names = ["logits", *PRESENT]
     ids = tokens[None, :-1]
     feed = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
@@ -62,6 +66,61 @@ def test_an_attention_keeps_them_with_a_scale_for_each_channel_of_each_head() ->
         assert codes.dtype == np.int8 and codes.shape == cache.shape
         assert np.abs(codes - cache / scales[name][None, :, None]).max() < 0.51
     assert decibels(wanted[0], made[0]) > 35 and decibels(wanted[3], made[3]) > 35
+
+
+def levels(packed: np.ndarray) -> np.ndarray:
+    """Return the numbers in the halves of bytes: the low half first, 8 stands for 0."""
+    return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1).astype(int) - 8
+
+
+def test_in_4_bits_an_attention_computes_with_the_rounded_caches() -> None:
+    graph = model_io.load(decoder())
+    exact = onnxruntime.InferenceSession(decoder().SerializeToString())
+    tokens = RANDOM.integers(0, WORDS, 12)
+    wanted = stepped(exact, tokens, np.float32)
+    scales = {
+        name: np.abs(cache).max((0, 2)) / 9 for name, cache in zip(PRESENT, wanted[4:], strict=True)
+    }  # so that numbers are cut off
+    assert quantize_caches(graph, scales, bits=4) == 2 and not find_caches(graph, 4)
+    found = onnxruntime.InferenceSession(export_model(graph).SerializeToString())
+    made = stepped(found, tokens, np.uint8, WIDTH // 2)
+    rounded = []
+    for name, cache, packed in zip(PRESENT, wanted[4:], made[4:], strict=True):
+        steps = scales[name][None, :, None]
+        assert packed.dtype == np.uint8
+        codes = np.clip(np.rint(cache / steps), -8, 7)
+        assert np.abs(levels(packed) - codes).max() <= 1 and (levels(packed) == codes).mean() > 0.99
+        rounded.append((levels(packed) * steps)[0].astype(np.float32))
+    weights = {one.name: onnx.numpy_helper.to_array(one) for one in decoder().graph.initializer}
+    x = weights["embedding"][tokens[-1]]
+    query = (x @ weights["wq"]).reshape(HEADS, WIDTH, 1)
+    scores = (rounded[0] @ query)[..., 0] / WIDTH**0.5
+    shares = np.exp(scores - scores.max(1, keepdims=True))
+    heads = (shares / shares.sum(1, keepdims=True))[:, None] @ rounded[1]
+    logits = (x + heads.reshape(-1) @ weights["wo"]) @ weights["head"]
+    assert np.allclose(made[3][0, 0], logits, atol=1e-5)
+    assert decibels(wanted[0], made[0]) > 20 and decibels(wanted[3], made[3]) > 20
+
+
+def test_in_4_bits_scales_have_the_least_squared_error(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(JOINED), tmp_path / "m.onnx")
+    new = RANDOM.laplace(size=(4, 1, 2, 40, 3)).astype("f")
+    feeds = [{"new": one, "past": np.zeros((1, 2, 0, 3), "f")} for one in new]
+    scale = cache_scales(open_model(tmp_path / "m.onnx"), ["present"], feeds, bits=4)["present"]
+    largest = np.abs(new).max((0, 1, 3))
+
+    def errors(steps: np.ndarray) -> np.ndarray:
+        steps = steps[:, None]
+        return np.square(new - np.clip(np.rint(new / steps), -8, 7) * steps).sum((0, 1, 3))
+
+    least = np.min([errors(largest / 7 * part / 100) for part in range(100, 30, -2)], 0)
+    assert np.allclose(errors(scale), least, rtol=1e-4) and (least < 0.9 * errors(largest / 7)).any()
+
+
+def test_in_4_bits_a_concat_is_refused() -> None:
+    graph = model_io.load(onnx.parser.parse_model(JOINED))
+    with pytest.raises(ModelError, match=r"Concat '.*': only GroupQueryAttention takes caches in int4"):
+        quantize_caches(graph, {"present": np.ones((2, 3), np.float32)}, bits=4)
 
 
 @pytest.mark.parametrize(("large", "axis"), (((1, slice(None)), 1), ((slice(None), 1), 3)))
@@ -98,8 +157,11 @@ def test_scales_reach_a_little_further_than_the_samples(tmp_path: Path) -> None:
         cache_scales(model, ["present"], empty)
 
 
+@pytest.mark.parametrize(
+    ("kind", "stored", "count", "least"), [("int8", "int8", 128, 25), ("int4", "uint8", 64, 15)]
+)
 def test_the_tool_writes_them_and_runs_them_on_the_same_samples(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, stored: str, count: int, least: int
 ) -> None:
     onnx.save(decoder(), tmp_path / "m.onnx")
     inputs = open_model(tmp_path / "m.onnx").inputs
@@ -108,9 +170,10 @@ def test_the_tool_writes_them_and_runs_them_on_the_same_samples(
         feed = token_feed(RANDOM.integers(0, WORDS, 9 + i), inputs)
         np.savez(tmp_path / "data" / f"{i}.npz", **feed)  # type: ignore[arg-type]
     data = ["--data", f"{tmp_path}/data"]
-    made = ["--input", f"{tmp_path}/m.onnx", "--output", f"{tmp_path}/q.onnx", "--kv-cache", "int8", *data]
+    made = ["--input", f"{tmp_path}/m.onnx", "--output", f"{tmp_path}/q.onnx", "--kv-cache", kind, *data]
     assert quantize.main([*made, "--config", "W8"]) == 0
-    assert "Caches in int8: 2 caches, scales of 4 samples\n" in capsys.readouterr().out
+    line = f"Caches in {kind}: 2 caches, {count} bytes a token instead of 512, scales of 4 samples\n"
+    assert line in capsys.readouterr().out
     onnx.checker.check_model(tmp_path / "q.onnx", full_check=True)
     texts = []
     for name in "mq":
@@ -118,11 +181,11 @@ def test_the_tool_writes_them_and_runs_them_on_the_same_samples(
         assert infer.main([*words, "--output-names", "logits", "--generate", "3"]) == 0
         texts.append(np.load(tmp_path / name / "logits" / "0.npy"))
         assert np.load(tmp_path / name / "generated_tokens" / "0.npy").shape == (1, 3)
-    assert 25 < decibels(*texts) < 60
+    assert least < decibels(*texts) < 60
     pair = ["--float", f"{tmp_path}/m.onnx", "--quantized", f"{tmp_path}/q.onnx"]
     assert report.main([*pair, *data, "--output", f"{tmp_path}/r.html"]) == 1
     said = capsys.readouterr().err
-    assert "input 'past.0.key' is float32 in the float model, int8 in the other" in said
+    assert f"input 'past.0.key' is float32 in the float model, {stored} in the other" in said
 
 
 def test_a_model_without_caches_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,15 +74,16 @@ def test_a_package_in_few_bits_is_read(package: Path, tmp_path: Path, options: t
     assert found[:4] == wanted[:4]  # the first choice of random weights stands out enough
 
 
-def test_caches_in_int8_are_fed_back(package: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "stored"), [("int8", "INT8"), ("int4", "UINT8")])
+def test_caches_in_few_bits_are_fed_back(package: Path, tmp_path: Path, kind: str, stored: str) -> None:
     """The config names caches, and not their type."""
     target, samples = tmp_path / "made", tmp_path / "samples"
     samples.mkdir()
     np.save(samples / "0.npy", np.random.default_rng(0).integers(1, WORDS, (1, 32)))
-    options = ["--config", "W8", "--kv-cache", "int8", "--data", str(samples)]
+    options = ["--config", "W8", "--kv-cache", kind, "--data", str(samples)]
     assert quantize.main(["--input", str(package), "--output", str(target), *options]) == 0
     kinds = {one.type.tensor_type.elem_type for one in onnx.load(target / "model.onnx").graph.input}
-    assert onnx.TensorProto.INT8 in kinds and onnx.TensorProto.FLOAT not in kinds
+    assert onnx.TensorProto.DataType.Value(stored) in kinds and onnx.TensorProto.FLOAT not in kinds
     assert said(target)[:4] == said(package)[:4]
 
 

@@ -169,6 +169,7 @@ def _cases() -> list[tuple[str, str, str]]:
             *OF_DATA,
             "--calibration-cache f",
             "--kv-cache int8",
+            "--kv-cache int4",
             "--jobs 2",
             "--dask local",
             "--memory-limit 1G",

@@ -21,11 +21,12 @@ _MOST_SAMPLES = 16
 
 
 def store_caches(graph: gs.Graph, job: QuantizeJob) -> None:
-    """Store the caches of a quantized model in int8, with scales from the float model, and say so.
+    """Store the caches of a quantized model in few bits, with scales from the float model, and say so.
 
-    Raises ValueError for a model without caches, or with others than can be quantized.
+    Raises ValueError for a model without caches, or with others than can be quantized so.
     """
-    names = [str(one.present.name) for one in find_caches(graph)]
+    bits = int(job.kv_cache.removeprefix("int"))
+    names = [str(one.present.name) for one in find_caches(graph, bits)]
     others = [name for name in state_outputs(graph) if name not in names]
     if not names or others:
         reason = f"{some_names(others)} cannot be" if others else "there is no cache of float32"
@@ -34,6 +35,9 @@ def store_caches(graph: gs.Graph, job: QuantizeJob) -> None:
             "rank 4, and an input"
         )
     feeds = spread([feed for _, feed in open_samples(job, graph)], _MOST_SAMPLES)
-    scales = cache_scales(open_model(Path(job.input), job.run), names, feeds)
-    count = quantize_caches(graph, scales)
-    say(f"Caches in {job.kv_cache}: {counted(count, 'cache')}, scales of {counted(len(feeds), 'sample')}")
+    scales = cache_scales(open_model(Path(job.input), job.run), names, feeds, bits=bits)
+    count, channels = quantize_caches(graph, scales, bits=bits), sum(one.size for one in scales.values())
+    say(
+        f"Caches in {job.kv_cache}: {counted(count, 'cache')}, {channels * bits // 8:,} bytes a token "
+        f"instead of {channels * 4:,}, scales of {counted(len(feeds), 'sample')}"
+    )

@@ -114,9 +114,9 @@ class QuantizeJob(SchemeJob):
     )
     kv_cache: str = option(
         "--kv-cache",
-        "store caches of keys and values in int8, as inputs and outputs, with scales from the samples",
+        "store caches of keys and values in 8 or 4 bits, as inputs and outputs, with scales from the samples",
         needs=(_MODEL, DATA),
-        choices=("int8",),
+        choices=("int8", "int4"),
         default="",
     )
     ranges: Path | None = option(

@@ -34,7 +34,7 @@ from transforms.runtime.compare_runs import (
     too_large,
 )
 from transforms.runtime.devices import has_vnni
-from transforms.runtime.inputs import ModelInput
+from transforms.runtime.inputs import ModelInput, check_feed, taken_shape
 from transforms.runtime.session import RunOptions, open_session, why_not_on_cpu
 from transforms.runtime.trial import Outputs, Trial, find_fault, open_as_user, try_model
 
@@ -114,8 +114,14 @@ def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
         found.sample, given, wanted = _reference(options, run, inputs, free_sizes(exported[0].graph))
     except Exception as error:  # of the runtime, which shares no narrower class, and on the float model
         return replace(found, not_run=f"the float model does not run: {said_by_runtime(error)}")
-    types = {one.name: one.dtype for one in inputs}
-    feed = {name: array.astype(types[name], copy=False) for name, array in given.items()}
+    pairs = [(one, given[one.name]) for one in inputs]
+    feed = {
+        one.name: array.astype(one.dtype, copy=False).reshape(taken_shape(one, array)) for one, array in pairs
+    }
+    try:
+        check_feed(inputs, feed, found.sample)
+    except ValueError:  # a cache in 4 bits, for example, whose sample is not empty
+        return replace(found, not_run=f"{found.sample} has other shapes than its inputs")
     found.feeds = feed, given
     if (taken := _bytes_of(graph, feed)) > _MOST_AT_ONCE:
         return replace(

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ops.array_types import AnyArray
-from transforms.files.array_header import read_headers
+from transforms.files.array_header import ArrayHeader, read_headers
 from transforms.files.named_file import named
 from transforms.run.array_files import (
     ARRAY_SUFFIXES,
@@ -23,7 +23,7 @@ from transforms.run.array_files import (
     read_array,
     read_array_header,
 )
-from transforms.runtime.inputs import ModelInput, check_feed
+from transforms.runtime.inputs import ModelInput, check_feed, taken_shape
 
 SAMPLE_SUFFIXES = (".npz", *ARRAY_SUFFIXES)
 IDS = "input_ids"
@@ -200,16 +200,19 @@ def _image_shape(wanted: ModelInput, layout: str, path: Path) -> tuple[int | Non
 def _read_npz(path: Path, inputs: Sequence[ModelInput]) -> dict[str, np.ndarray]:
     """Return the arrays of an archive, read once their headers are known to fit the model.
 
-    An empty one, as a cache before the first token, has whatever type the model takes.
+    An empty one, as a cache before the first token, has whatever type and width the model takes.
     """
     with named(path):
         headers = read_headers(path)
-    types = {one.name: one.dtype for one in inputs}
-    empty = {name: types[name] for name, one in headers.items() if 0 in one.shape and name in types}
-    headers = {name: replace(one, dtype=empty.get(name, one.dtype)) for name, one in headers.items()}
+    for one in inputs:
+        if one.name in headers and 0 in headers[one.name].shape:
+            headers[one.name] = ArrayHeader(one.dtype, taken_shape(one, headers[one.name]))
     check_feed(inputs, headers, path.name)
     with named(path), np.load(path, allow_pickle=False) as arrays:
-        return {name: arrays[name].astype(one.dtype, copy=False) for name, one in headers.items()}
+        return {
+            name: arrays[name].astype(one.dtype, copy=False).reshape(one.shape)
+            for name, one in headers.items()
+        }
 
 
 def takes_tokens(inputs: Sequence[ModelInput]) -> bool:

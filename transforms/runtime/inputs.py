@@ -67,6 +67,15 @@ def check_feed(
             raise ValueError(f"{place}: shape {_dims(array.shape)} instead of {_dims(one.shape)}")
 
 
+def taken_shape(one: ModelInput, given: np.ndarray | ArrayHeader) -> tuple[int, ...]:
+    """Return the shape in which an input takes an array made for the same input of another model.
+
+    Where the types differ, an empty array has the width of the input: numbers of few bits share bytes.
+    """
+    width = one.shape[-1] if len(given.shape) == len(one.shape) and given.dtype != one.dtype else None
+    return (*given.shape[:-1], width) if width and 0 in given.shape[:-1] else given.shape
+
+
 def random_array(one: ModelInput, random: np.random.Generator) -> np.ndarray:
     """Return random numbers for an input; a free dimension is 1."""
     shape = [1 if size is None else size for size in one.shape]
