@@ -52,11 +52,15 @@ def dequantize_blocks(q: Integers, parameters: QParams, axis: int, block: int) -
 
 
 def pack_numbers(numbers: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Return numbers of 8 or 4 bits as bytes, two of 4 bits in a row in one, the first in the low half."""
+    """Return numbers of 8, 4 or 2 bits as bytes, those of a row side by side, the first in the low bits."""
     if bits == 8:
         return np.ascontiguousarray(numbers)
-    even = np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, numbers.shape[-1] % 2)])
-    return np.bitwise_or(even[..., 0::2], even[..., 1::2] * np.uint8(16), dtype=np.uint8)
+    together = 8 // bits
+    whole = np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, -numbers.shape[-1] % together)])
+    packed = np.zeros((*whole.shape[:-1], whole.shape[-1] // together), np.uint8)
+    for i in range(together):
+        packed |= whole[..., i::together] << np.uint8(bits * i)
+    return packed
 
 
 def block_parameters(
