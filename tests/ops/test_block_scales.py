@@ -82,7 +82,8 @@ def test_no_candidate_is_better(size: int, name: str, weighed: bool, seed: int) 
     random, fmt = np.random.default_rng(seed), FORMATS[name]
     rows = (random.standard_normal((5, size)) * 10.0 ** random.integers(-3, 3, (5, 1))).astype(np.float32)
     importance = random.uniform(0.1, 2, rows.shape) if weighed else None
-    counts = _own(rows) if importance is None else importance
+    own = _own(rows) if fmt.is_signed else rows**2 + (rows**2).mean(1, keepdims=True)
+    counts = own if importance is None else importance
     if fmt.is_signed:
         scales, zeros = signed_block_scales(rows, fmt, importance), np.zeros(5, np.int64)
     else:
