@@ -1,9 +1,9 @@
 """Products with stored integers in blocks, written as ONNX Runtime's MatMulNBits.
 
 com.microsoft's MatMulNBits, version 1, computes A [.., K] times the transpose of B [N, K], which is stored
-as unsigned integers of 4 or 8 bits, packed along K, [N, ceil(K / block), block * bits / 8], the first of two
-numbers of 4 bits in the lower half of a byte. Each block has a scale [N, ceil(K / block)], and a zero point
-packed likewise, which is the middle, 2^(bits - 1), if there is none.
+as unsigned integers of 2, 4 or 8 bits, packed along K, [N, ceil(K / block), block * bits / 8], the first of
+the numbers of a byte in its low bits. Each block has a scale [N, ceil(K / block)], and a zero point packed
+likewise, which is the middle, 2^(bits - 1), if there is none.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
+from ops import FORMATS
 from ops.array_types import AnyArray
 from ops.integer_blocks import block_rows, pack_numbers, scale_shape
 from transforms.graph import dtypes, walk
@@ -23,28 +24,30 @@ from transforms.graph.lazy_values import Weight, constant, derived
 from transforms.graph.rewire import RUNTIME_DOMAIN, Replacements, import_domains, onnx_op, take_over
 
 OPERATOR = "MatMulNBits"
-_LOWEST = {"int4": -8, "uint4": 0, "int8": -128, "uint8": 0}
+_STORED = frozenset({"int2", "uint2", "int4", "uint4", "int8", "uint8"})
 _LEAST_BLOCK = 16
 BIAS = 5  # the input of that name
 LEVELS = {1: "float32", 4: "int8"}
 """Values of accuracy_level, and what a kernel may round the inputs to."""
 
-_QUICK = {4: 1, 8: 4}
+_QUICK = {2: 4, 4: 1, 8: 4}
 """By bits, a level that decodes SmolLM2 in at most 0.7 of the time of float: with 8 bits, level 1 takes 5.6
-times as long as float (``python -m tests.benchmarks.bench_language``)."""
+times as long as float (``python -m tests.benchmarks.bench_language``), and with 2 bits more."""
 
 
 def write_matmul_nbits(graph: gs.Graph, *, accuracy_level: int | None = None) -> int:
     """Put MatMulNBits in the place of each MatMul and Gemm that multiplies by dequantized blocks.
 
-    Also in bodies. Returns how many. Does nothing for a weight that is not a matrix of 4 or 8 bits on the
+    Also in bodies. Returns how many. Does nothing for a weight that is not a matrix of 2, 4 or 8 bits on the
     right side with blocks along the sum, of a power of two from 16 on, for inputs that are vectors or of
     unknown rank, and for a Gemm with a transposed input, factors, or a bias that is not one number for each
     output.
 
     ``accuracy_level`` 4 lets kernels round inputs to int8, with a scale for each block, which is faster; with
-    1 they stay float32. Without one it is 1 for weights of 4 bits, and 4 for those of 8, whose other kernels
-    are slow. Scales that are all numbers of float16 are stored so. Raises ValueError for another level.
+    1 they stay float32. Without one it is 1 for weights of 4 bits, and 4 for those of 2 and 8, whose other
+    kernels are slow. Scales that are all numbers of float16 are stored so.
+
+    Raises ValueError for another level.
     """
     if accuracy_level not in (None, *LEVELS):
         raise ValueError(f"accuracy_level is {accuracy_level}, legal are {', '.join(map(str, LEVELS))}")
@@ -86,12 +89,12 @@ class _Weight:
     @property
     def bits(self) -> int:
         """Bits of an integer."""
-        return 4 if self.integers.dtype.name.endswith("int4") else 8
+        return int(FORMATS[self.integers.dtype.name].bits)
 
     @property
     def lowest(self) -> int:
         """The integer that is stored as 0."""
-        return _LOWEST[self.integers.dtype.name]
+        return int(FORMATS[self.integers.dtype.name].lowest)
 
 
 def _weight(node: gs.Node) -> _Weight | None:
@@ -109,7 +112,7 @@ def _weight(node: gs.Node) -> _Weight | None:
     is_power = block >= _LEAST_BLOCK and block & (block - 1) == 0
     if (
         len(stored.shape) != 2
-        or stored.dtype.name not in _LOWEST
+        or stored.dtype.name not in _STORED
         or scale.dtype != np.float32
         or not is_power
     ):

@@ -116,5 +116,6 @@ MIXING: Mapping[str, str] = MappingProxyType(
         "strategy": "`speed`, `quality`, `budget` or `latency`",
         "bits_target": "for `budget`: most bits of a weight, mean over all",
         "bytes_target": "for `budget`: most bytes of all weights",
+        "size_target": "for `budget`: most bytes of the file, without a target of the outputs",
     }
 )

@@ -106,6 +106,7 @@ def _cases() -> list[tuple[str, str, str]]:
         "--strategy latency",
         "--bits-target 8",
         "--bytes-target 9",
+        "--size 9MB",
         "--labels l.npy",
     )
     moving += ("--save_as_external_data", "--no-functions", "--storage packed", "--no-time")

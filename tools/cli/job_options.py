@@ -229,6 +229,20 @@ class ModelOutput(Options):
             exported=exported,
         )
 
+    def bytes_written(
+        self, graph: gs.Graph, entries: Mapping[str, str], exported: Exported | None = None
+    ) -> int:
+        """Return how many bytes :meth:`save` would write at most."""
+        from transforms import model_io
+
+        return model_io.bytes_written(
+            graph,
+            metadata=entries,
+            external_data=self.save_as_external_data,
+            functions=self.functions,
+            exported=exported,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelJob(DataOptions, ModelOutput):

@@ -14,7 +14,7 @@ from transforms.files.named_file import parse_toml
 from transforms.plan.quantization_plan import WEIGHTED
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.apply_target import adapted, scheme_of
-from transforms.scheme.mixing_rule import MIXING, TARGETS
+from transforms.scheme.mixing_rule import BUDGETS, MIXING, TARGETS
 from transforms.scheme.scheme import AUTO, FLOAT32, POWER_OF_TWO
 from transforms.scheme.scheme_values import FEW_BITS, SchemeTable
 from transforms.scheme.targets import ON_CPU, target
@@ -27,8 +27,7 @@ _ALTERNATIVES = (
     *((_TARGETS - {key}, {key}) for key in sorted(_TARGETS)),
     ({"activation_target", "weight_target"}, {"target"}),
     ({"target"}, {"activation_target", "weight_target"}),
-    ({"bytes_target"}, {"bits_target"}),
-    ({"bits_target"}, {"bytes_target"}),
+    *(({*BUDGETS} - {key}, {key}) for key in BUDGETS),
 )
 """Keys of the table that an option for another key takes the place of, too: only one of them may be given."""
 
@@ -250,7 +249,7 @@ _SAMPLES = Need(DATA.words, lambda job: DATA.is_met(job) or "random_data" in job
 _MODEL = Need("--output", lambda job: "output" in job.given)
 _OF_WORK: Mapping[str, Need] = {
     **{f"{MIXING}.{key}": _SAMPLES for key in ("metric", "output_index", "data_size")},
-    **{f"{MIXING}.{key}": _MODEL for key in ("strategy", "bits_target", "bytes_target")},
+    **{f"{MIXING}.{key}": _MODEL for key in ("strategy", *BUDGETS)},
     "finetune": _MODEL,
 }
 """What keys of ``--set`` go with on the command line."""

@@ -168,7 +168,7 @@ def _make(
 ) -> Made:
     """Return the quantized model; ``keep_float``: tensors may stay float if its outputs are better for it."""
     if scheme.auto_mixed_precision:
-        made = Made.of(mix_model(graph, scheme, data, MixingOptions(job.run), phases))
+        made = Made.of(mix_model(graph, scheme, data, MixingOptions(job.run), job, phases))
         for line in mixing.lines(made.mixed) if made.mixed else ():
             say(line)
         return made

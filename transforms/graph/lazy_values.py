@@ -22,6 +22,7 @@ LARGE = 1 << 16
 """Bytes from which a weight is large: kept out of light models, and lazy if it comes from a mapped file."""
 
 PACKED = {
+    **{np.dtype(kind): 2 for kind in (ml_dtypes.int2, ml_dtypes.uint2)},
     **{np.dtype(kind): 4 for kind in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.float4_e2m1fn)},
     **{np.dtype(kind): 6 for kind in (ml_dtypes.float6_e2m3fn, ml_dtypes.float6_e3m2fn)},
 }
