@@ -8,7 +8,7 @@
 #   float16    +-65504            +-65504            NaN            kept
 #   bfloat16   +-Inf              +-Inf              NaN            kept
 
-# 4-bit integers take a byte each, int4 with its sign extended. They are for arrays: the operators do not take them.
+# Integers of 4 and 2 bits take a byte each, signed ones with the sign extended. They are for arrays: the operators do not take them.
 #
 # Zero points of integers, and what is quantized to small integers, are int32 in a tile between the tensor and the
 # arithmetic, which there is one copy of then. Those of uint32 are 2^31 less, which differences and clamps do not notice.
@@ -119,9 +119,9 @@ cdef inline uint32_t first_bit(int stored_type) noexcept nogil:
 cdef inline void load_integers(int stored_type, const void* source, size_t first, int32_t* target, size_t n) noexcept nogil:
     cdef uint32_t flip = first_bit(stored_type)
     cdef size_t i
-    if stored_type == INT8 or stored_type == INT4:
+    if stored_type == INT8 or stored_type == INT4 or stored_type == INT2:
         widen_integers(<const int8_t*>source + first, target, n)
-    elif stored_type == UINT8 or stored_type == UINT4:
+    elif stored_type == UINT8 or stored_type == UINT4 or stored_type == UINT2:
         widen_integers(<const uint8_t*>source + first, target, n)
     elif stored_type == INT16:
         widen_integers(<const int16_t*>source + first, target, n)
@@ -140,7 +140,9 @@ cdef inline double lowest_integer(int stored_type) noexcept nogil:
         return -32768.0
     if stored_type == INT8:
         return -128.0
-    return -8.0 if stored_type == INT4 else 0.0
+    if stored_type == INT4:
+        return -8.0
+    return -2.0 if stored_type == INT2 else 0.0
 
 
 cdef inline double integer_span(int stored_type) noexcept nogil:
@@ -149,7 +151,9 @@ cdef inline double integer_span(int stored_type) noexcept nogil:
         return 4294967295.0
     if stored_type == INT16 or stored_type == UINT16:
         return 65535.0
-    return 15.0 if stored_type == INT4 or stored_type == UINT4 else 255.0
+    if stored_type == INT4 or stored_type == UINT4:
+        return 15.0
+    return 3.0 if stored_type == INT2 or stored_type == UINT2 else 255.0
 
 
 cdef inline double saturate(float ratio, double zero_point, double lowest, double highest) noexcept nogil:
@@ -232,9 +236,9 @@ cdef inline void dequantize_wide(const uint32_t* source, float* target, size_t n
 
 cdef inline void dequantize_integers(int stored_type, const void* source, size_t first, float* target, size_t n,
                                      const float* scale, const int32_t* zeros, size_t step) noexcept nogil:
-    if stored_type == INT8 or stored_type == INT4:
+    if stored_type == INT8 or stored_type == INT4 or stored_type == INT2:
         dequantize_small(<const int8_t*>source + first, target, n, scale, zeros, step)
-    elif stored_type == UINT8 or stored_type == UINT4:
+    elif stored_type == UINT8 or stored_type == UINT4 or stored_type == UINT2:
         dequantize_small(<const uint8_t*>source + first, target, n, scale, zeros, step)
     elif stored_type == INT16:
         dequantize_small(<const int16_t*>source + first, target, n, scale, zeros, step)

@@ -53,6 +53,8 @@ cdef enum OrtElementType:
     BFLOAT16 = 16
     UINT4 = 21
     INT4 = 22
+    UINT2 = 25
+    INT2 = 26
 
 ctypedef OrtStatus* Status
 ctypedef OrtTensorTypeAndShapeInfo TensorInfo

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 AnyArray = NDArray[Any]
 Float32Array = NDArray[np.float32]
 Float64Array = NDArray[np.float64]
+FloatArray = NDArray[np.floating[Any]]
+"""Of float32 or float64."""
 
 Feed = Mapping[str, NDArray[Any]]
 """The arrays of one run of a model, by the name of an input or output."""

@@ -2,7 +2,8 @@
 
 In 4 bits a step is a large part of a block's range, and all of its numbers decide what a scale is worth. The
 error of a block is the sum of importance * (x - its rounding)^2. Without an importance, that of x is |x| plus
-the root of the block's mean square: large numbers count more, since outputs are mostly made of them.
+the root of the block's mean square, and with a zero point the squares of both: large numbers count more,
+since outputs are mostly made of them.
 
 Signed integers reach one step further below zero, -8 to 7: a scale is negative where the number of largest
 magnitude is positive, so that this number has the further end. For given integers the scale of least error
@@ -64,7 +65,7 @@ def signed_block_scales(
         found = _storable(np.concatenate([SIGNED_STEPS[:, None] * scale, turned]))
         return found, np.zeros(found.shape)
 
-    return _search(rows, fmt, importance, _candidates)[0]
+    return _search(rows, fmt, importance, _candidates, _magnitudes)[0]
 
 
 @keeps_subnormals
@@ -86,36 +87,53 @@ def range_block_parameters(
         zeros = [np.clip(np.rint(nearest + offset), fmt.lowest, fmt.highest) for offset in _OFFSETS]
         return np.tile(tried, (len(_OFFSETS), 1)), np.concatenate(zeros)
 
-    scale, zero_point = _search(rows, fmt, importance, _candidates)
+    scale, zero_point = _search(rows, fmt, importance, _candidates, _squares)
     return scale, zero_point.astype(fmt.dtype)
 
 
 def _search(
-    rows: Float32Array, fmt: Format, importance: NDArray[np.floating] | None, candidates: _Candidates
+    rows: Float32Array,
+    fmt: Format,
+    importance: NDArray[np.floating] | None,
+    candidates: _Candidates,
+    own: Callable[[Float32Array], Float32Array],
 ) -> tuple[Float32Array, Float64Array]:
     """Return the best of the candidates for each row, with the scale that fits its integers best."""
     count, size = rows.shape
     scale, zero_point = np.ones(count, np.float32), np.zeros(count)
     step = max(1, _ELEMENTS // max(1, size))
-    for own in (slice(first, first + step) for first in range(0, count, step)):
-        part = np.ascontiguousarray(rows[own], np.float32)
-        part = np.where(np.isfinite(part), part, np.float32(0))
-        counts = _own_importance(part) if importance is None else np.asarray(importance[own], np.float32)
+    for chunk in (slice(first, first + step) for first in range(0, count, step)):
+        part = np.ascontiguousarray(rows[chunk], np.float32)
+        if not np.isfinite(part.sum(dtype=np.float64)):
+            part = np.where(np.isfinite(part), part, np.float32(0))
+        counts = own(part) if importance is None else np.asarray(importance[chunk], np.float32)
         tried, zeros = candidates(part)
         errors = squared_errors(part[None], tried, zeros, fmt, counts[None])
         best = errors.argmin(0), np.arange(len(part))
         fitted = _fitted(part, counts, tried[best], zeros[best], errors[best], fmt)
         is_zero = ~part.any(1)
-        scale[own], zero_point[own] = np.where(is_zero, 1, fitted), np.where(is_zero, 0, zeros[best])
+        scale[chunk], zero_point[chunk] = np.where(is_zero, 1, fitted), np.where(is_zero, 0, zeros[best])
     return scale, zero_point
 
 
-def _own_importance(rows: Float32Array) -> Float32Array:
+def _magnitudes(rows: Float32Array) -> Float32Array:
     """Return magnitudes of numbers and the root mean square of their row, as shares of its largest number."""
     size = np.abs(rows)
     largest = size.max(1, keepdims=True, initial=0)
     size /= np.where(largest > 0, largest, 1)
     return size + np.sqrt(np.square(size).mean(1, keepdims=True, dtype=np.float32))
+
+
+def _squares(rows: Float32Array) -> Float32Array:
+    """Return squares of numbers and the mean square of their row, as shares of its largest square.
+
+    With a zero point less is gained by cutting off the ends: SmolLM2 in uint4 with blocks of 64 and 128 has a
+    divergence of 0.38 and 0.50 nats in place of 0.44 and 0.51 with magnitudes. In int4 it has about the same.
+    """
+    size = np.abs(rows)
+    largest = size.max(1, keepdims=True, initial=0)
+    square = np.square(size / np.where(largest > 0, largest, 1))
+    return square + square.mean(1, keepdims=True, dtype=np.float32)
 
 
 def _storable(scale: NDArray[np.floating]) -> Float32Array:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ops.array_types import Float64Array
 
-_NUMBERS = 1 << 22
+_NUMBERS = 1 << 20
 """Logits that are looked at together: a vocabulary has 150,000, and each takes some copies in float64."""
 
 

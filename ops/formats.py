@@ -28,6 +28,8 @@ LINEAR_TYPES = {
     "bfloat16": 16,
     "uint4": 21,
     "int4": 22,
+    "uint2": 25,
+    "int2": 26,
 }
 
 
@@ -164,6 +166,8 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         fmt.name: fmt
         for fmt in (
+            Format("int2", LINEAR, 2, 1),
+            Format("uint2", LINEAR, 2, 3),
             Format("int4", LINEAR, 4, 7),
             Format("uint4", LINEAR, 4, 15),
             Format("int8", LINEAR, 8, 127),

@@ -26,7 +26,8 @@ def block_rows(x: NDArray[Any], axis: int, block: int) -> NDArray[Any]:
     """Return an array as rows, one for each block in the order of the scales, padded with zeros."""
     moved = np.moveaxis(x, axis, -1)
     pad = [(0, 0)] * (moved.ndim - 1) + [(0, -moved.shape[-1] % block)]
-    cut = np.pad(moved, pad).reshape(*moved.shape[:-1], -1, block)
+    padded = np.pad(moved, pad) if pad[-1][1] else moved
+    cut = padded.reshape(*moved.shape[:-1], -1, block)
     return np.ascontiguousarray(np.moveaxis(cut, -2, axis % x.ndim)).reshape(-1, block)
 
 
@@ -52,11 +53,16 @@ def dequantize_blocks(q: Integers, parameters: QParams, axis: int, block: int) -
 
 
 def pack_numbers(numbers: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Return numbers of 8 or 4 bits as bytes, two of 4 bits in a row in one, the first in the low half."""
+    """Return numbers of 8, 4 or 2 bits as bytes, those of a row side by side, the first in the low bits."""
     if bits == 8:
         return np.ascontiguousarray(numbers)
-    even = np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, numbers.shape[-1] % 2)])
-    return np.bitwise_or(even[..., 0::2], even[..., 1::2] * np.uint8(16), dtype=np.uint8)
+    together = 8 // bits
+    rest = -numbers.shape[-1] % together
+    whole = np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, rest)]) if rest else numbers
+    packed = whole[..., ::together].copy()
+    for i in range(1, together):
+        packed |= whole[..., i::together] << np.uint8(bits * i)
+    return packed
 
 
 def block_parameters(

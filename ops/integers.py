@@ -1,7 +1,8 @@
 """Integers that stand for floats: choose a scale, quantize, dequantize.
 
 As in ONNX's QuantizeLinear and DequantizeLinear, q = saturate(round(x / scale) + zero_point), halves to
-even, and x = (q - zero_point) * scale, both in float32. int4 and uint4 are ml_dtypes', one number per byte.
+even, and x = (q - zero_point) * scale, both in float32. Those of 4 and 2 bits are ml_dtypes', one number per
+byte.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def quantize(
     parameters = _channel_parameters(x.shape, scale, zero_point, fmt, axis)
     quantize_linear(source, as_bytes(result), LINEAR_TYPES[fmt.name], *parameters)
     if fmt.bits < 8:
-        result &= 15  # ml_dtypes keeps 4 bits in the low half of a byte
+        result &= (1 << int(fmt.bits)) - 1  # ml_dtypes keeps them in the low bits of a byte
     return result.view(fmt.dtype)
 
 
@@ -223,7 +224,7 @@ def _finite(scale: Float32Array, steps: ArrayLike) -> Float32Array:
 
 
 def _storage(fmt: Format) -> np.dtype[Any]:
-    """Return the type that native code writes: 4-bit integers with their sign extended to a byte."""
+    """Return the type that native code writes: 4 and 2 bits with their sign extended to a byte."""
     return fmt.dtype if fmt.bits >= 8 else np.dtype(np.int8 if fmt.is_signed else np.uint8)
 
 

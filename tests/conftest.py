@@ -15,7 +15,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.helpers.refusal import TOOLS, Scene
-from tools.jobs import written
+from tools.jobs import quantize, written
+from tools.jobs.place import places
 from transforms.run.beside_float import time_beside_float
 
 # The same examples in every run, however slow the machine is; others: --hypothesis-profile=default.
@@ -38,9 +39,10 @@ def scene(
 
 @pytest.fixture(scope="session", autouse=True)
 def untimed() -> Iterator[None]:
-    """Leave out the time beside the float model, a quarter of a small run."""
+    """Leave out the time beside the float model, a quarter of a small run, and decide nothing by time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(written, "time_beside_float", lambda *_: None)
+        patch.setattr(quantize, "places", lambda *_: False)
         yield
 
 
@@ -49,3 +51,4 @@ def timed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, untim
     """Take the time in tests that ask for it."""
     if "timed" in request.keywords:
         monkeypatch.setattr(written, "time_beside_float", time_beside_float)
+        monkeypatch.setattr(quantize, "places", places)

@@ -22,7 +22,7 @@ presets (activation and weight):
   XINT8                         A8W8 on scales that are powers of two, one for each tensor
   U8S8 U16S8                    asymmetric activations: mostly better, if the target supports them
   W4A8                          int8 activations, int4 weights with a scale per channel
-  W8 W4                         weights alone: int8 with a scale per channel, int4 in blocks of 32
+  W8 W4 W2                      weights alone: int8 with a scale per channel, int4, int2 in blocks of 32
   BF16 FP16                     every value in bfloat16 or float16
   BFP16 MX4 MX6 MX9             block floating point, Microexponents
   MXINT8 MXFP8E4M3 MXFP8E5M2 MXFP6E3M2 MXFP6E2M3 MXFP4E2M1       OCP Microscaling
@@ -31,7 +31,7 @@ presets (activation and weight):
   S16S8_MIXED_S8S8              A16W8, layers in A8W8 as long as SQNR falls by at most 3 dB
   INT32 UINT32                  for experiments
   NAME_ADAQUANT NAME_ADAROUND   the same, weights tuned on the samples; not of 32 bits, and
-                                NAME_ADAROUND only of A8W8 A16W8 XINT8 U8S8 U16S8 W4A8 W8 W4"""
+                                NAME_ADAROUND only of A8W8 A16W8 XINT8 U8S8 U16S8 W4A8 W8 W4 W2"""
 
 _DETAILS = f"""\
 With --data, weights of fewer than 7 bits are rounded by outputs of layers, unless --fast is given. A result
@@ -59,6 +59,11 @@ ranked by the error that each makes alone in the outputs; as few of the worst as
 --fallback, and the model is quantized anew until the held-out samples show the target:
 10 log10(sum f^2 / sum (f - q)^2) over all float outputs that are no states. The summary names these layers.
 If no choice is enough, nothing is written. Not with tables [finetune] and [auto_mixed_precision].
+
+--target ort-cpu leaves layers in float that are faster so on this machine, with the conversions around them:
+layers that lose time by the profiles of the float and the quantized model are tried, and models take turns.
+Not with --no-time, --fast or --set keep_float=false. Layers are named in the recorded scheme, with which the
+same model is made again without timing anything.
 
 quantized values: integers reach dot products (Conv, ConvTranspose, Gemm, MatMul) and the sums, products,
 activations, pools and Concats around them, but not the inside of normalizations and Softmax, masks, or

@@ -25,6 +25,9 @@ from transforms.scheme.scheme import Scheme
 WIDE_OPSET = 21
 """First opset whose QuantizeLinear and DequantizeLinear take integers of 4 and 16 bits, and blocks."""
 
+_OPSETS = {2: 25, 4: WIDE_OPSET, 16: WIDE_OPSET}
+"""The same by bits, for integers of more and of fewer than 8."""
+
 
 def insert_qdq(
     plan: QuantizationPlan,
@@ -50,22 +53,25 @@ def insert_qdq(
 
 def least_opset(scheme: Scheme) -> int:
     """Return the opset that the nodes of a scheme need, 13 for scales per channel or Cast to bfloat16."""
-    wide = any(fmt.is_integer and fmt.bits in (4, 16) for fmt in scheme.named_formats)
-    return WIDE_OPSET if (wide or scheme.block_size) and not scheme.qdq_domain else 13
+    bits = (int(fmt.bits) for fmt in scheme.named_formats if fmt.is_integer)
+    blocks = WIDE_OPSET if scheme.block_size else 13
+    return 13 if scheme.qdq_domain else max((blocks, *(_OPSETS.get(one, 13) for one in bits)))
 
 
 def raise_opset(graph: gs.Graph, scheme: Scheme) -> int:
     """Raise a graph to the opset that a scheme needs or names; return 1 if it changed. Plans come after this.
 
     Raises ModelError if the model cannot be raised, and if the scheme names a lower one than it needs;
-    ValueError for blocks of integers in another domain than ONNX's own.
+    ValueError for blocks of integers, and those of 2 bits, in another domain than ONNX's own.
     """
-    if scheme.block_size and scheme.qdq_domain:
-        raise ValueError(f"block_size goes with ONNX's own domain, qdq_domain is '{scheme.qdq_domain}'")
+    alone = [fmt.name for fmt in scheme.named_formats if fmt.is_integer and fmt.bits == 2]
+    alone += ["block_size"] if scheme.block_size else []
+    if alone and scheme.qdq_domain:
+        raise ValueError(f"{alone[0]} goes with ONNX's own domain, qdq_domain is '{scheme.qdq_domain}'")
     needed = least_opset(scheme)
     if 0 < scheme.opset < needed:
-        also = "they need 21, or qdq_domain com.microsoft"
-        raise ModelError(f"opset {scheme.opset} is too low for integers of 4 and 16 bits: {also}")
+        also = f"they need {needed}" + (", or qdq_domain com.microsoft" if needed == WIDE_OPSET else "")
+        raise ModelError(f"opset {scheme.opset} is too low for integers of 2, 4 and 16 bits: {also}")
     return convert_opset(graph, max(needed, scheme.opset), newest=scheme.opset)
 
 

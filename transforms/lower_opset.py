@@ -30,9 +30,6 @@ log = logging.getLogger(__name__)
 _LEAST = 13
 """The oldest opset to which a model can be lowered."""
 
-_NEW_ATTRIBUTES = ADDED | {("Cast", 24), ("CastLike", 24), ("DequantizeLinear", 23), ("QuantizeLinear", 23)}
-"""Definitions that added attributes with the old meaning as default, or made inputs optional."""
-
 _AXES_AS_INPUT = frozenset((f"Reduce{name}", 18) for name in REDUCTIONS)
 _SPLIT = ("Split", 18)
 
@@ -109,7 +106,7 @@ def _lowered(node: gs.Node, before: int, after: int, constants: Constants) -> tu
             attributes, count = _with_axes(node, attributes, constants), 1
         elif (node.op, opset) == _SPLIT:
             attributes = _without_count(node, attributes)
-        elif (node.op, opset) not in _NEW_ATTRIBUTES:
+        elif (node.op, opset) not in ADDED:
             raise _CannotLowerError(f"opset {opset} defines it anew")
     attributes = _of_old(attributes, old, new)
     for name, value in attributes.items():

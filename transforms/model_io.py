@@ -30,11 +30,13 @@ from transforms.model.mapped_weights import Piece, pieces
 from transforms.model.read_model import ModelError, check_opsets, read
 from transforms.opset.compare_inlined import compare_inlined
 
-__all__ = ["ModelError", "check", "check_output", "export", "load", "refuse_source", "save"]
+__all__ = ["ModelError", "bytes_written", "check", "check_output", "export", "load", "refuse_source", "save"]
 
 Exported = tuple[onnx.ModelProto, dict[str, Weight]]
 
 _ALIGNMENT = 4096  # runtimes map external data into memory by pages
+_HEADER = 16  # most bytes that the length of a weight takes in a model
+_REFERENCE = 512  # and what says where it lies beside one
 
 
 def load(source: str | Path | onnx.ModelProto) -> Graph:
@@ -100,11 +102,7 @@ def save(
     changed then.
     """
     path = Path(path)
-    light, weights = exported or graph_proto.export_light(graph)
-    properties = {entry.key: entry.value for entry in light.metadata_props} | dict(metadata or {})
-    onnx.helper.set_model_props(light, properties)
-    if functions:
-        attach_functions(light)
+    light, weights = _completed(exported or export(graph), metadata or {}, functions)
     check(light, weights)
     total = light.ByteSize() + sum(map(stored_bytes, weights.values()))
     external_data = external_data or total > PROTOBUF_LIMIT
@@ -128,6 +126,30 @@ def save(
         _write(model_file, pieces(light, inside))
         put_in_place(model_file, target, (data_file, data_path), force=force, sources=sources)
     return [path, data_path]
+
+
+def bytes_written(
+    graph: gs.Graph,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    external_data: bool = False,
+    functions: bool = True,
+    exported: Exported | None = None,
+) -> int:
+    """Return the most bytes that the files may take which :func:`save` writes with these arguments."""
+    light, weights = _completed(exported or export(graph), metadata or {}, functions)
+    inside = light.ByteSize() + sum(stored_bytes(one) + _HEADER for one in weights.values())
+    beside = external_data or inside > PROTOBUF_LIMIT
+    return inside + beside * len(weights) * (_ALIGNMENT + _REFERENCE)
+
+
+def _completed(exported: Exported, metadata: Mapping[str, str], functions: bool) -> Exported:
+    light, weights = exported
+    properties = {entry.key: entry.value for entry in light.metadata_props} | dict(metadata)
+    onnx.helper.set_model_props(light, properties)
+    if functions:
+        attach_functions(light)
+    return light, weights
 
 
 def export(graph: gs.Graph) -> Exported:
@@ -171,6 +193,7 @@ def _write(path: Path, content: Iterator[Piece]) -> None:
     with path.open("wb") as file:
         for piece in content:
             file.write(piece)
+            del piece  # before the next one is made
         file.flush()
         os.fsync(file.fileno())
 

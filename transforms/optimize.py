@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 import onnxruntime
 
+from ops.array_types import AnyArray
 from ops.registration import DOMAIN, register_custom_ops
 from transforms.files import cleanup
 from transforms.files.runtime_message import said_by_runtime
 from transforms.functions.attach_functions import TWINS
 from transforms.graph import dtypes, walk
-from transforms.graph.embeddings import is_tied
+from transforms.graph.embeddings import heads, is_tied
+from transforms.graph.lazy_values import become_constant, derived
 from transforms.graph.proto_graphs import each_node
-from transforms.graph.selection import Exclusion, label_of, resolve
+from transforms.graph.rewire import detach
+from transforms.graph.selection import Exclusion, NodeSet, label_of, resolve
 from transforms.graph.unique_names import rename_made
 from transforms.model import proto_pass
 from transforms.model.bounds import unsafe_optimizers
@@ -66,7 +70,7 @@ def optimize(graph: gs.Graph, *, exclude: Exclusion = None, keep_tied: bool = Fa
 
     def _hide(tensor: gs.Constant) -> bool:
         is_left_alone = all(node.op in _DOT_PRODUCTS and not node.domain for node in tensor.outputs)
-        return is_left_alone or (keep_tied and is_tied(tensor))
+        return is_left_alone or is_tied(tensor)
 
     def _change(model: onnx.ModelProto) -> onnx.ModelProto | None:
         optimized = _optimized(model, names)
@@ -75,9 +79,30 @@ def optimize(graph: gs.Graph, *, exclude: Exclusion = None, keep_tied: bool = Fa
         return optimized
 
     proto_pass.apply(graph, _change, hide=_hide, pin=pinned)
+    if not keep_tied:
+        _untie(graph, kept)
     after = sum(1 for _ in walk.nodes(graph))
     log.debug("optimized: %d nodes -> %d", before, after)
     return abs(before - after)
+
+
+def _untie(graph: gs.Graph, kept: NodeSet) -> None:
+    """Fold the Transposes of tied tables, which the runtime would hold several copies of meanwhile."""
+    tables = [tensor for tensor in walk.constants(graph) if is_tied(tensor)]
+    turns = [(table, node) for table in tables for node in table.outputs if heads(node) and node not in kept]
+    for table, node in turns:
+        turned = node.outputs[0]
+        if not walk.is_output(turned, graph):
+            detach(node)
+            shape = table.shape[::-1]
+            become_constant(turned, derived(table._values, _turned, table.dtype, shape))
+    gone = {id(node) for _, node in turns if not node.outputs}
+    for owner in walk.graphs(graph):
+        owner.nodes[:] = [node for node in owner.nodes if id(node) not in gone]
+
+
+def _turned(table: AnyArray) -> AnyArray:
+    return np.ascontiguousarray(table.T)
 
 
 def _optimized(model: onnx.ModelProto, names: walk.Names) -> onnx.ModelProto | None:

@@ -1,9 +1,9 @@
 """Products with stored integers in blocks, written as ONNX Runtime's MatMulNBits.
 
 com.microsoft's MatMulNBits, version 1, computes A [.., K] times the transpose of B [N, K], which is stored
-as unsigned integers of 4 or 8 bits, packed along K, [N, ceil(K / block), block * bits / 8], the first of two
-numbers of 4 bits in the lower half of a byte. Each block has a scale [N, ceil(K / block)], and a zero point
-packed likewise, which is the middle, 2^(bits - 1), if there is none.
+as unsigned integers of 2, 4 or 8 bits, packed along K, [N, ceil(K / block), block * bits / 8], the first of
+the numbers of a byte in its low bits. Each block has a scale [N, ceil(K / block)], and a zero point packed
+likewise, which is the middle, 2^(bits - 1), if there is none.
 """
 
 from __future__ import annotations
@@ -14,36 +14,40 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
+from ops import FORMATS
 from ops.array_types import AnyArray
 from ops.integer_blocks import block_rows, pack_numbers, scale_shape
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.dot_products import bias, is_dot_product, sum_axis
+from transforms.graph.lazy_values import Weight, constant, derived
 from transforms.graph.rewire import RUNTIME_DOMAIN, Replacements, import_domains, onnx_op, take_over
 
 OPERATOR = "MatMulNBits"
-_LOWEST = {"int4": -8, "uint4": 0, "int8": -128, "uint8": 0}
+_STORED = frozenset({"int2", "uint2", "int4", "uint4", "int8", "uint8"})
 _LEAST_BLOCK = 16
 BIAS = 5  # the input of that name
 LEVELS = {1: "float32", 4: "int8"}
 """Values of accuracy_level, and what a kernel may round the inputs to."""
 
-_QUICK = {4: 1, 8: 4}
+_QUICK = {2: 4, 4: 1, 8: 4}
 """By bits, a level that decodes SmolLM2 in at most 0.7 of the time of float: with 8 bits, level 1 takes 5.6
-times as long as float (``python -m tests.benchmarks.bench_language``)."""
+times as long as float (``python -m tests.benchmarks.bench_language``), and with 2 bits more."""
 
 
 def write_matmul_nbits(graph: gs.Graph, *, accuracy_level: int | None = None) -> int:
     """Put MatMulNBits in the place of each MatMul and Gemm that multiplies by dequantized blocks.
 
-    Also in bodies. Returns how many. Does nothing for a weight that is not a matrix of 4 or 8 bits on the
+    Also in bodies. Returns how many. Does nothing for a weight that is not a matrix of 2, 4 or 8 bits on the
     right side with blocks along the sum, of a power of two from 16 on, for inputs that are vectors or of
     unknown rank, and for a Gemm with a transposed input, factors, or a bias that is not one number for each
     output.
 
     ``accuracy_level`` 4 lets kernels round inputs to int8, with a scale for each block, which is faster; with
-    1 they stay float32. Without one it is 1 for weights of 4 bits, and 4 for those of 8, whose other kernels
-    are slow. Scales that are all numbers of float16 are stored so. Raises ValueError for another level.
+    1 they stay float32. Without one it is 1 for weights of 4 bits, and 4 for those of 2 and 8, whose other
+    kernels are slow. Scales that are all numbers of float16 are stored so.
+
+    Raises ValueError for another level.
     """
     if accuracy_level not in (None, *LEVELS):
         raise ValueError(f"accuracy_level is {accuracy_level}, legal are {', '.join(map(str, LEVELS))}")
@@ -64,23 +68,33 @@ def write_matmul_nbits(graph: gs.Graph, *, accuracy_level: int | None = None) ->
 
 @dataclass(frozen=True)
 class _Weight:
-    """A dequantized matrix: integers [N, K], scales and zero points [N, B], and the node that made it."""
+    """A dequantized matrix: its integers as they are stored, and the node that reads them.
+
+    They are [N, K], or [K, N] if they are turned; scales and zero points are [N, B].
+    """
 
     node: gs.Node
-    integers: AnyArray
+    integers: Weight
     scale: NDArray[np.float32]
     zero_point: AnyArray
     block: int
+    is_turned: bool
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Outputs N and inputs K."""
+        first, second = self.integers.shape
+        return (second, first) if self.is_turned else (first, second)
 
     @property
     def bits(self) -> int:
         """Bits of an integer."""
-        return 4 if self.integers.dtype.name.endswith("int4") else 8
+        return int(FORMATS[self.integers.dtype.name].bits)
 
     @property
     def lowest(self) -> int:
         """The integer that is stored as 0."""
-        return _LOWEST[self.integers.dtype.name]
+        return int(FORMATS[self.integers.dtype.name].lowest)
 
 
 def _weight(node: gs.Node) -> _Weight | None:
@@ -92,18 +106,24 @@ def _weight(node: gs.Node) -> _Weight | None:
         return None
     if not all(isinstance(tensor, gs.Constant) for tensor in made.inputs):
         return None
-    stored, scale, *rest = (load(tensor) for tensor in made.inputs)
+    scale, *rest = (load(tensor) for tensor in made.inputs[1:])
+    stored = made.inputs[0]._values
     block, axis = int(made.attrs.get("block_size", 0)), int(made.attrs.get("axis", 1))
     is_power = block >= _LEAST_BLOCK and block & (block - 1) == 0
-    if stored.ndim != 2 or stored.dtype.name not in _LOWEST or scale.dtype != np.float32 or not is_power:
+    if (
+        len(stored.shape) != 2
+        or stored.dtype.name not in _STORED
+        or scale.dtype != np.float32
+        or not is_power
+    ):
         return None
     summed = sum_axis(node, 1, 2)
     if axis % 2 != summed or scale.shape != scale_shape(stored.shape, summed, block):
         return None
     zero = rest[0] if rest else np.zeros(scale.shape, stored.dtype)
     if not summed:
-        stored, scale, zero = stored.T, scale.T, zero.T
-    return _Weight(made, stored, scale, zero, block)
+        scale, zero = scale.T, zero.T
+    return _Weight(made, stored, scale, zero, block, not summed)
 
 
 def _is_plain(node: gs.Node) -> bool:
@@ -127,8 +147,8 @@ def _product(
 ) -> tuple[list[gs.Node], gs.Node]:
     """Return a MatMulNBits of a product's name and inputs, without an output, and nodes to put before it."""
     source = weight.node.inputs[0].name
-    outputs, summed = weight.integers.shape
-    packed = gs.Constant(names.derive(source, "packed"), _packed(weight))
+    outputs, summed = weight.size
+    packed = constant(names.derive(source, "packed"), _packed(weight))
     scales, made = stored_scales(np.ascontiguousarray(weight.scale), source, names)
     inputs = [packed, scales]
     zeros = weight.zero_point.astype(np.int64) - weight.lowest
@@ -168,8 +188,14 @@ def stored_scales(
     return scales, [cast]
 
 
-def _packed(weight: _Weight) -> NDArray[np.uint8]:
+def _packed(weight: _Weight) -> Weight:
     """Return the integers [N, B, block * bits / 8] as bytes; numbers beyond the last one are 0."""
-    shifted = (weight.integers.astype(np.int64) - weight.lowest).astype(np.uint8)
-    rows = block_rows(shifted, 1, weight.block).reshape(*weight.scale.shape, weight.block)
-    return pack_numbers(rows, weight.bits)
+
+    def _of(stored: AnyArray) -> NDArray[np.uint8]:
+        integers = stored.T if weight.is_turned else stored
+        shifted = (integers.astype(np.int16) - weight.lowest).astype(np.uint8)
+        rows = block_rows(shifted, 1, weight.block).reshape(*weight.scale.shape, weight.block)
+        return pack_numbers(rows, weight.bits)
+
+    shape = *weight.scale.shape, weight.block * weight.bits // 8
+    return derived(weight.integers, _of, np.uint8, shape)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.array_types import Float64Array
+from ops.array_types import Float64Array, FloatArray
 from ops.reference import Element
 from ops.subnormals import keeps_subnormals
 
@@ -38,7 +38,7 @@ class Grid:
     element: Element | None = None
 
     @keeps_subnormals
-    def round(self, weights: Float64Array) -> Float64Array:
+    def round(self, weights: FloatArray) -> Float64Array:
         """Return the numbers of the grid nearest to weights [..., N, K], halves to even."""
         u = weights / self.scale
         u = np.rint(u, out=u) if self.element is None else round_floating(u, self.element)
@@ -48,7 +48,7 @@ class Grid:
         return u
 
     @keeps_subnormals
-    def neighbours(self, weights: Float64Array) -> tuple[Float64Array, Float64Array]:
+    def neighbours(self, weights: FloatArray) -> tuple[Float64Array, Float64Array]:
         """Return the two numbers of the grid around each weight [..., N, K], the lower one first.
 
         A weight on the grid is the neighbour nearer to zero, unless it is at the end. The two are equal if
@@ -63,7 +63,7 @@ class Grid:
         return below, above
 
     @keeps_subnormals
-    def step(self, weights: Float64Array) -> Float64Array:
+    def step(self, weights: FloatArray) -> Float64Array:
         """Return the distance between the neighbours of each weight [..., N, K]."""
         return self._steps(np.clip(weights / self.scale, self.lowest, self.highest)) * self.scale
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ops.array_types import Float64Array
+from ops.array_types import FloatArray
 from ops.grids.fixed import Grid
 from ops.legal_names import refuse_unknown
 from ops.rounding.adaquant import adaquant, learn_scale
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 
-Solver = Callable[[Quadratic | RowQuadratic, Grid, "Options"], Float64Array]
+Solver = Callable[[Quadratic | RowQuadratic, Grid, "Options"], FloatArray]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Options:
 
 
 @keeps_subnormals
-def solve(problem: LayerProblem, grid: Grid, algorithm: str, options: Options | None = None) -> Float64Array:
+def solve(problem: LayerProblem, grid: Grid, algorithm: str, options: Options | None = None) -> FloatArray:
     """Return weights [..., N, K] on the grid with a small error, by one of ALGORITHMS.
 
     Raises ValueError for an unknown algorithm and a damping that is not positive.
@@ -83,7 +83,7 @@ def solve(problem: LayerProblem, grid: Grid, algorithm: str, options: Options | 
 @keeps_subnormals
 def solve_form(
     form: Quadratic | RowQuadratic, grid: Grid, algorithm: str, options: Options | None = None
-) -> Float64Array:
+) -> FloatArray:
     """Return weights as ``solve`` does, for a form whose damping and shift are chosen already."""
     refuse_unknown(algorithm, ALGORITHMS, "algorithm")
     chosen = options or Options()
@@ -91,10 +91,10 @@ def solve_form(
     return coordinate_descent(form, grid, weights, sweeps=chosen.sweeps)
 
 
-def _stepped(solver: Callable[..., Float64Array]) -> Solver:
+def _stepped(solver: Callable[..., FloatArray]) -> Solver:
     """Return an iterative solver with the signature of the others, and its own rate as the default."""
 
-    def _solve(form: Quadratic | RowQuadratic, grid: Grid, options: Options) -> Float64Array:
+    def _solve(form: Quadratic | RowQuadratic, grid: Grid, options: Options) -> FloatArray:
         rate = {} if options.learning_rate is None else {"learning_rate": options.learning_rate}
         return solver(form, grid, iterations=options.iterations, early_stop=options.early_stop, **rate)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ops.array_types import Float64Array
+from ops.array_types import FloatArray
 from ops.grids.fixed import Grid
 from ops.rounding.quadratic import Descent, Quadratic
 from ops.rounding.round_block import round_block
@@ -18,8 +18,8 @@ from ops.subnormals import keeps_subnormals
 
 @keeps_subnormals
 def coordinate_descent(
-    quadratic: Quadratic | RowQuadratic, grid: Grid, start: Float64Array, *, sweeps: int = 1
-) -> Float64Array:
+    quadratic: Quadratic | RowQuadratic, grid: Grid, start: FloatArray, *, sweeps: int = 1
+) -> FloatArray:
     """Return weights [..., N, K] on the grid whose error is not above that of ``start``, also on the grid.
 
     Ends early when a sweep changes nothing.
@@ -40,7 +40,7 @@ def _sweep(
     descent: Descent | RowDescent,
     grid: Grid,
     order: np.ndarray[tuple[int], np.dtype[np.intp]],
-    weights: Float64Array,
+    weights: FloatArray,
 ) -> bool:
     """Visit every input once, in place; return whether anything changed."""
     changed = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ops.array_types import Float64Array
+from ops.array_types import FloatArray
 from ops.grids.fixed import Grid
 from ops.rounding.quadratic import Quadratic
 from ops.rounding.round_block import round_block
@@ -18,10 +18,11 @@ from ops.subnormals import keeps_subnormals
 
 
 @keeps_subnormals
-def gptq(quadratic: Quadratic | RowQuadratic, grid: Grid) -> Float64Array:
+def gptq(quadratic: Quadratic | RowQuadratic, grid: Grid) -> FloatArray:
     """Return weights [..., N, K] on the grid with a small error, by one pass over the inputs.
 
-    Inputs go in the order of the hessian's diagonal, the largest first, which is the same in all groups.
+    Inputs go in the order of the hessian's diagonal, the largest first, which is the same in all groups. The
+    weights have the precision of the target.
     """
     order = quadratic.order
     target = np.ascontiguousarray(np.moveaxis(quadratic.target, -1, -2)[..., order, :])

@@ -10,26 +10,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.array_types import Float64Array
-from ops.rounding.row_space import Objective, RowProblem, RowQuadratic, unit_upper
+from ops.array_types import Float32Array, Float64Array, FloatArray
+from ops.rounding.factors import AT_ONCE, Factors
+from ops.rounding.row_space import Objective, RowProblem, RowQuadratic
 from ops.subnormals import keeps_subnormals
 
-Solve = Callable[[Float64Array, Float64Array], NDArray[np.floating]]
+Solve = Callable[[Float64Array, FloatArray], FloatArray]
 
 
 @dataclass(frozen=True)
 class LayerProblem:
-    """A layer: its float ``weight`` [..., N, K], ``gram`` H [..., K, K] and ``cross`` C [..., N, K], float64.
+    """A layer: its float ``weight`` [..., N, K], ``gram`` H [..., K, K] and ``cross`` C [..., N, K].
 
-    Both are sums over rows, centred if a bias will absorb the means. ``target_power`` is P, the sum of
-    the wanted outputs' squares. Raises ValueError for shapes that do not fit and numbers that are not finite.
+    The last two are sums over rows in float64, centred if a bias will absorb the means. ``target_power`` is
+    P, the sum of the wanted outputs' squares. Targets are found in the precision of ``weight``, float64 or
+    float32; H is factorized in float64. Raises ValueError for shapes that do not fit and numbers that are not
+    finite.
     """
 
-    weight: Float64Array
+    weight: FloatArray
     gram: Float64Array
     cross: Float64Array
     target_power: float = 0.0
@@ -47,44 +51,95 @@ class LayerProblem:
                 raise ValueError(f"{name} holds numbers that are not finite")
 
     @cached_property
-    def residual(self) -> Float64Array:
+    def residual(self) -> FloatArray:
         """The part of C that the float weights do not explain: C - W0 H [..., N, K]."""
-        return self.cross - self.weight @ self.gram
+        kind = self.weight.dtype
+        return self.cross.astype(kind, copy=False) - self.weight @ self.gram.astype(kind, copy=False)
+
+    @cached_property
+    def ordered(self) -> OrderedHessian:
+        """H in the order in which solvers visit the inputs."""
+        return OrderedHessian.of(self.gram)
+
+
+@dataclass(frozen=True)
+class OrderedHessian:
+    """A hessian: its ``matrix`` [..., K, K] has the inputs in the ``order`` in which solvers visit them.
+
+    It is factorized once, for the target and for all grids that weights are rounded to.
+    """
+
+    matrix: Float64Array
+    order: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, hessian: Float64Array) -> OrderedHessian:
+        """Return one with an order that is the same in all groups: the largest mean diagonal first."""
+        diagonal = np.diagonal(hessian, axis1=-2, axis2=-1)
+        order = np.argsort(-diagonal.reshape(-1, diagonal.shape[-1]).mean(0), kind="stable")
+        return cls(np.ascontiguousarray(hessian[..., order[:, None], order]), order)
+
+    def damped(self, damping: float) -> OrderedHessian:
+        """Return that of H + d I, see :func:`damped`."""
+        return OrderedHessian(damped(self.matrix, damping), self.order)
+
+    @cached_property
+    def hessian(self) -> Float64Array:
+        """The matrix of the inputs as they are given."""
+        found = np.empty_like(self.matrix)
+        found[..., self.order[:, None], self.order] = self.matrix
+        return found
+
+    def matrix_as(self, kind: np.dtype[Any]) -> FloatArray:
+        """Return the matrix in float32 or float64."""
+        return self.matrix if kind == np.float64 else self._short
+
+    @cached_property
+    def _short(self) -> Float32Array:
+        return self.matrix.astype(np.float32)
+
+    @cached_property
+    def factors(self) -> Factors:
+        """The factors of ``matrix``."""
+        return Factors.of(self.matrix)
+
+    def solve(self, right: FloatArray) -> FloatArray:
+        """Return what the hessian times which is ``right`` [..., K, N], in the precision of that."""
+        if right.shape[-2] <= AT_ONCE:
+            return np.asarray(np.linalg.solve(self.hessian, right), right.dtype)
+        found = np.empty(right.shape, right.dtype)
+        found[..., self.order, :] = self.factors.solve(right[..., self.order, :])
+        return found
 
 
 @dataclass(frozen=True)
 class Quadratic(Objective):
-    """The error tr((W - target) hessian (W - target)^T) of a problem whose damping is chosen.
+    """The error tr((W - target) hessian (W - target)^T) of a problem whose damping is chosen."""
 
-    Factorizations are computed once, for all grids that weights are rounded to.
-    """
+    target: FloatArray
+    ordered: OrderedHessian
 
-    target: Float64Array
-    hessian: Float64Array
+    @property
+    def hessian(self) -> Float64Array:
+        """The matrix [..., K, K]."""
+        return self.ordered.hessian
 
-    @cached_property
+    @property
     def order(self) -> NDArray[np.intp]:
-        """The inputs as solvers visit them, the same in all groups: the largest mean diagonal first."""
-        diagonal = np.diagonal(self.hessian, axis1=-2, axis2=-1)
-        return np.argsort(-diagonal.reshape(-1, diagonal.shape[-1]).mean(0), kind="stable")
+        """The inputs as solvers visit them."""
+        return self.ordered.order
 
-    @cached_property
-    def ordered_hessian(self) -> Float64Array:
-        """The hessian [..., K, K] of the inputs in their ``order``."""
-        return np.ascontiguousarray(self.hessian[..., self.order[:, None], self.order])
-
-    @cached_property
-    def unit_upper(self) -> Float64Array:
-        """U of U D U^T, the hessian of the inputs in their ``order``, with ones on its diagonal."""
-        return unit_upper(self.ordered_hessian)[0]
+    def of_outputs(self, part: slice) -> Quadratic:
+        """Return the error of some of the outputs."""
+        return Quadratic(self.target[..., part, :], self.ordered)
 
     def elimination(self, outputs: int) -> Elimination:
         """Return what GPTQ adds to the inputs to come, for so many outputs."""
-        return Elimination(self.unit_upper, outputs)
+        return Elimination(self.ordered.factors.unit_as(self.target.dtype), outputs)
 
-    def descent(self, difference: Float64Array) -> Descent:
+    def descent(self, difference: FloatArray) -> Descent:
         """Return the slope of the error at the target less a ``difference`` [..., K, N] of ordered inputs."""
-        return Descent(self.ordered_hessian, difference)
+        return Descent(self.ordered.matrix_as(difference.dtype), difference)
 
     @keeps_subnormals
     def row_errors(self, weights: Float64Array) -> Float64Array:
@@ -97,21 +152,21 @@ class Quadratic(Objective):
 class Elimination:
     """What the rounding errors of the inputs so far add to the wanted weights of those to come."""
 
-    def __init__(self, factor: Float64Array, outputs: int) -> None:
+    def __init__(self, factor: FloatArray, outputs: int) -> None:
         """Start before the first input with the factor U [..., K, K]."""
         self._factor = factor
-        self._change = np.zeros((*factor.shape[:-1], outputs))
+        self._change = np.zeros((*factor.shape[:-1], outputs), factor.dtype)
 
-    def before(self, block: slice) -> Float64Array:
+    def before(self, block: slice) -> FloatArray:
         """Return what those before a block add to its inputs: [..., B, N], to be subtracted."""
         own = np.swapaxes(self._factor[..., : block.start, block], -1, -2)
         return np.asarray(own @ self._change[..., : block.start, :])
 
-    def near(self, block: slice) -> Float64Array:
+    def near(self, block: slice) -> FloatArray:
         """Return the factor [..., B, B] of the inputs of a block on each other."""
         return self._factor[..., block, block]
 
-    def add(self, block: slice, change: Float64Array) -> None:
+    def add(self, block: slice, change: FloatArray) -> None:
         """Note the rounding errors [..., B, N] of a block."""
         self._change[..., block, :] = change
 
@@ -119,19 +174,19 @@ class Elimination:
 class Descent:
     """Half the descent of the error in the weights of each input, while blocks of inputs change."""
 
-    def __init__(self, hessian: Float64Array, difference: Float64Array) -> None:
+    def __init__(self, hessian: FloatArray, difference: FloatArray) -> None:
         """Start at the weights that the target less the difference is."""
         self._hessian, self._slope = hessian, hessian @ difference
 
-    def slope(self, block: slice) -> Float64Array:
+    def slope(self, block: slice) -> FloatArray:
         """Return that of a block, [..., B, N]."""
         return self._slope[..., block, :]
 
-    def near(self, block: slice) -> Float64Array:
+    def near(self, block: slice) -> FloatArray:
         """Return the hessian [..., B, B] of a block."""
         return self._hessian[..., block, block]
 
-    def add(self, block: slice, change: Float64Array) -> None:
+    def add(self, block: slice, change: FloatArray) -> None:
         """Note that weights of a block changed."""
         self._slope -= self._hessian[..., :, block] @ change
 
@@ -142,21 +197,19 @@ def error(problem: LayerProblem, weights: Float64Array) -> float:
     return float(np.sum(weights * (weights @ problem.gram - 2 * problem.cross)) + problem.target_power)
 
 
-@keeps_subnormals
-def shifted_target(problem: LayerProblem, damping: float, solve: Solve = np.linalg.solve) -> Float64Array:
+def shifted_target(problem: LayerProblem, damping: float, solve: Solve | None = None) -> FloatArray:
     """Return the unrounded weights [..., N, K] of least error: W0 + (C - W0 H)(H + d I)^-1.
 
     They compensate for the effect of quantized inputs (arXiv 2505.11695). d is ``damping`` times the mean of
     H's diagonal, or ``damping`` if H is zero; it keeps weights near W0 that samples do not determine.
-    ``solve`` does what NumPy's function does.
+    ``solve``: what does it in place of this processor, as NumPy's function.
     """
-    shift = solve(damped(problem.gram, damping), np.swapaxes(problem.residual, -1, -2))
-    return problem.weight + np.swapaxes(shift, -1, -2)
+    return quadratic(problem, damping, shift=True, solve=solve).target
 
 
 @keeps_subnormals
 def quadratic(
-    problem: LayerProblem | RowProblem, damping: float, *, shift: bool, solve: Solve = np.linalg.solve
+    problem: LayerProblem | RowProblem, damping: float, *, shift: bool, solve: Solve | None = None
 ) -> Quadratic | RowQuadratic:
     """Return the error around the shifted target, or around the float weights themselves.
 
@@ -167,8 +220,12 @@ def quadratic(
         raise ValueError(f"damping {damping:g} is not positive and finite")
     if isinstance(problem, RowProblem):
         return problem.form(damping, shift=shift)
-    target = shifted_target(problem, damping, solve) if shift else problem.weight
-    return Quadratic(target, damped(problem.gram, damping))
+    ordered = problem.ordered.damped(damping)
+    if not shift:
+        return Quadratic(problem.weight, ordered)
+    right = np.swapaxes(problem.residual, -1, -2)
+    change = ordered.solve(right) if solve is None else solve(ordered.hessian, right)
+    return Quadratic(problem.weight + np.swapaxes(change, -1, -2), ordered)
 
 
 def damped(gram: Float64Array, damping: float) -> Float64Array:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops._library import round_inputs
-from ops.array_types import Float64Array
+from ops.array_types import Float64Array, FloatArray
 from ops.grids.fixed import Grid
 from ops.subnormals import keeps_subnormals
 
@@ -15,7 +15,7 @@ _INTEGERS = 50, 50  # bits of a mantissa and its least exponent: whole numbers u
 
 @keeps_subnormals
 def round_block(
-    grid: Grid, inputs: NDArray[np.intp], base: Float64Array, reference: Float64Array, factor: Float64Array
+    grid: Grid, inputs: NDArray[np.intp], base: FloatArray, reference: FloatArray, factor: FloatArray
 ) -> tuple[Float64Array, Float64Array]:
     """Return the roundings [..., B, N] of B ``inputs``, and their differences from the reference.
 
@@ -23,15 +23,15 @@ def round_block(
     ``base`` and ``reference`` are [..., B, N], ``factor`` is [..., B, B].
     """
     size, outputs = base.shape[-2:]
-    rounded = np.array(base, order="C").reshape(-1, size, outputs)
+    rounded = np.array(base, np.float64, order="C").reshape(-1, size, outputs)
     change = np.empty_like(rounded)
     scale, lowest, highest = (np.reshape(part, (-1, len(rounded), outputs)) for part in grid.columns)
     columns = np.array(inputs if len(scale) > 1 else np.zeros_like(inputs), np.uintp)
     element = grid.element
     bits, least = _INTEGERS if element is None else (element.mantissa_bits, 1 - element.bias)
     round_inputs(
-        np.ascontiguousarray(reference).reshape(rounded.shape),
-        np.ascontiguousarray(factor).reshape(-1, size, size),
+        np.ascontiguousarray(reference, np.float64).reshape(rounded.shape),
+        np.ascontiguousarray(factor, np.float64).reshape(-1, size, size),
         *(scale, lowest, highest),
         columns,
         rounded,

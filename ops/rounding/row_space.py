@@ -9,24 +9,17 @@ U_ij = x_i P_j x_j for i < j. P is carried from the last block of inputs to the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import Float64Array
+from ops.rounding.factors import unit_upper
 from ops.subnormals import keeps_subnormals
 
 BLOCK = 48  # inputs whose effect on each other is summed one by one, and on the rest by a matrix product
-
-
-def unit_upper(matrix: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Return U and the diagonal of D of U D U^T, matrices [..., K, K] with U's diagonal of ones."""
-    lower = np.linalg.cholesky(matrix[..., ::-1, ::-1])
-    diagonal = np.diagonal(lower, axis1=-2, axis2=-1)
-    unit = (lower / diagonal[..., None, :])[..., ::-1, ::-1]
-    return np.ascontiguousarray(unit), np.square(diagonal[..., ::-1])
 
 
 class Objective(ABC):
@@ -93,6 +86,13 @@ class RowQuadratic(Objective):
         made = difference @ np.swapaxes(self.rows, -1, -2)
         squares = (np.square(part).sum(-1, keepdims=True) for part in (made, difference))
         return np.asarray(next(squares) + self.amount * next(squares))
+
+    def of_outputs(self, part: slice) -> RowQuadratic:
+        """As of :class:`ops.rounding.quadratic.Quadratic`; the factors are found once."""
+        shared = {"order": self.order, "ordered_rows": self.ordered_rows, "factors": self.factors}
+        found = replace(self, target=self.target[..., part, :])
+        vars(found).update(shared)
+        return found
 
     def elimination(self, outputs: int) -> RowElimination:
         """Return what GPTQ adds to the inputs to come, for so many outputs."""

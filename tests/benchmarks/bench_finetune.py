@@ -69,7 +69,7 @@ def counted() -> Iterator[Work]:
     work = Work()
     form, solve, add = tune_layer.quadratic, tune_layer.solve_form, GramStats.add
 
-    def _form(problem: LayerProblem, damping: float, *, shift: bool, solve: Solve) -> Quadratic:
+    def _form(problem: LayerProblem, damping: float, *, shift: bool, solve: Solve | None) -> Quadratic:
         work.solvers += form_operations(problem, shift=shift)
         return form(problem, damping, shift=shift, solve=solve)
 
@@ -90,16 +90,16 @@ def counted() -> Iterator[Work]:
 
 
 def form_operations(problem: LayerProblem, *, shift: bool) -> float:
-    """Return those of the shifted target: equations with K unknowns for N right sides, W H the first time."""
+    """Return those of the shifted target: a Cholesky factor, N equations of K unknowns, once W H."""
     groups, outputs, inputs = _size(problem.weight)
     product = 0 if "residual" in vars(problem) else 2 * inputs**2 * outputs
-    return groups * (product + 2 / 3 * inputs**3 + 2 * inputs**2 * outputs) * shift
+    return groups * (product + inputs**3 / 3 + 2 * inputs**2 * outputs) * shift
 
 
 def solve_operations(form: Quadratic, options: Options) -> float:
     """Return those of GPTQ (a Cholesky factor the first time, half a product) and of coordinate descent."""
     groups, outputs, inputs = _size(form.target)
-    factor = 0 if "unit_upper" in vars(form) else inputs**3 / 3
+    factor = 0 if "factors" in vars(form.ordered) else inputs**3 / 3
     return groups * (factor + inputs**2 * outputs + 2 * (1 + options.sweeps) * inputs**2 * outputs)
 
 

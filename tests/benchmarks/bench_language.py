@@ -33,6 +33,8 @@ from transforms.run.workers import open_processes
 from transforms.runtime.session import OpenModel, RunOptions, open_session
 
 _W4 = "quantize --config W4 --matmul-nbits"
+_BLOCKS = (32, 64, 128)
+_METHODS = ("RTN", "k-quant")
 ROWS = {
     "BF16 with Casts": "convert_fp32_to_bf16",
     "W8": "quantize --config W8",
@@ -41,22 +43,42 @@ ROWS = {
     "W4, embeddings int8": f"{_W4} --embeddings int8",
     "W4, embeddings int8, level 4": f"{_W4} --embeddings int8 --accuracy-level 4",
     "W4 with samples": f"{_W4} --data {{samples}}",
-    "W4, blocks of 128": f"{_W4} --set block_size=128",
+    **{f"W4, blocks of {size}": f"{_W4} --set block_size={size}" for size in _BLOCKS[1:]},
+    **{
+        f"W4, uint4, blocks of {size}": f"{_W4} --set block_size={size} --set weight='uint4'"
+        for size in _BLOCKS
+    },
     "MX6, packed": "quantize --config MX6 --storage packed",
     "A8W8": "quantize --config A8W8 --data {samples}",
-    "onnxruntime RTN": "RTN",
-    "onnxruntime k-quant": "k-quant",
+    **{f"onnxruntime {name}": f"onnxruntime {name} 32" for name in _METHODS},
+    **{
+        f"onnxruntime {name}, blocks of {size}": f"onnxruntime {name} {size}"
+        for size in _BLOCKS[1:]
+        for name in _METHODS
+    },
 }
-"""Rows of the table: the command of a tool, or a method of onnxruntime's quantizer."""
+"""Rows of the table: the command of a tool, or a method of onnxruntime's quantizer and its blocks."""
 
 _ORT = """
 import sys
+import numpy as np
 import onnx
 from onnxruntime.quantization import matmul_nbits_quantizer as quantizer
-source, target, method = sys.argv[1:]
+from onnxruntime.quantization.neural_compressor import weight_only
+write = weight_only.make_matmul_weight_only_node
+def write_whole_bytes(*, zero_point, k_blocks, **given):
+    # onnxruntime 1.32 stops at an odd number of blocks: zero points of a row fill whole bytes
+    node, stored = write(zero_point=None, k_blocks=k_blocks, **given)
+    rows = np.pad(zero_point.reshape(-1, k_blocks), ((0, 0), (0, k_blocks % 2)))
+    packed = (rows[:, ::2] | rows[:, 1::2] << 4).astype(np.uint8)
+    stored.append(onnx.numpy_helper.from_array(packed, stored[0].name + "_zero_points"))
+    node.input.append(stored[-1].name)
+    return node, stored
+weight_only.make_matmul_weight_only_node = write_whole_bytes
+source, target, method, block = sys.argv[1:]
 config = quantizer.KQuantWeightOnlyQuantConfig() if method == "k-quant" else None
 model = onnx.load(source)
-made = quantizer.MatMulNBitsQuantizer(model, block_size=32, is_symmetric=False, algo_config=config)
+made = quantizer.MatMulNBitsQuantizer(model, block_size=int(block), is_symmetric=False, algo_config=config)
 made.process()
 made.model.save_model_to_file(target, True)
 """
@@ -107,11 +129,11 @@ def _quantize(how: str, model: Path, path: Path, samples: Path) -> tuple[float, 
     None where a package is missing.
     """
     tool, *options = how.split()
-    if options or tool.startswith("convert"):
+    if tool != "onnxruntime":
         words = [one.format(samples=samples) for one in options]
         given = ["-m", f"tools.{tool}", "--input", str(model), "--output", str(path), "--no-time", *words]
     elif find_spec("onnx_ir"):
-        given = ["-c", _ORT, str(model), str(path), how]
+        given = ["-c", _ORT, str(model), str(path), *options]
     else:
         return None
     process = subprocess.Popen([sys.executable, *given], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

@@ -23,6 +23,7 @@ from onnx import numpy_helper  # noqa: E402
 
 from ops.grids import weight_grid  # noqa: E402
 from ops.rounding import Quadratic, adaquant  # noqa: E402
+from ops.rounding.quadratic import OrderedHessian  # noqa: E402
 from tests.benchmarks.product_rate import product_rate  # noqa: E402
 
 
@@ -46,7 +47,7 @@ def measure(weight: NDArray[np.float32], format_name: str, iterations: int) -> f
     """Return the seconds of an iteration."""
     flat = weight.reshape(*weight.shape[:2], -1).astype(np.float64)
     samples = np.random.default_rng(0).standard_normal((len(flat), 2 * flat.shape[-1], flat.shape[-1]))
-    form = Quadratic(flat, np.swapaxes(samples, 1, 2) @ samples)
+    form = Quadratic(flat, OrderedHessian.of(np.swapaxes(samples, 1, 2) @ samples))
     grid = weight_grid(weight, format_name)
     start = process_time()
     adaquant(form, grid, iterations=iterations)

@@ -99,5 +99,5 @@ def test_large_products_and_solutions_are_found_there(small: int, monkeypatch: p
     np.testing.assert_array_equal(made.error(weights, bias), wanted.error(weights, bias))
     np.testing.assert_array_equal(made.error(weights), wanted.error(weights))
     problem = LayerProblem(weights, wanted.xx, wanted.yx)
-    np.testing.assert_array_equal(shifted_target(problem, 0.1, made.solve), shifted_target(problem, 0.1))
+    np.testing.assert_array_equal(shifted_target(problem, 0.1, made.solver), shifted_target(problem, 0.1))
     assert bool(Far.calls) is (small == 0)

@@ -15,7 +15,7 @@ import onnx.parser
 
 from transforms.graph.schemas import definition
 
-OLDEST, NEWEST = 7, 22
+OLDEST, NEWEST = 7, 25
 
 _X3, _Y3, _Y4 = "float[2,3,4] x", "float[A,B,C] y", "float[A,B,C,D] y"
 _X4 = "float[2,3,6,7] x"
@@ -47,6 +47,7 @@ def _floats(name: str, *shape: int) -> str:
 
 
 def _arithmetic() -> None:
+    _add("Attention", "float[1,2,3,4] x", "float[A,B,C,D] y", "", "is_causal=1", args="x, x, x", since=23)
     for op in ("ArgMax", "ArgMin"):
         _add(
             op,

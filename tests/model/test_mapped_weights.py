@@ -13,9 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.benchmarks.transformer import Size, transformer
 from transforms import model_io
-from transforms.files.mapped_file import file_of
+from transforms.files import mapped_file
+from transforms.files.mapped_file import file_of, map_file
 from transforms.graph import walk
-from transforms.graph.lazy_values import LARGE, Computed, is_weightless
+from transforms.graph.lazy_values import LARGE, Computed, is_weightless, load_values
 from transforms.model import read_model
 from transforms.model.mapped_weights import pieces, without_raw_data
 from transforms.model.read_model import ModelError
@@ -229,3 +230,24 @@ def test_a_large_scalar_is_clipped() -> None:
     (tensor,) = walk.constants(graph)
     assert isinstance(tensor.values, np.ndarray)
     assert saturate(graph) == 0
+
+
+def _file_pages() -> int:
+    """Return the bytes of mapped files that count as memory of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssFile"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
+def test_pages_that_were_read_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the system; numbers that are asked for earlier are still there."""
+    size, most = 1 << 22, 1 << 23
+    monkeypatch.setattr(mapped_file, "_PAGES", most)
+    numbers = np.arange(10 * size // 4, dtype=np.float32)
+    numbers.tofile(tmp_path / "weights")
+    weights = np.split(map_file(tmp_path / "weights").view(np.float32), 10)
+    before = _file_pages()
+    for weight, expected in zip(weights, np.split(numbers, 10), strict=True):
+        np.testing.assert_array_equal(load_values(weight), expected)
+        assert _file_pages() < before + most + size
+    np.testing.assert_array_equal(weights[0], numbers[: size // 4])

@@ -14,6 +14,7 @@ from ops.grids.fixed import Grid, round_floating
 from ops.rounding import Quadratic, adaquant, learn_scale, quadratic
 from ops.rounding.adam import Adam
 from ops.rounding.adaquant import PATIENCE
+from ops.rounding.quadratic import OrderedHessian
 from tests.helpers.layer_problems import make_layer, make_samples
 
 
@@ -133,7 +134,7 @@ def test_bits_that_steps_gain_do_not_depend_on_the_size_of_a_group() -> None:
     grid = weight_grid(weight, "int8")
     form = quadratic(problem, 0.01, shift=True)
     found = adaquant(form, grid, iterations=100)
-    scaled = adaquant(Quadratic(form.target, form.hessian * gain), grid, iterations=100)
+    scaled = adaquant(Quadratic(form.target, OrderedHessian.of(form.hessian * gain)), grid, iterations=100)
     np.testing.assert_array_equal(found, scaled)
 
 
@@ -159,7 +160,7 @@ def test_scale_is_learned_where_it_is_known() -> None:
     true = np.array([0.11, 0.2, 0.37, 1.3])[:, None]
     flat = integers[:, 0] * true
     samples = make_samples(30, seed=8)
-    form = Quadratic(flat, samples.T @ samples)
+    form = Quadratic(flat, OrderedHessian.of(samples.T @ samples))
     grid = weight_grid((flat[:, None] * 1.04).astype(np.float32), "int4")
     learned = learn_scale(form, grid)
     np.testing.assert_allclose(learned.scale, true, rtol=2**-23)

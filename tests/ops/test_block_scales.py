@@ -52,24 +52,26 @@ def _own(rows: np.ndarray) -> np.ndarray:
     return np.abs(rows) + np.sqrt((rows**2).mean(1, keepdims=True))
 
 
+@pytest.mark.parametrize("name", ["int2", "int4"])
 @pytest.mark.parametrize("size", [8, 16, 32])
-def test_signed_scales_against_the_best_there_are(size: int) -> None:
+def test_signed_scales_against_the_best_there_are(size: int, name: str) -> None:
     rows = RNG.standard_normal((60, size)).astype(np.float32)
-    counts, scales = _own(rows), signed_block_scales(rows, FORMATS["int4"])
-    found = np.array([_error(*one, 0, "int4") for one in zip(rows, counts, scales, strict=True)])
-    least = np.array([_least(row, own, 0, "int4") for row, own in zip(rows, counts, strict=True)])
+    counts, scales = _own(rows), signed_block_scales(rows, FORMATS[name])
+    found = np.array([_error(*one, 0, name) for one in zip(rows, counts, scales, strict=True)])
+    least = np.array([_least(row, own, 0, name) for row, own in zip(rows, counts, strict=True)])
     assert (least <= found * (1 + 1e-6)).all(), "the oracle is none"
     assert found.sum() <= 1.1 * least.sum() + 1e-4
 
 
+@pytest.mark.parametrize("name", ["uint2", "uint4"])
 @pytest.mark.parametrize("size", [8, 16])
-def test_zero_points_against_the_best_there_are(size: int) -> None:
+def test_zero_points_against_the_best_there_are(size: int, name: str) -> None:
     rows = (RNG.standard_normal((12, size)) + RNG.standard_normal((12, 1))).astype(np.float32)
     counts = np.ones_like(rows)
-    parameters = range_block_parameters(rows, FORMATS["uint4"], counts)
-    found = np.array([_error(*one, "uint4") for one in zip(rows, counts, *parameters, strict=True)])
-    zeros = range(16)
-    least = np.array([min(_least(row, np.ones(size), z, "uint4") for z in zeros) for row in rows])
+    parameters = range_block_parameters(rows, FORMATS[name], counts)
+    found = np.array([_error(*one, name) for one in zip(rows, counts, *parameters, strict=True)])
+    zeros = range(int(FORMATS[name].highest) + 1)
+    least = np.array([min(_least(row, np.ones(size), z, name) for z in zeros) for row in rows])
     assert (least <= found * (1 + 1e-6)).all(), "the oracle is none"
     assert found.sum() <= 1.35 * least.sum()
 
@@ -80,7 +82,8 @@ def test_no_candidate_is_better(size: int, name: str, weighed: bool, seed: int) 
     random, fmt = np.random.default_rng(seed), FORMATS[name]
     rows = (random.standard_normal((5, size)) * 10.0 ** random.integers(-3, 3, (5, 1))).astype(np.float32)
     importance = random.uniform(0.1, 2, rows.shape) if weighed else None
-    counts = _own(rows) if importance is None else importance
+    own = _own(rows) if fmt.is_signed else rows**2 + (rows**2).mean(1, keepdims=True)
+    counts = own if importance is None else importance
     if fmt.is_signed:
         scales, zeros = signed_block_scales(rows, fmt, importance), np.zeros(5, np.int64)
     else:

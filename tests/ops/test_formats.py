@@ -23,7 +23,20 @@ from tests.helpers.operator_sessions import (
     run_twin,
 )
 
-SCALARS = ["int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "bfloat16"]
+SCALARS = [
+    "int2",
+    "uint2",
+    "int4",
+    "uint4",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "float16",
+    "bfloat16",
+]
 BLOCKS = [
     "bfp16",
     "mx4",
@@ -38,6 +51,8 @@ BLOCKS = [
 ]
 NAMES = SCALARS + BLOCKS
 BITS = {
+    "int2": 2,
+    "uint2": 2,
     "int4": 4,
     "uint4": 4,
     "bfp16": 9,
@@ -214,7 +229,7 @@ def test_integer_scales() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda x: ops.quantize_dequantize(x, "mx5"), "format 'mx5' is unknown, legal are int4"),
+        (lambda x: ops.quantize_dequantize(x, "mx5"), "format 'mx5' is unknown, legal are int2"),
         (lambda x: ops.quantize_dequantize(x, "mx4", 2), "axis 2 is out of range for an array of rank 2"),
         (lambda x: ops.quantize_dequantize(x.astype(float), "mx4"), "float64 cannot be rounded"),
         (lambda x: ops.quantize_dequantize(x, "mx4", out=x[:1].copy()), r"out is float32\[1, 3\]"),

@@ -12,9 +12,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ops import FORMATS
 from ops.block_scales import range_block_parameters, signed_block_scales
-from ops.integer_blocks import block_parameters, block_rows, dequantize_blocks, quantize_blocks, scale_shape
+from ops.integer_blocks import (
+    block_parameters,
+    block_rows,
+    dequantize_blocks,
+    pack_numbers,
+    quantize_blocks,
+    scale_shape,
+)
 
-KINDS = ("int4", "uint4", "int8", "uint8")
+KINDS = ("int2", "uint2", "int4", "uint4", "int8", "uint8")
 SHAPES = st.lists(st.integers(1, 7), min_size=1, max_size=4).map(tuple)
 
 
@@ -64,7 +71,7 @@ def test_runtime_dequantizes_the_same(kind: str, shape: tuple[int, ...], axis: i
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
         [numpy_helper.from_array(array, name) for name, array in names.items()],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=13)
     onnx.checker.check_model(model, full_check=True)
     session = onnxruntime.InferenceSession(model.SerializeToString())
     (found,) = session.run(None, {"a": np.zeros(1, np.float32)})
@@ -96,3 +103,16 @@ def test_scales_are_those_of_least_error_in_each_block() -> None:
 def test_rows_are_padded_with_zeros() -> None:
     rows = block_rows(np.arange(1, 11).reshape(2, 5), 1, 3)
     np.testing.assert_array_equal(rows, [[1, 2, 3], [4, 5, 0], [6, 7, 8], [9, 10, 0]])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 20), st.sampled_from([2, 4, 8]), st.integers(0, 99))
+def test_numbers_are_packed_from_the_low_bits_on(rows: int, length: int, bits: int, seed: int) -> None:
+    """Oracle: the bits of a row as one number, taken apart again."""
+    numbers = np.random.default_rng(seed).integers(0, 1 << bits, (rows, length)).astype(np.uint8)
+    packed = pack_numbers(numbers, bits)
+    assert packed.shape == (rows, -(-length * bits // 8)) and packed.dtype == np.uint8
+    for row, bytes_of_row in zip(numbers, packed, strict=True):
+        whole = int.from_bytes(bytes_of_row.tobytes(), "little")
+        assert [(whole >> bits * i) & ((1 << bits) - 1) for i in range(length)] == row.tolist()
+        assert whole >> bits * length == 0

@@ -29,6 +29,7 @@ from ops.rounding import (
     solve,
 )
 from ops.rounding.adam import Adam
+from ops.rounding.quadratic import OrderedHessian
 from tests.helpers.layer_problems import (
     all_numbers,
     best_rounding,
@@ -46,7 +47,7 @@ QUICK = Options(iterations=200)
 def _decibels(form: Quadratic, weights: NDArray[np.float64]) -> float:
     """The power of the target's outputs over that of the error."""
     return float(
-        10 * np.log10(Quadratic(0 * form.target, form.hessian).error(form.target) / form.error(weights))
+        10 * np.log10(replace(form, target=0 * form.target).error(form.target) / form.error(weights))
     )
 
 
@@ -158,7 +159,7 @@ def test_gptq_is_the_published_recursion() -> None:
 def test_gptq_without_correlations_is_rounding() -> None:
     weight, problem = make_layer((4, 2, 8))
     grid = weight_grid(weight, "mx6")
-    form = Quadratic(problem.weight, np.diag(np.linspace(1, 2, 16)))
+    form = Quadratic(problem.weight, OrderedHessian.of(np.diag(np.linspace(1, 2, 16))))
     for solver in (gptq, adaround, adaquant):
         np.testing.assert_array_equal(solver(form, grid), grid.round(problem.weight))
 

@@ -42,7 +42,7 @@ def _run(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> np.ndarray:
 @given(
     st.integers(1, 40),
     st.integers(33, 200),
-    st.sampled_from(["int4", "uint4", "int8", "uint8"]),
+    st.sampled_from(["int2", "uint2", "int4", "uint4", "int8", "uint8"]),
     st.sampled_from([16, 32, 64, 128, 256]),
     st.sampled_from(["MatMul", "Gemm", "turned", "biased"]),
     st.integers(1, 5),
@@ -75,7 +75,7 @@ def test_products_are_those_of_the_decoded_weights(
         ).all()
 
 
-@pytest.mark.parametrize("weight", ["int4", "uint4"])
+@pytest.mark.parametrize("weight", ["int2", "int4", "uint4"])
 def test_what_cannot_be_written_stays(weight: str) -> None:
     plain, model, count = _written(blocked_nets.products(), weight=weight)
     assert count == 3
@@ -133,7 +133,7 @@ def test_scales_of_both_signs_reach_the_runtime() -> None:
 
 @pytest.mark.parametrize(
     ("weight", "asked", "level"),
-    [("int4", 1, 1), ("int8", 1, 1), ("int4", 4, 4), ("int4", None, 1), ("int8", None, 4)],
+    [("int4", 1, 1), ("int8", 1, 1), ("int4", 4, 4), ("int2", None, 4), ("int4", None, 1), ("int8", None, 4)],
 )
 def test_accuracy_level_is_written(weight: str, asked: int | None, level: int) -> None:
     graph = graph_proto.import_model(blocked_nets.products())

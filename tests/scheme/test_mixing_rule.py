@@ -168,7 +168,7 @@ START = "auto_mixed_precision "
             {"target": "mx6", "strategy": "budget"},
             START
             + "strategy 'budget' goes with one of l2_target, sqnr_target, sqnr_drop_target, top1_target, "
-            "kl_target, evaluate_target, bits_target or bytes_target",
+            "kl_target, evaluate_target, bits_target, bytes_target or size_target",
         ),
         (
             {"target": "mx6", "strategy": "latency"},

@@ -80,8 +80,8 @@ def test_what_presets_do_to_channels(name: str) -> None:
     few_bits = plain in ("MX4", "MXFP4E2M1")
     kept = wide or plain in ("A8W8", "U8S8", "W4A8") or (floats and not few_bits)
     assert found.keep_float is kept
-    per_channel = plain in ("W4A8", "W8", "W4") or ("auto" if found.weight == "int8" else False)
-    assert found.block_size == (32 if plain == "W4" else 0)
+    per_channel = plain in ("W4A8", "W8", "W4", "W2") or ("auto" if found.weight == "int8" else False)
+    assert found.block_size == (32 if plain in ("W4", "W2") else 0)
     assert found.per_channel == (False if shifted else per_channel)
 
 

@@ -16,6 +16,7 @@ import onnx.numpy_helper
 import onnx_graphsurgeon as gs
 import onnxruntime
 import pytest
+from onnx import helper
 
 from tests.helpers import build, mixing, tunable
 from tests.helpers.spread import spread
@@ -286,6 +287,40 @@ def test_a_budget_of_bits_and_one_of_bytes(folder: Path, capsys: pytest.CaptureF
     assert moved(folder, "bytes.onnx") == moved(folder)  # a byte per weight
     assert run(folder, "BF16", *rule, "--bits-target", "16", "--force") == 0
     assert len(moved(folder)) < 4
+
+
+def _size(folder: Path) -> int:
+    return sum(one.stat().st_size for one in folder.iterdir())
+
+
+@pytest.mark.parametrize("more", [[], ["--save_as_external_data"]])
+def test_a_budget_of_the_file(tmp_path: Path, more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: what lies on the disk. Without a budget that binds nothing is moved."""
+    random = np.random.default_rng(0)
+    weights = {f"w{i}": random.standard_normal((256, 256)).astype(np.float32) for i in range(6)}
+    nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"], f"layer{i}") for i in range(6)]
+    ends = build.value("x0", ["n", 256]), build.value("x6", ["n", 256])
+    model = build.model(nodes, [ends[0]], [ends[1]], weights)
+    folder = write(tmp_path, model, [{"x0": random.standard_normal((4, 256)).astype(np.float32)}])
+    rule = ["--set", "block_size=32", "--target", "float32/int4", "--strategy", "budget", *more]
+
+    def _run(limit: str) -> int:
+        (folder / limit).mkdir()
+        return run(folder, "W8", *rule, "--size", limit, "--no-time", output=f"{limit}/mixed.onnx")
+
+    assert _run("1GB") == 0 and not moved(folder, "1GB/mixed.onnx")
+    assert _run("1kB") == 1
+    said = capsys.readouterr().err.split("cannot be met: the smallest file takes ")[1]
+    least = int(said.split()[0].replace(",", ""))
+    assert _run(str(least)) == 0 and len(moved(folder, f"{least}/mixed.onnx")) == 6
+    slack = 8192 * len(weights) * 3 if more else 1000  # what lies beside a model is aligned
+    assert least - slack <= _size(folder / str(least)) <= least
+    between = (least + _size(folder / "1GB")) // 2
+    assert _run(str(between)) == 0
+    count = len(moved(folder, f"{between}/mixed.onnx"))
+    one_layer = (_size(folder / "1GB") - _size(folder / str(least))) / 6
+    assert between - slack - 1.1 * one_layer <= _size(folder / str(between)) <= between
+    assert 0 < count < 6
 
 
 def test_the_output_that_counts(tmp_path: Path) -> None:
@@ -582,6 +617,21 @@ def test_quantize_without_data_moves_all(folder: Path) -> None:
             "BF16",
             ["--target", "mx6", "--strategy", "budget", "--bits-target", "5.5"],
             "bits_target 5.5 cannot be met: the smallest formats take 6",
+        ),
+        (
+            "BF16",
+            ["--target", "mx6", "--strategy", "budget", "--size", "1kB"],
+            "size_target 1,000 bytes cannot be met: the smallest file takes ",
+        ),
+        (
+            "BF16",
+            ["--target", "mx6", "--strategy", "budget", "--size", "1MB", "--bits-target", "8"],
+            "bits_target and size_target do not go together",
+        ),
+        (
+            "BF16",
+            ["--target", "mx6", "--strategy", "budget", "--size", "1MB", "--l2-target", "1"],
+            "size_target goes without a target of the outputs",
         ),
         (
             "BF16",

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.tool_parsers import REQUIRED, parser_of
 from tools import auto_mixed_precision
-from tools.cli.option_values import bytes_of, number, numbers, size, whole
+from tools.cli.option_values import bytes_of, file_size, number, numbers, size, whole
 from transforms.scheme.mixing_rule import _RANGES
 
 NUMERIC = [
@@ -119,4 +119,7 @@ def test_what_is_read() -> None:
     assert [size("8"), size("8x9"), size("8X9")] == [(8, 8), (8, 9), (8, 9)]
     assert [bytes_of(text) for text in ("0", "1k", "1KB", "1.5MiB", "4G")] == [
         *(0, 1024, 1024, 1.5 * 2**20, 2**32)
+    ]
+    assert [file_size(text) for text in ("7", "1k", "190MB", "1.5MiB", "2gib")] == [
+        *(7, 1000, 190_000_000, 1.5 * 2**20, 2**31)
     ]

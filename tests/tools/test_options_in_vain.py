@@ -106,6 +106,7 @@ def _cases() -> list[tuple[str, str, str]]:
         "--strategy latency",
         "--bits-target 8",
         "--bytes-target 9",
+        "--size 9MB",
         "--labels l.npy",
     )
     moving += ("--save_as_external_data", "--no-functions", "--storage packed", "--no-time")
@@ -252,7 +253,7 @@ WITH_A_SCHEME = [
             ("W8", ""),
             ("FP16", "--target ort-cuda"),
             ("INT32", ""),
-            ("U8S8", "--target ort-cpu"),
+            ("U8S8", "--target openvino"),
             ("S16S8_MIXED_S8S8", "--data d"),
         )
     ),

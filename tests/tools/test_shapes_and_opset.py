@@ -58,7 +58,7 @@ def test_an_opset_that_cannot_be_kept_is_refused(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--config", "A16W8", "--opset", "17"], "opset 17 is too low for integers of 4 and 16 bits"),
+        (["--config", "A16W8", "--opset", "17"], "opset 17 is too low for integers of 2, 4 and 16 bits"),
         (["--config", "A8W8", "--opset", "12"], "12 is not a whole number from 13"),
         (["--config", "A8W8", "--input-shape", "images:1,1,9,8"], "dimension 2 is 8, it cannot be 9"),
         (["--config", "A8W8", "--input-shape", "image:1"], "input 'image' is unknown, did you mean 'images'"),

@@ -289,7 +289,8 @@ def test_int8_activations_name_the_faster_target(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "helps"), [("", "--target ort-cpu makes"), ("ort-cpu", "--strategy latency finds")]
+    ("target", "helps"),
+    [("", "--target ort-cpu makes"), ("ort-cpu", "--target ort-cpu --data DIR leaves layers in float")],
 )
 def test_a_slower_model_is_said_with_the_cause_and_what_helps(
     target: str, helps: str, bench: Bench, monkeypatch: pytest.MonkeyPatch

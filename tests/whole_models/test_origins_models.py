@@ -70,7 +70,8 @@ def _check(name: str, source: Path, feeds: list[Feed], capsys: pytest.CaptureFix
     def _in_float(some: Iterable[Part]) -> list[float]:
         assert isinstance(done.scheme, Scheme)
         built, names = model_io.load(source), _names(done.float_graph)
-        quantize_graph(built, naming(done.scheme, some, names, FLOAT), CalibrationData(known))
+        nodes = (node for part in some for node in part.nodes)
+        quantize_graph(built, naming(done.scheme, nodes, names, FLOAT), CalibrationData(known))
         return _sqnr(built)
 
     before = _sqnr(graph)

@@ -192,7 +192,7 @@ def functions(*needs: Need) -> Any:
 
 def timed(*needs: Need) -> Any:
     """Return the field ``time``, true unless the option is given."""
-    words = "do not time the model beside the float model"
+    words = "do not time the model beside the float model, nor its layers for --target ort-cpu"
     return option("--no-time", words, group=RUNNING, needs=needs, action="store_false")
 
 
@@ -225,6 +225,20 @@ class ModelOutput(Options):
             metadata=entries,
             external_data=self.save_as_external_data,
             force=self.force,
+            functions=self.functions,
+            exported=exported,
+        )
+
+    def bytes_written(
+        self, graph: gs.Graph, entries: Mapping[str, str], exported: Exported | None = None
+    ) -> int:
+        """Return how many bytes :meth:`save` would write at most."""
+        from transforms import model_io
+
+        return model_io.bytes_written(
+            graph,
+            metadata=entries,
+            external_data=self.save_as_external_data,
             functions=self.functions,
             exported=exported,
         )

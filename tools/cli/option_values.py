@@ -82,14 +82,23 @@ def pair(words: str) -> Callable[[str], tuple[str, str]]:
     return _read
 
 
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_UNITS = {"": 0, "k": 1, "m": 2, "g": 3}
 
 
 def bytes_of(text: str) -> int:
     """Return a number of bytes, written with a unit: ``500M``, ``4GiB``."""
+    return _with_unit(text, 1 << 10)
+
+
+def file_size(text: str) -> int:
+    """Return a number of bytes, where MB is a million of them and MiB 2^20: ``190MB``, ``1.5GiB``."""
+    return _with_unit(text, 1 << 10 if text.lower().removesuffix("b").endswith("i") else 1000)
+
+
+def _with_unit(text: str, step: int) -> int:
     shortened = text.lower().removesuffix("b").removesuffix("i")
     unit = shortened[-1:] if shortened[-1:] in _UNITS else ""
-    value = _float(shortened.removesuffix(unit)) * _UNITS[unit]
+    value = _float(shortened.removesuffix(unit)) * step ** _UNITS[unit]
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{_shown(text)} is not a size")
     return int(value)

@@ -14,10 +14,10 @@ from transforms.files.named_file import parse_toml
 from transforms.plan.quantization_plan import WEIGHTED
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.apply_target import adapted, scheme_of
-from transforms.scheme.mixing_rule import MIXING, TARGETS
+from transforms.scheme.mixing_rule import BUDGETS, MIXING, TARGETS
 from transforms.scheme.scheme import AUTO, FLOAT32, POWER_OF_TWO
 from transforms.scheme.scheme_values import FEW_BITS, SchemeTable
-from transforms.scheme.targets import target
+from transforms.scheme.targets import ON_CPU, target
 
 _STANDARD_BITS = 16
 """Of the widest integers that ONNX's own operators quantize to."""
@@ -27,8 +27,7 @@ _ALTERNATIVES = (
     *((_TARGETS - {key}, {key}) for key in sorted(_TARGETS)),
     ({"activation_target", "weight_target"}, {"target"}),
     ({"target"}, {"activation_target", "weight_target"}),
-    ({"bytes_target"}, {"bits_target"}),
-    ({"bits_target"}, {"bytes_target"}),
+    *(({*BUDGETS} - {key}, {key}) for key in BUDGETS),
 )
 """Keys of the table that an option for another key takes the place of, too: only one of them may be given."""
 
@@ -191,11 +190,17 @@ def _keeps_float(scheme: Scheme) -> bool:
     return scheme.is_open if _measures(scheme) else activation is not None
 
 
+def _may_keep_float(scheme: Scheme) -> bool:
+    by_time = scheme.target == ON_CPU and not scheme.finetune
+    return by_time or (_keeps_float(scheme) and not scheme.target)
+
+
 _ACTIVATIONS = Need("integer activations", _measures)
 _INTEGERS = Need("integers", _has_integers)
 _DECIDED = Need(
-    "activations that are not float32, of integers a key that is 'auto', no target and no mixed precision",
-    lambda scheme: _keeps_float(scheme) and not (scheme.target or scheme.auto_mixed_precision),
+    "activations that are not float32, of integers a key that is 'auto', no target but ort-cpu, and no mixed "
+    "precision",
+    lambda scheme: _may_keep_float(scheme) and not scheme.auto_mixed_precision,
 )
 CALIBRATION = Need(
     _ACTIVATIONS.words,
@@ -244,7 +249,7 @@ _SAMPLES = Need(DATA.words, lambda job: DATA.is_met(job) or "random_data" in job
 _MODEL = Need("--output", lambda job: "output" in job.given)
 _OF_WORK: Mapping[str, Need] = {
     **{f"{MIXING}.{key}": _SAMPLES for key in ("metric", "output_index", "data_size")},
-    **{f"{MIXING}.{key}": _MODEL for key in ("strategy", "bits_target", "bytes_target")},
+    **{f"{MIXING}.{key}": _MODEL for key in ("strategy", *BUDGETS)},
     "finetune": _MODEL,
 }
 """What keys of ``--set`` go with on the command line."""

@@ -49,7 +49,7 @@ def _mix_file(job: MixJob) -> tuple[MixedPrecision, Finished | None]:
             None if job.labels is None else read_array(job.labels),
             job.analyze_only,
         )
-        mixed = mix_model(graph, scheme, calibration_data(job, options.run), options, phases)
+        mixed = mix_model(graph, scheme, calibration_data(job, options.run), options, job, phases)
     _write_results(mixed, job)
     for line in mixing_summary.lines(mixed):
         say(line)

@@ -18,7 +18,7 @@ from tools.cli.job_options import (
     timed,
 )
 from tools.cli.needs import DATA, Need
-from tools.cli.option_values import LARGEST, number, whole
+from tools.cli.option_values import LARGEST, file_size, number, whole
 from tools.cli.options import RUNNING, SEARCH, Option, declare, option
 from tools.cli.worker_options import dask, jobs
 
@@ -112,6 +112,12 @@ KEYS: Mapping[str, Option] = {
         "bytes of all weights, for --strategy budget; shared ones count for each layer",
         needs=(_MODEL,),
         type=whole(most=LARGEST),
+    ),
+    "size_target": _target(
+        "--size BYTES",
+        "size of the file that is written, such as 190MB or 180MiB, at most, for --strategy budget",
+        needs=(_MODEL,),
+        type=file_size,
     ),
     "evaluate": _target(
         "--evaluate FILE.py:FUNCTION", "function of the outputs of all samples; higher is better"

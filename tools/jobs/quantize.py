@@ -24,6 +24,7 @@ from tools.cli.user_code import check_code
 from tools.jobs import ranges, reach
 from tools.jobs.kv_cache import store_caches
 from tools.jobs.load import load_for
+from tools.jobs.place import Quantize, placed, places
 from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Finished, Made, calibration_data, finish, mix_model, phases_of
 from tools.summaries import mixing, running
@@ -33,7 +34,7 @@ from transforms.graph import walk
 from transforms.graph.embeddings import logits_of
 from transforms.graph.selection import NodeSet, label_of, matches
 from transforms.graph.some_names import counted
-from transforms.judge.budget import MOST_NODES, has_many_nodes
+from transforms.judge.budget import MOST_NODES, has_many_nodes, too_large
 from transforms.mix_precision.mix import MixingOptions
 from transforms.moves.record import Checked
 from transforms.origins.held_out import HeldOut
@@ -95,27 +96,32 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
         model_io.check_output(job.calibration_cache, force=True)
     measures, has_data = _measures(scheme, job), job.data is not None or bool(job.random_data)
     searches = reach.target_of(job) is not None
-    phases = phases_of(scheme, has_data=has_data, compares=measures, searches=searches)
+    is_placed = measures and places(job, scheme)
+    phases = phases_of(scheme, has_data=has_data, compares=measures, searches=searches, places=is_placed)
     with phases("loading"):
         graph = load_for(job, scheme)
     measures = measures and _may_run(graph, scheme)
     has_logits = bool(logits_of(graph))
+    is_placed = is_placed and measures and not too_large(graph)
     data = _data(graph, job, workers)
     apart = reach.held_out(job, scheme, data, graph)
     data = apart.data if apart else data
+    data = data.repeatable(graph) if data and is_placed else data
     made = _make(graph, scheme, data, phases, fixed, job, keep_float=measures or searches)
     if not made.done.count:
         say(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
         for line in why_nothing(lambda: model_io.load(job.input), scheme.with_(finetune=None)):
             say(f"  {line}")
         return None
+    again = partial(_again, scheme, job)
+    if data is not None and is_placed:
+        made = placed(made, again, data, job, phases)
     if apart:
-        made = _reached(made, scheme, apart, job, phases)
-        graph = made.graph
+        made = _reached(made, again, apart, job, phases)
     judged = data is not None and measures
     if data is not None and measures:
         with phases("comparing"):
-            outputs = check_outputs(made.float_graph(), graph, data, made.done.record)
+            outputs = check_outputs(made.float_graph(), made.graph, data, made.done.record)
         if outputs:
             _warn_of(outputs, job.config)
     recorded = {"config": config_name(job.config), "random_data": job.random_data}
@@ -162,7 +168,7 @@ def _make(
 ) -> Made:
     """Return the quantized model; ``keep_float``: tensors may stay float if its outputs are better for it."""
     if scheme.auto_mixed_precision:
-        made = Made.of(mix_model(graph, scheme, data, MixingOptions(job.run), phases))
+        made = Made.of(mix_model(graph, scheme, data, MixingOptions(job.run), job, phases))
         for line in mixing.lines(made.mixed) if made.mixed else ():
             say(line)
         return made
@@ -175,18 +181,26 @@ def _make(
     )
 
 
-def _reached(made: Made, asked: Scheme, apart: HeldOut, job: QuantizeJob, phases: Phases) -> Made:
+def _again(
+    asked: Scheme, job: QuantizeJob, graph: gs.Graph, scheme: Scheme, data: CalibrationData
+) -> Quantized:
+    """Quantize a float model in place by a scheme in which nothing is open."""
+    wish = scheme.with_(full_range=asked.full_range)  # layers that are finer leave others to shift
+    return quantize_graph(graph, wish, data, keep_grids=job.export_ranges is not None)
+
+
+def _reached(made: Made, again: Quantize, apart: HeldOut, job: QuantizeJob, phases: Phases) -> Made:
     """Return the model with as few finer layers as its target takes."""
-
-    def _again(graph: gs.Graph, scheme: Scheme) -> Quantized:
-        wish = scheme.with_(full_range=asked.full_range)  # layers that are finer leave others to shift
-        return quantize_graph(graph, wish, apart.data, keep_grids=job.export_ranges is not None)
-
     first = made.graph, made.done, made.scheme
-    graph, done, used = reach.reached(first, made.float_graph, _again, apart, job, phases)
+
+    def _build(graph: gs.Graph, scheme: Scheme) -> Quantized:
+        return again(graph, scheme, apart.data)
+
+    graph, done, used = reach.reached(first, made.float_graph, _build, apart, job, phases)
     if graph is made.graph:
         return made
-    return Made(graph, done, used, lambda: float_reference(lambda: model_io.load(job.input), graph, used))
+    floats = partial(float_reference, lambda: model_io.load(job.input), graph, used)
+    return replace(made, graph=graph, done=done, scheme=used, float_graph=floats)
 
 
 def _write_for_runtime(job: QuantizeJob, scheme: Scheme, graph: gs.Graph) -> None:

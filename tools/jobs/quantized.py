@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_graphsurgeon as gs
@@ -13,6 +13,7 @@ from tools.cli.data_options import report_litter
 from tools.cli.job_options import SchemeJob
 from tools.cli.progress import Phases
 from tools.cli.said import say, warn
+from tools.cli.scheme_options import config_name
 from tools.jobs.finetune import tune, tuning_options
 from tools.jobs.storage import store
 from tools.jobs.written import ENDING, run_once
@@ -22,6 +23,7 @@ from tools.summaries.timing import beside_lines, what_helps
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.graph.typed import info_of
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
+from transforms.mix_precision.mixed_model import Mixed
 from transforms.model import provenance
 from transforms.pipelines.first_run import FirstRun
 from transforms.pipelines.quantize_steps import Quantized
@@ -49,7 +51,8 @@ _SCHEME = provenance.PREFIX + "scheme"
 class Made:
     """A quantized model before it is tuned, with the float model as it was quantized.
 
-    ``mixed``: the result of automatic mixed precision, if that chose the formats.
+    ``mixed``: the result of automatic mixed precision, if that chose the formats. ``placed``: whether layers
+    were looked for that are faster in float.
     """
 
     graph: gs.Graph
@@ -57,6 +60,7 @@ class Made:
     scheme: Scheme
     float_graph: Callable[[], gs.Graph]
     mixed: MixedPrecision | None = None
+    placed: bool = False
 
     @classmethod
     def of(cls, mixed: MixedPrecision) -> Made:
@@ -85,10 +89,17 @@ def calibration_data(job: SchemeJob, run: RunOptions) -> CalibrationData | None:
     )
 
 
-def phases_of(scheme: Scheme, *, has_data: bool, compares: bool = False, searches: bool = False) -> Phases:
+def phases_of(
+    scheme: Scheme,
+    *,
+    has_data: bool,
+    compares: bool = False,
+    searches: bool = False,
+    places: bool = False,
+) -> Phases:
     """Return what is done to quantize a model by a scheme; ``compares``: outputs are looked at.
 
-    ``searches``: layers are looked for that have to be finer.
+    ``searches``: layers are looked for that have to be finer, ``places``: that are faster in float.
     """
     rule = scheme.auto_mixed_precision
     timing = "timing" if rule and rule.strategy == LATENCY else ""
@@ -97,14 +108,30 @@ def phases_of(scheme: Scheme, *, has_data: bool, compares: bool = False, searche
     tuned = ("reloading", "tuning") if scheme.finetune else ()
     fitted = ("fitting",) if has_data and scheme.fits_weights else ()
     compared = ("comparing",) if compares else ()
+    placed = ("placing",) if places else ()
     searched = ("searching",) if searches else ()
-    return Phases("loading", "preparing", *measured, *fitted, *searched, *compared, *tuned, *ENDING)
+    ends = *placed, *searched, *compared, *tuned, *ENDING
+    return Phases("loading", "preparing", *measured, *fitted, *ends)
 
 
 def mix_model(
-    graph: gs.Graph, scheme: Scheme, data: CalibrationData | None, options: MixingOptions, phases: Phases
+    graph: gs.Graph,
+    scheme: Scheme,
+    data: CalibrationData | None,
+    options: MixingOptions,
+    job: SchemeJob,
+    phases: Phases,
 ) -> MixedPrecision:
     """Do what :func:`transforms.mix_precision.mix_precision` does, with progress on the terminal."""
+    source = graph.source_sha256
+
+    def _bytes_written(mixed: Mixed, used: Scheme) -> int:
+        store(mixed.graph, job.storage, used.named_formats)
+        recorded = provenance.entries("quantize", {"config": config_name(job.config)}, source)
+        entries = _entries(recorded, used.with_(finetune=scheme.finetune), mixed.done)
+        return job.bytes_written(mixed.graph, entries)
+
+    options = replace(options, bytes_written=_bytes_written)
     with phases("preparing") as bar:
         tried: list[Step] = []
         show = bar.shows("trying", "model")
@@ -151,7 +178,7 @@ def finish(
             info_of(tuned).metadata.setdefault(_SCHEME, "")  # the first of the entries, as in files of old
         if made.mixed is None or _holds(made.mixed, tuned):
             graph, used = tuned, used.with_(finetune=scheme.finetune)
-    entries |= {_SCHEME: used.to_toml(), **made.done.record.entries()}
+    entries = _entries(entries, used, made.done)
     if last:
         last(graph)
     row = target(used.target) if used.target else None
@@ -163,15 +190,28 @@ def finish(
         about = [*target_lines(graph, row)] if row else []
         if row and row.name == ON_CPU and has_vnni() is False:
             about.append(SATURATES)
+    _check_size(lambda: job.bytes_written(graph, entries, first.exported), scheme)
     with phases("writing"), beside:
         files = job.save(graph, output, entries, first.exported)
     *lines, end = (*stored, *running.kept_lines(first), *quantize.lines(made.done, graph, files, first))
     hint = [FASTER] if row is None and used.activation in SLOW_HERE and first.time is None else []
-    for line in (*lines, *hint, *beside_lines(first.time, what_helps(used)), end, *about):
+    for line in (*lines, *hint, *beside_lines(first.time, what_helps(used, placed=made.placed)), end, *about):
         say(line)
     for line in running.warnings(first, job.config, judged=judged or scheme.finetune is not None):
         warn(line)
     return Finished(made, graph, used, files, first)
+
+
+def _entries(recorded: Mapping[str, str], used: Scheme, done: Quantized) -> dict[str, str]:
+    """Return what is said of a model in its metadata."""
+    return {**recorded, _SCHEME: used.to_toml(), **done.record.entries()}
+
+
+def _check_size(size: Callable[[], int], scheme: Scheme) -> None:
+    """Raise ValueError for a file above its budget: tuning, or nodes left in float, may add to a model."""
+    most = scheme.auto_mixed_precision.size_target if scheme.auto_mixed_precision else None
+    if most is not None and (taken := size()) > most:
+        raise ValueError(f"size_target {most:,} bytes is exceeded: the model takes {taken:,}")
 
 
 def tune_quantized(

@@ -21,9 +21,9 @@ def duration(timing: Timing) -> str:
 
 def cost_lines(baseline: Measurement, model: Measurement) -> Iterator[str]:
     """Yield the time and memory of a model against those of its float model."""
-    times = model.run.median / baseline.run.median
+    ratio = model.run.median / baseline.run.median
     yield (
-        f"Time per sample: {duration(model.run)}, float {duration(baseline.run)}: {times:.2f} times, "
+        f"Time per sample: {duration(model.run)}, float {duration(baseline.run)}: {ratio:.2f} times, "
         f"{model.run.runs} runs each"
     )
     if model.peak_bytes and baseline.peak_bytes:
@@ -35,9 +35,8 @@ def beside_lines(found: BesideFloat | None, advice: str = "") -> Iterator[str]:
     """Yield how fast a model is beside its float model; if it is slower, by what, and an ``advice``."""
     if found is None:
         return
-    made, before, ratio = found.made.median, found.before.median, found.ratio
-    times = f"{ratio.median:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
-    yield f"Time here: {1e3 * made:.2f} ms, float {1e3 * before:.2f} ms: {times}"
+    made, before = found.made.median, found.before.median
+    yield f"Time here: {1e3 * made:.2f} ms, float {1e3 * before:.2f} ms: {times(found.ratio)}"
     if found.is_slower:
         most = ", ".join(map(_kernel, found.lost))
         yield "; ".join(filter(None, (f"Slower: {most}" if most else "Slower", advice)))
@@ -50,10 +49,20 @@ def _kernel(one: KernelTime) -> str:
     return f"{one.op} {1e3 * one.seconds:.2f} ms{before} in {counted(one.nodes, 'node')}"
 
 
-def what_helps(scheme: Scheme) -> str:
-    """Return what makes a model of a scheme faster on this machine, empty if nothing is known to."""
+def times(ratio: Timing) -> str:
+    """Return how many times something took: ``1.20 times (1.10 to 1.31)``, the median and the quartiles."""
+    return f"{ratio.median:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def what_helps(scheme: Scheme, *, placed: bool = False) -> str:
+    """Return what makes a model of a scheme faster on this machine, empty if nothing is known to.
+
+    ``placed``: layers were looked for already that are faster in float.
+    """
+    if placed:
+        return "no faster choice of layers in float was found"
     if scheme.target:
-        return "tools.auto_mixed_precision --strategy latency finds the fastest formats"
+        return "tools.quantize --target ort-cpu --data DIR leaves layers in float that are faster so"
     fmt = scheme.format(scheme.activation)
     if fmt is None:
         return "--set block_size=0, a scale per channel, is faster" if scheme.block_size else ""

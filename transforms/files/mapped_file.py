@@ -11,12 +11,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+_PAGES = 1 << 26
+"""Bytes of a mapped file that are asked for before its pages are given back: reading makes them anew."""
+
+_GIVES_BACK = hasattr(mmap, "MADV_DONTNEED")  # not so on Windows
+
 
 class MappedFile(mmap.mmap):
-    """A file that is mapped to be read, with its path and its state at that time."""
+    """A file that is mapped to be read, with its path and its state at that time.
+
+    ``taken``: how many bytes were asked for since its pages were given back.
+    """
 
     path: Path
     state: tuple[int, ...]
+    taken: int = 0
+
+    def take(self, count: int) -> None:
+        """Note that so many bytes will be read; what was read before counts as memory of the process."""
+        self.taken += count
+        if self.taken > _PAGES and _GIVES_BACK:
+            self.madvise(mmap.MADV_DONTNEED)
+            self.taken = count
 
 
 @dataclass(frozen=True)

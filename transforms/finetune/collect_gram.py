@@ -90,15 +90,14 @@ class GramReader:
         If several layers read its weight they can be read again, until they are forgotten. Rows of other
         layers are dropped at once.
         """
-        kinds = [{one: RowSums(self._users[one]) for one in self._numbers[number]} for _ in range(2)]
+        own = [self._users[one] for one in self._numbers[number]]
+        kinds = [[RowSums(user, is_held=is_held) for user in own] for is_held in (False, True)]
         for is_held, (rows, inputs) in zip(self.held_out, self._rows(number), strict=True):
-            for sums, (chosen, made) in zip(kinds[is_held].values(), rows, strict=True):
+            for sums, (chosen, made) in zip(kinds[is_held], rows, strict=True):
                 sums.add(inputs[sums.user.source.name], made, chosen)
         users = self._layers[number].users
         has_bias = tuple(user.bias is not None and not user.bias.is_extra for user in users)
-        fit, held = (
-            SharedGramStats(tuple(sums.total() for sums in kind.values()), has_bias) for kind in kinds
-        )
+        fit, held = (SharedGramStats(tuple(sums.total() for sums in kind), has_bias) for kind in kinds)
         return fit, held
 
     def forget(self, number: int) -> None:

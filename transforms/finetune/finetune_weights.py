@@ -18,7 +18,7 @@ from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.layer_targets import reads_activation_product
 from transforms.finetune.options import FinetuneOptions
-from transforms.finetune.tune_layer import LayerSolution, Tuned, tune_layer
+from transforms.finetune.tune_layer import LayerSolution, Tuned, some_outputs, tune_layer
 from transforms.finetune.write_layer import current, remove_bias, write_layer
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
@@ -160,7 +160,11 @@ class _LayerwiseTuner:
         found = tune_layer(layer, before, fit, held, self._options)
         if all(held.has_bias) or not all(user.bias for user in layer.users):
             return found
-        with_add = tune_layer(layer, before, fit.freed(), held.freed(), self._options)
+        fit, held, best = fit.freed(), held.freed(), found.best.weights
+        is_large = some_outputs(layer.layer.size[1]).step > 1
+        if is_large and float(held.error(best, fit.bias(best)).sum()) > (1 + _ADD) / 2 * found.after:
+            return found  # the mean of what is left is too small for another round
+        with_add = tune_layer(layer, before, fit, held, self._options)
         return with_add if with_add.after < _ADD * found.after else found
 
     def _write(self, layer: MatchedLayer, number: int, found: Tuned) -> Tuned:

@@ -9,19 +9,19 @@ dB (``python -m tests.benchmarks.accuracy_table measure FILE --presets W4A8 MX6`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.array_types import Feed
+from ops.array_types import Feed, Float64Array, FloatArray
 from ops.formats import Format
-from ops.rounding import gptq, quadratic
+from ops.rounding import Quadratic, RowQuadratic, gptq, quadratic
 from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.finetune_weights import of_products
 from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.options import FinetuneOptions
-from transforms.finetune.tune_layer import LayerSolution, error_of, with_bias
+from transforms.finetune.tune_layer import LayerSolution, some_outputs, with_bias
 from transforms.finetune.weight_grids import suited_grid
 from transforms.finetune.write_layer import current, write_layer
 from transforms.full_range.share_shifts import shift_alike
@@ -32,7 +32,7 @@ from transforms.layers.matched_layer import MatchedLayer
 from transforms.runtime.session import RunOptions
 from transforms.scheme.scheme_values import FEW_BITS
 
-_MEMORY = 1 << 28
+_MEMORY = 1 << 27
 
 Progress = Callable[[int, int], None]
 
@@ -40,7 +40,7 @@ Progress = Callable[[int, int], None]
 def options_for(
     samples: int, run: RunOptions | None = None, memory_limit: int | None = None
 ) -> FinetuneOptions:
-    """Return the options of a run in bounded memory: 256 MiB for tensors of each model, or as told.
+    """Return the options of a run in bounded memory: 128 MiB for tensors of each model, or as told.
 
     Half of the ``samples`` are held out, of few every fifth.
     """
@@ -93,11 +93,7 @@ class _Walk:
         layer = self._layers[number]
         fit, held = self._sums.read(number)
         before = current(layer)
-        best, least = before, error_of(held, before)
-        for candidate in _candidates(layer, of_products(layer, fit)):
-            error = error_of(held, candidate)
-            if error < least:
-                best, least = candidate, error
+        best = _rounded(layer, before, of_products(layer, fit), held)
         if best is not before:
             write_layer(self._graph, layer, best, self._names)
             if layer.sharing_layers:
@@ -108,14 +104,33 @@ class _Walk:
         return best is not before
 
 
-def _candidates(layer: MatchedLayer, fit: SharedGramStats) -> Iterator[LayerSolution]:
+def _rounded(
+    layer: MatchedLayer, before: LayerSolution, fit: SharedGramStats, held: SharedGramStats
+) -> LayerSolution:
+    """Return weights with the damping that is best on held-out rows, or those of before if they are better.
+
+    Of many outputs some decide. Targets are found in float32, which grids of few bits allow.
+    """
     if not fit.count:
-        return
+        return before
     packed = layer.float_weight
-    start = packed.reshape(*packed.shape[:2], -1).astype(np.float64)
+    start = packed.reshape(*packed.shape[:2], -1)
     sums = fit.free()
     grid, scale = suited_grid(layer, sums.importance, fit.bias(start))
     problem = sums.problem(start)
-    for damping in DAMPINGS:
-        weights = gptq(quadratic(problem, damping, shift=True, solve=sums.solve), grid)
-        yield with_bias(layer, fit, f"rounded by outputs, shifted by {damping:g}", weights, scale)
+    part = some_outputs(start.shape[1])
+    few, judged = fit.of_outputs(part), held.of_outputs(part)
+
+    def _error(weights: FloatArray, bias: Float64Array) -> float:
+        return float(judged.error(weights, bias).sum())
+
+    def _error_of(form: Quadratic | RowQuadratic) -> float:
+        weights = gptq(form.of_outputs(part), grid.rows(part))
+        return _error(weights, few.bias(weights))
+
+    forms = [quadratic(problem, damping, shift=True, solve=sums.solver) for damping in DAMPINGS]
+    errors = [_error_of(form) for form in forms]
+    if min(errors) >= _error(before.weights[:, part], before.bias[:, part]):
+        return before
+    weights = gptq(forms[int(np.argmin(errors))], grid)
+    return with_bias(layer, fit, "rounded by outputs", weights, scale)

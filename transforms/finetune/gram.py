@@ -1,6 +1,6 @@
 """Sums over the rows of a layer that determine the error of any weights, for any number of rows.
 
-With n rows x and float outputs y: the sums of x, y, x x^T, y x^T and y^2, all in float64. The squared error
+With n rows x and float outputs y: the sums of x, y, x x^T, y x^T and y^2, in float64. The squared error
 of a layer with weights V and bias b is then
 
     sum |y - V x - b|^2 = yy - 2 <V, yx> + <V xx, V> - 2 b (y - V x) + n b^2
@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.array_types import AnyArray, Float64Array
+from ops.array_types import AnyArray, Float64Array, FloatArray
 from ops.rounding import LayerProblem
+from ops.rounding.quadratic import Solve
 
 _SMALL = 1 << 24
 """Multiplications that take the processor less time than sending the factors to a device."""
@@ -27,7 +28,7 @@ _SMALL = 1 << 24
 
 @dataclass
 class GramStats:
-    """Sums over rows for G groups of N outputs and K inputs."""
+    """Sums over rows for G groups of N outputs and K inputs; ``kind``: the type of products of rows."""
 
     count: float
     x: Float64Array  # [G, K]
@@ -35,11 +36,19 @@ class GramStats:
     xx: Float64Array  # [G, K, K]
     yx: Float64Array  # [G, N, K]
     yy: Float64Array  # [G, N]
+    kind: type[np.floating] = np.float64
     place: Any = field(default=None, init=False, repr=False, compare=False)
     """An array of the device that large products are made on; None: NumPy makes them."""
 
     @classmethod
-    def zeros(cls, groups: int, outputs: int, inputs: int, module: ModuleType = np) -> GramStats:
+    def zeros(
+        cls,
+        groups: int,
+        outputs: int,
+        inputs: int,
+        module: ModuleType = np,
+        kind: type[np.floating] = np.float64,
+    ) -> GramStats:
         """Return the sums over no rows, as arrays of a module: NumPy or one like it."""
         return cls(
             0.0,
@@ -48,7 +57,13 @@ class GramStats:
             xx=module.zeros((groups, inputs, inputs)),
             yx=module.zeros((groups, outputs, inputs)),
             yy=module.zeros((groups, outputs)),
+            kind=kind,
         )
+
+    def of_outputs(self, part: slice) -> GramStats:
+        """Return the sums for some of the outputs."""
+        y, yx, yy = self.y[:, part], self.yx[:, part], self.yy[:, part]
+        return GramStats(self.count, self.x, y, self.xx, yx, yy)._at(self.place)
 
     def on_host(self) -> GramStats:
         """Return the same sums as NumPy's arrays."""
@@ -63,11 +78,11 @@ class GramStats:
     def add(self, x: NDArray[np.floating], y: NDArray[np.floating]) -> None:
         """Add rows x [G, R, K] with their outputs y [G, R, N].
 
-        Products are formed in float64. Rows with numbers that are not finite are left out, since they would
+        Rows with numbers that are not finite are left out, since they would
         spoil the sums.
         """
         with np.errstate(invalid="ignore", over="ignore"):
-            moments, cross, yy = _products(self._there(x), self._there(y))
+            moments, cross, yy = _products(self._there(x), self._there(y), self.kind)
         if not all(bool(np.isfinite(part[:, 0]).all()) for part in (moments, cross)):  # sums of all numbers
             finite = finite_rows(x, y)
             if not finite.all():
@@ -128,7 +143,7 @@ class GramStats:
         """The sum of squares of each input, [G, K]."""
         return np.maximum(np.diagonal(self.xx, axis1=-2, axis2=-1), 0)
 
-    def problem(self, weights: Float64Array) -> LayerProblem:
+    def problem(self, weights: FloatArray) -> LayerProblem:
         """Return what solvers take, for float weights [G, N, K]."""
         return LayerProblem(weights, self.xx, self.yx)
 
@@ -136,7 +151,12 @@ class GramStats:
         """Return the same sums."""
         return self
 
-    def solve(self, matrix: Float64Array, right: Float64Array) -> Float64Array:
+    @property
+    def solver(self) -> Solve | None:
+        """What solves equations on the device, None without one."""
+        return None if self.place is None else self._solve
+
+    def _solve(self, matrix: Float64Array, right: FloatArray) -> FloatArray:
         """Return what [G, K, K] times which is [G, K, N], found on the device if it is large."""
         if self._is_small(matrix, right):
             return np.asarray(np.linalg.solve(matrix, right), np.float64)
@@ -145,22 +165,22 @@ class GramStats:
     def _product(self, a: Float64Array, b: Float64Array) -> Float64Array:
         return a @ b if self._is_small(a, b) else _on_host(self._sent(a) @ self._sent(b))
 
-    def _is_small(self, a: Float64Array, b: Float64Array) -> bool:
+    def _is_small(self, a: Float64Array, b: FloatArray) -> bool:
         return self.place is None or a.shape[-2] * b.size < _SMALL
 
-    def _sent(self, array: Float64Array) -> Any:
+    def _sent(self, array: FloatArray) -> Any:
         return np.asarray(array, like=self.place)
 
 
-def _products(x: Any, y: Any) -> tuple[Any, Any, Any]:
-    """Return the sums of (1, x) (1, x)^T, (1, x) y^T and y^2, in float64.
+def _products(x: Any, y: Any, kind: type[np.floating]) -> tuple[Any, Any, Any]:
+    """Return the sums of (1, x) (1, x)^T, (1, x) y^T and y^2, in the type that is given.
 
     For many small groups the first two are one product, called once per group. A large matrix times itself
     takes half the time.
     """
     first, last = 1 + x.shape[2], 1 + x.shape[2] + y.shape[2]
     ends = (last,) if len(x) > 1 else (first, last)
-    parts = [np.empty_like(x, np.float64, shape=(*x.shape[:2], size)) for size in np.diff(ends, prepend=0)]
+    parts = [np.empty_like(x, kind, shape=(*x.shape[:2], size)) for size in np.diff(ends, prepend=0)]
     rows, made = parts[0][..., :first], parts[-1][..., -y.shape[2] :]
     rows[..., 0], rows[..., 1:], made[...] = 1, x, y  # in the order of x in memory: rows or columns first
     left = rows.transpose(0, 2, 1)

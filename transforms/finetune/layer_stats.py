@@ -1,7 +1,9 @@
 """What is known of the rows of a layer, or of several that share one weight: sums, or the rows themselves.
 
 Rows of a layer with many inputs are kept as they are while they are fewer than its inputs: their Gram matrix
-would be larger than they are, and solving for it would take the cube of the inputs.
+would be larger than they are, and solving for it would take the cube of the inputs. Held-out rows, which
+only tell errors, are kept up to twice as many: products with them, in the type that they have, take a
+fraction of the time of the sums.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.array_types import Float64Array
+from ops.array_types import Float64Array, FloatArray
 from ops.rounding.row_space import RowProblem
 from transforms.finetune.gram import GramStats, finite_rows
 
@@ -22,17 +24,23 @@ LEAST_INPUTS = 2048
 """Inputs beyond which rows are kept: up to there a Gram matrix takes at most 32 MiB."""
 
 
+HELD_ROWS = 2
+"""Held-out rows for each input up to which they are kept."""
+
+
 @dataclass
 class RowStats:
-    """Rows x [G, R, K] with outputs y [G, R, N], in float64."""
+    """Rows x [G, R, K] with outputs y [G, R, N], of float32 or float64; up to ``most`` are kept."""
 
-    x_rows: Float64Array
-    y_rows: Float64Array
+    x_rows: FloatArray
+    y_rows: FloatArray
+    most: int
 
     @classmethod
-    def zeros(cls, groups: int, outputs: int, inputs: int) -> RowStats:
-        """Return no rows."""
-        return cls(np.zeros((groups, 0, inputs)), np.zeros((groups, 0, outputs)))
+    def zeros(cls, groups: int, outputs: int, inputs: int, most: int | None = None) -> RowStats:
+        """Return no rows; fewer than ``most`` are kept, by default as many as inputs."""
+        x, y = (np.zeros((groups, 0, size), np.float32) for size in (inputs, outputs))
+        return cls(x, y, inputs if most is None else most)
 
     @property
     def count(self) -> float:
@@ -42,28 +50,27 @@ class RowStats:
     @property
     def xx(self) -> Float64Array:
         """The Gram matrix [G, K, K], for those that need all of it."""
-        return np.asarray(self.x_rows.transpose(0, 2, 1) @ self.x_rows)
+        rows = self.x_rows.astype(np.float64)
+        return rows.transpose(0, 2, 1) @ rows
 
     @property
     def yx(self) -> Float64Array:
         """The sum of y x^T [G, N, K]."""
-        return np.asarray(self.y_rows.transpose(0, 2, 1) @ self.x_rows)
+        return self.y_rows.astype(np.float64).transpose(0, 2, 1) @ self.x_rows.astype(np.float64)
 
     @property
     def importance(self) -> Float64Array:
         """The sum of squares of each input, [G, K]."""
-        return np.asarray(np.square(self.x_rows).sum(1))
+        return np.asarray(np.square(self.x_rows, dtype=np.float64).sum(1))
 
     def add(self, x: NDArray[np.floating], y: NDArray[np.floating]) -> None:
         """As of GramStats."""
         finite = finite_rows(x, y)
-        self.x_rows = np.concatenate([self.x_rows, x[:, finite]], 1)
-        self.y_rows = np.concatenate([self.y_rows, y[:, finite]], 1)
+        self.x_rows, self.y_rows = _joined(self.x_rows, x, finite), _joined(self.y_rows, y, finite)
 
     def settled(self) -> GramStats | RowStats:
-        """Return the sums over the rows once they are as many as the inputs, else the rows."""
-        _, rows, inputs = self.x_rows.shape
-        return self if rows < inputs else self.summed()
+        """Return the sums over the rows once they are too many, else the rows."""
+        return self if self.x_rows.shape[1] < self.most else self.summed()
 
     def summed(self) -> GramStats:
         """Return the sums over the rows."""
@@ -78,51 +85,68 @@ class RowStats:
         found.add(other.x_rows, other.y_rows)
         return found
 
+    def of_outputs(self, part: slice) -> RowStats:
+        """As of GramStats."""
+        return replace(self, y_rows=self.y_rows[:, :, part])
+
     def on_host(self) -> RowStats:
         """As of GramStats."""
         return self
 
     def of_layer(self, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> RowStats:
         """As of GramStats."""
-        return replace(self, y_rows=self._made(weights) + np.asarray(bias, np.float64)[:, None])
+        made = self.x_rows.astype(np.float64) @ np.asarray(weights, np.float64).transpose(0, 2, 1)
+        return replace(self, y_rows=made + np.asarray(bias, np.float64)[:, None])
 
     def centred(self) -> RowStats:
         """As of GramStats."""
-        return RowStats(*(part - _mean(part)[:, None] for part in (self.x_rows, self.y_rows)))
+        x, y = (part - _mean(part)[:, None] for part in (self.x_rows, self.y_rows))
+        return replace(self, x_rows=x, y_rows=y)
 
     def bias(self, weights: NDArray[np.floating]) -> Float64Array:
         """As of GramStats."""
-        return _mean(self.y_rows - self._made(weights))
+        return _mean(self._missed(weights))
 
     def error(self, weights: NDArray[np.floating], bias: NDArray[np.floating] | None = None) -> Float64Array:
-        """As of GramStats."""
-        offset = self.bias(weights) if bias is None else np.asarray(bias, np.float64)
-        return np.asarray(np.square(self.y_rows - self._made(weights) - offset[:, None]).sum(1))
+        """As of GramStats, to the precision of the rows."""
+        missed = self._missed(weights)
+        missed -= (_mean(missed) if bias is None else np.asarray(bias))[:, None].astype(missed.dtype)
+        return np.asarray(np.square(missed, out=missed).sum(1, dtype=np.float64))
 
     @property
     def yy(self) -> Float64Array:
         """The sum of squares of each output, [G, N]."""
-        return np.asarray(np.square(self.y_rows).sum(1))
+        return np.asarray(np.square(self.y_rows, dtype=np.float64).sum(1))
 
-    def problem(self, weights: Float64Array) -> RowProblem:
+    def problem(self, weights: FloatArray) -> RowProblem:
         """As of GramStats."""
-        return RowProblem(weights, self.x_rows, self.y_rows)
+        parts = (part.astype(np.float64) for part in (weights, self.x_rows, self.y_rows))
+        return RowProblem(*parts)
 
-    def solve(self, matrix: Float64Array, right: Float64Array) -> Float64Array:
+    @property
+    def solver(self) -> None:
         """As of GramStats."""
-        return np.asarray(np.linalg.solve(matrix, right), np.float64)
+        return None
 
-    def _made(self, weights: NDArray[np.floating]) -> Float64Array:
-        return np.asarray(self.x_rows @ np.asarray(weights, np.float64).transpose(0, 2, 1))
+    def _missed(self, weights: NDArray[np.floating]) -> FloatArray:
+        """Return what weights leave of the outputs."""
+        made = self.x_rows @ np.asarray(weights, self.x_rows.dtype).transpose(0, 2, 1)
+        return np.subtract(self.y_rows, made, out=made)
 
 
-def _mean(rows: Float64Array) -> Float64Array:
+def _joined(rows: FloatArray, others: NDArray[np.floating], chosen: NDArray[np.bool_]) -> FloatArray:
+    """Return rows and the chosen ones of others, in float32 or more."""
+    own = others if chosen.all() else others[:, chosen]
+    return np.concatenate([rows, own], 1, dtype=np.result_type(np.float32, others))
+
+
+def _mean(rows: NDArray[np.floating]) -> Float64Array:
     """Return the mean [G, K] of rows [G, R, K], 0 of none."""
-    return np.asarray(rows.sum(1) / max(rows.shape[1], 1))
+    return np.asarray(rows.sum(1, dtype=np.float64) / max(rows.shape[1], 1))
 
 
 LayerStats = GramStats | RowStats
-"""Sums over the rows of a layer, or its rows while they are fewer than its inputs."""
+"""Sums over the rows of a layer, or its rows while they are few."""
 
 
 def total(stats: Iterable[LayerStats]) -> LayerStats:
@@ -168,6 +192,10 @@ class SharedGramStats:
         biases = np.split(np.asarray(bias), len(self.parts))
         errors = [part.error(weights, own) for part, own in zip(self.parts, biases, strict=True)]
         return np.asarray(sum(errors[1:], errors[0]))
+
+    def of_outputs(self, part: slice) -> SharedGramStats:
+        """Return those of some of the outputs."""
+        return SharedGramStats(tuple(one.of_outputs(part) for one in self.parts), self.has_bias)
 
     def power(self) -> float:
         """Return the sum of squares of the outputs around their means."""

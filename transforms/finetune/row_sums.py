@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ops.array_types import AnyArray, Float64Array
 from transforms.finetune.gram import GramStats, RowBlock
-from transforms.finetune.layer_stats import LEAST_INPUTS, LayerStats, RowStats
+from transforms.finetune.layer_stats import HELD_ROWS, LEAST_INPUTS, LayerStats, RowStats
 from transforms.finetune.layer_targets import relax
 from transforms.finetune.sample_rows import SampledRows
 from transforms.graph import walk
@@ -24,8 +24,12 @@ from transforms.graph.value_limits import Limits
 from transforms.layers.linear_layer import LinearLayer
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.runtime.devices import array_module
+from transforms.scheme.scheme_values import FEW_BITS
 
 _STORABLE = {np.dtype(kind) for kind in (np.int8, np.uint8, np.int16, np.uint16)}
+
+_LARGE = 1 << 26
+"""Multiplications of the weights with a Gram matrix, from which on sums in float64 take long."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class RowUser:
     """What the rows of a user of a weight depend on.
 
     With ``limits``, at which errors are cut off: the float ``weight`` [G, N, K] and ``bias`` [G, N].
+    ``kind``: the type of products of rows, float32 in large layers with weights of few bits.
     """
 
     layer: LinearLayer
@@ -76,20 +81,24 @@ class RowUser:
     limits: Limits | None
     weight: AnyArray
     bias: Float64Array
+    kind: type[np.floating]
 
     @classmethod
     def of(cls, user: MatchedLayer, limits: Limits | None, device: str) -> RowUser:
         """Return that of a layer."""
         weight = user.float_weight.reshape(*user.float_weight.shape[:2], -1)
-        return cls(user.layer, layer_input(user.source), device, limits, weight, user.float_bias)
+        fmt, products = user.weight.format, weight.size * weight.shape[2]
+        is_coarse = fmt is not None and fmt.bits < FEW_BITS and products >= _LARGE
+        kind = np.float32 if is_coarse else np.float64
+        return cls(user.layer, layer_input(user.source), device, limits, weight, user.float_bias, kind)
 
-    def no_sums(self) -> LayerStats:
-        """Return the sums over no rows; many inputs have their rows themselves at first."""
+    def no_sums(self, *, is_held: bool) -> LayerStats:
+        """Return the sums over no rows; held-out ones, and those of many inputs, are rows at first."""
         groups, outputs, positions, channels = self.layer.size
         inputs, module = positions * channels, array_module(self.device)
-        if inputs > LEAST_INPUTS and module is np:
-            return RowStats.zeros(groups, outputs, inputs)
-        return GramStats.zeros(groups, outputs, inputs, module)
+        if module is not np or not (is_held or inputs > LEAST_INPUTS):
+            return GramStats.zeros(groups, outputs, inputs, module, self.kind)
+        return RowStats.zeros(groups, outputs, inputs, HELD_ROWS * inputs if is_held else inputs)
 
     def rows(self, inputs: AnyArray, chosen: SampledRows) -> AnyArray:
         """Return the chosen rows of a stored input."""
@@ -107,9 +116,9 @@ class RowUser:
 class RowSums:
     """The sums of a user over rows of one sample after another."""
 
-    def __init__(self, user: RowUser) -> None:
-        """Start without rows."""
-        self.user, self._total, self._block = user, user.no_sums(), RowBlock()
+    def __init__(self, user: RowUser, *, is_held: bool) -> None:
+        """Start without rows; ``is_held``: of held-out samples."""
+        self.user, self._total, self._block = user, user.no_sums(is_held=is_held), RowBlock()
 
     def add(self, inputs: AnyArray, made: AnyArray, chosen: SampledRows) -> None:
         """Add rows of the next sample."""

@@ -88,6 +88,7 @@ class SampledRowReader:
         self._layers = layers
         self._model, self._choice, self._store, self._ahead = model, choice, store, ahead
         self._read: dict[int, list[SampledRows]] = {}
+        self._present = 1.0  # the share of the rows that may be chosen which the last layers had
 
     def prepare(self, number: int) -> None:
         """Run the model as far as a layer, and some after it, unless that was done before."""
@@ -122,21 +123,29 @@ class SampledRowReader:
     def _read_on(self, numbers: range) -> None:
         self._read |= {number: [] for number in numbers}
         targets = [self._layers[number].target for number in numbers]
+        size = 0
         for i, found in enumerate(self._model.advance(targets, last=True)):
             for number, target in zip(numbers, targets, strict=True):
                 layer, made = self._layers[number].layer, found[target]
                 picked = self._choice.pick(layer.count(made.shape), self._choice.share(layer), i)
                 self._read[number].append(SampledRows(made.shape, picked))
-                self._store.put(i, str(number), layer.outputs(made, picked))
+                rows = layer.outputs(made, picked)
+                size += rows.nbytes
+                self._store.put(i, str(number), rows)
+        self._present = size / sum(map(self._most_bytes, numbers))
 
     def _end(self, first: int) -> int:
         """Return the number after the last layer that is read together with the first."""
-        size, end = 0, first
+        size, end = 0.0, first
         while end < len(self._layers):
-            layer = self._layers[end].layer
-            groups, outputs, _, _ = layer.size
-            size += 4 * self._choice.samples * self._choice.share(layer) * groups * outputs
+            size += self._present * self._most_bytes(end)
             if size > self._ahead and end > first:
                 break
             end += 1
         return end
+
+    def _most_bytes(self, number: int) -> int:
+        """Return how many bytes the rows of a layer have if its outputs have all that may be chosen."""
+        layer = self._layers[number].layer
+        groups, outputs, _, _ = layer.size
+        return 4 * self._choice.samples * self._choice.share(layer) * groups * outputs

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from ops.array_types import Float64Array, QParams
+from ops.array_types import Float64Array, FloatArray, QParams
 from ops.grids import Grid
 from ops.rounding import Options, Quadratic, RowQuadratic, quadratic, solve_form
 from ops.rounding.adaquant import LEARNING_RATE
@@ -16,6 +17,7 @@ from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.round_bias import round_biases
 from transforms.finetune.weight_grids import layer_grids, plain_grid
 from transforms.layers.matched_layer import MatchedLayer
+from transforms.scheme.scheme_values import FEW_BITS
 
 DAMPINGS = (10.0, 1.0, 0.1, 0.01, 0.001)
 """Damping of the shift of the weights, relative to the mean of the Gram matrix's diagonal."""
@@ -39,6 +41,9 @@ _MOST_PRODUCTS = 10_000_000_000
 _MOST_STEPPED = 20_000_000_000
 """Multiplications of a thousand gradient steps beyond which there are fewer: a second in a layer at most."""
 
+_OUTPUTS = 128
+"""Outputs of a layer that judge its weights: twice as many at most, since they are taken evenly."""
+
 STEPPED = ("adaquant", "adaround")
 
 Form = Quadratic | RowQuadratic
@@ -52,7 +57,7 @@ class LayerSolution:
     """
 
     what: str
-    weights: Float64Array
+    weights: FloatArray
     bias: Float64Array
     scale: QParams | None = None
 
@@ -71,6 +76,19 @@ class Tuned:
     of_inputs: float
 
 
+@dataclass
+class _Candidate:
+    """Rounded weights: of some outputs with their error, and how those of all are found."""
+
+    what: str
+    weights: FloatArray
+    error: float
+    scale: QParams | None
+    grid: Grid
+    form: Form
+    solve: Callable[[Form, Grid], FloatArray]
+
+
 def tune_layer(
     matched: MatchedLayer,
     current: LayerSolution,
@@ -82,23 +100,21 @@ def tune_layer(
 
     ``fit`` and ``held`` are sums over the layer's inputs in the quantized model and its float outputs, bias
     included. First the damping of the shift is chosen, by the error of weights that are not rounded, then the
-    grid; gradient steps start from the best of all that.
+    grid; gradient steps start from the best of all that. Of many outputs some choose.
     """
-    tuning = _Tuning(matched, fit, options)
+    tuning = _Tuning(matched, fit, held, options)
     before = error_of(held, current)
-    found = Tuned(current, before, before, held.power(), tuning.choose_damping(held))
-    rounded: tuple[float, str] | None = None
-    for candidate in tuning.candidates(current):
-        error = error_of(held, candidate)
+    found = Tuned(current, before, before, held.power(), tuning.choose_damping())
+    for solution in tuning.solutions(current):
+        error = error_of(held, solution)
         if error < found.after:
-            found.best, found.after = candidate, error
-        if candidate.what != BIAS and (rounded is None or error < rounded[0]):
-            rounded = error, candidate.what
-    for candidate in tuning.learned(rounded[1]) if rounded else ():
-        error = error_of(held, candidate)
-        if error < found.after:
-            found.best, found.after = candidate, error
+            found.best, found.after = solution, error
     return found
+
+
+def some_outputs(count: int) -> slice:
+    """Return the outputs, of so many, that judge candidates."""
+    return slice(None, None, max(1, count // _OUTPUTS))
 
 
 def error_of(sums: SharedGramStats, candidate: LayerSolution) -> float:
@@ -107,7 +123,7 @@ def error_of(sums: SharedGramStats, candidate: LayerSolution) -> float:
 
 
 def with_bias(
-    matched: MatchedLayer, fit: SharedGramStats, what: str, weights: Float64Array, scale: QParams | None
+    matched: MatchedLayer, fit: SharedGramStats, what: str, weights: FloatArray, scale: QParams | None
 ) -> LayerSolution:
     """Return weights [G, N, K] with the biases of least error on some sums, rounded as the layer has them."""
     own = None if scale is None else scale[0]
@@ -115,51 +131,65 @@ def with_bias(
 
 
 class _Tuning:
-    """One layer with the sums that its weights are fitted to."""
+    """One layer with the sums that its weights are fitted to, and those that they are judged by."""
 
-    def __init__(self, matched: MatchedLayer, fit: SharedGramStats, options: FinetuneOptions) -> None:
-        self._matched, self._fit, self._options = matched, fit, options
-        packed = matched.float_weight
-        self._start: Float64Array = packed.reshape(*packed.shape[:2], -1).astype(np.float64)
+    def __init__(
+        self, matched: MatchedLayer, fit: SharedGramStats, held: SharedGramStats, options: FinetuneOptions
+    ) -> None:
+        self._matched, self._fit, self._held, self._options = matched, fit, held, options
+        packed, fmt = matched.float_weight, matched.weight.format
+        self._part = some_outputs(packed.shape[1])
+        is_coarse = fmt is not None and fmt.bits < FEW_BITS and not self._judges_all
+        kind = np.float32 if is_coarse else np.float64
+        self._start: FloatArray = packed.reshape(*packed.shape[:2], -1).astype(kind)
         self._sums = fit.free()
         self._problem = self._sums.problem(self._start)
+        self._judged = fit.of_outputs(self._part), held.of_outputs(self._part)
         self._shifted: tuple[float, Form] | None = None
-        self._solved: dict[str, tuple[Grid, Form, QParams | None]] = {}
 
-    def choose_damping(self, held: SharedGramStats) -> float:
+    def choose_damping(self) -> float:
         """Choose the damping whose unrounded target is best on other rows; return the float weights' error.
 
         There is no shift if float weights are better than all targets.
         """
-        of_inputs = least = self._float_error(held, self._start)
+        of_inputs = float(self._held.error(self._start, self._fit.bias(self._start)).sum())
+        least = self._error(self._start[:, self._part])
         for damping in DAMPINGS if self._options.weights and self._fit.count else ():
             form = self._form(damping, shift=True)
-            error = self._float_error(held, form.target)
+            error = self._error(form.target[:, self._part])
             if error < least:
                 least, self._shifted = error, (damping, form)
         return of_inputs
 
-    def candidates(self, current: LayerSolution) -> Iterator[LayerSolution]:
-        """Yield the current weights with another bias, and then other weights, shifted or not."""
+    def solutions(self, current: LayerSolution) -> Iterator[LayerSolution]:
+        """Yield the current weights with another bias, then the best of other weights, shifted or not."""
         if any(self._fit.has_bias):
             yield self._with_bias(BIAS, current.weights, None)
         if not self._options.weights or not self._fit.count:
             return
+        best = min(self._rounded(), key=lambda one: one.error)
+        yield self._whole(best)
+        for learned in self._learned(best):
+            if learned.error < best.error:
+                yield self._whole(learned)
+
+    def _rounded(self) -> Iterator[_Candidate]:
+        algorithm = "coordinate_descent" if self._options.algorithm == "coordinate_descent" else "gptq"
+        solve = partial(solve_form, algorithm=algorithm, options=self._options.solver)
         plain = self._form(_UNSHIFTED, shift=False)
         for what, grid, scale in self._grids():
             if self._shifted is not None:
                 damping, form = self._shifted
-                yield self._solve(f"{what}, shifted by {damping:g}", grid, form, scale)
-            yield self._solve(what, grid, plain, scale)
+                yield self._candidate(f"{what}, shifted by {damping:g}", form, grid, scale, solve)
+            yield self._candidate(what, plain, grid, scale, solve)
 
-    def learned(self, what: str) -> Iterator[LayerSolution]:
+    def _learned(self, best: _Candidate) -> Iterator[_Candidate]:
         """Yield weights with roundings that gradient steps learn, on the grid and target of others.
 
         With ``auto`` those are roundings up or down of integers, in layers that are not large: they stay
         closer to the weights than the ones that make up for each other do, and are sometimes better on other
         rows (0.5 dB in the mean over convolutional networks in A8W8; of blocks of numbers, 0.1 dB).
         """
-        grid, form, scale = self._solved[what]
         algorithm, solver = self._options.algorithm, self._options.solver
         groups, outputs, inputs = self._start.shape
         products = groups * outputs * inputs**2
@@ -168,24 +198,45 @@ class _Tuning:
             algorithm, solver = "adaround", _LEARNED
             if products * solver.iterations > _MOST_PRODUCTS:
                 return
-        if algorithm not in STEPPED or isinstance(form, RowQuadratic):
+        if algorithm not in STEPPED or isinstance(best.form, RowQuadratic):
             return
-        weights = solve_form(form, grid, algorithm, _bounded(solver, algorithm, products))
-        yield self._with_bias(f"{what}{LEARNED}", weights, scale)
+        solve = partial(solve_form, algorithm=algorithm, options=_bounded(solver, algorithm, products))
+        yield self._candidate(f"{best.what}{LEARNED}", best.form, best.grid, best.scale, solve)
 
     def _form(self, damping: float, *, shift: bool) -> Form:
-        return quadratic(self._problem, damping, shift=shift, solve=self._sums.solve)
+        return quadratic(self._problem, damping, shift=shift, solve=self._sums.solver)
 
-    def _float_error(self, held: SharedGramStats, weights: Float64Array) -> float:
-        """Return the error of unrounded weights, with the bias that suits them."""
-        return float(held.error(weights, self._fit.bias(weights)).sum())
+    def _error(self, weights: FloatArray) -> float:
+        """Return the held-out error of weights of the outputs that judge, with the bias that suits them."""
+        fit, held = self._judged
+        return float(held.error(weights, fit.bias(weights)).sum())
 
-    def _solve(self, what: str, grid: Grid, form: Form, scale: QParams | None) -> LayerSolution:
-        algorithm = "coordinate_descent" if self._options.algorithm == "coordinate_descent" else "gptq"
-        self._solved[what] = grid, form, scale
-        return self._with_bias(what, solve_form(form, grid, algorithm, self._options.solver), scale)
+    def _candidate(
+        self,
+        what: str,
+        form: Form,
+        grid: Grid,
+        scale: QParams | None,
+        solve: Callable[[Form, Grid], FloatArray],
+    ) -> _Candidate:
+        if self._judges_all:
+            weights = solve(form, grid)
+            error = error_of(self._held, self._with_bias(what, weights, scale))
+        else:
+            weights = solve(form.of_outputs(self._part), grid.rows(self._part))
+            error = self._error(weights)
+        return _Candidate(what, weights, error, scale, grid, form, solve)
 
-    def _with_bias(self, what: str, weights: Float64Array, scale: QParams | None) -> LayerSolution:
+    def _whole(self, found: _Candidate) -> LayerSolution:
+        """Return the weights of all outputs."""
+        weights = found.weights if self._judges_all else found.solve(found.form, found.grid)
+        return self._with_bias(found.what, weights, found.scale)
+
+    @property
+    def _judges_all(self) -> bool:
+        return self._part.step == 1
+
+    def _with_bias(self, what: str, weights: FloatArray, scale: QParams | None) -> LayerSolution:
         return with_bias(self._matched, self._fit, what, weights, scale)
 
     def _grids(self) -> Iterator[tuple[str, Grid, QParams | None]]:

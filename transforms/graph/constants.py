@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
@@ -33,8 +35,12 @@ class Constants:
     """
 
     def __init__(self, graph: gs.Graph) -> None:
-        """Remember which initializers the inputs of the graph can override."""
-        self._overridable = {id(tensor) for inner in walk.graphs(graph) for tensor in inner.inputs}
+        """Take a graph, whose inputs can override initializers."""
+        self._graph = graph
+
+    @cached_property
+    def _overridable(self) -> set[int]:
+        return {id(tensor) for inner in walk.graphs(self._graph) for tensor in inner.inputs}
 
     def shape(self, tensor: gs.Tensor) -> tuple[int, ...] | None:
         """Return the shape of a constant without loading it, or None if the tensor is not constant."""

@@ -6,7 +6,6 @@ source until it is written: one weight at a time is in memory, whatever the size
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,10 +16,13 @@ import onnx_graphsurgeon as gs
 from numpy.typing import DTypeLike, NDArray
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 
+from transforms.files.mapped_file import file_of
+
 LARGE = 1 << 16
 """Bytes from which a weight is large: kept out of light models, and lazy if it comes from a mapped file."""
 
 PACKED = {
+    **{np.dtype(kind): 2 for kind in (ml_dtypes.int2, ml_dtypes.uint2)},
     **{np.dtype(kind): 4 for kind in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.float4_e2m1fn)},
     **{np.dtype(kind): 6 for kind in (ml_dtypes.float6_e2m3fn, ml_dtypes.float6_e3m2fn)},
 }
@@ -53,7 +55,7 @@ Weight = NDArray[Any] | Computed
 
 
 class LazyConstant(gs.Constant):
-    """A constant whose ``values`` are computed anew each time if they are :class:`Computed`."""
+    """A constant whose ``values`` take memory only while they are used: computed, or in a mapped file."""
 
     @property
     def values(self) -> NDArray[Any]:
@@ -74,6 +76,8 @@ def load_values(values: Weight | LazyValues) -> NDArray[Any]:
     if isinstance(values, Computed):
         return values.load()
     if not isinstance(values, LazyValues):
+        if values.nbytes >= LARGE and (file := file_of(values)):
+            file.take(values.nbytes)
         return values
     if isinstance(values, SparseValues):
         return np.asarray(values.load())
@@ -82,7 +86,7 @@ def load_values(values: Weight | LazyValues) -> NDArray[Any]:
 
 def constant(name: str, values: Weight | LazyValues) -> gs.Constant:
     """Return a constant; of values that are computed it keeps none."""
-    kind = LazyConstant if isinstance(values, Computed) else gs.Constant
+    kind = LazyConstant if is_weightless(values) else gs.Constant
     return kind(name, values)
 
 
@@ -92,7 +96,7 @@ def become_constant(tensor: gs.Tensor, values: Weight | LazyValues) -> gs.Consta
         tensor.values = values
     else:
         tensor.to_constant(values)
-    if isinstance(values, Computed):
+    if is_weightless(values):
         tensor.__class__ = LazyConstant
     return tensor
 
@@ -116,14 +120,7 @@ def is_weightless(values: Weight | LazyValues) -> bool:
     """Return whether the values of a large weight take no memory: they are computed, or in a mapped file."""
     if isinstance(values, Computed) or not isinstance(values, np.ndarray):
         return isinstance(values, Computed)
-    return values.nbytes >= LARGE and _is_mapped(values)
-
-
-def _is_mapped(array: NDArray[Any]) -> bool:
-    base: object = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    return isinstance(base.obj if isinstance(base, memoryview) else base, mmap.mmap)
+    return values.nbytes >= LARGE and file_of(values) is not None
 
 
 def stored(values: Weight) -> NDArray[np.uint8]:

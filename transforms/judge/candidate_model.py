@@ -27,6 +27,7 @@ from transforms.plan.quant_spec import BIAS, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
 from transforms.plan.weight_cache import WeightMemory
 from transforms.run.run_model import open_model
+from transforms.runtime.session import OpenModel
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import FLOAT32, POWER_OF_TWO
 
@@ -68,7 +69,7 @@ class CandidateModel:
         judge.reference.show(copy)
         self.inputs = switchable_ranges(plan, switches=switches)
         self._shown = judge.shown
-        self._run = open_model(self.inputs.graph, judge.reference.options).run
+        self._opened: OpenModel | None = self._open()
         self._nodes = list(walk.nodes(graph))
         self._numbers = {id(node): number for number, node in enumerate(self._nodes)}
         self._weight_of = {one.use: one for one in self.inputs.weights}
@@ -83,11 +84,22 @@ class CandidateModel:
     def errors(self, scheme: Scheme, count: int | None = None) -> Errors:
         """Return the errors of a candidate on the first samples: each with ranges from the other fold."""
 
+        self._opened = self._opened or self._open()
+        run = self._opened.run
+
         def _run_of(fold: int) -> Callable[[Feed], Feed]:
             fed = self.feed(scheme, 1 - fold)
-            return lambda feed: self._run({**feed, **fed}, self._shown)
+            return lambda feed: run({**feed, **fed}, self._shown)
 
         return self._judge.errors(_run_of, count)
+
+    def close(self) -> None:
+        """Let go of the memory that is needed to measure errors, until they are asked for again."""
+        self._opened = None
+        self._weights.clear()
+
+    def _open(self) -> OpenModel:
+        return open_model(self.inputs.graph, self._judge.reference.options)
 
     def feed(self, scheme: Scheme, fold: int) -> Feed:
         """Return what is fed beside a sample for a candidate, with ranges from one fold."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
@@ -18,15 +18,17 @@ from transforms.files import cleanup
 from transforms.graph import walk
 from transforms.graph.number_shapes import in_words, judged_tensors
 from transforms.graph.output_view import ALL, OutputView, output_view
-from transforms.mix_precision.mixed_model import MixedModel
+from transforms.mix_precision.mixed_model import Mixed, MixedModel
 from transforms.model import provenance
 from transforms.model.graph_proto import model_hash
+from transforms.model_io import bytes_written
 from transforms.run.feeds import Feeds
 from transforms.run.instrumented_model import open_showing
 from transforms.run.task_log import TaskLog
 from transforms.run.turns import Timer, time_graphs
 from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
+from transforms.scheme import Scheme
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.search.output_metrics import METRICS, Outputs, OutputsPair, lost_top1
 from transforms.search.target import EVALUATE, LOST_TOP1
@@ -40,7 +42,8 @@ class MixingOptions:
     ``run``: how models run. ``workers``: where layers are measured. ``folder``: where results are kept, for
     another run on the same model, data and options to go on from; on disks that all workers share. ``labels``
     [n]: the right class of each row of the outputs. ``analyse_only``: nothing is moved. ``timer``: what
-    measures seconds for strategy ``latency``.
+    measures seconds for strategy ``latency``. ``bytes_written``: those of the file that a model becomes, by
+    its scheme; it may change the model.
     """
 
     run: RunOptions = field(default_factory=RunOptions)
@@ -49,6 +52,7 @@ class MixingOptions:
     labels: NDArray[np.integer] | None = None
     analyse_only: bool = False
     timer: Timer = time_graphs
+    bytes_written: Callable[[Mixed, Scheme], int] = lambda mixed, _: bytes_written(mixed.graph)
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.search.assign_precision import Assignment, Choices, Option, Size, Step, assign, least_bits
+from transforms.search.file_budget import bits_of_file
 from transforms.search.target import EVALUATE, LATENCY, Target
 from transforms.search.user_metric import load_metric
 
@@ -241,7 +242,13 @@ class _Mixing:
             if given * (1 + 1e-12) < least:
                 raise ValueError(f"{key} {given:.10g} cannot be met: the smallest formats take {least:.10g}")
             return float(given * unit)
-        return None
+        if self.rule.size_target is None:
+            return None
+        return bits_of_file(options, self._sizes(), self._bytes_written, self.rule.size_target)
+
+    def _bytes_written(self, choices: Choices) -> int:
+        formats = {layer: self.labels[label] for layer, label in choices.items()}
+        return self.options.bytes_written(self.model.build(formats), self.model.scheme_of(formats))
 
     def _evaluate(self, choices: Choices) -> float:
         """Return the metric of the target for the model with these formats."""

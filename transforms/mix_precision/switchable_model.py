@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ops import FORMATS
 from ops.integer_blocks import dequantize_blocks
 from ops.integers import dequantize
 from transforms.graph import dtypes, walk
@@ -130,7 +131,7 @@ def _folded(tensor: gs.Tensor) -> np.ndarray | None:
         return None
     stored, scale, *rest = (load(t) for t in node.inputs)
     zero_point = rest[0] if rest else np.zeros(scale.shape, stored.dtype)
-    if stored.dtype.kind not in "iu" and stored.dtype.name not in ("int4", "uint4"):
+    if stored.dtype.name not in FORMATS or not FORMATS[stored.dtype.name].is_integer:
         return np.asarray(stored.astype(np.float32) * scale, np.float32)
     axis = node.attrs.get("axis", 1)
     if block := node.attrs.get("block_size"):

@@ -52,6 +52,7 @@ class Form:
 
     def errors(self, scheme: Scheme) -> Errors:
         """Return the errors of a candidate that differs from the form in keys that are fed."""
+        self._close("switched")
         return self.model.errors(scheme)
 
     @cached_property
@@ -61,8 +62,13 @@ class Form:
 
     @cached_property
     def switched(self) -> CandidateModel:
-        """The same, slower, with computed tensors that may be left in float."""
+        """The same, slower, with computed tensors that may be left in float; one of both is open."""
+        self._close("model")
         return self._opened(switches=True)
+
+    def _close(self, name: str) -> None:
+        if (model := vars(self).get(name)) is not None:
+            model.close()
 
     def _opened(self, *, switches: bool) -> CandidateModel:
         parts = self.graph, self.scheme, self.plan_of, self.statistics, self.judge, self.memory

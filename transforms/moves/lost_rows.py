@@ -45,6 +45,7 @@ def try_lost_rows(best: Best) -> None:
 def _ordered(best: Best, model: CandidateModel) -> list[str]:
     """Return the names of computed tensors: the logits first, then by the loss of a row, most first."""
     losses = _Losses(model, best.scheme)
+    model.close()  # the float model is open next
     reference = best.form.judge.reference
     reference.watch(list(losses.sites), losses.add, FEWEST)
     made = losses.means
@@ -56,7 +57,9 @@ class _Losses:
 
     def __init__(self, model: CandidateModel, scheme: Scheme) -> None:
         self.sites = {site.tensor: site for site in model.inputs.ranges if site.scale and site.switch}
-        self._grids = model.feed(scheme, 0)
+        fed = model.feed(scheme, 0)
+        grids = (name for site in self.sites.values() for name in (site.scale, site.zero_point))
+        self._grids = {name: fed[name] for name in grids}
         self._sums: dict[str, tuple[float, int]] = {}
 
     def add(self, name: str, array: AnyArray) -> None:

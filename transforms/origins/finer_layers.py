@@ -101,16 +101,17 @@ def reach_target(
     bench = _Bench(float_graph, judging, target, run, progress)
     graph, scheme = first
     before = bench.score(graph)
-    sizes = _stored(graph)
+    sizes = stored_bytes(graph)
     if target.holds(before):
         return Reached(graph, scheme, (), 0, before, before, sizes, sizes)
     model = SwitchedLayers(copy_graph(float_graph), copy_graph(graph), run)
-    names = _names_of(load, scheme)
+    names = names_of(load, scheme)
     search = _Search(model, feeds, target, bench.names, names)
     wanted, count = target, 0
     for _ in range(_ATTEMPTS):
         kept = search.fewest(wanted, count)
-        named = naming(scheme, [model.parts[i] for i in kept], names, fallback)
+        nodes = (node for i in kept for node in model.parts[i].nodes)
+        named = naming(scheme, nodes, names, fallback)
         graph, used = build(named)
         after = bench.score(graph)
         if target.holds(after) and len(kept) == len(search.able):
@@ -120,7 +121,7 @@ def reach_target(
             )
         if target.holds(after):
             parts = tuple(model.parts[i] for i in sorted(kept))
-            return Reached(graph, used, parts, len(model.parts), before, after, sizes, _stored(graph))
+            return Reached(graph, used, parts, len(model.parts), before, after, sizes, stored_bytes(graph))
         if len(kept) == len(search.able):
             break
         wanted, count = _higher(target, wanted, after), math.ceil(len(kept) * _MORE) + 1
@@ -137,7 +138,7 @@ def _higher(target: Target, wanted: Target, reached: float) -> Target:
     return replace(wanted, limit=wanted.limit + target.limit - reached + _ROOM)
 
 
-def _names_of(load: Callable[[], gs.Graph], scheme: Scheme) -> set[str]:
+def names_of(load: Callable[[], gs.Graph], scheme: Scheme) -> set[str]:
     """Return the names of nodes that a scheme can name: those of the model, before channels are moved."""
     graph = load()
     names = {label_of(node) for node in walk.nodes(graph)}
@@ -145,19 +146,19 @@ def _names_of(load: Callable[[], gs.Graph], scheme: Scheme) -> set[str]:
     return names | {label_of(node) for node in walk.nodes(graph)}
 
 
-def naming(scheme: Scheme, parts: Iterable[Part], names: set[str], rule: LayerRule) -> Scheme:
-    """Return the scheme in which some parts, as far as nodes of these names are in them, have a rule."""
+def naming(scheme: Scheme, nodes: Iterable[str], names: set[str], rule: LayerRule) -> Scheme:
+    """Return the scheme in which some nodes of parts, as far as they are among these names, have a rule."""
     layers, tensors = dict(scheme.layers), dict(scheme.tensors)
-    for part in parts:
-        for node in part.nodes:
-            if node.startswith(OUTPUT) and node not in names:
-                tensors[node.removeprefix(OUTPUT)] = str(rule.activation)
-            elif node in names:
-                layers[exactly(node)] = rule
+    for node in nodes:
+        if node.startswith(OUTPUT) and node not in names:
+            tensors[node.removeprefix(OUTPUT)] = str(rule.activation)
+        elif node in names:
+            layers[exactly(node)] = rule
     return scheme.with_(layers=layers, tensors=tensors)
 
 
-def _stored(graph: gs.Graph) -> int:
+def stored_bytes(graph: gs.Graph) -> int:
+    """Return the bytes of the numbers that a graph stores."""
     return sum(int(tensor._values.nbytes) for tensor in walk.constants(graph))
 
 

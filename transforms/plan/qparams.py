@@ -18,7 +18,7 @@ from ops.integers import finite_range, range_scale, weight_scale
 from ops.powers_of_two import are_powers, ceil_power
 from transforms.graph import dot_products, walk
 from transforms.graph.dot_products import TensorAxis
-from transforms.graph.lazy_values import Computed, LazyConstant
+from transforms.graph.lazy_values import Computed, is_weightless
 from transforms.plan.qdq_writer import rounded
 from transforms.plan.quant_spec import BIAS, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import (
@@ -92,7 +92,7 @@ class QParamsTable:
         wanted = self._wanted.items()
         measured = {key: one for key, one in wanted if one[0].role != WEIGHT and not plan.grid(*one)}
         others = {key: one for key, one in wanted if key not in measured}
-        lazy = any(isinstance(tensor, LazyConstant) for tensor in walk.constants(plan.graph))
+        lazy = any(is_weightless(tensor._values) for tensor in walk.constants(plan.graph))
         with ThreadPoolExecutor(_FEW if lazy else os.cpu_count()) as pool:  # large weights take long
             found = pool.map(lambda one: self._choose(*one), others.values())
             self._chosen = dict(zip(others, found, strict=True))

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
-from transforms.graph.constants import load
+from transforms.graph.constants import load, magnitude
 from transforms.graph.masks import MASK, masks_in
 from transforms.graph.rewire import onnx_op
 from transforms.plan.exact_arithmetic import without_float_input
@@ -146,6 +146,8 @@ def _of(tensor: gs.Constant, least: float | None) -> Bounds:
     if not dtypes.is_type(tensor, dtypes.FLOAT):
         return _NONE
     values = load(tensor)
+    if magnitude(values) < (MASK if least is None else least):
+        return _NONE
     masks = values[masks_in(values) if least is None else np.abs(values) >= least]
     low, high = masks[masks < 0], masks[masks > 0]
     return (

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from ops.array_types import Feed
+from transforms.run.profile import Kernel, Opener, profiled
 from transforms.run.turns import FEWEST, Seconds, Timing, take_turns
-from transforms.runtime.session import OpenModel, RunOptions
+from transforms.runtime.session import RunOptions
 
 SLOWER = 1.03
 """Times of float from which on a model is called slower: less is within the noise of a short measurement."""
@@ -26,15 +24,9 @@ _MOST = 200
 _NARROW = 0.05
 """Share of the median between the quartiles of a ratio from which on more rounds would say little more."""
 
-_PROFILED = 3
-"""Inferences of which the profile is taken, after a first one that also allocates."""
-
 _SHARE = 0.1
 _NAMED = 3
 """Share of the lost time from which on an operator is named, and how many are at most."""
-
-_BODIES = {"If", "Loop", "Scan"}
-"""Operators whose time is that of nodes that are counted themselves."""
 
 _AS_FLOAT = {
     **dict.fromkeys(("Gemm", "QGemm", "FusedGemm", "FusedMatMul", "QLinearMatMul"), "MatMul"),
@@ -48,9 +40,6 @@ _AS_FLOAT = {
 T = TypeVar("T")
 Pair = tuple[T, T]
 """What is of a model, and of its float model."""
-
-Opener = Callable[[RunOptions], OpenModel]
-"""Opens a model as its users do, with these options."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +78,7 @@ def time_beside_float(openers: Pair[Opener], feeds: Pair[Feed], options: RunOpti
     ratio = _ratio(times)
     lost: tuple[KernelTime, ...] = ()
     if _is_slower(ratio):
-        made, before = (_profile(open_, feed, options) for open_, feed in zip(openers, feeds, strict=True))
-        lost = _lost(made, before)
+        lost = _lost(*map(_by_operator, profiled(openers, feeds, options)))
     return BesideFloat(Timing.of(times[0]), Timing.of(times[1]), ratio, lost)
 
 
@@ -111,27 +99,12 @@ Profile = Mapping[str, tuple[int, float]]
 """The nodes of each operator, and the seconds that they take in an inference."""
 
 
-def _profile(opener: Opener, feed: Feed, options: RunOptions) -> Profile:
-    """Return what ONNX Runtime's own profile says of a few inferences; nothing if it cannot be written."""
-    with tempfile.TemporaryDirectory() as folder:
-        model = opener(replace(options, profile=str(Path(folder) / "run")))
-        for _ in range(1 + _PROFILED):
-            model.run(feed)
-        try:
-            events = json.loads(Path(model.session.end_profiling()).read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # the disk is full
-            return {}
-    taken = defaultdict[tuple[str, str, object], list[float]](list)
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            op = event["args"]["op_name"]
-            taken[op, event["name"], event["args"].get("node_index")].append(event["dur"] / 1e6)
+def _by_operator(kernels: Sequence[Kernel]) -> Profile:
     found = dict[str, tuple[int, float]]()
-    for (op, *_), seconds in taken.items():
-        later = seconds[len(seconds) // (1 + _PROFILED) :]
-        nodes, total = found.get(op, (0, 0.0))
-        found[op] = nodes + 1, total + sum(later) / _PROFILED
-    return {op: one for op, one in found.items() if op not in _BODIES}
+    for one in kernels:
+        nodes, seconds = found.get(one.op, (0, 0.0))
+        found[one.op] = nodes + 1, seconds + one.seconds
+    return found
 
 
 def _lost(made: Profile, before: Profile) -> tuple[KernelTime, ...]:

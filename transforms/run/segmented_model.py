@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from transforms.graph.lazy_values import load_values
 from transforms.graph.typed import Graph, info_of
 from transforms.run.instrumented_model import InstrumentedModel, show_tensors
 from transforms.run.kept_arrays import ActivationStore, Value, bytes_of
-from transforms.run.run_each import run_each, with_fixed_threads
+from transforms.run.run_each import run_each, with_resting_threads
 from transforms.run.workers import Workers
 from transforms.runtime.session import OpenModel, RunOptions, open_light
 
@@ -133,7 +133,7 @@ class SegmentedRun:
         if not step.nodes:
             yield from ({} for _ in feeds)
             return
-        options, part = with_fixed_threads(self._options), self._part(step)
+        options, part = with_resting_threads(self._options), self._part(step)
         made, sequences = step.made, self._sequences
         if self._workers is None:
             model = InstrumentedModel(part, made, options, inputs=step.inputs, sequences=sequences)
@@ -142,7 +142,6 @@ class SegmentedRun:
         shown = show_tensors(part, made, step.inputs, sequences=sequences)
         with cleanup.temporary_folder() as folder:
             weights = {name: load_values(values) for name, values in shown.weights.items()}
-            options = replace(options, spin=False)  # other workers need the cores
             content = shown.light.SerializeToString(), weights, shown.places, options
             (folder / _STEP).write_bytes(pickle.dumps(content))
             try:
@@ -234,5 +233,8 @@ def _choose(names: set[str], nodes: list[gs.Node], chosen: set[int]) -> None:
 
 def _reads(node: gs.Node) -> set[str]:
     """Return the names of the tensors that a node reads, in its bodies too, or hands on; constants aside."""
-    handed = (t for body in walk.bodies(node) for inner in walk.graphs(body) for t in inner.outputs)
-    return {t.name for t in (*walk.reads(node), *handed) if isinstance(t, gs.Variable) and t.name}
+    read = {t.name for t in node.inputs if isinstance(t, gs.Variable) and t.name}
+    for body in walk.bodies(node):
+        inside = (t for inner in walk.graphs(body) for t in inner.outputs)
+        read |= {t.name for t in (*walk.reads(node), *inside) if isinstance(t, gs.Variable) and t.name}
+    return read

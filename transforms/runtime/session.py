@@ -38,6 +38,9 @@ _MOST_COPIED = 1 << 31
 """Bytes of weights above which the runtime uses them as they are in files: copies, in the order of kernels or
 of another type, might not fit into memory."""
 
+_MOST_COPIED_ONCE = 1 << 27
+"""The same for sessions of few runs, in which copies do not pay."""
+
 _NO_INTEGER_KERNELS = "session.disable_quant_qdq"
 _MANY = 256  # inputs: below, binding each takes longer than looking for it
 _BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # domains that need no library
@@ -273,7 +276,7 @@ def _without_copies(settings: ort.SessionOptions, stored: int, options: RunOptio
     What it makes of one of them for a node is then given back after that. Returns the optimizers that have
     to be disabled for this.
     """
-    if stored <= _MOST_COPIED:
+    if stored <= (_MOST_COPIED if options.prepack else _MOST_COPIED_ONCE):
         return []
     settings.enable_cpu_mem_arena = False
     if options.prepack:  # else it is said already

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from ops.array_types import Feed
+from ops.array_types import AnyArray, Feed
 from ops.metrics import sums_of_numbers
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph.lazy_values import Weight
@@ -61,13 +61,13 @@ _MOVES = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast"})
 
 @dataclass(frozen=True)
 class OutputErrors:
-    """Squared errors of an output of ``count`` numbers, by its power.
+    """Squared errors of an output, by its power, whose errors scatter like those of ``count`` numbers.
 
     ``made``: in a session as users open it, against the float model; ``plain``: the same without
     optimization; ``between``: of the one against the other.
     """
 
-    count: int
+    count: float
     made: float
     plain: float
     between: float
@@ -127,7 +127,18 @@ def try_model(
 def _errors(wanted: object, made: object, plain: object) -> OutputErrors:
     assert isinstance(wanted, np.ndarray)
     pairs = (wanted, made), (wanted, plain), (plain, made)
-    return OutputErrors(wanted.size, *(relative_error(*pair) for pair in pairs))
+    return OutputErrors(_count(wanted, plain), *(relative_error(*pair) for pair in pairs))
+
+
+def _count(wanted: AnyArray, found: object) -> float:
+    """Return how many numbers of equal errors scatter as much as these: behind a Softmax a few are all."""
+    assert isinstance(found, np.ndarray)
+    if wanted.shape != found.shape:
+        return wanted.size
+    with np.errstate(all="ignore"):
+        squares = np.square(np.asarray(wanted, np.float64) - np.asarray(found, np.float64))
+    squares = squares[np.isfinite(squares)]
+    return float(squares.sum() ** 2 / np.square(squares).sum()) if squares.any() else wanted.size
 
 
 def open_as_user(light: onnx.ModelProto, weights: Mapping[str, Weight], options: RunOptions) -> OpenModel:

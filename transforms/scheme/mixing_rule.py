@@ -37,7 +37,11 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "evaluate_target": (0, math.inf),
     "bits_target": (0, math.inf),
     "bytes_target": (0, math.inf),
+    "size_target": (0, math.inf),
 }
+
+BUDGETS = ("bits_target", "bytes_target", "size_target")
+"""Keys of which a scheme may have one: bits per weight, bytes of all weights, bytes of the file."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ class MixingRule(SchemeTable):
     strategy: str = "speed"
     bits_target: float | None = None
     bytes_target: int | None = None
+    size_target: int | None = None
 
     def __post_init__(self) -> None:
         """Check every value, and that keys go together."""
@@ -133,13 +138,15 @@ class MixingRule(SchemeTable):
             split_place(self.evaluate)
 
     def _check_budget(self) -> None:
-        given = [key for key in ("bits_target", "bytes_target") if getattr(self, key) is not None]
+        given = [key for key in BUDGETS if getattr(self, key) is not None]
         if len(given) > 1:
-            raise ValueError(f"{_place('bits_target')} and bytes_target do not go together")
+            raise ValueError(f"{_place(given[0])} and {given[1]} do not go together")
+        if self.size_target is not None and self.bound is not None:
+            raise ValueError(f"{_place('size_target')} goes without a target of the outputs")
         if given and self.strategy != "budget":
             raise ValueError(f"{_place(given[0])} goes with strategy 'budget', not with '{self.strategy}'")
         if self.bound is None and not given and self.strategy != "speed":
-            more = ", bits_target or bytes_target" if self.strategy == "budget" else ""
+            more = f", {', '.join(BUDGETS[:-1])} or {BUDGETS[-1]}" if self.strategy == "budget" else ""
             keys = ", ".join(TARGETS)
             raise ValueError(f"{_place('strategy')} '{self.strategy}' goes with one of {keys}{more}")
 

@@ -64,6 +64,7 @@ PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "W4A8": {**_aligned("int8", "int4"), "per_channel": True},
         "W8": _weights("int8"),
         "W4": {**_weights("int4"), "block_size": 32},
+        "W2": {**_weights("int2"), "block_size": 32},
         "FP16": _floats("float16"),
         "BF16": _floats("bfloat16"),
         "BFP16": _blocks("bfp16"),
@@ -102,7 +103,7 @@ MIXED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 _UNTUNED = {**PLAIN, **MIXED}
 _TUNED = {
     "ADAQUANT": tuple(_UNTUNED),
-    "ADAROUND": ("A8W8", "A16W8", "XINT8", "U8S8", "U16S8", "W4A8", "W8", "W4"),
+    "ADAROUND": ("A8W8", "A16W8", "XINT8", "U8S8", "U16S8", "W4A8", "W8", "W4", "W2"),
 }
 """Presets that are tuned by an algorithm; AdaRound is for integers."""
 

@@ -1,0 +1,79 @@
+"""What ``tools.quantize`` does for ONNX Runtime on this machine: layers that are faster in float stay so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import onnx_graphsurgeon as gs
+
+from tools.cli.progress import Phases
+from tools.cli.said import say
+from tools.jobs.load import load_for
+from tools.jobs.quantize_options import QuantizeJob
+from tools.jobs.quantized import Made
+from tools.summaries.timing import times
+from transforms import model_io
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.graph.some_names import counted, some_names
+from transforms.origins.faster_in_float import FloatLayers, faster_in_float
+from transforms.pipelines.float_reference import float_reference
+from transforms.pipelines.quantize_steps import Quantized
+from transforms.scheme import Scheme
+from transforms.scheme.targets import ON_CPU
+
+Quantize = Callable[[gs.Graph, Scheme, CalibrationData], Quantized]
+"""Quantizes a float model in place, by a scheme in which nothing is open."""
+
+
+def places(job: QuantizeJob, scheme: Scheme) -> bool:
+    """Return whether layers stay float that are faster so, if outputs are looked at, too."""
+    return job.time and scheme.keep_float and scheme.target == ON_CPU
+
+
+def placed(made: Made, quantize: Quantize, data: CalibrationData, job: QuantizeJob, phases: Phases) -> Made:
+    """Return the model with the layers in float that are faster so on this machine, and say which these are.
+
+    Whole models are timed on the first sample; the one that is returned is quantized on all of them, which
+    have to be repeatable.
+    """
+    _, feed = next(iter(data.feeds(made.graph)))
+    one = CalibrationData([feed], run=job.run)
+
+    def _build(scheme: Scheme) -> gs.Graph | None:
+        graph = load_for(job, scheme)
+        return graph if quantize(graph, scheme, one).count else None
+
+    def _load() -> gs.Graph:
+        return load_for(job, made.scheme)
+
+    with phases("placing"):
+        try:
+            first = made.graph, made.scheme
+            found = faster_in_float(first, made.float_graph(), _load, _build, feed, job.run)
+        except Exception as error:  # the runtime's exceptions share no narrower class
+            say(f"Layers are not timed: {error}")
+            return made
+        if not found.layers:
+            return replace(made, placed=True)
+        graph = _load()
+        done = quantize(graph, found.scheme, data)
+    for line in _lines(found):
+        say(line)
+    used = done.scheme or found.scheme
+    return Made(
+        graph,
+        replace(done, record=made.done.record),
+        used,
+        lambda: float_reference(lambda: model_io.load(job.input), graph, used),
+        placed=True,
+    )
+
+
+def _lines(found: FloatLayers) -> Iterator[str]:
+    """Yield which layers stay float, what it brings, and its price."""
+    assert found.ratio is not None, "there are layers"
+    layers = f"{len(found.layers)} of {counted(found.count, 'layer')}: {some_names(found.layers)}"
+    yield f"In float, where they are faster here: {layers}"
+    price = f"{found.more_bytes:+,} bytes of stored numbers"
+    yield f"  {times(found.ratio)} the time with all in integers, {price}"
