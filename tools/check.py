@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from tools.cli import command_line
 from tools.cli.command_line import make_parser
-from tools.cli.job_options import TARGETS, Options
+from tools.cli.deployment import TARGETS
+from tools.cli.job_options import Options
 from tools.cli.options import option
 from tools.cli.said import say
 

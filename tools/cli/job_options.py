@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tools.cli.deployment import TARGETS
 from tools.cli.needs import DATA, Need
 from tools.cli.option_values import MOST_AT_ONCE, bytes_of, input_shape, number, numbers, pair, size, whole
 from tools.cli.options import OTHER, RUNNING, SAMPLES, option
@@ -190,9 +191,9 @@ def functions(*needs: Need) -> Any:
     return option("--no-functions", words, group=OTHER, needs=needs, action="store_false")
 
 
-def timed(*needs: Need) -> Any:
-    """Return the field ``time``, true unless the option is given."""
-    words = "do not time the model beside the float model, nor its layers for --target ort-cpu"
+def timed(*needs: Need, also: str = "") -> Any:
+    """Return the field ``time``, true unless the option is given; ``also``: what it leaves out besides."""
+    words = f"do not time the model beside the float model{also}"
     return option("--no-time", words, group=RUNNING, needs=needs, action="store_false")
 
 
@@ -254,18 +255,6 @@ class ModelJob(DataOptions, ModelOutput):
 TENSORS_OF_A_SAMPLE = (
     "memory for tensors of a sample while ranges are measured, such as 500M or 4G; more of them is an error"
 )
-
-TARGETS = (
-    *("ort-cpu", "ort-cuda", "tensorrt", "openvino", "qnn"),
-    *("ryzen-ai-cnn", "ryzen-ai-bf16", "ryzen-ai-float-scale"),
-)
-"""Names of the table of deployment targets, repeated here so that help needs no imports."""
-
-
-def deployment() -> Any:
-    """Return the field ``target`` of a tool, empty without one."""
-    words = "runtime that the model is made for, which sets what is not given and checks the result: "
-    return option("--target NAME", words + ", ".join(TARGETS), choices=TARGETS, default="")
 
 
 @dataclass(frozen=True, kw_only=True)

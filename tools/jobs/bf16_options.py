@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from tools.cli import command_line
+from tools.cli.deployment import deployment
 from tools.cli.job_options import (
     SAMPLES_HELP,
     ModelJob,
-    deployment,
     input_shapes,
     opset,
     samples_folder,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from tools.cli.deployment import TARGETS
 from tools.cli.job_options import (
-    TARGETS,
     SchemeJob,
     force,
     functions,

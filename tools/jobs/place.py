@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import onnx_graphsurgeon as gs
 
-from tools.cli.progress import Phases
 from tools.cli.said import say
 from tools.jobs.load import load_for
 from tools.jobs.quantize_options import QuantizeJob
-from tools.jobs.quantized import Made
 from tools.summaries.timing import times
-from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph.some_names import counted, some_names
 from transforms.origins.faster_in_float import FloatLayers, faster_in_float
-from transforms.pipelines.float_reference import float_reference
 from transforms.pipelines.quantize_steps import Quantized
 from transforms.scheme import Scheme
 from transforms.scheme.targets import ON_CPU
@@ -31,13 +26,19 @@ def places(job: QuantizeJob, scheme: Scheme) -> bool:
     return job.time and scheme.keep_float and scheme.target == ON_CPU
 
 
-def placed(made: Made, quantize: Quantize, data: CalibrationData, job: QuantizeJob, phases: Phases) -> Made:
-    """Return the model with the layers in float that are faster so on this machine, and say which these are.
+def find_layers(
+    first: tuple[gs.Graph, Scheme],
+    floats: Callable[[], gs.Graph],
+    quantize: Quantize,
+    data: CalibrationData,
+    job: QuantizeJob,
+) -> FloatLayers | None:
+    """Return, and say, the layers that are faster in float on this machine; None if the model cannot run.
 
-    Whole models are timed on the first sample; the one that is returned is quantized on all of them, which
-    have to be repeatable.
+    ``first``: the model and its scheme; ``floats`` returns the float model. Whole models are timed on the
+    first sample.
     """
-    _, feed = next(iter(data.feeds(made.graph)))
+    _, feed = next(iter(data.feeds(first[0])))
     one = CalibrationData([feed], run=job.run)
 
     def _build(scheme: Scheme) -> gs.Graph | None:
@@ -45,29 +46,16 @@ def placed(made: Made, quantize: Quantize, data: CalibrationData, job: QuantizeJ
         return graph if quantize(graph, scheme, one).count else None
 
     def _load() -> gs.Graph:
-        return load_for(job, made.scheme)
+        return load_for(job, first[1])
 
-    with phases("placing"):
-        try:
-            first = made.graph, made.scheme
-            found = faster_in_float(first, made.float_graph(), _load, _build, feed, job.run)
-        except Exception as error:  # the runtime's exceptions share no narrower class
-            say(f"Layers are not timed: {error}")
-            return made
-        if not found.layers:
-            return replace(made, placed=True)
-        graph = _load()
-        done = quantize(graph, found.scheme, data)
-    for line in _lines(found):
+    try:
+        found = faster_in_float(first, floats(), _load, _build, feed, job.run)
+    except Exception as error:  # the runtime's exceptions share no narrower class
+        say(f"Layers are not timed: {error}")
+        return None
+    for line in _lines(found) if found.layers else ():
         say(line)
-    used = done.scheme or found.scheme
-    return Made(
-        graph,
-        replace(done, record=made.done.record),
-        used,
-        lambda: float_reference(lambda: model_io.load(job.input), graph, used),
-        placed=True,
-    )
+    return found
 
 
 def _lines(found: FloatLayers) -> Iterator[str]:

@@ -22,21 +22,17 @@ from tools.cli.scheme_options import (
 from tools.cli.unrolled import unrolled
 from tools.cli.user_code import check_code
 from tools.jobs import ranges, reach
-from tools.jobs.kv_cache import store_caches
 from tools.jobs.load import load_for
-from tools.jobs.place import Quantize, placed, places
+from tools.jobs.place import Quantize, find_layers, places
 from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Finished, Made, calibration_data, finish, mix_model, phases_of
+from tools.jobs.runtime_form import write_for_runtime
 from tools.summaries import mixing, running
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
-from transforms.graph import walk
 from transforms.graph.embeddings import logits_of
-from transforms.graph.selection import NodeSet, label_of, matches
-from transforms.graph.some_names import counted
 from transforms.judge.budget import MOST_NODES, has_many_nodes, too_large
 from transforms.mix_precision.mix import MixingOptions
-from transforms.moves.record import Checked
 from transforms.origins.held_out import HeldOut
 from transforms.pipelines.check_outputs import check_outputs
 from transforms.pipelines.float_reference import float_reference
@@ -47,8 +43,6 @@ from transforms.run.feeds import random_feeds
 from transforms.run.workers import Workers
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
-from transforms.store_embeddings import store_embeddings
-from transforms.write_matmul_nbits import write_matmul_nbits
 
 _SHARED = Need(
     f"{CALIBRATION.words} or a table [finetune]",
@@ -100,7 +94,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
     phases = phases_of(scheme, has_data=has_data, compares=measures, searches=searches, places=is_placed)
     with phases("loading"):
         graph = load_for(job, scheme)
-    measures = measures and _may_run(graph, scheme)
+    measures = measures and _may_run(graph)
     has_logits = bool(logits_of(graph))
     is_placed = is_placed and measures and not too_large(graph)
     data = _data(graph, job, workers)
@@ -109,21 +103,16 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
     data = data.repeatable(graph) if data and is_placed else data
     made = _make(graph, scheme, data, phases, fixed, job, keep_float=measures or searches)
     if not made.done.count:
-        say(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
-        for line in why_nothing(lambda: model_io.load(job.input), scheme.with_(finetune=None)):
-            say(f"  {line}")
+        _say_why_nothing(job, scheme)
         return None
     again = partial(_again, scheme, job)
     if data is not None and is_placed:
-        made = placed(made, again, data, job, phases)
+        made = _placed(made, again, data, job, phases)
     if apart:
         made = _reached(made, again, apart, job, phases)
     judged = data is not None and measures
     if data is not None and measures:
-        with phases("comparing"):
-            outputs = check_outputs(made.float_graph(), made.graph, data, made.done.record)
-        if outputs:
-            _warn_of(outputs, job.config)
+        _compare(made, data, job, phases)
     recorded = {"config": config_name(job.config), "random_data": job.random_data}
     grids = list(made.done.grids or ())
     finished = finish(
@@ -134,7 +123,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
         job,
         phases,
         workers,
-        partial(_write_for_runtime, job, scheme),
+        partial(write_for_runtime, job, scheme),
         judged=judged,
         beside=ranges.writing(job, grids),
     )
@@ -148,12 +137,21 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
     return finished
 
 
-def _warn_of(outputs: Checked, config: str) -> None:
+def _say_why_nothing(job: QuantizeJob, scheme: Scheme) -> None:
+    say(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
+    for line in why_nothing(lambda: model_io.load(job.input), scheme.with_(finetune=None)):
+        say(f"  {line}")
+
+
+def _compare(made: Made, data: CalibrationData, job: QuantizeJob, phases: Phases) -> None:
     """Warn of poor outputs; ValueError for a language model of no use."""
-    if outputs.is_diverged:
-        raise ValueError(running.useless(outputs, config))
-    for line in running.poor(outputs.error, outputs.where, config, of_tokens=outputs.of_tokens):
-        warn(line)
+    with phases("comparing"):
+        outputs = check_outputs(made.float_graph(), made.graph, data, made.done.record)
+    if outputs and outputs.is_diverged:
+        raise ValueError(running.useless(outputs, job.config))
+    if outputs:
+        for line in running.poor(outputs.error, outputs.where, job.config, of_tokens=outputs.of_tokens):
+            warn(line)
 
 
 def _make(
@@ -189,6 +187,19 @@ def _again(
     return quantize_graph(graph, wish, data, keep_grids=job.export_ranges is not None)
 
 
+def _placed(made: Made, again: Quantize, data: CalibrationData, job: QuantizeJob, phases: Phases) -> Made:
+    """Return the model with the layers in float that are faster so here; ``data`` have to be repeatable."""
+    with phases("placing"):
+        found = find_layers((made.graph, made.scheme), made.float_graph, again, data, job)
+        if found is None or not found.layers:
+            return replace(made, placed=found is not None)
+        graph = load_for(job, made.scheme)
+        done = again(graph, found.scheme, data)
+    used = done.scheme or found.scheme
+    floats = partial(float_reference, lambda: model_io.load(job.input), graph, used)
+    return Made(graph, replace(done, record=made.done.record), used, floats, placed=True)
+
+
 def _reached(made: Made, again: Quantize, apart: HeldOut, job: QuantizeJob, phases: Phases) -> Made:
     """Return the model with as few finer layers as its target takes."""
     first = made.graph, made.done, made.scheme
@@ -203,35 +214,6 @@ def _reached(made: Made, again: Quantize, apart: HeldOut, job: QuantizeJob, phas
     return replace(made, graph=graph, done=done, scheme=used, float_graph=floats)
 
 
-def _write_for_runtime(job: QuantizeJob, scheme: Scheme, graph: gs.Graph) -> None:
-    """Write what has operators of ONNX Runtime as these, and say so."""
-    if job.matmul_nbits:
-        _write_nbits(graph, job.accuracy_level)
-    if job.embeddings:
-        kept = NodeSet(node for node in walk.nodes(graph) if _is_excluded(node, scheme))
-        level = job.accuracy_level
-        count = store_embeddings(graph, job.embeddings, accuracy_level=level, exclude=kept)
-        if not count:
-            raise ValueError(
-                f"--embeddings {job.embeddings}: '{job.input}' has no embedding that can be stored so"
-            )
-        say(f"Stored in {job.embeddings}: {counted(count, 'embedding')}")
-    if job.kv_cache:
-        store_caches(graph, job)
-
-
-def _is_excluded(node: gs.Node, scheme: Scheme) -> bool:
-    by_name = any(matches(label_of(node), pattern) for pattern in scheme.exclude_nodes)
-    return by_name or node.op in scheme.exclude_op_types
-
-
-def _write_nbits(graph: gs.Graph, accuracy_level: int | None) -> None:
-    count = write_matmul_nbits(graph, accuracy_level=accuracy_level)
-    left = sum(node.op == "DequantizeLinear" and "block_size" in node.attrs for node in walk.nodes(graph))
-    others = f", {counted(left, 'weight')} in blocks with DequantizeLinear" if left else ""
-    say(f"Written as MatMulNBits: {counted(count, 'product')}{others}")
-
-
 def _measures(scheme: Scheme, job: QuantizeJob) -> bool:
     """Return whether outputs are looked at: tuning and mixed precision do that themselves.
 
@@ -241,7 +223,7 @@ def _measures(scheme: Scheme, job: QuantizeJob) -> bool:
     return job.data is not None and not (job.fast or job.ranges or does_itself)
 
 
-def _may_run(graph: gs.Graph, scheme: Scheme) -> bool:
+def _may_run(graph: gs.Graph) -> bool:
     """Return whether opening the quantized model takes little time; print a line if not."""
     if not has_many_nodes(graph):
         return True

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from tools.cli.deployment import deployment
 from tools.cli.job_options import (
     TENSORS_OF_A_SAMPLE,
     SchemeJob,
-    deployment,
     memory_limit,
     provider,
     samples_folder,
     threads,
+    timed,
 )
 from tools.cli.needs import DATA, Need
 from tools.cli.option_values import number, whole
@@ -51,6 +52,7 @@ class QuantizeJob(SchemeJob):
         "--data --calibration-data DIR", "folder of samples to measure ranges on"
     )
     target: str = deployment()
+    time: bool = timed(also=", nor its layers for --target ort-cpu")
     random_data: int | None = option(
         "--random-data N",
         "measure ranges on N random samples: for experiments, the result is not accurate",

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from ops.formats import MX, Format
 from transforms.functions import DOMAIN
-from transforms.functions.codes import BlockLayout, Codes, codes_of, encode
+from transforms.functions.code_layout import BlockLayout, Codes
+from transforms.functions.codes import codes_of, encode
 from transforms.functions.text import SIZES, constant, power_of_two
 
 NATIVE: Mapping[str, np.dtype[np.generic]] = MappingProxyType(

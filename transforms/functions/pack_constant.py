@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.formats import Format
-from transforms.functions.codes import BlockLayout, Codes, codes_of, encode, split_planes
+from transforms.functions.code_layout import BlockLayout, Codes, split_planes
+from transforms.functions.codes import codes_of, encode
 from transforms.functions.lanes import LARGE, form_of, input_shapes, shift_width
 from transforms.functions.unpackers import call_attributes, group_of, input_names, op_of
 from transforms.graph.lazy_values import Computed, Weight, is_weightless, load_values

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from ops.formats import Format
 from transforms.functions import DOMAIN
-from transforms.functions.codes import BlockLayout, Codes, Encoded, codes_of, decode, join_planes, plane_bytes
+from transforms.functions.code_layout import BlockLayout, Codes, join_planes, plane_bytes
+from transforms.functions.codes import Encoded, codes_of, decode
 from transforms.functions.lanes import form_of, input_shapes, shift_width
 from transforms.functions.native_mx import BLOCK_SCALE, make_block_scale
 from transforms.functions.unpackers import (

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from ops.formats import BFP, FORMATS, MX, Format, format_of
 from transforms.functions import DOMAIN
-from transforms.functions.codes import BlockLayout, Codes, codes_in_bytes, codes_of, plane_widths
+from transforms.functions.code_layout import BlockLayout, Codes, codes_in_bytes, plane_widths
+from transforms.functions.codes import codes_of
 from transforms.functions.lanes import COLUMNS, ROWS, Lanes, shift_width
 
 FIRST_OPSET = 13
