@@ -41,7 +41,7 @@ def did_you_mean(name: str, legal: Iterable[str]) -> str:
 
 
 def unknown(name: str, legal: Iterable[str], what: str) -> ValueError:
-    """Return the error about a name that is none of the legal ones, with a near one and all of them."""
+    """Return the error about an unknown name, with a near legal name and all legal names."""
     known = list(legal)
     return ValueError(
         f"{what} '{name}' is unknown{did_you_mean(name, known) or ','} legal are {', '.join(known)}"

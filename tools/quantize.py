@@ -57,7 +57,7 @@ scales.
 --min-sqnr and --top1 hold out every fourth sample, at most 32, and quantize with the others. Layers are
 ranked by the error that each makes alone in the outputs; as few of the worst as are found get the formats of
 --fallback, and the model is quantized anew until the held-out samples show the target:
-10 log10(sum f^2 / sum (f - q)^2) over all float outputs that are no states. The summary names these layers.
+10 log10(sum f^2 / sum (f - q)^2) over all float outputs that are not states. The summary names these layers.
 If no choice is enough, nothing is written. Not with tables [finetune] and [auto_mixed_precision].
 
 --target ort-cpu leaves layers in float that are faster so on this machine, with the conversions around them:

@@ -126,7 +126,7 @@ def convert_bodies(graph: gs.Graph, dtype: str, *, exclude: Exclusion = None) ->
 
     To be called on a graph with all pairs of Casts (:func:`transforms.insert_cast.insert_cast` with
     ``round_before_relu``). The Casts around a carried value move into the body: its producer there is
-    followed by a downcast, and its readers no longer need one. Returns how many values changed their
+    followed by a downcast, and its consumers no longer need one. Returns how many values changed their
     type; a value stays float32 if the schema does not allow the type, if a node reads it unrounded, and
     around excluded nodes.
     """

@@ -16,7 +16,7 @@ def dual_quant_nodes(plan: QuantizationPlan) -> int:
     """Put the producer's quantization before the consumer's on each tensor if the two differ in format.
 
     A bfloat16 layer before a BFP one: quantize, dequantize, BFP; a BFP layer before a bfloat16 one: BFP,
-    quantize, dequantize. A tensor with readers of several formats branches after the producer's. The
+    quantize, dequantize. A tensor with consumers of several formats branches after the producer's. The
     producer of a layer's result is that layer, also through a Relu, a Clip, an added bias, or operators that
     move numbers. An input of the model counts as produced, an output as read, in the format of the whole
     scheme.
@@ -30,7 +30,7 @@ def dual_quant_nodes(plan: QuantizationPlan) -> int:
 
 
 def _parts(plan: QuantizationPlan, quantization: QuantSite) -> list[QuantSite]:
-    """Return a quantization, or two if the model's output has another format than the readers."""
+    """Return a quantization, or two if the model's output has another format than the consumers."""
     both = quantization.is_output and bool(quantization.uses)
     if not both or _steps(plan, quantization) is None:
         return [quantization]

@@ -29,7 +29,7 @@ def fold_relu(graph: gs.Graph) -> int:
     if the zero point is the least integer. Every result stays the same bit for bit, except for NaN, which a
     Clip may turn into a number.
 
-    Does nothing if the result is an output of its graph or has another reader, for bounds, scales or zero
+    Does nothing if the result is an output of its graph or has another consumer, for bounds, scales or zero
     points that are computed, for scales that are not positive, and for quantization to floating-point types.
     """
     constants = Constants(graph)
@@ -52,7 +52,7 @@ def _fold_in(graph: gs.Graph, constants: Constants, outputs: set[int]) -> int:
 
 
 def _is_idle(node: gs.Node, constants: Constants, outputs: set[int]) -> bool:
-    """Return whether all readers of the node are quantize nodes that apply its bounds already."""
+    """Return whether all consumers of the node are quantize nodes that apply its bounds already."""
     bounds = _bounds(node, constants)
     if bounds is None or id(node.outputs[0]) in outputs:
         return False

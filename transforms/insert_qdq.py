@@ -104,7 +104,7 @@ class _Insertion:
         return changed
 
     def _write(self, together: list[QuantSite]) -> bool:
-        """Write the grids of a computed tensor; grids that several readers share are written once."""
+        """Write the grids of a computed tensor; grids that several consumers share are written once."""
         together = sorted(together, key=lambda quantization: not quantization.is_output)
         first = together[0]
         source = first.split_off(self._writer.names) if first.is_output else first.tensor
@@ -145,7 +145,7 @@ class _Insertion:
         return changed
 
     def _store_biases(self, quantization: QuantSite, step: QuantSpec) -> None:
-        """Store a bias for each reader, for its scale is that of the reader's operands."""
+        """Store a bias for each consumer, for its scale is that of the consumer's operands."""
         for node, index in quantization.uses:
             parameters = self.parameters.of_bias(node)
             axis = len(quantization.tensor.shape) - 1 if parameters[0].shape else None

@@ -18,10 +18,10 @@ def leave_float(graph: gs.Graph, output: str) -> int:
     """Remove pairs of QuantizeLinear and DequantizeLinear at the node that makes ``output``.
 
     Returns how many tensors are float now. A kernel for integers needs quantized numbers on both sides: what
-    the node makes is left in float, or, if that is no quantized tensor already, what it reads. Stored weights
-    keep their format, and a Clip cuts off what the quantization did: a Relu may be part of it. Does nothing
-    to pairs of which an output of the graph is one end, for a node in a body, and if no node makes a tensor
-    of that name.
+    the node makes is left in float, or, if that is not a quantized tensor already, what it reads. Stored
+    weights keep their format, and a Clip cuts off what the quantization did: a Relu may be part of it. Does
+    nothing to pairs of which an output of the graph is one end, for a node in a body, and if no node makes a
+    tensor of that name.
     """
     node = next((one for one in graph.nodes if any(t.name == output for t in one.outputs)), None)
     if node is None:
@@ -32,12 +32,12 @@ def leave_float(graph: gs.Graph, output: str) -> int:
 
 
 def _open_after(graph: gs.Graph, tensor: gs.Tensor, ends: set[int]) -> int:
-    """Give the float tensor to the readers of what is dequantized of it."""
+    """Give the float tensor to the consumers of what is dequantized of it."""
     quantizes = [node for node, place in walk.uses(tensor) if node.op == _QUANTIZE and place == 0]
     changed = False
     for quantize in quantizes:
-        readers = [node for node, place in walk.uses(quantize.outputs[0]) if place == 0]
-        idle = [one for one in readers if one.op == _DEQUANTIZE and id(one.outputs[0]) not in ends]
+        consumers = [node for node, place in walk.uses(quantize.outputs[0]) if place == 0]
+        idle = [one for one in consumers if one.op == _DEQUANTIZE and id(one.outputs[0]) not in ends]
         if idle:
             source = _clipped(graph, quantize)
             for node in idle:

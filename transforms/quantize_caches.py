@@ -3,7 +3,7 @@
 GroupQueryAttention of com.microsoft reads and writes such caches itself (attributes ``k_quant_type`` and
 ``v_quant_type`` of ONNX Runtime 1.32), with a scale for each channel of each head. In 4 bits a byte holds two
 channels, the even one in its low half, each with 8 added. A cache that a Concat makes is joined in int8: what
-is new is quantized once, and the whole is dequantized for its readers. No Concat takes 4-bit integers.
+is new is quantized once, and the whole is dequantized for its consumers. No Concat takes 4-bit integers.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ def _is_cache(
         return False
     if not all(dtypes.is_type(one, dtypes.FLOAT) for one in (past, present)):
         return False
-    readers = [reader for reader in past.outputs if reader is not node]
-    readers += present.outputs if node.op == ATTENTION else []
-    return all(reader.op == "Shape" for reader in readers)
+    consumers = [consumer for consumer in past.outputs if consumer is not node]
+    consumers += present.outputs if node.op == ATTENTION else []
+    return all(consumer.op == "Shape" for consumer in consumers)
 
 
 def _quantize_attention(cache: Cache, scale: Float32Array, names: walk.Names, bits: int) -> None:
@@ -118,7 +118,7 @@ def _quantize_attention(cache: Cache, scale: Float32Array, names: walk.Names, bi
 
 
 def _quantize_concat(graph: gs.Graph, cache: Cache, scale: Float32Array, names: walk.Names) -> None:
-    """Join a cache in int8, and dequantize it for its readers."""
+    """Join a cache in int8, and dequantize it for its consumers."""
     node, present = cache.node, cache.present
     per_head, per_channel = scale.max(1), scale.max(0)
     is_per_head = scale.shape[1] * np.square(per_head).sum() <= scale.shape[0] * np.square(per_channel).sum()

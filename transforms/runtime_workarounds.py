@@ -105,11 +105,11 @@ def _is_at_zero(node: gs.Node) -> bool:
 
 def _is_moved(tensor: gs.Tensor) -> bool:
     for node in tensor.outputs:
-        readers = node.outputs[0].outputs
-        is_quantized = bool(readers) and all(reader.op == _QUANTIZE for reader in readers)
+        consumers = node.outputs[0].outputs
+        is_quantized = bool(consumers) and all(consumer.op == _QUANTIZE for consumer in consumers)
         if node.op in _MOVED_BEHIND and not is_quantized:
             return True
-        if node.op == "MatMul" and any(reader.op == "Add" for reader in readers):
+        if node.op == "MatMul" and any(consumer.op == "Add" for consumer in consumers):
             return True
     return False
 
@@ -123,8 +123,8 @@ def quantize_before_relu(graph: gs.Graph) -> int:
     monotonic and keep numbers within their bounds; so a number within them is quantized once and stays, and
     one beyond them ends on the integer nearest to the bound either way.
 
-    Does nothing unless the Relu or Clip directly follows a dot product or an Add that has no other reader,
-    unless its only reader is one QuantizeLinear with a scale for the whole tensor, and if its bounds are
+    Does nothing unless the Relu or Clip directly follows a dot product or an Add that has no other consumer,
+    unless its only consumer is one QuantizeLinear with a scale for the whole tensor, and if its bounds are
     computed.
     """
     names, count = walk.Names(graph), 0
@@ -176,7 +176,7 @@ def requantize_captured(graph: gs.Graph) -> int:
         ends = every - {id(tensor) for tensor in inner.outputs}
         for node in (node for node in inner.nodes if onnx_op(node) in _MOVED_BEHIND):
             made, back = node.outputs[0], _moved_from(node)
-            captured = id(made) in ends or any(id(reader) not in own for reader in made.outputs)
+            captured = id(made) in ends or any(id(consumer) not in own for consumer in made.outputs)
             if back is not None and captured:
                 moved = dtypes.variable(names.derive(made.name, "moved"), dtypes.FLOAT, made)
                 low = gs.Variable(names.derive(made.name, "quantized"), back.inputs[0].dtype, made.shape)

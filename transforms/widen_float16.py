@@ -63,7 +63,7 @@ def _refuse_containers(graph: gs.Graph) -> None:
 
 
 def _cast_input(graph: gs.Graph, tensor: gs.Variable, names: walk.Names) -> int:
-    """Make all readers of a float16 input read its widened value."""
+    """Make all consumers of a float16 input read its widened value."""
     if all(node.op == "Cast" and node.attrs.get("to") == dtypes.FLOAT for node in tensor.outputs):
         return 0
     wide = dtypes.variable(names.derive(tensor.name, "float32"), dtypes.FLOAT, tensor)
@@ -73,7 +73,7 @@ def _cast_input(graph: gs.Graph, tensor: gs.Variable, names: walk.Names) -> int:
 
 
 def _cast_output(graph: gs.Graph, tensor: gs.Variable, names: walk.Names) -> int:
-    """Make the producer of a float16 output, and its readers, use a tensor to be widened."""
+    """Make the producer of a float16 output, and its consumers, use a tensor to be widened."""
     producer = walk.producer(tensor)
     is_cast = producer is not None and producer.op == "Cast"
     if producer is None or (

@@ -202,14 +202,14 @@ def test_data_that_can_not_be_read_twice(path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is no calibration cache: Expecting value"),
-        (b"\x80\xff", "is no calibration cache: 'utf-8' codec"),
-        (b"[1, 2]", "is no calibration cache: it does not say 'onnx-narrow calibration 3'"),
-        (b'{"entries": {}}', "is no calibration cache: it does not say"),
-        (b'{"format": "onnx-narrow calibration 4", "entries": {}}', "is no calibration cache"),
+        (b"", "is not a calibration cache: Expecting value"),
+        (b"\x80\xff", "is not a calibration cache: 'utf-8' codec"),
+        (b"[1, 2]", "is not a calibration cache: it does not say 'onnx-narrow calibration 3'"),
+        (b'{"entries": {}}', "is not a calibration cache: it does not say"),
+        (b'{"format": "onnx-narrow calibration 4", "entries": {}}', "is not a calibration cache"),
         (b'{"format": "onnx-narrow calibration 3", "entries": 3}', "is a broken calibration cache"),
         (b'{"format": "onnx-narrow calibration 3", "entries": {"a": 1}}', "is a broken calibration cache"),
-        (b"[" * 100_000, "is no calibration cache"),
+        (b"[" * 100_000, "is not a calibration cache"),
     ],
 )
 def test_foreign_files_are_refused_and_left_alone(path: Path, content: bytes, message: str) -> None:

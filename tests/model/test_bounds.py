@@ -360,7 +360,7 @@ def test_model_file_beyond_protobuf(tmp_path: Path) -> None:
 
 def test_device_is_no_model() -> None:
     for open_it in (model_io.load, open_model):
-        with pytest.raises(ValueError, match="'/dev/zero' is no regular file"):
+        with pytest.raises(ValueError, match="'/dev/zero' is not a regular file"):
             open_it("/dev/zero")
 
 

@@ -151,7 +151,7 @@ def test_image_options_without_a_folder() -> None:
 @pytest.mark.parametrize(
     ("feed", "message"),
     [
-        ({"z": np.zeros((1, 2), np.float32)}, "sample '1': 'z' is no input of the model, which has 'x'"),
+        ({"z": np.zeros((1, 2), np.float32)}, "sample '1': 'z' is not an input of the model, which has 'x'"),
         ({}, "sample '1': no array for input 'x', only for none"),
         ({"x": np.zeros((1, 3), np.float32)}, "sample '1', input 'x': shape [1, 3] instead of [?, 2]"),
         ({"x": np.zeros((1, 2))}, "sample '1', input 'x': type float64 instead of float32"),

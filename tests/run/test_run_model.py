@@ -192,7 +192,7 @@ def test_a_good_feed_passes() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"y": X}, "sample 's.npz': 'y' is no input of the model, which has 'ids', 'x'"),
+        ({"y": X}, "sample 's.npz': 'y' is not an input of the model, which has 'ids', 'x'"),
         ({"x": X.astype(np.float64)}, "sample 's.npz', input 'x': type float64 instead of float32"),
         ({"ids": np.zeros((1, 5), np.int32)}, "sample 's.npz', input 'ids': type int32 instead of int64"),
         ({"x": X[0]}, "sample 's.npz', input 'x': shape [3] instead of [?, 3]"),

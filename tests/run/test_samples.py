@@ -146,9 +146,9 @@ def test_channels_that_are_free_become_rgb(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shape", "layout", "message"),
     [
-        ((1, 10), None, r"input 'image' of shape \[1, 10\] is no image of 1, 3 or 4 channels"),
-        ((1, 10), "NCHW", "input 'image' of rank 2 is no image"),
-        ((1, 64, 4, 5), None, r"input 'image' of shape \[1, 64, 4, 5\] is no image"),
+        ((1, 10), None, r"input 'image' of shape \[1, 10\] is not an image of 1, 3 or 4 channels"),
+        ((1, 10), "NCHW", "input 'image' of rank 2 is not an image"),
+        ((1, 64, 4, 5), None, r"input 'image' of shape \[1, 64, 4, 5\] is not an image"),
         ((1, 64, 4, 5), "NCHW", "input 'image' has 64 channels in layout NCHW"),
         ((1, 3, 4, 5), "NHWC", "input 'image' has 5 channels in layout NHWC"),
     ],

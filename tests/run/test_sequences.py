@@ -87,7 +87,7 @@ def test_arrays_of_the_rank_of_an_input_are_the_same_at_each_step(data: Path, tm
     ("arrays", "message"),
     [
         ({"x": X[0]}, "no array has a first axis of time"),
-        ({"x": X, "h": X}, "'h' is no input of the model"),
+        ({"x": X, "h": X}, "'h' is not an input of the model"),
         ({"x": X[:, :, :2]}, r"'a\.npz, step 1', input 'x': shape \[1, 2\] instead of \[1, 3\]"),
     ],
 )

@@ -133,7 +133,7 @@ def test_a_folder_of_both_models(scene: Path) -> None:
         ((*FED[:4], "--feed", "hear=encoder_mask"), "output of the encoder 'hear' is unknown"),
         ((*FED[:4], "--feed", "heard=mask"), "input 'mask' is unknown"),
         ((*FED[:3], "{0}/decoder.onnx"), "no input of the model, "),
-        (("--data", "{0}/data/encoder", *FED[2:]), "'heard' is no input of the model"),
+        (("--data", "{0}/data/encoder", *FED[2:]), "'heard' is not an input of the model"),
     ],
 )
 def test_what_does_not_fit(

@@ -215,7 +215,7 @@ def test_layout_of_a_model_that_does_not_say(scene: Scene, capsys: pytest.Captur
     scene.save_copier(["a", "b", "c", "d"])
     save_picture(scene)
     assert scene.infer() == 1
-    assert "input 'x' of shape ['?', '?', '?', '?'] is no image of 1, 3 or 4 channels" in error_of(capsys)
+    assert "input 'x' of shape ['?', '?', '?', '?'] is not an image of 1, 3 or 4 channels" in error_of(capsys)
     assert scene.infer("--layout", "nhwc") == 0
     assert scene.result("p").shape == (1, 6, 8, 3)
 
@@ -271,7 +271,7 @@ def test_wrong_type_shape_and_name(scene: Scene, capsys: pytest.CaptureFixture[s
     (scene.data / "a.npy").unlink()
     np.savez(scene.data / "a.npz", z=np.zeros(2, np.float32))
     assert scene.infer() == 1
-    assert "sample 'a.npz': 'z' is no input of the model, which has 'x'" in error_of(capsys)
+    assert "sample 'a.npz': 'z' is not an input of the model, which has 'x'" in error_of(capsys)
 
 
 def test_npy_for_a_model_of_two_inputs(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:

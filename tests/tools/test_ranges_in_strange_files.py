@@ -93,14 +93,14 @@ MANY = {"scale": [0.1] * WIDTH, "zero_point": [0] * WIDTH}
     ("alter", "message"),
     (
         (_set("x", **MANY, axis=1), f"ranges of 'x': {WIDTH} scales, its quantization has one"),
-        (_set("x", **MANY), f"tensor 'x': axis None of {WIDTH} scales is no whole number from 0"),
+        (_set("x", **MANY), f"tensor 'x': axis None of {WIDTH} scales is not a whole number from 0"),
         (_set("x", **MANY, axis=True), "tensor 'x': axis True of"),
         (_set("x", axis=0), "tensor 'x': axis 0 of one scale, it has to be null"),
         (_set("x", scale=[0.1]), "tensor 'x': scales: 1, zero points: one"),
-        (_set("x", scale=True), "tensor 'x': scale True is no positive number"),
-        (_set("x", scale=1e39), "tensor 'x': scale 1e+39 is no positive number"),
-        (_set("x", seen="ab"), "tensor 'x': seen ab is no lowest and highest number"),
-        (_set("x", seen=[1, 2, 3]), "tensor 'x': seen [1, 2, 3] is no lowest and highest number"),
+        (_set("x", scale=True), "tensor 'x': scale True is not a positive number"),
+        (_set("x", scale=1e39), "tensor 'x': scale 1e+39 is not a positive number"),
+        (_set("x", seen="ab"), "tensor 'x': seen ab is not a lowest and a highest number"),
+        (_set("x", seen=[1, 2, 3]), "tensor 'x': seen [1, 2, 3] is not a lowest and a highest number"),
         (_set("x", seen=[1, float("nan")]), "tensor 'x': seen [1, nan] is no lowest"),
         (_set("x", role="input"), "tensor 'x': role 'input' is none of activation, weight, constant"),
         (lambda t: t["x"].append(t["x"][0] | {"scale": 1.0}), "tensor 'x': two grids of int8"),
@@ -133,4 +133,4 @@ def test_what_a_scheme_does_not_use_is_named(bench: Bench) -> None:
 def test_scales_of_a_scheme_with_powers_of_two_stay_powers(bench: Bench) -> None:
     file = bench.change(lambda tensors: [tensors.pop(name) for name in tensors.keys() - {"x"}])
     error = bench.run("--config", "XINT8", "--ranges", file, code=1)
-    assert "ranges of 'x': a scale is no power of two, as the scheme says" in error
+    assert "ranges of 'x': a scale is not a power of two, as the scheme asks" in error

@@ -59,7 +59,7 @@ def _has_type(name: str) -> bool:
 
 
 def decided(record: Record) -> Iterator[str]:
-    """Yield what outputs decided, what was tried in vain or not at all, and how good the outputs are."""
+    """Yield what outputs decided, what gained nothing or was not tried, and how good the outputs are."""
     for count in dict.fromkeys(one.samples for one in record.kept):
         kept = "; ".join(f"{one.change} ({one.gain})" for one in record.kept if one.samples == count)
         yield f"Chosen by outputs on {counted(count, 'sample')}: {kept}"
@@ -103,10 +103,10 @@ def _ends_of_layers(graph: gs.Graph) -> set[int]:
     quantization after it.
     """
     ends: set[int] = set()
-    for node in reversed(list(walk.nodes(graph))):  # readers come first, those in bodies too
-        readers = [reader for tensor in node.outputs for reader in tensor.outputs]
+    for node in reversed(list(walk.nodes(graph))):  # consumers come first, those in bodies too
+        consumers = [consumer for tensor in node.outputs for consumer in tensor.outputs]
         adds_bias = node.op == "Add" and any(n.op == "MatMul" for t in node.inputs for n in t.inputs)
         goes_on = adds_bias or node.op in ("Relu", "Clip")
-        if goes_on and readers and all(id(r) in ends or _quantizes(r) for r in readers):
+        if goes_on and consumers and all(id(r) in ends or _quantizes(r) for r in consumers):
             ends.add(id(node))
     return ends

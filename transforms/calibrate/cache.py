@@ -129,10 +129,10 @@ def _read(path: Path) -> Entries:
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"'{path}' is no calibration cache: {in_words(error)}") from error
+        raise ValueError(f"'{path}' is not a calibration cache: {in_words(error)}") from error
     entries = content.get("entries") if isinstance(content, dict) else None
     if entries is None or content.get("format") != _FORMAT:
-        raise ValueError(f"'{path}' is no calibration cache: it does not say '{_FORMAT}'")
+        raise ValueError(f"'{path}' is not a calibration cache: it does not say '{_FORMAT}'")
     if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
         raise ValueError(f"'{path}' is a broken calibration cache: entries are not by key and tensor")
     return entries
@@ -186,7 +186,7 @@ def decode(entry: dict[str, Any]) -> RangeStats:
         if not -math.inf < observed.low <= observed.high < math.inf:
             raise ValueError(f"range {entry['range']} is none")
         if len(total) != 3 or len(squares) != 3 or not all(0 <= one < math.inf for one in total + squares):
-            raise ValueError(f"{entry['ends']} are no sums of the ends of samples")
+            raise ValueError(f"{entry['ends']} are not sums of the ends of samples")
     if "histogram" in entry:
         stored = entry["histogram"]
         counts, exponent = _unpack(stored["counts"], np.int64), int(stored["exponent"])

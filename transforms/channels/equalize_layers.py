@@ -31,7 +31,7 @@ def equalize_layers(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     Does nothing to channels with zero weights on one side, if within each pair of a graph the ratios differ
     by a factor of four at most, and if :class:`transforms.channels.layer_pairs.PairFinder` finds no pair:
     across a Clip, whose bounds are the same for all channels, across masks that are added, at sums of layers,
-    at tensors with several readers, and with weights that are used elsewhere.
+    at tensors with several consumers, and with weights that are used elsewhere.
     """
     finder = PairFinder(graph, resolve(exclude, graph))
     return sum(_equalize(finder.pairs(inner)) for inner in walk.graphs(graph))

@@ -47,7 +47,7 @@ class PairFinder:
 
     Between the two layers of a pair lie only operators that commute with a positive factor for each channel:
     Relu, LeakyRelu, PRelu, pooling, Flatten, and sums with and bounds by constants, which are scaled as well.
-    Every tensor in between has one reader and is not an output; every constant to be scaled is float32 and
+    Every tensor in between has one consumer and is not an output; every constant to be scaled is float32 and
     has no other user.
     """
 

@@ -112,8 +112,8 @@ class FactorTakers:
 
     def scaling(self, tensor: gs.Tensor) -> Scaling | None:
         """Return the layer that can divide the channels of what one layer reads, and nothing else."""
-        readers = layers_on(tensor)
-        return self._finder.scales_input(self._graph, readers[0]) if len(readers) == 1 else None
+        consumers = layers_on(tensor)
+        return self._finder.scales_input(self._graph, consumers[0]) if len(consumers) == 1 else None
 
     def take(self, tensor: gs.Tensor, layers: int) -> bool:
         """Return whether a node can divide the channels of a tensor that so many layers read."""

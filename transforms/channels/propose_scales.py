@@ -91,7 +91,7 @@ def _move(span: Span, sizes: Mapping[str, ChannelSizes], levels: tuple[float, fl
         return None
     squares = np.asarray(read.squares) / read.samples
     ranges = [np.asarray(one.largest, np.float64) for one in ((read, before) if span.gate else (read,))]
-    readers = [_Reader.of(node, span.channels, levels[1]) for node in span.readers]
+    consumers = [_Consumer.of(node, span.channels, levels[1]) for node in span.consumers]
 
     def _error(exponents: Float64Array) -> float:
         factors = np.exp2(exponents)
@@ -99,7 +99,7 @@ def _move(span: Span, sizes: Mapping[str, ChannelSizes], levels: tuple[float, fl
             share * ((factors * each).max() / levels[0]) ** 2
             for each, share in zip(ranges, (1.0, _GATED), strict=False)
         )
-        return float(sum(reader.error(factors, steps, squares) for reader in readers))
+        return float(sum(consumer.error(factors, steps, squares) for consumer in consumers))
 
     tried = [_toward(each, share) for each in ranges for share in _SHARES]
     errors = [_error(exponents) for exponents in tried]
@@ -118,7 +118,7 @@ def _toward(ranges: Float64Array, share: float) -> Float64Array:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _Consumer:
     """The weight of a layer: ``squares`` [channels] summed over all outputs, and ``largest`` [groups,
     outputs, inputs] of ``taps`` numbers each; ``levels``: its steps from zero to the largest number.
     """
@@ -129,7 +129,7 @@ class _Reader:
     levels: float
 
     @classmethod
-    def of(cls, node: gs.Node, channels: int, levels: float) -> _Reader:
+    def of(cls, node: gs.Node, channels: int, levels: float) -> _Consumer:
         """Measure the weight of a node; several of its inputs may be one channel, after a Flatten."""
         view = weight_view(node.op, node.attrs, node.inputs[1].values)
         values = view.reshape(*view.shape[:2], channels // len(view), -1)

@@ -48,13 +48,13 @@ def scale_channels(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude
 class Span:
     """What a convolution makes of ``channels``, up to the tensor that layers alone read.
 
-    ``tensors`` in between are scaled with it: the last one is read by ``readers``. ``gate``: what has to see
-    the numbers as they were, a Sigmoid or HardSigmoid that they are multiplied with, or a HardSwish.
+    ``tensors`` in between are scaled with it: the last one is read by ``consumers``. ``gate``: what has to
+    see the numbers as they were, a Sigmoid or HardSigmoid that they are multiplied with, or a HardSwish.
     """
 
     first: gs.Node
     tensors: list[gs.Tensor]
-    readers: list[gs.Node]
+    consumers: list[gs.Node]
     channels: int
     companions: list[Companion] = field(default_factory=list)
     gate: gs.Node | None = None
@@ -140,8 +140,8 @@ class _Scaler:
         first.apply()
         for companion in span.companions:
             companion.apply(exponents)
-        for reader in span.readers:
-            layer = ScaledLayer(reader)
+        for consumer in span.consumers:
+            layer = ScaledLayer(consumer)
             layer.in_shift += np.repeat(exponents, len(layer.in_shift) // span.channels)
             layer.apply()
         if span.gate is not None:

@@ -130,7 +130,7 @@ def compare(
     """Yield the comparison of each pair, in order; several threads read and compare.
 
     ``peak`` is that of PSNR and SSIM, see ``ops.metrics``. ``logits``: the output that is compared without
-    the mean of each row. Raises ValueError naming the file when one can not be read or compared.
+    the mean of each row. Raises ValueError naming the file when one cannot be read or compared.
     """
     executor = ThreadPoolExecutor(max_workers=os.cpu_count())
     try:
@@ -166,7 +166,7 @@ def compare_arrays(
         x, y = metrics.row_centred(x), metrics.row_centred(y)
     totals = metrics.sums(x, y)
     peak = metrics.default_peak(x) if peak is None else peak
-    reason = "logits are no images" if are_logits else metrics.why_no_ssim(x.shape) or _why_no_library()
+    reason = "logits are not images" if are_logits else metrics.why_no_ssim(x.shape) or _why_no_library()
     if not reason and peak is None and totals.peak == 0 and totals.error_energy:
         reason = "the baseline is zero throughout and has no data range"
     return Comparison(

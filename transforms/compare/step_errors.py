@@ -19,7 +19,7 @@ _STEP = re.compile(rf"\.(\d{{{DIGITS}}})\.npy")
 def step_sqnr(pairs: Sequence[ResultPair]) -> dict[str, dict[int, float]]:
     """Return the SQNR in dB of each output over the first 1, 30 and 300 steps of all sequences.
 
-    Marks behind the last step are left out. Empty unless the results are of steps, as ``tools.infer`` names
+    Marks after the last step are left out. Empty unless the results are of steps, as ``tools.infer`` names
     them. Outputs of integers, and results of other shapes than the float model's, are left out.
     """
     sums: dict[str, dict[int, Sums]] = {}

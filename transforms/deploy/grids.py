@@ -84,24 +84,24 @@ def _type_name(element: int) -> str:
 
 
 def _role(node: gs.Node, constants: Constants) -> str:
-    """Return what a grid is for: constants, stored on it or rounded in every run, are so by their readers."""
+    """Return what a grid is for: constants, stored or rounded in every run, by their consumers."""
     source = node.inputs[0]
     maker = walk.producer(source)
     if maker is not None and EXTENDED.get(maker.op, maker.op) == QUANTIZE:
         source = maker.inputs[0]
     if constants.shape(source) is None:
         return "activation"
-    for reader, index in _readers(node.outputs[0]):
-        if dot_products.is_dot_product(reader):
-            return "weight" if dot_products.is_operand(reader, index) else "bias"
+    for consumer, index in _consumers(node.outputs[0]):
+        if dot_products.is_dot_product(consumer):
+            return "weight" if dot_products.is_operand(consumer, index) else "bias"
     return "bias" if dtypes.element_type(source) == onnx.TensorProto.INT32 else "activation"
 
 
-def _readers(tensor: gs.Tensor) -> Iterator[tuple[gs.Node, int]]:
+def _consumers(tensor: gs.Tensor) -> Iterator[tuple[gs.Node, int]]:
     """Yield what reads a tensor, beyond nodes that dequantize or move it."""
     pending = walk.uses(tensor)[::-1]
     while pending:
-        reader, index = pending.pop()
-        yield reader, index
-        if not index and (EXTENDED.get(reader.op, reader.op) == DEQUANTIZE or reader.op in MOVED):
-            pending += walk.uses(reader.outputs[0])[::-1]
+        consumer, index = pending.pop()
+        yield consumer, index
+        if not index and (EXTENDED.get(consumer.op, consumer.op) == DEQUANTIZE or consumer.op in MOVED):
+            pending += walk.uses(consumer.outputs[0])[::-1]

@@ -125,13 +125,13 @@ def _is_narrowed(graph: gs.Graph, node: gs.Node) -> bool:
     pending, seen = [node], set[int]()
     while pending:
         made = pending.pop().outputs
-        readers = [reader for tensor in made for reader in tensor.outputs]
-        if not readers or any(walk.is_output(tensor, graph) for tensor in made):
+        consumers = [consumer for tensor in made for consumer in tensor.outputs]
+        if not consumers or any(walk.is_output(tensor, graph) for tensor in made):
             return False
-        left = [reader for reader in readers if not _narrows(reader)]
-        if any(reader.op not in _RECTIFIERS and reader.op not in MOVED for reader in left):
+        left = [consumer for consumer in consumers if not _narrows(consumer)]
+        if any(consumer.op not in _RECTIFIERS and consumer.op not in MOVED for consumer in left):
             return False
-        pending += [reader for reader in left if id(reader) not in seen]
+        pending += [consumer for consumer in left if id(consumer) not in seen]
         seen |= set(map(id, left))
     return True
 

@@ -21,7 +21,7 @@ _IN_WORDS: dict[type[Exception], str] = {
 def read_text(path: Path, most: int, encoding: str = "utf-8") -> str:
     """Return the text in a file; ValueError for a device, or for more than ``most`` bytes, OSError."""
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     if path.exists() and path.stat().st_size > most:
         raise ValueError(f"{path.stat().st_size:,} bytes, at most {most:,} are read")
     return path.read_text(encoding=encoding)

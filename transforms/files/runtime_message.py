@@ -39,7 +39,7 @@ _NODES = (
 _CONTEXT = re.compile(
     r"^(?P<said>.*?) ==> Context: Bad node spec for node\. Name: (?P<name>.*?) OpType: (?P<op>\S+)"
 )
-"""How onnx's checker names the node behind what is wrong with it."""
+"""How onnx's checker names the node that is wrong."""
 
 _PLACE = re.compile(
     r"(?:(?P<whole>(?:[A-Za-z]:)?[/\\][^\s:]*)|(?<![^\s\]])[\w.-]+)\.(?:cc|cpp|cu|cuh|h|hpp|inl|inc|mm)"
@@ -105,7 +105,7 @@ def _label(found: re.Match[str]) -> str:
 
 
 def _without_places(text: str) -> str:
-    """Return a message without places in sources, and without what stands behind them for developers."""
+    """Return a message without places in sources and what follows them for developers."""
     kept = ""
     while found := _PLACE.search(text):
         kept += text[: found.start()]
@@ -145,7 +145,7 @@ def _end_of_signature(text: str) -> int | None:
 
 
 def _closed(text: str, opening: str, closing: str) -> int:
-    """Return the place behind the bracket that closes the one a text begins with, or the end of the text."""
+    """Return the place after the bracket that closes the one a text begins with, or the end of the text."""
     depth = 0
     for i, char in enumerate(text):
         depth += (char == opening) - (char == closing)

@@ -18,9 +18,9 @@ from transforms.graph.value_limits import Limits, rectifier_limits
 
 
 def limits_after(graph: gs.Graph, target: str) -> Limits | None:
-    """Return the limits at which the readers of a tensor clip it, or None if a reader does not.
+    """Return the limits at which the consumers of a tensor clip it, or None if a consumer does not.
 
-    For several readers with different limits, the widest.
+    For several consumers with different limits, the widest.
     """
     tensor = next((t for node in graph.nodes for t in node.outputs if t.name == target), None)
     if tensor is None or not tensor.outputs or walk.is_output(tensor, graph):

@@ -19,7 +19,7 @@ def keep_halves(changed: Sequence[int], gain: Callable[[Layers], float | None]) 
     """Return the layers to keep, by their numbers; all together they let an output regress.
 
     ``changed``: numbers in execution order; ``gain``: what a model gains with some of them tuned, None if an
-    output regresses. A half that is no gain on top of those that are kept is halved, down to single layers.
+    output regresses. A half that gains nothing beyond those that are kept is halved, down to single layers.
     """
     kept, best, left = frozenset[int](), 0.0, MOST_MODELS
     waiting = _halves(changed)

@@ -88,7 +88,7 @@ def remove_bias(graph: gs.Graph, layer: MatchedLayer) -> None:
 def _add_node(
     graph: gs.Graph, layer: MatchedLayer, bias: Bias, numbers: NDArray[np.float64], names: walk.Names
 ) -> None:
-    """Insert an Add after a MatMul; readers of its output read the sum, under the name of the output."""
+    """Insert an Add after a MatMul; consumers of its output read the sum, under the name of the output."""
     made = layer.node.outputs[0]
     raw = gs.Variable(names.derive(made.name, "raw"), made.dtype, made.shape)
     shape = layer.layer.channel_shape(len(made.shape))

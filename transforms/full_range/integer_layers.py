@@ -98,7 +98,9 @@ def is_at_zero(node: gs.Node) -> bool:
     return zero is None or zero.is_empty() or (isinstance(zero, gs.Constant) and not np.any(load(zero)))
 
 
-def move_zero(maker: IntegerLayer | None, readers: Sequence[IntegerLayer], old: float, scale: float) -> bool:
+def move_zero(
+    maker: IntegerLayer | None, consumers: Sequence[IntegerLayer], old: float, scale: float
+) -> bool:
     """Let biases take a shift in place; return False, with nothing changed, if one does not fit into int32.
 
     The elements of a tensor with the scale ``old`` between the layers become less by 128 times ``scale``,
@@ -110,11 +112,11 @@ def move_zero(maker: IntegerLayer | None, readers: Sequence[IntegerLayer], old: 
         steps = load(layer.steps).astype(np.float64)
         return np.asarray(load(layer.numbers) - np.rint(MIDDLE * scale / steps))
 
-    def _of_reader(layer: IntegerLayer) -> Float64Array:
+    def _of_consumer(layer: IntegerLayer) -> Float64Array:
         return np.asarray(np.rint(load(layer.numbers) / ratio) + MIDDLE * layer.integers.sum(1))
 
     changes: list[tuple[IntegerLayer, Callable[[IntegerLayer], Float64Array], float]] = [
-        *((one, _of_reader, ratio) for one in readers),
+        *((one, _of_consumer, ratio) for one in consumers),
         *([(maker, _of_maker, 1.0)] if maker is not None else []),
     ]
     growths = [_growth_of(numbers(layer)) for layer, numbers, _ in changes]

@@ -59,7 +59,7 @@ class _Tensor:
 
     made: gs.Tensor
     nodes: Sequence[gs.Node]
-    readers: Sequence[IntegerLayer]
+    consumers: Sequence[IntegerLayer]
     scale: float
     rectifier: gs.Node | None = None
     maker: IntegerLayer | None = None
@@ -111,9 +111,9 @@ def shift_tensors(
         recorded.update(dict.fromkeys((tensor.name, *quantized), shift))
         if tensor.maker is None:
             _subtract(graph, tensor, shift, derived, insertions)
-        for reader in tensor.readers:
-            if padding is not None and any(reader.node.attrs.get("pads", ())):
-                padding.add(reader.node, tensor.nodes[0])
+        for consumer in tensor.consumers:
+            if padding is not None and any(consumer.node.attrs.get("pads", ())):
+                padding.add(consumer.node, tensor.nodes[0])
     insertions.place(graph)
     graph.nodes = [node for node in graph.nodes if node.outputs]  # the others were detached
     record_shifts(graph, recorded)
@@ -177,16 +177,18 @@ class _Finder:
         if scale is None or id(tensor) in self._outputs:
             return None
         users = self._users(tensor, scale)
-        readers = [layer_that_reads(one, scale, padded=self._padded) for one in users[1]] if users else [None]
-        fitting = [one for one in readers if one is not None]
-        if users is None or len(fitting) < len(readers):
+        consumers = (
+            [layer_that_reads(one, scale, padded=self._padded) for one in users[1]] if users else [None]
+        )
+        fitting = [one for one in consumers if one is not None]
+        if users is None or len(fitting) < len(consumers):
             return None
         return _Tensor(tensor, users[0], fitting, scale)
 
     def _users(self, tensor: gs.Tensor, scale: float) -> tuple[list[gs.Node], list[gs.Node]] | None:
         """Return the roundings of a float tensor and what it is moved to, and the layers that read them.
 
-        None if it has other readers, or a scale other than this.
+        None if it has other consumers, or a scale other than this.
         """
         rounding, layers = list[gs.Node](), list[gs.Node]()
         waiting = [(tensor, _FLOAT)]
@@ -245,7 +247,7 @@ def _one_number(scale: gs.Tensor) -> float | None:
 def _shift(tensor: _Tensor, names: walk.Names, tops: Mapping[str, float]) -> float | None:
     """Shift a tensor in place; return by how much, or None, with nothing changed, if a bias does not fit."""
     scale = np.float32(min(tensor.bound, _top_of(tensor, tops)) / _STEPS)
-    if not move_zero(tensor.maker, tensor.readers, tensor.scale, float(scale)):
+    if not move_zero(tensor.maker, tensor.consumers, tensor.scale, float(scale)):
         return None
     old = tensor.nodes[0].inputs[1]
     stored = constant(names.derive(old.name, "full_range"), np.full(load(old).shape, scale, np.float32))

@@ -49,7 +49,7 @@ def _element_of(dtype: Any) -> int:
 
 
 def numpy_type(element: int) -> np.dtype[np.generic] | None:
-    """Return NumPy's type of the elements, or None for a number that is no type of ONNX or that it lacks."""
+    """Return NumPy's type of the elements, or None for a number that is not a type that NumPy knows."""
     try:
         return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element))
     except (KeyError, TypeError, ValueError):

@@ -9,7 +9,7 @@ MASK = 1e4
 """Magnitude from which a constant is taken for a mask; -10000 is the least that exporters write."""
 
 NO_FRACTION = 2.0**24
-"""A float32 number to which this is added has no fraction left: such a constant is no offset."""
+"""A float32 number to which this is added has no fraction left: such a constant is not an offset."""
 
 
 def masks_in(values: NDArray[np.floating]) -> NDArray[np.bool_]:

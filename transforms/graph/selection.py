@@ -65,7 +65,7 @@ class Selection:
 
         These are the nodes themselves, nodes of the same name and operator, and nodes that now produce the
         same tensors, each in the same body: branches of an If often use one name twice. New nodes, such as a
-        Cast of an input or a helper node of a newer opset, are chosen if their readers are.
+        Cast of an input or a helper node of a newer opset, are chosen if their consumers are.
         """
         if not self._nodes:
             return NodeSet((), self)

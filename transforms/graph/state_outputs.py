@@ -48,7 +48,7 @@ def _has_name(name: str) -> bool:
 
 
 def may_be_fed(made: Sequence[object] | None, read: Sequence[object] | None) -> bool:
-    """Return whether what is made fits an input: sizes that both know are equal, but for one that grows."""
+    """Return whether what is made fits an input: known sizes are equal, except for one that grows."""
     if made is None or read is None or len(made) != len(read) or len(made) < 2:
         return False
     pairs = zip(made, read, strict=True)
@@ -107,7 +107,7 @@ def state_pairs(graph: gs.Graph, given: Mapping[str, str] | None = None) -> dict
 def found_pairs(graph: gs.Graph) -> dict[str, str]:
     """Return the pairs of input and output that names and shapes tell; none of a model without states.
 
-    They are the outputs with the name of an input but for its direction, and those that
+    They are the outputs with the name of an input except for its direction, and those that
     :func:`state_outputs` finds, each with the input of its type and shape that
     has a name like its own, or is the only one.
     """

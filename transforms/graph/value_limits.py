@@ -29,7 +29,7 @@ _LIMITS: Mapping[str, Limits] = MappingProxyType(
     }
 )
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
-"""What these make is between -1 and 1, but for the cells of an LSTM and by activations of other kinds."""
+"""What these make is between -1 and 1, except for the cells of an LSTM and by activations of other kinds."""
 
 _CELLS = 2  # the output of an LSTM that holds its cells
 _INITIAL = 5  # the input with the state that a recurrent operator begins with

@@ -100,7 +100,7 @@ def way_to(
 ) -> dict[int, gs.Node] | None:
     """Return the nodes that make some tensors, by id, back to tensors that are a start.
 
-    None if a node has a part in it that neither ``passes`` nor ``is_first``, or an input that is no start.
+    None if a node has a part in it that neither ``passes`` nor ``is_first``, or an input that is not a start.
     What a first node reads is not looked at.
     """
     found: dict[int, gs.Node] = {}

@@ -57,7 +57,7 @@ class Judge:
 
     @property
     def shown(self) -> list[str]:
-        """The names of the tensors that are compared; those that are no outputs have to be made outputs."""
+        """The names of the tensors that are compared; those that are not outputs have to be made outputs."""
         return self.reference.shown
 
     def errors(self, run_of_fold: Callable[[int], Run], count: int | None = None) -> Errors:

@@ -95,7 +95,7 @@ class Reference:
         return [*outputs, *(name for name in self._floats() if name in views and name not in outputs)]
 
     def show(self, graph: gs.Graph) -> None:
-        """Make what is compared and is no output of the model an output of another form of it, in place."""
+        """Make all that is compared an output of another form of the model, in place."""
         ends = {tensor.name for tensor in self._graph.outputs}
         inner = [name for name in dict.fromkeys((*self.outputs, *self.views)) if name not in ends]
         show(graph, inner)

@@ -213,7 +213,7 @@ def join_users(
 ) -> tuple[list[MatchedLayer], list[SkippedLayer]]:
     """Return one layer for each weight, in the place of its last user, and the skipped layers.
 
-    A weight keeps its numbers, and its layers are skipped, if it has another reader: another operator, a
+    A weight keeps its numbers, and its layers are skipped, if it has another consumer: another operator, a
     layer in ``left``, or one that uses it in another way (transposed, for example).
     """
     joined, skipped = list[MatchedLayer](), list(left)
@@ -231,7 +231,7 @@ def join_users(
 
 
 def _has_all(layers: list[MatchedLayer]) -> bool:
-    """Return whether their weight has no readers but these layers."""
+    """Return whether their weight has no consumers but these layers."""
     known = {(id(layer.node), layer.layer.index) for layer in layers}
     return {(id(node), index) for node, index in walk.uses(layers[0].weight.tensors[-1])} == known
 

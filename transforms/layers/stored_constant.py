@@ -1,6 +1,6 @@
 """Constants as a quantized model stores them: read their values, and replace them.
 
-Between a stored constant and its reader there may be a node that dequantizes or widens it, or several that
+Between a stored constant and its consumer there may be a node that dequantizes or widens it, or several that
 round float numbers to a grid in every run. Numbers of a block format are stored as floats; their format can
 only be detected from the numbers themselves.
 """

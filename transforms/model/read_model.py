@@ -145,7 +145,7 @@ def read_bytes(path: Path) -> bytes:
     """Return the content of a model's file; ModelError for other files, OSError if it cannot be opened."""
     if path.exists() and not path.is_dir():  # a folder raises what it has to
         if not path.is_file():
-            raise ModelError(f"'{path}' is no regular file")
+            raise ModelError(f"'{path}' is not a regular file")
         size = path.stat().st_size
         if size > _LARGEST_FILE:
             raise ModelError(f"'{path}' is not an ONNX model: {size:,} bytes, at most {_LARGEST_FILE:,}")
@@ -232,7 +232,7 @@ def _check_external(tensor: onnx.TensorProto, path: Path) -> Path:
         offset = int(entries.get("offset", 0))
         length = int(entries.get("length", _claimed_bytes(tensor)))
     except ValueError:
-        raise ModelError(f"{what} has an offset or length that is no number: {entries}") from None
+        raise ModelError(f"{what} has an offset or length that is not a number: {entries}") from None
     size = file.stat().st_size
     if offset < 0 or length < 0 or offset + length > size:
         raise ModelError(f"{what} claims bytes {offset} to {offset + length}, the file has {size}")

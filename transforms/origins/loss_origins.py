@@ -88,7 +88,7 @@ class LossOrigins:
 
     @property
     def main(self) -> OutputLoss:
-        """The output of the largest error that is no state."""
+        """The output of the largest error that is not a state."""
         return self.outputs[0]
 
     def first(self) -> LayerLoss | None:

@@ -35,7 +35,7 @@ _END = "Identity"  # of a layer that is an output; others of that type round not
 class Part:
     """A layer that is switched: its nodes by name, the operator of the first, and the tensor it is judged by.
 
-    That is what a Relu or Clip makes of its output, if that alone reads it: what it cuts is no error.
+    That is what a Relu or Clip makes of its output, if that alone reads it: what it cuts is not an error.
     """
 
     name: str

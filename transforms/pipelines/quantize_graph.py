@@ -143,7 +143,7 @@ def _fits_weights(
     elif fixed:
         raise ValueError("fit_weights is true, and grids are given: one of them says what scales are")
     elif data is None:
-        raise MissingDataError("fit_weights is true, and there are no calibration data to round weights by")
+        raise MissingDataError("fit_weights is true, and calibration data to round weights by are missing")
     if fits and keep_grids:
         raise ValueError("keep_grids goes with fit_weights = false here: it changes grids that are kept")
     return fits

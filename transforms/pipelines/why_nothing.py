@@ -83,7 +83,7 @@ def _reasons(plan: QuantizationPlan) -> Iterator[tuple[str, str]]:
         elif not is_dot_product(node):
             yield node.op, "No dot products, which alone read blocks"
         else:
-            yield node.op, "Dot products with an operand that is no float32 tensor, or of unknown axes"
+            yield node.op, "Dot products with an operand that is not a float32 tensor, or of unknown axes"
 
 
 def _floats(tensors: Iterable[gs.Tensor]) -> bool:

@@ -241,7 +241,7 @@ class SpecChooser:
         if fmt is None:
             return None
         if fmt.is_integer and role == CONSTANT and is_infinite(tensor):
-            return None  # a bound that is none, or a mask: no integer says that
+            return None  # an infinite bound, or a mask: no integer says that
         if fmt.is_integer and role == WEIGHT and node is not None:
             return self._weight_spec(fmt, tensor, node, index)
         if fmt.is_integer:

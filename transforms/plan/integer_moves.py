@@ -56,10 +56,10 @@ def needing_floats(graph: gs.Graph) -> set[int]:
     if not any(_takes_no_last_channels(node) or _is_pooled_wrongly(node) for node in graph.nodes):
         return wrong
     for node in reversed(graph.nodes):
-        readers = {id(user) for tensor in node.outputs for user in tensor.outputs}
-        if _takes_no_last_channels(node) or (readers & transposed and not is_dot_product(node)):
+        consumers = {id(user) for tensor in node.outputs for user in tensor.outputs}
+        if _takes_no_last_channels(node) or (consumers & transposed and not is_dot_product(node)):
             transposed.add(id(node))
-        elif _is_pooled_wrongly(node) or (readers & wrong and is_move(node)):
+        elif _is_pooled_wrongly(node) or (consumers & wrong and is_move(node)):
             wrong.add(id(node))
     return wrong | transposed
 

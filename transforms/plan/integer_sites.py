@@ -85,7 +85,7 @@ class IntegerSites:
         ``share_slices``: whether parts have the scale of the whole; ``auto``: those that no product reads.
 
         With ``kernels`` only the operators of that target compute in integers, and what its closed operators
-        make is an integer for every reader.
+        make is an integer for every consumer.
         """
         self._graph, self._takes, self._share_slices, self._kernels = graph, takes, share_slices, kernels
         self._ends = _OPEN_ENDS if kernels is None else kernels.open_ends
@@ -167,8 +167,8 @@ class IntegerSites:
         """Return the Concats and moves from which only such nodes lead on, to outputs of the model."""
         found: set[int] = set()
         for node in reversed(self._graph.nodes):
-            readers = [user for tensor in node.outputs for user in tensor.outputs]
-            if (node.op == "Concat" or is_move(node)) and all(id(user) in found for user in readers):
+            consumers = [user for tensor in node.outputs for user in tensor.outputs]
+            if (node.op == "Concat" or is_move(node)) and all(id(user) in found for user in consumers):
                 found.add(id(node))
         return found
 
@@ -184,7 +184,7 @@ class IntegerSites:
                 self._open.add(id(node))
 
     def _is_plain(self, node: gs.Node) -> bool:
-        """Return whether a layer needs no integers to be fast, and is no bias of one that does."""
+        """Return whether a layer needs no integers to be fast, and is not the bias of one that does."""
         return node.op in _PLAIN and self._continued(node) is None
 
     def _is_rounded(self, tensor: gs.Tensor) -> bool:

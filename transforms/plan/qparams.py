@@ -146,7 +146,9 @@ class QParamsTable:
             is_constant = isinstance(tensor, gs.Constant)
             check_grid(given, np.asarray(tensor.values, np.float32) if is_constant else None, step.axis)
             if self._powers and not are_powers(given.scale):
-                raise ValueError(f"ranges of '{given.name}': a scale is no power of two, as the scheme says")
+                raise ValueError(
+                    f"ranges of '{given.name}': a scale is not a power of two, as the scheme asks"
+                )
             self._given.add((id(tensor), step))
             return given.parameters(fmt)
         scale, zero_point = self._choose_weight(tensor, step)

@@ -69,7 +69,7 @@ def _tensors(grids: Iterable[TensorGrid]) -> dict[str, list[dict[str, Any]]]:
 
 def _named(value: object, where: str) -> Iterable[tuple[str, Any]]:
     if not isinstance(value, dict):
-        raise ValueError(f"'{where}' is no table of tensors")
+        raise ValueError(f"'{where}' is not a table of tensors")
     return value.items()
 
 
@@ -92,7 +92,9 @@ def _read(name: str, entry: Mapping[str, Any]) -> TensorGrid:
     if role not in _ROLES:
         raise ValueError(f"tensor '{name}': role {role!r} is none of {', '.join(_ROLES)}")
     if scale.ndim and (type(axis) is not int or axis < 0):
-        raise ValueError(f"tensor '{name}': axis {axis!r} of {scale.size} scales is no whole number from 0")
+        raise ValueError(
+            f"tensor '{name}': axis {axis!r} of {scale.size} scales is not a whole number from 0"
+        )
     if not scale.ndim and axis is not None:
         raise ValueError(f"tensor '{name}': axis {axis!r} of one scale, it has to be null")
     return TensorGrid(
@@ -107,7 +109,7 @@ def _seen(name: str, value: object) -> tuple[float, float] | tuple[None, None]:
     ends = value if isinstance(value, list) else []
     numbers = [float(one) for one in ends if type(one) in (int, float) and math.isfinite(one)]
     if len(ends) != 2 or len(numbers) != 2 or numbers[0] > numbers[1]:
-        raise ValueError(f"tensor '{name}': seen {str(value)[:40]} is no lowest and highest number")
+        raise ValueError(f"tensor '{name}': seen {str(value)[:40]} is not a lowest and a highest number")
     return numbers[0], numbers[1]
 
 
@@ -118,7 +120,7 @@ def _positive(name: str, value: object) -> np.ndarray:
     except (TypeError, ValueError):
         scale = np.zeros(1, np.float32)
     if not scale.size or not (np.isfinite(scale) & (scale > 0)).all():
-        raise ValueError(f"tensor '{name}': scale {str(value)[:40]} is no positive number")
+        raise ValueError(f"tensor '{name}': scale {str(value)[:40]} is not a positive number")
     return scale
 
 
@@ -130,7 +132,7 @@ def _whole(name: str, value: object, bits: int, lowest: int) -> np.ndarray:
         found = np.array(np.nan)
     offset = found - lowest
     if not found.size or not ((offset == np.rint(offset)) & (offset >= 0) & (offset < 2.0**bits)).all():
-        raise ValueError(f"tensor '{name}': zero point {str(value)[:40]} is no integer of {bits} bits")
+        raise ValueError(f"tensor '{name}': zero point {str(value)[:40]} is not an integer of {bits} bits")
     return offset.astype(np.int64)
 
 

@@ -23,7 +23,7 @@ _MERGED = "/MatMulAddFusion"
 """What the optimizer puts after the name of a MatMul that it makes a Gemm of, together with an Add."""
 
 _Place = tuple[Selection, str, int]
-"""The reader of a tensor, its operator, and which input it is."""
+"""The consumer of a tensor, its operator, and which input it is."""
 
 _FOLDED = "is gone after optimization, which folded it into its neighbours; optimize = false keeps it"
 
@@ -100,12 +100,12 @@ class SchemeTargets:
         return found
 
     def _resolve_tensor(self, graph: gs.Graph, name: str) -> list[gs.Tensor]:
-        """Return the tensors of a name, of which bodies may have several, and what its readers read now."""
+        """Return the tensors of a name, of which bodies may have several, and what its consumers read now."""
         places = self._places[name]
         found = [tensor for tensor in _tensors(graph) if tensor.name == name]
-        for reader, op, index in places:
-            readers = (node for node in reader.resolve_in(graph) if node.op == op)
-            found += [node.inputs[index] for node in readers if index < len(node.inputs)]
+        for consumer, op, index in places:
+            consumers = (node for node in consumer.resolve_in(graph) if node.op == op)
+            found += [node.inputs[index] for node in consumers if index < len(node.inputs)]
         if found:
             return found
         if not places:

@@ -52,7 +52,7 @@ Softmax, Sigmoid and Clip are none: at the end of a range they make a number tha
 
 @dataclass(frozen=True)
 class StandIns:
-    """``bounds``: of numbers that all readers of a tensor drop, by the id of the tensor.
+    """``bounds``: of numbers that all consumers of a tensor drop, by the id of the tensor.
 
     ``counted``: ids of tensors with other such numbers: something reads them, or they are an output.
     """

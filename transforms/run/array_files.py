@@ -50,7 +50,9 @@ def find_files(folder: str | Path, suffixes: Collection[str] = ARRAY_SUFFIXES) -
         if path.suffix.lower() not in suffixes or is_litter(path.name) or not path.is_file():
             continue
         if name in found:
-            raise ValueError(f"'{found[name]}' and '{path}' have the same name but for the case of letters")
+            raise ValueError(
+                f"'{found[name]}' and '{path}' have the same name except for the case of letters"
+            )
         found[name] = path
     return {name: found[name] for name in sorted(found, key=natural_order)}
 

@@ -63,7 +63,7 @@ class GreedyWriter:
         return grown | {fed: made[back] for fed, back in self._caches.items()}
 
     def _find_logits(self, graph: gs.Graph) -> str:
-        """Return the output that is no cache and has the rank of logits; of several, that which is known."""
+        """Return the output that is not a cache and has the rank of logits; of several, the known one."""
         ends = (one for one in self._model.session.get_outputs() if one.name not in self._caches.values())
         found = [one.name for one in ends if len(one.shape) == _LOGITS_RANK and "float" in one.type]
         if len(found) > 1:

@@ -177,7 +177,7 @@ def _layout(wanted: ModelInput, path: Path) -> str:
             return "NHWC"
     shape = ["?" if size is None else size for size in wanted.shape]
     raise ValueError(
-        f"sample '{path.name}': input '{wanted.name}' of shape {shape} is no image of 1, 3 or 4 channels"
+        f"sample '{path.name}': input '{wanted.name}' of shape {shape} is not an image of 1, 3 or 4 channels"
     )
 
 
@@ -185,7 +185,7 @@ def _image_shape(wanted: ModelInput, layout: str, path: Path) -> tuple[int | Non
     """Height, width and channels that the input asks for; None where it takes any size."""
     if len(wanted.shape) != 4:
         raise ValueError(
-            f"sample '{path.name}': input '{wanted.name}' of rank {len(wanted.shape)} is no image"
+            f"sample '{path.name}': input '{wanted.name}' of rank {len(wanted.shape)} is not an image"
         )
     _, first, second, third = wanted.shape
     height, width, channels = (first, second, third) if layout == "NHWC" else (second, third, first)

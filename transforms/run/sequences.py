@@ -67,7 +67,7 @@ class Sequences:
         if not self._paths:
             raise FileNotFoundError(f"folder '{folder}' holds no sequence: a folder of steps, .npz or .npy")
         if len(set(self.names)) < len(self.names):
-            raise ValueError(f"two sequences in '{folder}' have the same name but for the ending")
+            raise ValueError(f"two sequences in '{folder}' have the same name except for the ending")
 
     def __len__(self) -> int:
         """Return the number of sequences."""

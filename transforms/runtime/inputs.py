@@ -55,7 +55,7 @@ def check_feed(
     wanted = {one.name for one in inputs}
     if unknown := sorted(feed.keys() - wanted):
         raise ValueError(
-            f"sample '{sample}': '{unknown[0]}' is no input of the model, which has {_list(wanted)}"
+            f"sample '{sample}': '{unknown[0]}' is not an input of the model, which has {_list(wanted)}"
         )
     for one in inputs:
         if one.name not in feed:

@@ -46,7 +46,7 @@ def how_it_ends(model: onnx.ModelProto, level: int, disabled: Sequence[str] = ()
     """Return in words how opening a complete model ends the process, empty if it does not.
 
     ``level``: of optimization, as the runtime numbers it; ``disabled``: optimizers that are left out. Errors
-    that the runtime raises are no end: they are its answer here, too.
+    that the runtime raises do not end it: they are its answer here, too.
     """
     with cleanup.temporary_folder() as folder:
         path = folder / "model.onnx"

@@ -53,7 +53,7 @@ NOTICED = 1e-6
 
 
 _SHARE = 0.25
-"""Share of the error at the outputs that has to be there behind the node that makes it: later nodes may add
+"""Share of the error at the outputs that has to be there after the node that makes it: later nodes may add
 to it, or let only a part of it through, which this leaves room for."""
 
 _MOVES = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast"})

@@ -44,7 +44,7 @@ def parse_move(text: str) -> OutlierMove:
     entries = [_ENTRY.fullmatch(part) for part in text.split()]
     pairs = [(int(entry[1]), entry[2]) for entry in entries if entry]
     if not pairs or not all(entries) or len({channel for channel, _ in pairs}) < len(pairs):
-        raise ValueError(f"'{text}' is no list of CHANNEL:EXPONENT and CHANNEL:own, each channel once")
+        raise ValueError(f"'{text}' is not a list of CHANNEL:EXPONENT and CHANNEL:own, each channel once")
     exponents = {channel: int(what) for channel, what in pairs if what != _OWN}
     largest = max(map(abs, exponents.values()), default=0)
     if largest > _LARGEST:

@@ -2,8 +2,8 @@
 
 Outputs of floating types are compared, all of a sample as one vector; an output of another shape than in the
 float model counts as NaN. NaN and infinities give the worst value of the metric, never NaN; but an infinity
-that both models make is a mask, which is no error. Everything is summed in float64, sample after sample, so
-that no sample has to be kept.
+that both models make is a mask, which is not an error. Everything is summed in float64, sample after sample,
+so that no sample has to be kept.
 """
 
 from __future__ import annotations
