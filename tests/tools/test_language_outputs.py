@@ -57,16 +57,19 @@ def test_tuning_tells_the_divergence(folder: Path, capfd: pytest.CaptureFixture[
     assert said is not None and 0 < float(said[2]) <= float(said[1]) < 0.5
 
 
-@pytest.mark.parametrize(("config", "warned"), [("MXFP4E2M1", True), ("W4", False), ("BF16", False)])
+@pytest.mark.parametrize(
+    ("config", "warned"),
+    [("MXFP4E2M1", "activations in mxfp4 "), ("W2", "weights in int2 "), ("W4", ""), ("BF16", "")],
+)
 def test_what_nothing_measured_is_said(
-    folder: Path, capfd: pytest.CaptureFixture[str], config: str, warned: bool
+    folder: Path, capfd: pytest.CaptureFixture[str], config: str, warned: str
 ) -> None:
-    """Activations of few bits may ruin a model; weights alone and 16 bits do not."""
+    """Activations of few bits and weights of 2 may ruin a model; weights of 4 bits and 16 bits do not."""
     places = "--input", str(folder / "float.onnx"), "--output", str(folder / "made.onnx")
     assert main([*places, "--config", config]) == 0
     lines = [one for one in capfd.readouterr().err.splitlines() if "nothing was measured" in one]
-    assert len(lines) == warned
-    assert all("activations in mxfp4 " in line and "--data DIR" in line for line in lines)
+    assert len(lines) == bool(warned)
+    assert all(warned in line and "--data DIR" in line for line in lines)
 
 
 def test_what_is_measured_is_not_said_to_be_unmeasured(

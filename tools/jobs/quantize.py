@@ -148,7 +148,8 @@ def _compare(made: Made, data: CalibrationData, job: QuantizeJob, phases: Phases
     with phases("comparing"):
         outputs = check_outputs(made.float_graph(), made.graph, data, made.done.record)
     if outputs and outputs.is_diverged:
-        raise ValueError(running.useless(outputs, job.config))
+        alone = made.scheme.format(made.scheme.activation) is None
+        raise ValueError(running.useless(outputs, job.config, of_weights=alone))
     if outputs:
         for line in running.poor(outputs.error, outputs.where, job.config, of_tokens=outputs.of_tokens):
             warn(line)
