@@ -173,5 +173,5 @@ def test_a_move_is_read_as_it_is_written() -> None:
 
 @pytest.mark.parametrize("text", ["", "3", "3:", "3:x", "3:1,4:2", "3:1 3:own", "-1:2", "1:61", "1:own x"])
 def test_a_text_that_says_no_move_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"no list of|above 60"):
+    with pytest.raises(ValueError, match=r"not a list of|above 60"):
         parse_move(text)

@@ -105,7 +105,7 @@ def test_fitting_that_cannot_be_is_refused() -> None:
     )
     with pytest.raises(ValueError, match="fit_weights is true, no weight has fewer than 7 bits: it is int8"):
         _quantized(model, scheme.with_(weight="int8"), feeds)
-    with pytest.raises(MissingDataError, match="fit_weights is true, and there are no calibration data"):
+    with pytest.raises(MissingDataError, match="fit_weights is true, and calibration data"):
         quantize_graph(model_io.load(model), scheme)
     with pytest.raises(ValueError, match="keep_grids goes with fit_weights = false"):
         _quantized(model, scheme, feeds, keep_grids=True)

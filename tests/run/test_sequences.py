@@ -104,7 +104,7 @@ def test_folders_without_sequences_and_with_the_same_name_twice(data: Path, tmp_
         sequences(LEAKY, tmp_path)
     np.save(data / "a.npy", X)
     np.savez(data / "a.npz", x=X)
-    with pytest.raises(ValueError, match="the same name but for the ending"):
+    with pytest.raises(ValueError, match="the same name except for the ending"):
         sequences(LEAKY, tmp_path)
 
 

@@ -101,7 +101,7 @@ MANY = {"scale": [0.1] * WIDTH, "zero_point": [0] * WIDTH}
         (_set("x", scale=1e39), "tensor 'x': scale 1e+39 is not a positive number"),
         (_set("x", seen="ab"), "tensor 'x': seen ab is not a lowest and a highest number"),
         (_set("x", seen=[1, 2, 3]), "tensor 'x': seen [1, 2, 3] is not a lowest and a highest number"),
-        (_set("x", seen=[1, float("nan")]), "tensor 'x': seen [1, nan] is no lowest"),
+        (_set("x", seen=[1, float("nan")]), "tensor 'x': seen [1, nan] is not a lowest"),
         (_set("x", role="input"), "tensor 'x': role 'input' is none of activation, weight, constant"),
         (lambda t: t["x"].append(t["x"][0] | {"scale": 1.0}), "tensor 'x': two grids of int8"),
         (lambda t: t.clear(), "no grid of integers is in it"),
