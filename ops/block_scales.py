@@ -104,7 +104,9 @@ def _search(
     step = max(1, _ELEMENTS // max(1, size))
     for chunk in (slice(first, first + step) for first in range(0, count, step)):
         part = np.ascontiguousarray(rows[chunk], np.float32)
-        if not np.isfinite(part.sum(dtype=np.float64)):
+        with np.errstate(invalid="ignore"):  # of infinities of both signs
+            is_finite = np.isfinite(part.sum(dtype=np.float64))
+        if not is_finite:
             part = np.where(np.isfinite(part), part, np.float32(0))
         counts = own(part) if importance is None else np.asarray(importance[chunk], np.float32)
         tried, zeros = candidates(part)
