@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
@@ -44,6 +47,16 @@ def feeds(count: int = 8, rows: int = 4) -> Feeds:
     """Return samples of the chain."""
     random = np.random.default_rng(1)
     return [{"x": random.standard_normal((rows, 16)).astype(np.float32)} for _ in range(count)]
+
+
+def options(folder: Path, samples: Feeds) -> list[str]:
+    """Write a chain of 8 layers and samples to a folder; return the options that name them and an output."""
+    model, data = build.save(chain(layers=8), folder / "m.onnx"), folder / "data"
+    data.mkdir()
+    for i, feed in enumerate(samples):
+        arrays: dict[str, Any] = dict(feed)
+        np.savez(data / f"{i:02}.npz", **arrays)
+    return ["--input", str(model), "--output", str(folder / "q.onnx"), "--data", str(data)]
 
 
 def quantized(model: onnx.ModelProto, scheme: Scheme, samples: Feeds) -> tuple[gs.Graph, gs.Graph, Quantized]:

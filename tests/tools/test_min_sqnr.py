@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ops.metrics import Sums
-from tests.helpers import build, origins, real_models
+from tests.helpers import origins, real_models
 from tools import quantize, report
 
 FEEDS = origins.feeds(16)
@@ -18,11 +18,7 @@ FEEDS = origins.feeds(16)
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
     """The options that name a model, its samples and an output."""
-    model, folder = build.save(origins.chain(layers=8), tmp_path / "m.onnx"), tmp_path / "data"
-    folder.mkdir()
-    for i, feed in enumerate(FEEDS):
-        np.savez(folder / f"{i:02}.npz", **feed)
-    return ["--input", str(model), "--output", str(tmp_path / "q.onnx"), "--data", str(folder)]
+    return origins.options(tmp_path, FEEDS)
 
 
 LOSSY = ["--config", "U8S8", "--no-per-channel", "--set", "weight_method=MinMax"]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 
-from tests.helpers import build, origins
+from tests.helpers import origins
 from tests.helpers.clock import Clock
 from tools import quantize
 from tools.jobs import place
@@ -24,11 +23,7 @@ SAID = "In float, where they are faster here: 2 of 8 layers: 'gemm1', 'gemm2'\n"
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
     """The options that name a model, its samples and an output."""
-    model, folder = build.save(origins.chain(layers=8), tmp_path / "m.onnx"), tmp_path / "data"
-    folder.mkdir()
-    for i, feed in enumerate(FEEDS):
-        np.savez(folder / f"{i:02}.npz", **feed)
-    return ["--input", str(model), "--output", str(tmp_path / "q.onnx"), "--data", str(folder), "--force"]
+    return [*origins.options(tmp_path, FEEDS), "--force"]
 
 
 @pytest.fixture(autouse=True)
