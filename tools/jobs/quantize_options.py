@@ -103,7 +103,7 @@ class QuantizeJob(SchemeJob):
     accuracy_level: int | None = option(
         "--accuracy-level",
         "of MatMulNBits: 1 keeps its inputs in float32 (default with 4 bits), 4 lets kernels round them to "
-        "int8, faster (default with 8 bits)",
+        "int8, faster (default with 2 and 8 bits)",
         needs=(_NBITS,),
         type=whole(1, 4),
         choices=(1, 4),
