@@ -95,7 +95,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
     with phases("loading"):
         graph = load_for(job, scheme)
     measures = measures and _may_run(graph)
-    has_logits = bool(logits_of(graph))
+    is_unmeasured = not has_data and bool(logits_of(graph))
     is_placed = is_placed and measures and not too_large(graph)
     data = _data(graph, job, workers)
     apart = reach.held_out(job, scheme, data, graph)
@@ -131,7 +131,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
         say(line)
     if job.random_data and made.done.calibrated:
         warn(_RANDOM)
-    if has_logits and not has_data:
+    if is_unmeasured:
         for line in running.unmeasured(made.done.tensors):
             warn(line)
     return finished
@@ -175,9 +175,12 @@ def _make(
     done = _quantize(graph, scheme, data, phases, fixed, keep_float=keep_float, keep_grids=keeps_grids)
     used = (done.scheme or scheme).with_(finetune=scheme.finetune)
     floats = done.float_graph
-    return Made(
-        graph, done, used, lambda: floats or float_reference(lambda: model_io.load(job.input), graph, used)
-    )
+    return Made(graph, done, used, (lambda: floats) if floats else partial(_float_form, job, graph, used))
+
+
+def _float_form(job: QuantizeJob, graph: gs.Graph, used: Scheme) -> gs.Graph:
+    """Return the float model in the form that was quantized."""
+    return float_reference(lambda: model_io.load(job.input), graph, used)
 
 
 def _again(
@@ -197,8 +200,8 @@ def _placed(made: Made, again: Quantize, data: CalibrationData, job: QuantizeJob
         graph = load_for(job, made.scheme)
         done = again(graph, found.scheme, data)
     used = done.scheme or found.scheme
-    floats = partial(float_reference, lambda: model_io.load(job.input), graph, used)
-    return Made(graph, replace(done, record=made.done.record), used, floats, placed=True)
+    done = replace(done, record=made.done.record)
+    return Made(graph, done, used, partial(_float_form, job, graph, used), placed=True)
 
 
 def _reached(made: Made, again: Quantize, apart: HeldOut, job: QuantizeJob, phases: Phases) -> Made:
@@ -211,8 +214,9 @@ def _reached(made: Made, again: Quantize, apart: HeldOut, job: QuantizeJob, phas
     graph, done, used = reach.reached(first, made.float_graph, _build, apart, job, phases)
     if graph is made.graph:
         return made
-    floats = partial(float_reference, lambda: model_io.load(job.input), graph, used)
-    return replace(made, graph=graph, done=done, scheme=used, float_graph=floats)
+    return replace(
+        made, graph=graph, done=done, scheme=used, float_graph=partial(_float_form, job, graph, used)
+    )
 
 
 def _measures(scheme: Scheme, job: QuantizeJob) -> bool:

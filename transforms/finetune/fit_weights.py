@@ -30,7 +30,7 @@ from transforms.judge.constants import DAMPINGS, FEWEST, SPARED
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.runtime.session import RunOptions
-from transforms.scheme.scheme_values import FEW_BITS
+from transforms.scheme.scheme_values import has_few_bits
 
 _MEMORY = 1 << 27
 
@@ -73,7 +73,7 @@ def fit_weights(
     options = options or options_for(len(feeds))
     float_graph = shift_alike(float_graph, graph, formats)
     found, _ = match_layers(float_graph, graph, formats)
-    layers = [layer for layer in found if layer.weight.format and layer.weight.format.bits < FEW_BITS]
+    layers = [layer for layer in found if has_few_bits(layer.weight.format)]
     if not layers:
         return 0, 0
     with open_sums(float_graph, graph, feeds, layers, options) as sums:

@@ -78,8 +78,7 @@ class GramStats:
     def add(self, x: NDArray[np.floating], y: NDArray[np.floating]) -> None:
         """Add rows x [G, R, K] with their outputs y [G, R, N].
 
-        Rows with numbers that are not finite are left out, since they would
-        spoil the sums.
+        Rows with numbers that are not finite are left out, since they would spoil the sums.
         """
         with np.errstate(invalid="ignore", over="ignore"):
             moments, cross, yy = _products(self._there(x), self._there(y), self.kind)

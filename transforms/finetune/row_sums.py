@@ -24,7 +24,7 @@ from transforms.graph.value_limits import Limits
 from transforms.layers.linear_layer import LinearLayer
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.runtime.devices import array_module
-from transforms.scheme.scheme_values import FEW_BITS
+from transforms.scheme.scheme_values import has_few_bits
 
 _STORABLE = {np.dtype(kind) for kind in (np.int8, np.uint8, np.int16, np.uint16)}
 
@@ -87,8 +87,8 @@ class RowUser:
     def of(cls, user: MatchedLayer, limits: Limits | None, device: str) -> RowUser:
         """Return that of a layer."""
         weight = user.float_weight.reshape(*user.float_weight.shape[:2], -1)
-        fmt, products = user.weight.format, weight.size * weight.shape[2]
-        is_coarse = fmt is not None and fmt.bits < FEW_BITS and products >= _LARGE
+        products = weight.size * weight.shape[2]
+        is_coarse = has_few_bits(user.weight.format) and products >= _LARGE
         kind = np.float32 if is_coarse else np.float64
         return cls(user.layer, layer_input(user.source), device, limits, weight, user.float_bias, kind)
 

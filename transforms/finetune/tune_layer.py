@@ -17,7 +17,7 @@ from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.round_bias import round_biases
 from transforms.finetune.weight_grids import layer_grids, plain_grid
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.scheme.scheme_values import FEW_BITS
+from transforms.scheme.scheme_values import has_few_bits
 
 DAMPINGS = (10.0, 1.0, 0.1, 0.01, 0.001)
 """Damping of the shift of the weights, relative to the mean of the Gram matrix's diagonal."""
@@ -137,9 +137,9 @@ class _Tuning:
         self, matched: MatchedLayer, fit: SharedGramStats, held: SharedGramStats, options: FinetuneOptions
     ) -> None:
         self._matched, self._fit, self._held, self._options = matched, fit, held, options
-        packed, fmt = matched.float_weight, matched.weight.format
+        packed = matched.float_weight
         self._part = some_outputs(packed.shape[1])
-        is_coarse = fmt is not None and fmt.bits < FEW_BITS and not self._judges_all
+        is_coarse = has_few_bits(matched.weight.format) and not self._judges_all
         kind = np.float32 if is_coarse else np.float64
         self._start: FloatArray = packed.reshape(*packed.shape[:2], -1).astype(kind)
         self._sums = fit.free()

@@ -131,7 +131,7 @@ def _errors(wanted: object, made: object, plain: object) -> OutputErrors:
 
 
 def _count(wanted: AnyArray, found: object) -> float:
-    """Return how many numbers of equal errors scatter as much as these: behind a Softmax a few are all."""
+    """Return how many numbers of equal errors scatter as much as these: after a Softmax a few are all."""
     assert isinstance(found, np.ndarray)
     if wanted.shape != found.shape:
         return wanted.size

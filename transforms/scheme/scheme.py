@@ -20,13 +20,13 @@ from transforms.scheme.layer_rule import LayerRule, make_rule
 from transforms.scheme.mixing_rule import MIXING, MixingRule
 from transforms.scheme.outlier_move import OutlierMove, parse_move
 from transforms.scheme.scheme_values import (
-    FEW_BITS,
     METHODS,
     OFF,
     SPREAD,
     SchemeTable,
     check_shapes,
     checked_value,
+    has_few_bits,
     range_rule,
 )
 from transforms.scheme.targets import Target, target
@@ -202,8 +202,7 @@ class Scheme:
         """Whether weights may get a format of few bits."""
         rules = (rule.weight for rule in self.layers.values())
         names = (self.weight, *rules, *self.tensors.values())
-        formats = (self.format(name) for name in names if name)
-        return any(fmt is not None and fmt.bits < FEW_BITS for fmt in formats)
+        return any(has_few_bits(self.format(name)) for name in names if name)
 
     @property
     def fits_weights(self) -> bool:
