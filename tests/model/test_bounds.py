@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import helper
 
@@ -19,6 +21,8 @@ from transforms import model_io
 from transforms.model.constant_size import LARGEST
 from transforms.model.local_functions import MOST_NODES
 from transforms.run.run_model import open_model
+from transforms.runtime import session
+from transforms.runtime.devices import start_on
 
 HUGE = 1 << 40
 node = helper.make_node
@@ -281,6 +285,23 @@ def test_large_sparse_tensor(tmp_path: Path, place: str, dims: tuple[int, ...]) 
 def test_small_sparse_tensor_becomes_dense(place: str) -> None:
     graph = model_io.load(with_sparse((6,), place, (2,)))
     assert "sparse" not in str(model_io.graph_proto.export_model(graph))
+
+
+def test_runtime_gets_no_sparse_constant_in_a_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime 1.32 reads freed memory when it inlines one, and crashes now and then."""
+    given: list[onnx.ModelProto] = []
+
+    def start(provider: str, model: str | bytes, *rest: Any) -> ort.InferenceSession:
+        given.append(onnx.load_from_string(Path(model).read_bytes() if isinstance(model, str) else model))
+        return start_on(provider, model, *rest)
+
+    monkeypatch.setattr(session, "start_on", start)
+    built = with_sparse((6,), "function", (2,))
+    model_io.load(built)
+    open_model(build.save(built, tmp_path / "model.onnx"))
+    assert len(given) > 1 and not any("sparse" in str(model) for model in given)
 
 
 @pytest.mark.parametrize("indices", [(-1,), (6,), ((2, 0),), ((3, 1),), (((0,),),)], ids=str)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,12 +32,13 @@ PROTOBUF_LIMIT = (1 << 31) - (1 << 20)
 class Bounds(NamedTuple):
     """What a file comes to: bytes of its initializers in runs, optimizers that a session is to leave out.
 
-    ``packed``: whether functions made here decode weights of it, which nothing has counted.
+    ``reread``: whether a session needs the model as :func:`reread` returns it: for weights that functions
+    made here decode, which nothing has counted, or sparse tensors in functions.
     """
 
     stored: int = 0
     unsafe: Sequence[str] = ()
-    packed: bool = False
+    reread: bool = False
 
 
 def refuse_bomb(path: Path) -> Bounds:
@@ -51,8 +53,9 @@ def refuse_bomb(path: Path) -> Bounds:
             return Bounds()
         unsafe = unsafe_optimizers(model.graph)
         claimed = sum(map(_claimed, model.graph.initializer))
-        if any(map(format_of_own, model.functions)):
-            return Bounds(claimed, unsafe, packed=True)
+        sparse = chain(*(detached_weights.sparse_tensors(function.node) for function in model.functions))
+        if any(map(format_of_own, model.functions)) or any(sparse):
+            return Bounds(claimed, unsafe, reread=True)
         _refuse_constants(model, detached_weights.hollow(model))
     return Bounds(claimed, unsafe)
 
@@ -67,8 +70,10 @@ def _refuse_constants(model: onnx.ModelProto, weights: Collection[str]) -> None:
     count_constants(plain, weights)
 
 
-def unpacked(path: Path) -> tuple[onnx.ModelProto, dict[str, Weight]]:
+def reread(path: Path) -> tuple[onnx.ModelProto, dict[str, Weight]]:
     """Return a model in a file without data of large weights, and those, packed ones as they are decoded.
+
+    Sparse tensors are dense.
 
     Raises ModelError for what it cannot read, or what comes to too much, OSError if it cannot be opened.
     """

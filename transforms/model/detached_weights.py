@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from types import MappingProxyType
 
 import numpy as np
@@ -38,7 +39,7 @@ def split(
     Those in ``mapped`` have no data in the model.
     """
     light = _without_initializers(model)
-    sparse_to_dense(light.graph)
+    sparse_to_dense(light)
     inputs = {value.name for value in model.graph.input}
     weights: dict[str, Weight] = {}
     for tensor in model.graph.initializer:
@@ -137,15 +138,19 @@ def _empty(name: str, values: Weight) -> onnx.TensorProto:
     return onnx.TensorProto(name=name, data_type=kind, dims=values.shape)
 
 
-def sparse_to_dense(graph: onnx.GraphProto) -> int:
-    """Replace sparse initializers and sparse values of Constant nodes, in bodies too, by dense ones.
+def sparse_to_dense(model: onnx.ModelProto) -> None:
+    """Replace sparse initializers and sparse values of Constant nodes by dense ones, in bodies and functions
+    too: ONNX Runtime 1.32 reads freed memory when it inlines a function with a sparse Constant.
 
-    Returns how many there were. Indices are one number per value, counted in row-major order, or one row of
-    coordinates per value. Raises ModelError, naming tensor, index and limit, for indices outside of the
-    tensor or that do not ascend, and, before any is made, for tensors that would be too large together.
+    Indices are one number per value, counted in row-major order, or one row of coordinates per value. Raises
+    ModelError, naming tensor, index and limit, for indices outside of the tensor or that do not ascend, and,
+    before any is made, for tensors that would be too large together.
     """
-    refuse_large_sparse(sparse_tensors(graph.node, graph))
-    return _densify(graph)
+    in_functions = (sparse_tensors(function.node) for function in model.functions)
+    refuse_large_sparse(chain(sparse_tensors(model.graph.node, model.graph), *in_functions))
+    _densify_graph(model.graph)
+    for function in model.functions:
+        _densify_constants(function.node)
 
 
 def sparse_tensors(
@@ -186,22 +191,23 @@ def refuse_large_sparse(found: Iterable[tuple[str, onnx.SparseTensorProto]]) -> 
             )
 
 
-def _densify(graph: onnx.GraphProto) -> int:
-    count = len(graph.sparse_initializer)
+def _densify_graph(graph: onnx.GraphProto) -> None:
     for sparse in graph.sparse_initializer:
         what = f"sparse initializer '{sparse.values.name}'"
         graph.initializer.append(onnx.numpy_helper.from_array(_dense(sparse, what), sparse.values.name))
     graph.ClearField("sparse_initializer")
-    for node in graph.node:
+    _densify_constants(graph.node)
+
+
+def _densify_constants(nodes: Iterable[onnx.NodeProto]) -> None:
+    for node in nodes:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                count += _densify(attribute.g)
+                _densify_graph(attribute.g)
             if attribute.HasField("sparse_tensor") and node.op_type == "Constant" and not node.domain:
                 what = f"sparse value of Constant '{node.name or ''.join(node.output[:1])}'"
                 dense = onnx.numpy_helper.from_array(_dense(attribute.sparse_tensor, what))
                 attribute.CopyFrom(onnx.helper.make_attribute("value", dense))
-                count += 1
-    return count
 
 
 def _dense(sparse: onnx.SparseTensorProto, what: str) -> NDArray:

@@ -32,7 +32,6 @@ from transforms.model.detached_weights import (
     as_inputs,
     fill,
     sparse_tensors,
-    sparse_to_dense,
     split,
     without_data,
 )
@@ -100,7 +99,7 @@ def import_light(light: onnx.ModelProto, weights: dict[str, Weight], info: Model
 
 
 def inline(light: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a light model without local functions, and without sparse tensors that were in them.
+    """Return a light model without local functions.
 
     Those that stand for our operators are dropped, for their calls are the operators themselves. Raises
     ModelError for functions that would make it too large.
@@ -110,9 +109,7 @@ def inline(light: onnx.ModelProto) -> onnx.ModelProto:
         return light
     refuse_explosion(light)
     align_opsets(light)
-    light = onnx.inliner.inline_local_functions(write_defaults(light))
-    sparse_to_dense(light.graph)
-    return light
+    return onnx.inliner.inline_local_functions(write_defaults(light))
 
 
 def infer(light: onnx.ModelProto, weights: Collection[str]) -> tuple[onnx.ModelProto, list[str]]:

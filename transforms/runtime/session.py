@@ -22,7 +22,7 @@ from transforms.deploy import rounded_inputs
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph.lazy_values import Weight
 from transforms.model import detached_weights, graph_proto
-from transforms.model.bounds import PROTOBUF_LIMIT, bytes_in_runs, refuse_bomb, unpacked, unsafe_optimizers
+from transforms.model.bounds import PROTOBUF_LIMIT, bytes_in_runs, refuse_bomb, reread, unsafe_optimizers
 from transforms.model.model_error import ModelError
 from transforms.model.quiet_settings import quiet_settings
 from transforms.runtime.devices import DEVICES, MissingKernelError, ProviderError, start_on
@@ -163,9 +163,9 @@ def start_session(
             return _start_light(light, weights, options), weights
     provider_name(options.provider)
     settings = session_settings(options)
-    stored, unsafe, packed = refuse_bomb(Path(source))
-    if packed:  # the runtime would keep all steps of all weights until the last is decoded
-        light, lazy = unpacked(Path(source))
+    stored, unsafe, is_reread = refuse_bomb(Path(source))
+    if is_reread:  # the runtime would keep all steps of all weights until the last is decoded
+        light, lazy = reread(Path(source))
         with weight_arrays(lazy, in_file=True) as weights:
             return _start_light(light, weights, options), weights
     disabled = _without_copies(settings, stored, options) + (list(unsafe) if options.guarded else [])
