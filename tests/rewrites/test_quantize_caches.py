@@ -172,8 +172,8 @@ def test_the_tool_writes_them_and_runs_them_on_the_same_samples(
     data = ["--data", f"{tmp_path}/data"]
     made = ["--input", f"{tmp_path}/m.onnx", "--output", f"{tmp_path}/q.onnx", "--kv-cache", kind, *data]
     assert quantize.main([*made, "--config", "W8"]) == 0
-    line = f"Caches in {kind}: 2 caches, {count} bytes a token instead of 512, scales of 4 samples\n"
-    assert line in capsys.readouterr().out
+    how = f"2 caches, {count} bytes a token instead of 512, scales of 4 samples"
+    assert f"Stored in {kind} after outputs were compared: {how}\n" in capsys.readouterr().out
     onnx.checker.check_model(tmp_path / "q.onnx", full_check=True)
     texts = []
     for name in "mq":

@@ -15,8 +15,10 @@ from tests.helpers import build, conversion, corpus, plans, tunable
 from tools import auto_mixed_precision, check, convert_fp32_to_bf16, quantize
 from tools.cli.job_options import TARGETS as NAMES
 from tools.jobs import quantized, written
+from tools.summaries.timing import what_helps
 from transforms.run.beside_float import BesideFloat, KernelTime
 from transforms.run.turns import Timing
+from transforms.scheme import Scheme
 from transforms.scheme.targets import TARGETS
 
 CONV = tunable.conv_net()
@@ -304,6 +306,14 @@ def test_a_slower_model_is_said_with_the_cause_and_what_helps(
     words = "DequantizeLinear 0.80 ms in 12 nodes, QLinearConv 0.90 ms (float 0.50 ms) in 1 node; "
     assert f"Slower: {words}" in out and helps in out
     assert "Time here" not in bench.quantize(*options, "--no-time")
+
+
+def test_a_scale_per_channel_is_no_help_where_caches_are_slow() -> None:
+    scheme = Scheme("float32", "int8", block_size=32)
+    times = Timing(2e-3, 1.9e-3, 2.1e-3, 9), Timing(1e-3, 1e-3, 1e-3, 9), Timing(2.0, 1.9, 2.1, 9)
+    for op, helps in (("DequantizeLinear", True), ("QuantizeLinear", False)):
+        found = BesideFloat(*times, (KernelTime(op, 12, 8e-4, 0.0),))
+        assert ("block_size=0" in what_helps(scheme, found)) is helps
 
 
 @pytest.mark.timed

@@ -38,6 +38,7 @@ def store_caches(graph: gs.Graph, job: QuantizeJob) -> None:
     scales = cache_scales(open_model(Path(job.input), job.run), names, feeds, bits=bits)
     count, channels = quantize_caches(graph, scales, bits=bits), sum(one.size for one in scales.values())
     say(
-        f"Caches in {job.kv_cache}: {counted(count, 'cache')}, {channels * bits // 8:,} bytes a token "
-        f"instead of {channels * 4:,}, scales of {counted(len(feeds), 'sample')}"
+        f"Stored in {job.kv_cache} after outputs were compared: {counted(count, 'cache')}, "
+        f"{channels * bits // 8:,} bytes a token instead of {channels * 4:,}, "
+        f"scales of {counted(len(feeds), 'sample')}"
     )

@@ -195,7 +195,8 @@ def finish(
         files = job.save(graph, output, entries, first.exported)
     *lines, end = (*stored, *running.kept_lines(first), *quantize.lines(made.done, graph, files, first))
     hint = [FASTER] if row is None and used.activation in SLOW_HERE and first.time is None else []
-    for line in (*lines, *hint, *beside_lines(first.time, what_helps(used, placed=made.placed)), end, *about):
+    advice = what_helps(used, first.time, placed=made.placed)
+    for line in (*lines, *hint, *beside_lines(first.time, advice), end, *about):
         say(line)
     for line in running.warnings(first, job.config, judged=judged or scheme.finetune is not None):
         warn(line)

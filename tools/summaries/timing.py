@@ -54,10 +54,10 @@ def times(ratio: Timing) -> str:
     return f"{ratio.median:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
-def what_helps(scheme: Scheme, *, placed: bool = False) -> str:
+def what_helps(scheme: Scheme, found: BesideFloat | None, *, placed: bool = False) -> str:
     """Return what makes a model of a scheme faster on this machine, empty if nothing is known to.
 
-    ``placed``: layers were looked for already that are faster in float.
+    ``found``: its time; ``placed``: layers were looked for already that are faster in float.
     """
     if placed:
         return "no faster choice of layers in float was found"
@@ -65,5 +65,7 @@ def what_helps(scheme: Scheme, *, placed: bool = False) -> str:
         return "tools.quantize --target ort-cpu --data DIR leaves layers in float that are faster so"
     fmt = scheme.format(scheme.activation)
     if fmt is None:
-        return "--set block_size=0, a scale per channel, is faster" if scheme.block_size else ""
+        rounds_caches = bool(found and found.lost and found.lost[0].op == "QuantizeLinear")
+        is_in_blocks = scheme.block_size and not rounds_caches
+        return "--set block_size=0, a scale per channel, is faster" if is_in_blocks else ""
     return "--target ort-cpu makes a faster model" if fmt.is_integer else EMULATED.format(scheme.activation)
