@@ -32,7 +32,6 @@ from tests.helpers.documents import (
 )
 from tests.helpers.reference import generated
 from tests.helpers.run_document import commands
-from tests.helpers.spread import spread
 from tests.helpers.tool_parsers import REQUIRED, parser_of
 from transforms.scheme import read_scheme
 
@@ -56,7 +55,7 @@ def test_every_block_is_of_a_kind_that_is_tested(document: str) -> None:
     assert all(block.is_executed for block in blocks(document) if block.prints)
 
 
-@pytest.mark.parametrize("document", spread(EXECUTED, of=2))
+@pytest.mark.parametrize("document", EXECUTED)
 def test_blocks_do_and_print_what_the_document_shows(document: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.helpers.run_document", document],
