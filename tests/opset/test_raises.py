@@ -29,9 +29,9 @@ _NO_KERNEL = {"RoiAlign": 22}
 _OTHER_ORDER = {"AveragePool": 9 * 2.0**-24, "Attention": 40 * 2.0**-24}
 """What adding up in another order may cost, as a share of the largest number: a rounding for each summand.
 
-ONNX Runtime 1.32 has no kernel for the Attention of opset 25 and computes its function. Exponents up to 4 with
-8 roundings (of a scale, sums of four products and a second scale) are off by 32; a Softmax and a sum of three
-numbers by 4 each.
+ONNX Runtime 1.32 has no kernel for the Attention of opset 25 and computes its function. Exponents up to 4
+with 8 roundings (of a scale, sums of four products and a second scale) are off by 32; a Softmax and a sum of
+three numbers by 4 each.
 """
 
 

@@ -64,7 +64,7 @@ def test_products_are_those_of_the_decoded_weights(
     plain, model, count = _written(
         build.model([node], [ends[0]], [ends[1]], weights), weight=weight, block_size=block
     )
-    assert count == (inputs > block)
+    assert count == (inputs >= block)
     ((decoded),) = blocked_nets.decoded(plain).values()
     matrix = (decoded.T if form == "turned" else decoded).astype(np.float64)
     x, b = random.standard_normal((rows, inputs)).astype(np.float32), weights.get("b", np.zeros(outputs))
@@ -133,14 +133,18 @@ def test_scales_of_both_signs_reach_the_runtime() -> None:
 
 @pytest.mark.parametrize(
     ("weight", "asked", "level"),
-    [("int4", 1, 1), ("int8", 1, 1), ("int4", 4, 4), ("int2", None, 4), ("int4", None, 1), ("int8", None, 4)],
+    [
+        *(("int4", 1, {4: 1}), ("int8", 1, {8: 1}), ("int4", 4, {4: 4})),
+        *(("int2", None, {2: 4, 4: 1}), ("int4", None, {4: 1}), ("int8", None, {8: 4})),
+    ],
 )
-def test_accuracy_level_is_written(weight: str, asked: int | None, level: int) -> None:
+def test_accuracy_level_is_written(weight: str, asked: int | None, level: dict[int, int]) -> None:
+    """For numbers of so many bits; of the weights of 2 bits two have 4."""
     graph = graph_proto.import_model(blocked_nets.products())
     quantize_graph(graph, preset("W4").with_(weight=weight))
     write_matmul_nbits(graph, accuracy_level=asked)
-    found = {node.attrs["accuracy_level"] for node in graph.nodes if node.op == "MatMulNBits"}
-    assert found == {level}
+    written = [node.attrs for node in graph.nodes if node.op == "MatMulNBits"]
+    assert {one["bits"]: one["accuracy_level"] for one in written} == level
 
 
 def test_other_accuracy_levels_are_refused() -> None:

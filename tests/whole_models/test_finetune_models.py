@@ -73,7 +73,7 @@ def gain(name: str, scheme: Scheme, folder: Path) -> tuple[float, float]:
     """Return the SNR of a model in dB, rounded to nearest and tuned, as the experiment had it."""
     graph = model_io.load(real_models.MODELS / name / "model.onnx")
     computed = tuple(node.name for node in graph.nodes if _multiplies_computed(node))
-    operators = tuple(sorted({node.op for node in graph.nodes} & dot_products.DOT_PRODUCTS))
+    operators = tuple(sorted({node.op for node in graph.nodes} & set(dot_products.DOT_PRODUCTS)))
     outputs = {tensor.name: "float32" for tensor in graph.outputs}
     scheme = scheme.with_(op_types=operators, exclude_nodes=computed, tensors=outputs)
     before, after = (snr_db(name, file) for file in tuned(name, scheme, folder))

@@ -113,6 +113,7 @@ def write_plan(
     _note_bodies(plan, done)
     _note_whole(plan, done)
     _note_infinite(plan, done)
+    _note_widened(plan, done)
     if plan.scheme.align_concat == AUTO and ranges is not None:
         done.changes[_ALIGNED] = plan.settle(ranges.extremes())
     insert_qdq(plan, ranges, memory=memory, grids=done.grids)
@@ -237,6 +238,13 @@ def _note_whole(plan: QuantizationPlan, done: Quantized) -> None:
         count = counted(whole, "weight")
         what = "per channel" if plan.scheme.per_channel else "for each weight"
         done.notes.append(f"One scale {what}, no blocks of {size}: {count}, sums too short or in groups")
+
+
+def _note_widened(plan: QuantizationPlan, done: Quantized) -> None:
+    """Say which weights have 4 bits in place of 2."""
+    if names := plan.specs.widened:
+        reason = "2 are computed wrongly by ONNX Runtime unless 4 divides the outputs of a layer"
+        done.notes.append(f"4 bits in place of 2: {some_names(names)}; {reason}")
 
 
 def _note_infinite(plan: QuantizationPlan, done: Quantized) -> None:

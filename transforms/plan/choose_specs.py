@@ -42,6 +42,7 @@ from transforms.plan.quant_spec import (
     saturates,
     scale_axis,
     scale_block_axis,
+    wider,
 )
 from transforms.plan.rounding_plan import Edge, Rounding, RoundingPlan, owners, reach
 from transforms.plan.scheme_targets import FormatTable, Targets
@@ -63,6 +64,8 @@ class SpecChooser:
         self._meant = meant_infinities(graph, computed=True) if any(map(saturates, formats)) else {}
         self.infinite: list[str] = []
         """Names of the tensors that stay float32 because float16 would make their infinities finite."""
+        self.widened: list[str] = []
+        """Names of the weights of 2 bits that get 4, see :func:`transforms.plan.quant_spec.wider`."""
         self._spectra = set() if scheme.quantize_all_op_types else spectra(graph)
         self.integers = IntegerSites(
             graph, self._takes_integers, share_slices=scheme.align_slice, kernels=scheme.kernels
@@ -243,7 +246,10 @@ class SpecChooser:
         if fmt.is_integer and role == CONSTANT and is_infinite(tensor):
             return None  # an infinite bound, or a mask: no integer says that
         if fmt.is_integer and role == WEIGHT and node is not None:
-            return self._weight_spec(fmt, tensor, node, index)
+            used = wider(fmt, node, index, tensor)
+            if used is not fmt and tensor.name not in self.widened:
+                self.widened.append(tensor.name)
+            return self._weight_spec(used, tensor, node, index)
         if fmt.is_integer:
             symmetric = fmt.is_signed if role in (WEIGHT, BIAS) else self._scheme.is_symmetric(fmt)
             return QuantSpec(fmt, symmetric=symmetric)

@@ -20,6 +20,7 @@ SPREAD = 8.0
 """Ratio of the ranges of two channels from which ``auto`` gives each its own scale: 3 of the 8 bits."""
 
 _IMAGE_RANK = 4
+_WIDER = {"int2": "int4", "uint2": "uint4"}
 QUANTIZED_BY = frozenset({"DequantizeLinear", ops.formats.BFP, ops.formats.MX, "ExtendedDequantizeLinear"})
 
 
@@ -80,14 +81,25 @@ def scale_axis(node: gs.Node, index: int, weight: gs.Constant, per_channel: bool
 def scale_block_axis(node: gs.Node, index: int, weight: gs.Constant, block: int) -> int | None:
     """Return the axis along which integers of a weight have a scale for each block, None if they cannot.
 
-    That is the axis of the sum. It has to be longer than a block, and it must not belong to several groups of
+    That is the axis of the sum. It has to be as long as a block, and it must not belong to several groups of
     a ConvTranspose, or to the data of a convolution.
     """
     grouped = node.op == "ConvTranspose" and node.attrs.get("group", 1) != 1
     if not block or grouped or (node.op in ("Conv", "ConvTranspose") and index != 1):
         return None
     axis = dot_products.sum_axis(node, index, len(weight.shape))
-    return axis if weight.shape[axis] > block else None
+    return axis if weight.shape[axis] >= block else None
+
+
+def wider(fmt: ops.Format, node: gs.Node, index: int, weight: gs.Constant) -> ops.Format:
+    """Return the format of a weight, with 4 bits in place of 2 that ONNX Runtime would compute wrongly.
+
+    Version 1.32 makes a MatMulNBits of a MatMul or Gemm whose matrix is dequantized, for which it turns the
+    matrix: wrongly with 2 bits, unless 4 divides the number of columns.
+    """
+    last = len(weight.shape) - 1
+    is_wrong = fmt.name in _WIDER and dot_products.channel_axis(node, index, last + 1) == last
+    return ops.get_format(_WIDER[fmt.name]) if is_wrong and weight.shape[last] % 4 else fmt
 
 
 def _is_spread(weight: gs.Constant, axis: int) -> bool:
