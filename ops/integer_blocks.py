@@ -53,7 +53,7 @@ def dequantize_blocks(q: Integers, parameters: QParams, axis: int, block: int) -
 
 
 def pack_numbers(numbers: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Return numbers of 8, 4 or 2 bits as bytes, those of a row side by side, the first in the low bits."""
+    """Return numbers of 8, 4, 2 or 1 bits as bytes, those of a row side by side, the first in low bits."""
     if bits == 8:
         return np.ascontiguousarray(numbers)
     together = 8 // bits

@@ -22,7 +22,7 @@ from transforms.graph import dtypes, walk
 from transforms.graph.embeddings import heads, is_tied
 from transforms.graph.lazy_values import become_constant, derived
 from transforms.graph.proto_graphs import each_node
-from transforms.graph.rewire import detach
+from transforms.graph.rewire import drop
 from transforms.graph.selection import Exclusion, NodeSet, label_of, resolve
 from transforms.graph.unique_names import rename_made
 from transforms.model import proto_pass
@@ -89,16 +89,13 @@ def optimize(graph: gs.Graph, *, exclude: Exclusion = None, keep_tied: bool = Fa
 def _untie(graph: gs.Graph, kept: NodeSet) -> None:
     """Fold the Transposes of tied tables, which the runtime would hold several copies of meanwhile."""
     tables = [tensor for tensor in walk.constants(graph) if is_tied(tensor)]
-    turns = [(table, node) for table in tables for node in table.outputs if heads(node) and node not in kept]
-    for table, node in turns:
-        turned = node.outputs[0]
-        if not walk.is_output(turned, graph):
-            detach(node)
-            shape = table.shape[::-1]
-            become_constant(turned, derived(table._values, _turned, table.dtype, shape))
-    gone = {id(node) for _, node in turns if not node.outputs}
+    turns = {id(node) for table in tables for node in table.outputs if heads(node) and node not in kept}
     for owner in walk.graphs(graph):
-        owner.nodes[:] = [node for node in owner.nodes if id(node) not in gone]
+        own = [n for n in owner.nodes if id(n) in turns and not walk.is_output(n.outputs[0], graph)]
+        ends = [(node.inputs[0], node.outputs[0]) for node in own]
+        drop(owner, own)
+        for table, turned in ends:
+            become_constant(turned, derived(table._values, _turned, table.dtype, table.shape[::-1]))
 
 
 def _turned(table: AnyArray) -> AnyArray:

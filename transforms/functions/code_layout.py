@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ops.integer_blocks import pack_numbers
+
 
 @dataclass(frozen=True)
 class BlockLayout:
@@ -116,14 +118,8 @@ def split_planes(codes: Bytes, bits: int) -> list[Bytes]:
     planes: list[Bytes] = []
     low = 0
     for width in plane_widths(bits):
-        part: Bytes = (codes >> np.uint8(low)) & np.uint8(2**width - 1)
+        planes.append(pack_numbers((codes >> np.uint8(low)) & np.uint8(2**width - 1), width))
         low += width
-        in_byte = 8 // width
-        part = np.pad(part, (0, -part.size % in_byte)).reshape(-1, in_byte)
-        packed = part[:, 0].copy()
-        for place in range(1, in_byte):
-            packed |= part[:, place] << np.uint8(width * place)
-        planes.append(packed)
     return planes
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,8 +52,7 @@ def refuse_bomb(path: Path) -> Bounds:
             return Bounds()
         unsafe = unsafe_optimizers(model.graph)
         claimed = sum(map(_claimed, model.graph.initializer))
-        sparse = chain(*(detached_weights.sparse_tensors(function.node) for function in model.functions))
-        if any(map(format_of_own, model.functions)) or any(sparse):
+        if any(map(format_of_own, model.functions)) or any(detached_weights.sparse_in_functions(model)):
             return Bounds(claimed, unsafe, reread=True)
         _refuse_constants(model, detached_weights.hollow(model))
     return Bounds(claimed, unsafe)
@@ -73,9 +71,8 @@ def _refuse_constants(model: onnx.ModelProto, weights: Collection[str]) -> None:
 def reread(path: Path) -> tuple[onnx.ModelProto, dict[str, Weight]]:
     """Return a model in a file without data of large weights, and those, packed ones as they are decoded.
 
-    Sparse tensors are dense.
-
-    Raises ModelError for what it cannot read, or what comes to too much, OSError if it cannot be opened.
+    Sparse tensors are dense. Raises ModelError for what it cannot read, or what comes to too much, OSError if
+    it cannot be opened.
     """
     file = read(path)
     with named(path, ModelError):

@@ -146,8 +146,7 @@ def sparse_to_dense(model: onnx.ModelProto) -> None:
     ModelError, naming tensor, index and limit, for indices outside of the tensor or that do not ascend, and,
     before any is made, for tensors that would be too large together.
     """
-    in_functions = (sparse_tensors(function.node) for function in model.functions)
-    refuse_large_sparse(chain(sparse_tensors(model.graph.node, model.graph), *in_functions))
+    refuse_large_sparse(chain(sparse_tensors(model.graph.node, model.graph), sparse_in_functions(model)))
     _densify_graph(model.graph)
     for function in model.functions:
         _densify_constants(function.node)
@@ -169,6 +168,12 @@ def sparse_tensors(
             for body in (attribute.g, *attribute.graphs):
                 if body.node or body.sparse_initializer:
                     yield from sparse_tensors(body.node, body)
+
+
+def sparse_in_functions(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.SparseTensorProto]]:
+    """Yield every sparse tensor of the local functions of a model, with a name for it."""
+    for function in model.functions:
+        yield from sparse_tensors(function.node)
 
 
 def refuse_large_sparse(found: Iterable[tuple[str, onnx.SparseTensorProto]]) -> None:
