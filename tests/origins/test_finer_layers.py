@@ -11,7 +11,7 @@ import pytest
 from tests.helpers import origins
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.origins.finer_layers import Reached, fallback_rule, reach_target
+from transforms.origins.finer_layers import Reached, bytes_of_numbers, fallback_rule, reach_target
 from transforms.origins.held_out import hold_out
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.run.run_model import open_model
@@ -56,6 +56,17 @@ def test_the_target_is_met_on_held_out_samples_with_the_layers_that_lose(fallbac
     assert sqnr(found.graph, held_out) == pytest.approx(found.after, abs=0.1)
     assert found.bytes_after > found.bytes_before
     assert set(found.scheme.layers) == {"gemm2", "gemm3"}
+
+
+@pytest.mark.parametrize("name", ["W4A8", "A8W8", "W2"])
+def test_numbers_of_few_bits_share_bytes(name: str) -> None:
+    """Oracle: what onnx stores for the initializers."""
+    graph = model_io.load(MODEL)
+    quantize_graph(graph, preset(name).by_rule(), CalibrationData(FEEDS))
+    stored = model_io.graph_proto.export_model(graph).graph.initializer
+    numbers = sum(len(tensor.raw_data) for tensor in stored if tensor.raw_data)
+    assert all(tensor.raw_data for tensor in stored)
+    assert bytes_of_numbers(graph) == numbers
 
 
 def test_nothing_is_finer_where_the_target_is_met_anyway() -> None:

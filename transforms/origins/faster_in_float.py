@@ -21,7 +21,7 @@ from ops.array_types import Feed
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.model.copy_graph import copy_graph
-from transforms.origins.finer_layers import Built, names_of, naming, stored_bytes
+from transforms.origins.finer_layers import Built, bytes_of_numbers, names_of, naming
 from transforms.origins.pair_nodes import PairedModels
 from transforms.run.beside_float import SLOWER
 from transforms.run.profile import Kernel, profiled
@@ -107,7 +107,7 @@ def faster_in_float(
         steps = [_ratio(timer, (fastest, graph), feed, run)]
     if not steps or not _is_faster(steps[0], SLOWER):
         return FloatLayers(scheme, len(parts))
-    more = stored_bytes(fastest) - stored_bytes(graph)
+    more = bytes_of_numbers(fastest) - bytes_of_numbers(graph)
     return FloatLayers(used, len(parts), tuple(layers), steps[0], more)
 
 

@@ -17,6 +17,7 @@ from ops.array_types import Feed
 from ops.metrics import without_row_means
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph import walk
+from transforms.graph.lazy_values import stored_bytes
 from transforms.graph.selection import label_of
 from transforms.graph.state_outputs import state_outputs
 from transforms.judge.judge import Judge
@@ -101,7 +102,7 @@ def reach_target(
     bench = _Bench(float_graph, judging, target, run, progress)
     graph, scheme = first
     before = bench.score(graph)
-    sizes = stored_bytes(graph)
+    sizes = bytes_of_numbers(graph)
     if target.holds(before):
         return Reached(graph, scheme, (), 0, before, before, sizes, sizes)
     model = SwitchedLayers(copy_graph(float_graph), copy_graph(graph), run)
@@ -121,7 +122,9 @@ def reach_target(
             )
         if target.holds(after):
             parts = tuple(model.parts[i] for i in sorted(kept))
-            return Reached(graph, used, parts, len(model.parts), before, after, sizes, stored_bytes(graph))
+            return Reached(
+                graph, used, parts, len(model.parts), before, after, sizes, bytes_of_numbers(graph)
+            )
         if len(kept) == len(search.able):
             break
         wanted, count = _higher(target, wanted, after), math.ceil(len(kept) * _MORE) + 1
@@ -157,9 +160,9 @@ def naming(scheme: Scheme, nodes: Iterable[str], names: set[str], rule: LayerRul
     return scheme.with_(layers=layers, tensors=tensors)
 
 
-def stored_bytes(graph: gs.Graph) -> int:
-    """Return the bytes of the numbers that a graph stores."""
-    return sum(int(tensor._values.nbytes) for tensor in walk.constants(graph))
+def bytes_of_numbers(graph: gs.Graph) -> int:
+    """Return the bytes of the numbers that a graph stores; those of few bits share bytes."""
+    return sum(stored_bytes(tensor._values) for tensor in walk.constants(graph))
 
 
 class _Bench:
