@@ -24,6 +24,7 @@ from transforms.finetune.finetune_model import finetune_model
 from transforms.graph import dot_products
 from transforms.graph.constants import Constants
 from transforms.judge.constants import MAY_LOSE
+from transforms.judge.errors import jackknife
 from transforms.pipelines.float_reference import float_reference
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import Scheme, preset
@@ -159,4 +160,4 @@ def _standard_error(name: str, *outputs: real_models.Outputs) -> float:
         ]
         before, after = (real_models.snr_db(name, rest[0], found) for found in rest[1:])
         gains.append(after - before)
-    return float(np.sqrt((_PARTS - 1) * np.var(gains)))
+    return jackknife(gains)

@@ -124,7 +124,7 @@ def gain(new: Errors, old: Errors) -> Gain:
     outputs = _gain_of(new, old, slice(new.count))
     has_views = new.signal.shape[1] > new.count
     views = _gain_of(new, old, slice(new.count, None)) if has_views else outputs
-    worst = _jackknife([_worst(*pair) for pair in _left_out(new, old)])
+    worst = jackknife([_worst(*pair) for pair in _left_out(new, old)])
     return Gain(*outputs, *views, _worst(new, old), worst)
 
 
@@ -140,7 +140,7 @@ def _gain_of(new: Errors, old: Errors, arrays: slice) -> tuple[float, float]:
         made, before = pair
         return _mean(made - before)
 
-    return _of(new, old), _jackknife([_of(*pair) for pair in _left_out(new, old)])
+    return _of(new, old), jackknife([_of(*pair) for pair in _left_out(new, old)])
 
 
 def _left_out(new: Errors, old: Errors) -> list[tuple[Errors, Errors]]:
@@ -153,7 +153,8 @@ def _without(one: Errors, kept: AnyArray) -> Errors:
     return Errors(one.errors[kept], one.signal[kept], one.count)
 
 
-def _jackknife(values: list[float]) -> float:
+def jackknife(values: list[float]) -> float:
+    """Return the standard error of what is found without each of some samples in turn."""
     if len(values) < 2:
         return float("inf")
     return float(np.sqrt((len(values) - 1) * np.var(values)))
