@@ -19,9 +19,10 @@ from onnx.reference import ReferenceEvaluator
 import ops
 from ops.formats import FORMATS, Format, format_of
 from tests.helpers.packed_models import model_of, packed, run
-from transforms.functions.code_layout import join_planes, plane_bytes, split_planes
+from transforms.functions.code_layout import join_planes, plane_bytes
 from transforms.functions.codes import codes_of
 from transforms.functions.lanes import COLUMNS, ROWS, Lanes
+from transforms.functions.pack_constant import split_planes
 from transforms.functions.unpackers import format_of_op, format_of_own, group_of, make_unpacker, op_of
 
 BLOCKS = [name for name, fmt in FORMATS.items() if fmt.block > 1]

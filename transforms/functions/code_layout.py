@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.integer_blocks import pack_numbers
-
 
 @dataclass(frozen=True)
 class BlockLayout:
@@ -111,16 +109,6 @@ def plane_widths(bits: int) -> tuple[int, ...]:
 def plane_bytes(count: int, bits: int) -> list[int]:
     """Return the sizes in bytes of the planes of so many codes."""
     return [-(-count * width // 8) for width in plane_widths(bits)]
-
-
-def split_planes(codes: Bytes, bits: int) -> list[Bytes]:
-    """Return the planes of flat codes; zeros fill the last byte of each."""
-    planes: list[Bytes] = []
-    low = 0
-    for width in plane_widths(bits):
-        planes.append(pack_numbers((codes >> np.uint8(low)) & np.uint8(2**width - 1), width))
-        low += width
-    return planes
 
 
 def join_planes(planes: list[Bytes], bits: int, count: int) -> Bytes:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.formats import Format
-from transforms.functions.code_layout import BlockLayout, Codes, split_planes
+from ops.integer_blocks import pack_numbers
+from transforms.functions.code_layout import BlockLayout, Bytes, Codes, plane_widths
 from transforms.functions.codes import codes_of, encode
 from transforms.functions.lanes import LARGE, form_of, input_shapes, shift_width
 from transforms.functions.unpackers import call_attributes, group_of, input_names, op_of
@@ -135,3 +136,13 @@ def _arrays(values: NDArray[np.float32], codes: Codes, layout: BlockLayout) -> A
     if found.places.size:
         arrays += [found.places.astype(layout.place_type), values.reshape(-1)[found.places]]
     return arrays
+
+
+def split_planes(codes: Bytes, bits: int) -> list[Bytes]:
+    """Return the planes of flat codes; zeros fill the last byte of each."""
+    planes: list[Bytes] = []
+    low = 0
+    for width in plane_widths(bits):
+        planes.append(pack_numbers((codes >> np.uint8(low)) & np.uint8(2**width - 1), width))
+        low += width
+    return planes
