@@ -13,7 +13,7 @@ from tools.cli.progress import Watcher
 from tools.jobs.bf16 import convert_file
 from tools.jobs.bf16_options import command
 from transforms import model_io
-from transforms.pipelines.inspect_bf16 import describe
+from transforms.conversion.inspect_bf16 import describe
 
 _TOOLS = {"float32": "convert_fp32_to_bf16", "float16": "convert_fp16_to_bf16"}
 

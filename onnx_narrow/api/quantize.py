@@ -96,5 +96,5 @@ def of_finished(finished: Finished, said: Said, output: str | Path | None) -> Re
         scheme=finished.scheme,
         converted={f"{name} {role}": count for (name, role), count in done.tensors.items()},
         kept=dict(kept_in_float(finished.graph)),
-        decided=list(done.record.tried),
+        decided=list(done.decisions.tried),
     )

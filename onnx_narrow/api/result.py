@@ -12,7 +12,7 @@ import onnx
 
 from tools.cli.said import Said
 from transforms import model_io
-from transforms.moves.record import Tried
+from transforms.moves.decisions import Tried
 from transforms.pipelines.first_run import FirstRun, sqnr
 from transforms.run.beside_float import BesideFloat
 from transforms.scheme import Scheme

@@ -63,4 +63,4 @@ def test_an_output_on_one_scale_with_a_constant() -> None:
     rng = np.random.default_rng(0)
     feeds = [{"x": rng.standard_normal((4, 8)).astype(np.float32)} for _ in range(8)]
     scheme = preset("A8W8").with_(align_concat=True)
-    assert quantize_graph(graph, scheme, CalibrationData(feeds)).record.tried
+    assert quantize_graph(graph, scheme, CalibrationData(feeds)).decisions.tried

@@ -17,10 +17,10 @@ import ops
 from tests.helpers import build, conversion, real_models
 from transforms import model_io
 from transforms.balance_channels import balance_channels
+from transforms.conversion.prepare import prepare
 from transforms.graph import walk
 from transforms.graph.selection import Selection, select
 from transforms.model import graph_proto
-from transforms.pipelines.prepare import prepare
 
 Weights = dict[str, NDArray]
 Shape = tuple[int | str, ...]

@@ -16,11 +16,11 @@ from onnx import helper
 import ops
 from tests.helpers import build, conversion, real_models
 from transforms import model_io
+from transforms.conversion.prepare import prepare
 from transforms.equalize_layers import equalize_layers
 from transforms.graph import walk
 from transforms.graph.selection import Selection, select
 from transforms.model import graph_proto
-from transforms.pipelines.prepare import prepare
 
 Weights = dict[str, NDArray[np.float32]]
 Nodes = list[tuple[Any, ...]]

@@ -16,9 +16,11 @@ from tests.helpers import plans
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.channels.propose_moves import find_operands, propose_moves
+from transforms.conversion.quantize_steps import prepare_for
+from transforms.conversion.record import Record
 from transforms.judge.errors import MAY_LOSE
 from transforms.model import graph_proto
-from transforms.pipelines.quantize_graph import Quantized, prepare_for, quantize_graph
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.run_model import RunOptions, open_model
 from transforms.scheme import preset
@@ -96,7 +98,7 @@ def feeds(count: int, seed: int) -> list[dict[str, NDArray[np.int64]]]:
     return [{"input_ids": one, "attention_mask": np.ones_like(one)} for one in ids]
 
 
-def quantized(model: onnx.ModelProto, **changes: Any) -> tuple[float, Quantized]:
+def quantized(model: onnx.ModelProto, **changes: Any) -> tuple[float, Record]:
     """Return the SNR in dB on new samples of the model in A8W8, and what was done."""
     graph = model_io.load(model)
     done = quantize_graph(graph, preset("A8W8").with_(**changes), CalibrationData(feeds(8, 1)))

@@ -7,11 +7,12 @@ import pytest
 from tests.helpers.judged_networks import network, samples
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.conversion.quantize_steps import prepare_for
 from transforms.finetune.held_out import HeldOutJudge
 from transforms.finetune.options import FinetuneOptions
 from transforms.judge.errors import gain
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.quantize_graph import prepare_for, quantize_graph
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import preset
 
 

@@ -11,6 +11,7 @@ from tests.full_range.test_shift_tensors import CLOSE, DATA, NET, PADDED, PADDED
 from tests.helpers import build, tunable
 from tests.helpers.output_error import OutputError
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.conversion.record import Record
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.options import FinetuneOptions
 from transforms.full_range.recorded_shifts import recorded_shifts
@@ -18,7 +19,7 @@ from transforms.full_range.share_shifts import on_full_range, shift_alike
 from transforms.full_range.shift_tensors import shift_tensors
 from transforms.graph.constants import load
 from transforms.model import graph_proto
-from transforms.pipelines.quantize_graph import Quantized, quantize_graph
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.run.run_model import open_model
 from transforms.scheme import preset
@@ -26,7 +27,7 @@ from transforms.scheme import preset
 
 def _quantized(
     wish: str | tuple[str, ...], data: CalibrationData | None = None, **more: object
-) -> tuple[gs.Graph, Quantized]:
+) -> tuple[gs.Graph, Record]:
     graph = graph_proto.import_model(PADDED)
     scheme = preset("A8W8").with_(
         **{"full_range": wish, "calibrate_method": "MinMax", "correct_biases": False, "per_channel": True},
@@ -51,7 +52,7 @@ def _rectified(feed: dict[str, np.ndarray]) -> np.ndarray:
 def test_quantizing_shifts_what_the_scheme_says(wish: str, count: int, added: int) -> None:
     graph, done = _quantized(wish)
     assert done.shifted == count
-    assert [one.change.split()[0] for one in done.record.kept] == ([str(count)] if count else [])
+    assert [one.change.split()[0] for one in done.decisions.kept] == ([str(count)] if count else [])
     assert sum(node.op in ("Pad", "Sub") for node in graph.nodes) == added
     assert done.scheme is not None
     assert done.scheme.full_range == (("x", "c1", "c2", "c3") if added else ("c3",) if count else "off")

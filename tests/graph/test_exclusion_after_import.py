@@ -16,6 +16,7 @@ from tests.helpers import build, corpus, small_networks
 from tests.pipelines.test_exclusion_from_fusion import decomposed
 from transforms import model_io
 from transforms.balance_channels import balance_channels
+from transforms.conversion.inspect_bf16 import tally
 from transforms.convert_opset import convert_opset
 from transforms.convert_type import convert_bodies, convert_type
 from transforms.equalize_layers import equalize_layers
@@ -29,7 +30,6 @@ from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
 from transforms.model import graph_proto
 from transforms.optimize import optimize
-from transforms.pipelines.inspect_bf16 import tally
 from transforms.plan.rounding_plan import RoundingPlan
 from transforms.saturate import saturate
 from transforms.saturate_activations import saturate_activations

@@ -16,6 +16,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.compare.compare_models import compare_models
 from transforms.compare.compare_results import ResultPair, compare
 from transforms.compare.measure_run import Data
+from transforms.conversion.convert_bf16 import Bf16Options
 from transforms.graph.embeddings import logits_of
 from transforms.graph.output_view import OutputView, output_view
 from transforms.judge.errors import energies, signals
@@ -23,7 +24,6 @@ from transforms.judge.judge import Judge
 from transforms.keep_float.bf16_error import Bf16Error
 from transforms.mix_precision.evaluation import MixingOptions, open_evaluation
 from transforms.mix_precision.switch_worker import SwitchTask, measure, write_folder
-from transforms.pipelines.convert_bf16 import Bf16Options
 from transforms.run.run_model import open_model
 from transforms.run.samples import ImageOptions
 from transforms.runtime.session import RunOptions

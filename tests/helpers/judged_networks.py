@@ -12,8 +12,9 @@ from onnx import helper, numpy_helper
 from tests.helpers import conversion
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.conversion.record import Record
 from transforms.model import graph_proto
-from transforms.pipelines.quantize_graph import Quantized, quantize_graph
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import Scheme
 
 Feeds = list[dict[str, NDArray[np.float32]]]
@@ -65,9 +66,7 @@ def samples(count: int, seed: int) -> Feeds:
     return [{"x": image.astype(np.float32)} for image in images]
 
 
-def quantized(
-    model: onnx.ModelProto, scheme: Scheme, feeds: Feeds, **data: object
-) -> tuple[bytes, Quantized]:
+def quantized(model: onnx.ModelProto, scheme: Scheme, feeds: Feeds, **data: object) -> tuple[bytes, Record]:
     graph = model_io.load(model)
     done = quantize_graph(graph, scheme, CalibrationData(feeds, **data))  # type: ignore[arg-type]
     return graph_proto.export_model(graph).SerializeToString(deterministic=True), done

@@ -13,7 +13,9 @@ from onnx import TensorProto, helper
 from tests.helpers import build
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.pipelines.quantize_graph import Quantized, quantize_graph
+from transforms.conversion.record import Record
+from transforms.pipelines.steps import IN_MEMORY, run
+from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
 
 Feeds = list[dict[str, np.ndarray]]
@@ -59,9 +61,9 @@ def options(folder: Path, samples: Feeds) -> list[str]:
     return ["--input", str(model), "--output", str(folder / "q.onnx"), "--data", str(data)]
 
 
-def quantized(model: onnx.ModelProto, scheme: Scheme, samples: Feeds) -> tuple[gs.Graph, gs.Graph, Quantized]:
+def quantized(model: onnx.ModelProto, scheme: Scheme, samples: Feeds) -> tuple[gs.Graph, gs.Graph, Record]:
     """Return the float model as it was quantized, the quantized one, and what was done."""
     graph = model_io.load(model)
-    done = quantize_graph(graph, scheme, CalibrationData(samples), keep_float=True)
-    assert done.float_graph is not None
-    return done.float_graph, graph, done
+    work = run(Work(graph, scheme, CalibrationData(samples), keeps_float=True), IN_MEMORY)
+    assert work.float_graph is not None
+    return work.float_graph, graph, work.record

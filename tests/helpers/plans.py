@@ -18,7 +18,8 @@ from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph import walk
 from transforms.lift_constants import lift_constants
-from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.pipelines.steps import IN_MEMORY, run
+from transforms.pipelines.work import Work
 from transforms.plan.quant_spec import QuantSite
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme, preset
@@ -107,6 +108,6 @@ def source_names(planned: QuantizationPlan) -> dict[str, str]:
 
 def decibels(built: gs.Graph, scheme: Scheme, feeds: Sequence[Feed], seen: int = 8) -> float:
     """Quantize a graph by the first feeds, in place; return its SNR in dB on the others."""
-    done = quantize_graph(built, scheme, CalibrationData(feeds[:seen]), keep_float=True)
-    assert done.float_graph is not None
-    return float(-10 * np.log10(OutputError(done.float_graph, feeds[seen:]).each(built).relative))
+    work = run(Work(built, scheme, CalibrationData(feeds[:seen]), keeps_float=True), IN_MEMORY)
+    assert work.float_graph is not None
+    return float(-10 * np.log10(OutputError(work.float_graph, feeds[seen:]).each(built).relative))

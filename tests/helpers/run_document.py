@@ -25,7 +25,11 @@ from tests.helpers.documents import ROOT, Block, agree, read, steps
 
 _HEAVY = (
     *("numpy", "onnx", "onnx_graphsurgeon", "onnxruntime", "ops", "transforms.model_io"),
-    *("transforms.pipelines.convert_bf16", "transforms.pipelines.quantize_graph", "transforms.mix_precision"),
+    *(
+        "transforms.conversion.convert_bf16",
+        "transforms.pipelines.quantize_graph",
+        "transforms.mix_precision",
+    ),
 )
 _OPERATORS = {"|", ">", ">>", "<"}
 

@@ -11,8 +11,9 @@ from onnx import helper
 
 from tests.helpers import build
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.conversion.quantize_steps import prepare_for
 from transforms.model import graph_proto
-from transforms.pipelines.quantize_graph import prepare_for, quantize_graph
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import preset
 
 PRESETS = (

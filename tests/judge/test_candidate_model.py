@@ -13,12 +13,12 @@ from tests.moves.test_float_tensors import feeds, mixture
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.calibrate.calibration import Calibration, options_of
+from transforms.conversion.quantize_steps import make_plan, prepare_for
+from transforms.conversion.record import Record
 from transforms.insert_qdq import insert_qdq
 from transforms.judge.candidate_model import CandidateModel
 from transforms.judge.judge import Judge, Run
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.quantize_graph import make_plan, prepare_for
-from transforms.pipelines.quantize_steps import Quantized
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme, preset
@@ -46,7 +46,7 @@ class _Case:
 
     def plan_of(self, graph: gs.Graph, scheme: Scheme) -> QuantizationPlan:
         named = self._targets.naming(self.graph, scheme)
-        return make_plan(graph, scheme, named.resolve_in(graph), Quantized())
+        return make_plan(graph, scheme, named.resolve_in(graph), Record())
 
     def written(self, scheme: Scheme, fold: int) -> Run:
         copy = copy_graph(self.graph)

@@ -15,8 +15,9 @@ from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.judge.checked_samples import checked
 from transforms.judge.judge import Judge
-from transforms.moves.record import KEY
-from transforms.pipelines import decide, quantize_graph
+from transforms.moves.decisions import KEY
+from transforms.pipelines import fit as fit_step
+from transforms.pipelines import measure, quantize_graph
 from transforms.scheme import preset
 
 
@@ -50,13 +51,11 @@ def test_no_decision_sees_them(count: int, monkeypatch: pytest.MonkeyPatch) -> N
         fitted.extend(feed["x"] for feed in given[2])
         return found(*given, **more)
 
-    from transforms.pipelines import output_weights
-
-    found = output_weights.fit_weights
-    monkeypatch.setattr(decide, "Judge", _Judge)
-    monkeypatch.setattr(output_weights, "fit_weights", _fit)
+    found = fit_step.fit_weights
+    monkeypatch.setattr(measure, "Judge", _Judge)
+    monkeypatch.setattr(fit_step, "fit_weights", _fit)
     done = quantize_graph.quantize_graph(model_io.load(model), preset("W4A8"), CalibrationData(feeds))
-    assert done.record.tried and judged and fitted
+    assert done.decisions.tried and judged and fitted
     places = [
         i for i, feed in enumerate(feeds) if any((feed["x"] == one).all() for one in (*judged, *fitted))
     ]

@@ -16,8 +16,8 @@ from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.channels.propose_scales import find_spans, propose_scales, sizes_of
+from transforms.conversion.float_reference import float_reference
 from transforms.model import graph_proto
-from transforms.pipelines.float_reference import float_reference
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import preset
 
@@ -56,7 +56,7 @@ def test_uneven_channels_are_scaled(config: str, activation: str) -> None:
     model, scheme, feeds = uneven(3.0, activation), preset(config).with_(keep_float=False), samples(8, 1)
     made, done = quantized(model, scheme, feeds)
     assert done.changes[SCALED] > 0
-    assert any(one.move == "channels" for one in done.record.kept)
+    assert any(one.move == "channels" for one in done.decisions.kept)
     plain = quantized(model, scheme.with_(move_outliers=False, equalize_layers=False), feeds)[0]
     unseen = samples(28, 2)
     assert ratio(model, made, unseen) > ratio(model, plain, unseen) + 3
@@ -86,7 +86,7 @@ def test_a_target_gets_no_further_nodes() -> None:
 def test_what_a_scheme_says_is_kept(named: dict[str, object]) -> None:
     done = quantized(uneven(3.0), preset("U8S8").with_(**named), samples(8, 1))[1]
     assert done.changes[SCALED] == ("outliers" in named)
-    assert not any(one.move == "channels" for one in done.record.kept)
+    assert not any(one.move == "channels" for one in done.decisions.kept)
 
 
 def test_channels_get_room_for_unseen_samples() -> None:

@@ -45,10 +45,10 @@ def test_a_ratio_stays_float(config: str) -> None:
     made, done = quantized(model, scheme, seen)
     assert done.scheme is not None and "ratio" in done.scheme.tensors
     assert set(done.scheme.tensors.values()) == {"float32"} and not done.scheme.keep_float
-    (kept,) = (one for one in done.record.kept if one.move == "tensors in float")
+    (kept,) = (one for one in done.decisions.kept if one.move == "tensors in float")
     assert "'ratio'" in kept.change
     plain, without = quantized(model, scheme.with_(keep_float=False), seen)
-    assert not any(one.move == "tensors in float" for one in without.record.tried)
+    assert not any(one.move == "tensors in float" for one in without.decisions.tried)
     assert ratio(model, made, unseen) > ratio(model, plain, unseen) + 3 * len(done.scheme.tensors)
 
 

@@ -62,7 +62,7 @@ def kept(name: str, scheme: Scheme, seen: Feeds | None = None) -> set[str]:
     """Return the tensors that stay float, all of which the summary names or counts."""
     done = quantized(built(name), scheme.with_(fit_weights=False), seen or feeds(8, 1))[1]
     assert done.scheme is not None and not done.scheme.keep_float
-    said = [one.move for one in done.record.kept] + done.record.notes
+    said = [one.move for one in done.decisions.kept] + done.decisions.notes
     assert bool(said) == bool(done.scheme.tensors.keys() - scheme.tensors.keys())
     assert set(done.scheme.tensors.values()) <= {"float32"}
     return set(done.scheme.tensors)

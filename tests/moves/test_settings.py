@@ -47,7 +47,7 @@ def test_the_choice_is_the_same_for_any_number_of_threads_and_processes() -> Non
     for data in ({"run": RunOptions(threads=1)}, {"run": RunOptions(threads=4)}, {"workers": Workers()}):
         again, other = quantized(model, scheme, feeds, **data)
         assert again == first
-        assert other.record == done.record
+        assert other.decisions == done.decisions
 
 
 def test_the_scheme_of_the_result_makes_the_same_model_again() -> None:
@@ -72,14 +72,14 @@ def test_few_samples_make_a_model(count: int) -> None:
     made, done = quantized(model, scheme, feeds)
     ruled, _ = quantized(model, scheme.by_rule(), feeds)
     assert (made == ruled) or count > 1
-    assert any("too few" in note for note in done.record.notes) == (count == 1)
+    assert any("too few" in note for note in done.decisions.notes) == (count == 1)
 
 
 def test_data_that_say_nothing_of_the_application_decide_nothing() -> None:
     model, feeds = network(1, 1.0, 1.0), samples(8, 1)
     made, done = quantized(model, preset("U8S8"), feeds, decides=False)
     assert made == quantized(model, preset("U8S8").by_rule().with_(move_outliers=False), feeds)[0]
-    assert not done.record.tried
+    assert not done.decisions.tried
 
 
 def test_what_the_scheme_says_is_kept() -> None:
@@ -127,7 +127,7 @@ def test_a_graph_of_many_nodes_follows_the_rules(monkeypatch: pytest.MonkeyPatch
     model, feeds = network(1, 1.0, 1.0), samples(4, 1)
     made, done = quantized(model, preset("A8W8"), feeds)
     assert made == quantized(model, preset("A8W8").by_rule(), feeds)[0]
-    assert "too large" in done.record.notes[0]
+    assert "too large" in done.decisions.notes[0]
 
 
 def test_ends_whose_range_no_sample_changes_get_no_room() -> None:

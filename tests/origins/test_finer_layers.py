@@ -14,6 +14,8 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.origins.finer_layers import Reached, bytes_of_numbers, fallback_rule, reach_target
 from transforms.origins.held_out import hold_out
 from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.pipelines.steps import IN_MEMORY, run
+from transforms.pipelines.work import Work
 from transforms.run.run_model import open_model
 from transforms.scheme import Scheme, preset
 from transforms.search.target import Target, TargetError
@@ -26,7 +28,7 @@ LOSSY = preset("U8S8").by_rule().with_(per_channel=False, weight_method="MinMax"
 def reach(scheme: Scheme, target: Target, fallback: str = "float32") -> Reached:
     apart = hold_out(CalibrationData(FEEDS), model_io.load(MODEL))
     graph = model_io.load(MODEL)
-    done = quantize_graph(graph, scheme, apart.data, keep_float=True)
+    done = run(Work(graph, scheme, apart.data, keeps_float=True), IN_MEMORY)
     assert done.scheme is not None and done.float_graph is not None
 
     def _build(again: Scheme) -> tuple[gs.Graph, Scheme]:

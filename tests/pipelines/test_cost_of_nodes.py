@@ -18,7 +18,7 @@ import pytest
 from tests.benchmarks.chain_models import chain
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
+from transforms.conversion.convert_bf16 import Bf16Options, convert_bf16
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.run.feeds import random_feeds
 from transforms.runtime.inputs import model_inputs

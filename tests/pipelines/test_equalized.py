@@ -15,8 +15,11 @@ from tests.helpers.judged_networks import network, samples
 from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.conversion.quantize_steps import prepare_for
 from transforms.model import graph_proto
-from transforms.pipelines.quantize_graph import prepare_for, quantize_graph
+from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.pipelines.steps import IN_MEMORY, run
+from transforms.pipelines.work import Work
 from transforms.scheme import preset
 
 
@@ -56,7 +59,7 @@ def test_layers_stay_as_they_are_where_outputs_lose() -> None:
     plain, asked = (model_io.load(uneven(1.0)) for _ in range(2))
     quantize_graph(plain, scheme.with_(equalize_layers=False), feeds)
     done = quantize_graph(asked, scheme, feeds)
-    (tried,) = (one for one in done.record.tried if one.move == "equalized layers")
+    (tried,) = (one for one in done.decisions.tried if one.move == "equalized layers")
     assert not tried.kept
     assert tried.gain.decibels < 0
     made, other = (graph_proto.export_model(one) for one in (asked, plain))
@@ -79,7 +82,8 @@ def test_the_float_model_takes_the_same_form_again(config: str, changes: dict[st
     model, feeds = uneven(3.0, second=2), samples(8, 1)
     scale(model, "w3", np.where(np.arange(16) == 3, 300, 1).astype(np.float32).reshape(1, -1, 1, 1))
     graph, again = model_io.load(model), model_io.load(model)
-    done = quantize_graph(graph, preset(config).with_(**changes), CalibrationData(feeds), keep_float=True)
+    scheme = preset(config).with_(**changes)
+    done = run(Work(graph, scheme, CalibrationData(feeds), keeps_float=True), IN_MEMORY)
     assert done.float_graph is not None
     assert done.scheme is not None
     prepare_for(again, done.scheme)

@@ -14,6 +14,7 @@ from onnx import helper
 from tests.helpers import build, conversion
 from tools import convert_fp16_to_bf16
 from transforms import model_io
+from transforms.conversion.prepare import prepare
 from transforms.convert_opset import convert_opset
 from transforms.fuse_gelu import find_gelu, fuse_gelu
 from transforms.fuse_hardswish import fuse_hardswish
@@ -21,7 +22,6 @@ from transforms.fuse_layernorm import find_layernorm, fuse_layernorm
 from transforms.graph.selection import Selection, select
 from transforms.model.read_model import ModelError
 from transforms.optimize import optimize
-from transforms.pipelines.prepare import prepare
 
 WIDTH = 8
 

@@ -8,11 +8,11 @@ from onnx import TensorProto
 
 from tests.helpers import build, corpus
 from transforms import model_io
+from transforms.conversion import inspect_bf16
 from transforms.graph.selection import Selection, select
 from transforms.insert_cast import insert_cast
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
-from transforms.pipelines import inspect_bf16
 from transforms.widen_float16 import widen_float16
 
 STORED = """(float[1] x) => (float[1] y) { w = Cast <to = 1> (half_w) a = Mul(x, w) y = Tanh(a) }"""

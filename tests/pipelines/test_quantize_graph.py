@@ -18,11 +18,12 @@ from tests.helpers.quantization import EXTENDED, node, on_grid, ops_used, random
 from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
+from transforms.conversion.record import Record
 from transforms.graph import dtypes
 from transforms.insert_cast import insert_cast
 from transforms.model import graph_proto
 from transforms.model.read_model import ModelError
-from transforms.pipelines.quantize_graph import Quantized, quantize_graph
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import Scheme, preset
 from transforms.scheme.presets import PLAIN
 
@@ -34,7 +35,7 @@ Feeds = list[dict[str, NDArray]]
 
 def quantize(
     model: onnx.ModelProto, chosen: str | Scheme, feeds: Feeds | None = None
-) -> tuple[onnx.ModelProto, Quantized]:
+) -> tuple[onnx.ModelProto, Record]:
     """Return the quantized model and what was done; it passes the full checker, the source is unchanged."""
     before = model.SerializeToString(deterministic=True)
     graph = model_io.load(model)

@@ -14,8 +14,9 @@ from tests.helpers.spread import spread
 from tools import quantize
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
+from transforms.conversion.record import Record
 from transforms.model import graph_proto
-from transforms.pipelines.quantize_graph import Quantized, quantize_graph
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.plan.tensor_grids import FixedGrids, TensorGrid
 from transforms.scheme import Scheme, preset
 
@@ -31,9 +32,7 @@ def _feeds(name: str, count: int = 12) -> list[dict[str, np.ndarray]]:
     return samples(count, 1) if name == "channels" else tunable.samples(MODELS[name], count)
 
 
-def _quantized(
-    model: onnx.ModelProto, scheme: Scheme, feeds: object, **how: object
-) -> tuple[bytes, Quantized]:
+def _quantized(model: onnx.ModelProto, scheme: Scheme, feeds: object, **how: object) -> tuple[bytes, Record]:
     graph = model_io.load(model)
     done = quantize_graph(graph, scheme, CalibrationData(feeds), **how)  # type: ignore[arg-type]
     return graph_proto.export_model(graph).SerializeToString(deterministic=True), done
@@ -49,7 +48,7 @@ def test_the_recorded_scheme_makes_the_same_file_without_judging(
     again, rebuilt = _quantized(MODELS[name], done.scheme, _feeds(name))
     assert again == first
     assert rebuilt.scheme == done.scheme
-    assert not rebuilt.record.tried
+    assert not rebuilt.decisions.tried
 
 
 @pytest.mark.parametrize("config", ["W4A8", "MX4"])
@@ -64,7 +63,7 @@ def test_weights_are_fitted_as_by_the_command_line(config: str, tmp_path: Path) 
     assert quantize.main([*command, "--config", config]) == 0
     graph = model_io.load(model)
     done = quantize_graph(graph, preset(config), CalibrationData(feeds))
-    assert done.record.fitted and done.scheme is not None and done.scheme.fit_weights
+    assert done.decisions.fitted and done.scheme is not None and done.scheme.fit_weights
     expected = model_io.load(tmp_path / "q.onnx")
     stored = [
         {t.name: t.values.tobytes() for t in g.tensors().values() if hasattr(t, "values")}
@@ -89,7 +88,7 @@ def test_a_source_that_is_read_once_fits_weights_too(once: bool) -> None:
 def test_what_leaves_roundings_to_the_weights_alone(changes: dict[str, object]) -> None:
     done = _quantized(MODELS["convolutions"], preset("W4A8").with_(**changes), _feeds("convolutions"))[1]
     assert done.scheme is not None and done.scheme.fit_weights is False
-    assert not done.record.fitted
+    assert not done.decisions.fitted
 
 
 def test_by_rule_leaves_out_only_what_is_not_asked_for() -> None:

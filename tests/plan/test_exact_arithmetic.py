@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from tests.helpers import plans
 from tests.helpers.spread import spread
 from transforms import model_io
+from transforms.conversion import inspect_bf16
 from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
-from transforms.pipelines import inspect_bf16
 from transforms.pipelines.why_nothing import why_nothing
 from transforms.plan import exact_arithmetic as rule
 from transforms.plan.exact_arithmetic import exact_arithmetic

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.conversion.record import Record
 from transforms.mix_precision.mixed_model import MixedModel
-from transforms.pipelines.quantize_graph import Quantized, quantize_graph
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.sampled_exceptions import guarded_nan
 from transforms.run.run_model import open_model
@@ -58,7 +59,7 @@ def feeds() -> list[dict[str, NDArray]]:
     return [{"x": one, "k": np.arange(6)[None, :, None] < count} for one, count in zip(x, kept, strict=True)]
 
 
-def decibels(text: str, config: str) -> tuple[float, Quantized]:
+def decibels(text: str, config: str) -> tuple[float, Record]:
     source, samples = model(text), feeds()
     graph = model_io.load(source)
     done = quantize_graph(graph, preset(config).by_rule(), CalibrationData(samples))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import plans
-from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
+from transforms.conversion.convert_bf16 import Bf16Options, convert_bf16
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.plan.exact_steps import RULES, exact_steps
 from transforms.run.run_model import open_model

@@ -12,9 +12,9 @@ import pytest
 from ops.metrics import sqnr
 from tests.helpers import conversion, plans
 from transforms import model_io
+from transforms.conversion.convert_bf16 import Bf16Options, convert_bf16
 from transforms.lift_constants import lift_constants
 from transforms.model import graph_proto
-from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.plan.infinities import meant_infinities
 from transforms.saturate import saturate

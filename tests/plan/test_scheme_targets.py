@@ -9,10 +9,10 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests.helpers import plans
+from transforms.conversion.prepare import prepare
 from transforms.fuse_layernorm import fuse_layernorm
 from transforms.graph import walk
 from transforms.graph.selection import NodeSet, select
-from transforms.pipelines.prepare import prepare
 from transforms.plan.scheme_targets import FormatTable, SchemeTargets, Targets
 from transforms.scheme import preset
 

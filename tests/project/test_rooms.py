@@ -40,11 +40,12 @@ ROOMS = [
         "full_range",
         "finetune",
         "moves",
-        "pipelines",
+        "conversion",
         "mix_precision",
         "keep_float",
         "compare",
         "origins",
+        "pipelines",
     ),
 ]
 """From the ground up; a room imports itself and rooms before it."""

@@ -8,11 +8,11 @@ import pytest
 
 from tests.helpers import conversion, corpus
 from transforms import model_io
+from transforms.conversion.prepare import prepare
 from transforms.fuse_hardswish import fuse_hardswish
 from transforms.graph import walk
 from transforms.graph.selection import select
 from transforms.model import graph_proto
-from transforms.pipelines.prepare import prepare
 
 ALPHA = "alpha = 0.1666666716337204"
 FORM = f"h = HardSigmoid <{ALPHA}, beta = 0.5> (x)"

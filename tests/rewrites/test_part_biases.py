@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from tests.helpers import corpus
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.conversion.record import Record
 from transforms.model.read_model import ModelError
 from transforms.part_biases import part_biases
-from transforms.pipelines.quantize_graph import Quantized, quantize_graph
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.run.run_model import open_model
 from transforms.runtime_workarounds import leave_out_biases
 from transforms.scheme import Scheme, preset
@@ -46,7 +47,7 @@ def feeds(source: onnx.ModelProto) -> list[dict[str, NDArray]]:
     return [{"x": RANDOM.standard_normal(shape).astype(np.float32)} for _ in range(4)]
 
 
-def quantized(source: onnx.ModelProto, scheme: Scheme) -> tuple[Quantized, float, NDArray, NDArray]:
+def quantized(source: onnx.ModelProto, scheme: Scheme) -> tuple[Record, float, NDArray, NDArray]:
     """Return what was done, dB on numbers that are no masks, and both outputs of the first sample."""
     samples, graph = feeds(source), model_io.load(source)
     done = quantize_graph(graph, scheme, CalibrationData(samples))

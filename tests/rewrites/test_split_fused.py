@@ -15,9 +15,9 @@ import pytest
 
 from tests.helpers import fused_models
 from transforms import model_io
+from transforms.conversion.prepare import prepare
 from transforms.graph.selection import Selection, select
 from transforms.model import graph_proto
-from transforms.pipelines.prepare import prepare
 from transforms.split_fused import split_fused
 
 HEAD = '<ir_version: 8, opset_import: ["": {}, "com.microsoft": 1, "own": 1]> main '

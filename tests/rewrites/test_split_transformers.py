@@ -12,9 +12,9 @@ import pytest
 
 from tests.helpers import fused_models
 from transforms import model_io
+from transforms.conversion.prepare import prepare
 from transforms.graph.selection import Selection
 from transforms.model import graph_proto
-from transforms.pipelines.prepare import prepare
 from transforms.split_fused import split_fused
 
 BATCH, TOKENS, KEYS, HEADS, WIDTH = 2, 5, 7, 2, 8

@@ -14,7 +14,8 @@ from tests.helpers import corpus
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.origins.pair_nodes import PairedModels
-from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.pipelines.steps import IN_MEMORY, run
+from transforms.pipelines.work import Work
 from transforms.run.run_model import open_model
 from transforms.runtime_workarounds import sum_before_layernorm
 from transforms.scheme.apply_target import scheme_of
@@ -59,7 +60,7 @@ def test_models_for_this_runtime_are_written_so_and_told_layer_by_layer(name: st
     source = model(RESIDUAL)
     graph = model_io.load(source)
     scheme = scheme_of(target(name)).by_rule()
-    done = quantize_graph(graph, scheme, CalibrationData([corpus.feeds(source)]), keep_float=True)
+    done = run(Work(graph, scheme, CalibrationData([corpus.feeds(source)]), keeps_float=True), IN_MEMORY)
     assert sum(node.op == "Sum" for node in graph.nodes) == count
     assert done.float_graph is not None
     assert PairedModels(done.float_graph, graph).unpaired == []

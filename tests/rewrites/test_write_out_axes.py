@@ -10,12 +10,12 @@ import pytest
 from tests.helpers import corpus
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.conversion.convert_bf16 import Bf16Options, convert_bf16
 from transforms.graph import walk
 from transforms.lift_constants import lift_constants
 from transforms.lower_opset import lower_opset
 from transforms.model.graph_proto import export_model
 from transforms.optimize import optimize
-from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions

@@ -20,12 +20,12 @@ import pytest
 from tests.helpers import quantized_models, real_models
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.conversion.float_reference import float_reference
 from transforms.finetune.finetune_model import finetune_model
 from transforms.graph import dot_products
 from transforms.graph.constants import Constants
 from transforms.judge.constants import MAY_LOSE
 from transforms.judge.errors import jackknife
-from transforms.pipelines.float_reference import float_reference
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import Scheme, preset
 

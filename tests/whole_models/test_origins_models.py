@@ -22,6 +22,8 @@ from transforms.origins.finer_layers import naming
 from transforms.origins.loss_origins import find_origins
 from transforms.origins.switched_layers import Part
 from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.pipelines.steps import IN_MEMORY, run
+from transforms.pipelines.work import Work
 from transforms.run.run_model import open_model
 from transforms.run.samples import Samples
 from transforms.scheme import Scheme, preset
@@ -54,7 +56,7 @@ def _check(name: str, source: Path, feeds: list[Feed], capsys: pytest.CaptureFix
     middle = max(len(feeds) // 2, 3)
     known, unseen = feeds[:middle][:16], feeds[middle:][-24:]
     graph = model_io.load(source)
-    done = quantize_graph(graph, preset("U8S8"), CalibrationData(known), keep_float=True)
+    done = run(Work(graph, preset("U8S8"), CalibrationData(known), keeps_float=True), IN_MEMORY)
     assert done.scheme is not None and done.float_graph is not None
     found = find_origins(copy_graph(done.float_graph), copy_graph(graph), known)
     main, parts = found.main, [one.part for one in found.layers]

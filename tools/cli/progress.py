@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from transforms.run.events import Events
+
 T = TypeVar("T")
 
 Show = Callable[..., None]
@@ -182,6 +184,18 @@ class Progress:
                 log.info(line)
             elif self._clock.is_long() and not (_shows_bars() or _watcher.get()):
                 self._clock.say(line)
+
+
+class BarEvents(Events):
+    """Shows the phases of a job on a bar."""
+
+    def __init__(self, bar: Progress) -> None:
+        """Take the bar."""
+        self._bar = bar
+
+    def phase(self, name: str, unit: str = "") -> Show:
+        """Switch to another phase."""
+        return self._bar.shows(name, unit)
 
 
 class Phases:

@@ -23,13 +23,13 @@ from tools.jobs.written import ENDING, run_once
 from tools.summaries import running, tuning
 from tools.summaries.timing import beside_lines
 from transforms import model_io
+from transforms.conversion.float_reference import float_reference
 from transforms.finetune.finetune_model import TunedModel, finetune_model
 from transforms.finetune.finetune_weights import LayerReport
 from transforms.finetune.options import FinetuneOptions
 from transforms.graph.typed import info_of
 from transforms.model import provenance
 from transforms.pipelines.first_run import FirstRun
-from transforms.pipelines.float_reference import float_reference
 from transforms.run.feeds import Feeds, batch_feeds
 from transforms.run.workers import Workers
 from transforms.runtime import devices

@@ -11,13 +11,13 @@ from tools.jobs.load import load_for
 from tools.jobs.quantize_options import QuantizeJob
 from tools.summaries.timing import times
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.conversion.record import Record
 from transforms.graph.some_names import counted, some_names
 from transforms.origins.faster_in_float import FloatLayers, faster_in_float
-from transforms.pipelines.quantize_steps import Quantized
 from transforms.scheme import Scheme
 from transforms.scheme.targets import ON_CPU
 
-Quantize = Callable[[gs.Graph, Scheme, CalibrationData], Quantized]
+Quantize = Callable[[gs.Graph, Scheme, CalibrationData], Record]
 """Quantizes a float model in place, by a scheme in which nothing is open."""
 
 

@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 
 from tools.cli.executors import open_workers
 from tools.cli.needs import Need
-from tools.cli.progress import Phases
+from tools.cli.progress import BarEvents, Phases
 from tools.cli.said import say, warn
 from tools.cli.scheme_options import (
     BLOCKS,
@@ -30,14 +30,17 @@ from tools.jobs.runtime_form import write_for_runtime
 from tools.summaries import mixing, running
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
+from transforms.conversion.float_reference import float_reference
+from transforms.conversion.record import Record
 from transforms.graph.embeddings import logits_of
 from transforms.judge.budget import MOST_NODES, has_many_nodes, too_large
 from transforms.mix_precision.mix import MixingOptions
 from transforms.origins.held_out import HeldOut
 from transforms.pipelines.check_outputs import check_outputs
-from transforms.pipelines.float_reference import float_reference
-from transforms.pipelines.quantize_graph import Quantized, quantize_graph
+from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.pipelines.steps import IN_MEMORY, run
 from transforms.pipelines.why_nothing import why_nothing
+from transforms.pipelines.work import Work
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.run.feeds import random_feeds
 from transforms.run.workers import Workers
@@ -146,7 +149,7 @@ def _say_why_nothing(job: QuantizeJob, scheme: Scheme) -> None:
 def _compare(made: Made, data: CalibrationData, job: QuantizeJob, phases: Phases) -> None:
     """Warn of poor outputs; ValueError for a language model of no use."""
     with phases("comparing"):
-        outputs = check_outputs(made.float_graph(), made.graph, data, made.done.record)
+        outputs = check_outputs(made.float_graph(), made.graph, data, made.done.decisions)
     if outputs and outputs.is_diverged:
         alone = made.scheme.format(made.scheme.activation) is None
         raise ValueError(running.useless(outputs, job.config, of_weights=alone))
@@ -172,9 +175,10 @@ def _make(
             say(line)
         return made
     keeps_grids = job.export_ranges is not None
-    done = _quantize(graph, scheme, data, phases, fixed, keep_float=keep_float, keep_grids=keeps_grids)
+    done, floats = _quantize(
+        graph, scheme, data, phases, fixed, keep_float=keep_float, keep_grids=keeps_grids
+    )
     used = (done.scheme or scheme).with_(finetune=scheme.finetune)
-    floats = done.float_graph
     return Made(graph, done, used, (lambda: floats) if floats else partial(_float_form, job, graph, used))
 
 
@@ -183,9 +187,7 @@ def _float_form(job: QuantizeJob, graph: gs.Graph, used: Scheme) -> gs.Graph:
     return float_reference(lambda: model_io.load(job.input), graph, used)
 
 
-def _again(
-    asked: Scheme, job: QuantizeJob, graph: gs.Graph, scheme: Scheme, data: CalibrationData
-) -> Quantized:
+def _again(asked: Scheme, job: QuantizeJob, graph: gs.Graph, scheme: Scheme, data: CalibrationData) -> Record:
     """Quantize a float model in place by a scheme in which nothing is open."""
     wish = scheme.with_(full_range=asked.full_range)  # layers that are finer leave others to shift
     return quantize_graph(graph, wish, data, keep_grids=job.export_ranges is not None)
@@ -200,7 +202,7 @@ def _placed(made: Made, again: Quantize, data: CalibrationData, job: QuantizeJob
         graph = load_for(job, made.scheme)
         done = again(graph, found.scheme, data)
     used = done.scheme or found.scheme
-    done = replace(done, record=made.done.record)
+    done = replace(done, decisions=made.done.decisions)
     return Made(graph, done, used, partial(_float_form, job, graph, used), placed=True)
 
 
@@ -208,7 +210,7 @@ def _reached(made: Made, again: Quantize, apart: HeldOut, job: QuantizeJob, phas
     """Return the model with as few finer layers as its target takes."""
     first = made.graph, made.done, made.scheme
 
-    def _build(graph: gs.Graph, scheme: Scheme) -> Quantized:
+    def _build(graph: gs.Graph, scheme: Scheme) -> Record:
         return again(graph, scheme, apart.data)
 
     graph, done, used = reach.reached(first, made.float_graph, _build, apart, job, phases)
@@ -242,15 +244,18 @@ def _quantize(
     data: CalibrationData | None,
     phases: Phases,
     fixed: FixedGrids,
-    **keep: bool,
-) -> Quantized:
+    *,
+    keep_float: bool,
+    keep_grids: bool,
+) -> tuple[Record, gs.Graph | None]:
     try:
         with phases("preparing") as bar:
-            show = bar.shows("calibrating", "sample", then="quantizing")
-            fit = bar.shows("fitting", "layer")
-            return quantize_graph(
-                graph, _untuned(scheme), data, progress=show, layer_progress=fit, fixed=fixed, **keep
+            record = Record(grids=[] if keep_grids else None)
+            work = Work(
+                graph, _untuned(scheme), data, fixed, keep_float, events=BarEvents(bar), record=record
             )
+            run(work, IN_MEMORY)
+            return record, work.float_graph if keep_float else None
     except MissingDataError as error:
         hint = "give --data DIR, or --random-data N for an experiment"
         raise ValueError(f"{error}: {hint}") from error

@@ -21,12 +21,12 @@ from tools.summaries import quantize, running, tuning
 from tools.summaries.target import SATURATES, refuse_broken, target_lines
 from tools.summaries.timing import beside_lines, what_helps
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
+from transforms.conversion.record import Record
 from transforms.graph.typed import info_of
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
 from transforms.mix_precision.mixed_model import Mixed
 from transforms.model import provenance
 from transforms.pipelines.first_run import FirstRun
-from transforms.pipelines.quantize_steps import Quantized
 from transforms.run.feeds import open_feeds
 from transforms.run.workers import Workers
 from transforms.runtime.devices import has_vnni
@@ -56,7 +56,7 @@ class Made:
     """
 
     graph: gs.Graph
-    done: Quantized
+    done: Record
     scheme: Scheme
     float_graph: Callable[[], gs.Graph]
     mixed: MixedPrecision | None = None
@@ -203,9 +203,9 @@ def finish(
     return Finished(made, graph, used, files, first)
 
 
-def _entries(recorded: Mapping[str, str], used: Scheme, done: Quantized) -> dict[str, str]:
+def _entries(recorded: Mapping[str, str], used: Scheme, done: Record) -> dict[str, str]:
     """Return what is said of a model in its metadata."""
-    return {**recorded, _SCHEME: used.to_toml(), **done.record.entries()}
+    return {**recorded, _SCHEME: used.to_toml(), **done.decisions.entries()}
 
 
 def _check_size(size: Callable[[], int], scheme: Scheme) -> None:

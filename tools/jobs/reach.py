@@ -13,11 +13,11 @@ from tools.cli.said import say
 from tools.jobs.load import load_for
 from tools.jobs.quantize_options import QuantizeJob
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.conversion.record import Record
 from transforms.graph.some_names import counted
 from transforms.judge.budget import MOST_NODES, too_large
 from transforms.origins.finer_layers import Built, Reached, fallback_rule, reach_target
 from transforms.origins.held_out import HeldOut, hold_out
-from transforms.pipelines.quantize_steps import Quantized
 from transforms.scheme import Scheme
 from transforms.search.target import LOST_TOP1, Target
 
@@ -54,13 +54,13 @@ def held_out(
 
 
 def reached(
-    first: tuple[gs.Graph, Quantized, Scheme],
+    first: tuple[gs.Graph, Record, Scheme],
     float_graph: Callable[[], gs.Graph],
-    quantize: Callable[[gs.Graph, Scheme], Quantized],
+    quantize: Callable[[gs.Graph, Scheme], Record],
     apart: HeldOut,
     job: QuantizeJob,
     phases: Phases,
-) -> tuple[gs.Graph, Quantized, Scheme]:
+) -> tuple[gs.Graph, Record, Scheme]:
     """Return the model with as few finer layers as its target takes, and print which these are.
 
     ``first``: the model without any, how it was quantized, and its scheme. ``quantize`` does that in place
@@ -69,7 +69,7 @@ def reached(
     target = target_of(job)
     assert target is not None, "asked for before"
     graph, done, used = first
-    results: list[Quantized] = []
+    results: list[Record] = []
 
     def _build(scheme: Scheme) -> Built:
         graph = load_for(job, scheme)
@@ -94,7 +94,7 @@ def reached(
         say(line)
     if not found.layers:
         return first
-    return found.graph, replace(results[-1], record=done.record), found.scheme
+    return found.graph, replace(results[-1], decisions=done.decisions), found.scheme
 
 
 def _lines(found: Reached, target: Target, fallback: str, apart: HeldOut) -> Iterator[str]:

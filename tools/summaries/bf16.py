@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from tools.summaries import running
 from tools.summaries.timing import EMULATED, beside_lines
 from tools.summaries.words import written
+from transforms.conversion.inspect_bf16 import EXCLUDED
 from transforms.graph.some_names import counted, some_names
-from transforms.pipelines.inspect_bf16 import EXCLUDED
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
 
+    from transforms.conversion.convert_bf16 import Conversion
     from transforms.keep_float.keep import KeptFloat
-    from transforms.pipelines.convert_bf16 import Conversion
     from transforms.pipelines.first_run import FirstRun
 
 _TENSORS = {

@@ -12,13 +12,13 @@ from ops.formats import FORMATS, LINEAR
 from tools.cli.output_file import total_bytes
 from tools.summaries import running
 from tools.summaries.words import written
+from transforms.conversion.record import Record
 from transforms.functions import DOMAIN
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.graph.some_names import counted
-from transforms.moves.record import Record
+from transforms.moves.decisions import Decisions
 from transforms.pipelines.first_run import FirstRun
-from transforms.pipelines.quantize_steps import Quantized
 from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
 from transforms.plan.rounding_plan import is_downcast, is_upcast
 
@@ -26,7 +26,7 @@ _HARDLY_SMALLER = 0.9
 """Share of the bytes of the float model from which a hint says how to store less."""
 
 
-def lines(done: Quantized, graph: gs.Graph, files: list[Path], first: FirstRun) -> Iterator[str]:
+def lines(done: Record, graph: gs.Graph, files: list[Path], first: FirstRun) -> Iterator[str]:
     """Yield the summary: notes, what changed, what stayed float, sizes in bytes, where the result runs."""
     yield from done.notes
     for what, count in done.changes.items():
@@ -34,7 +34,7 @@ def lines(done: Quantized, graph: gs.Graph, files: list[Path], first: FirstRun) 
             yield f"{count} {what}"
     if done.calibrated:
         yield f"Calibrated: {done.calibrated} tensors"
-    yield from decided(done.record)
+    yield from decided(done.decisions)
     for name in dict.fromkeys(format for format, _ in done.tensors):
         roles = [(role, count) for (format, role), count in done.tensors.items() if format == name]
         yield f"Quantized to {name}: " + ", ".join(counted(count, role) for role, count in roles)
@@ -46,7 +46,7 @@ def lines(done: Quantized, graph: gs.Graph, files: list[Path], first: FirstRun) 
     yield from running.rounded_line(first, graph)
 
 
-def _unpacked(done: Quantized) -> Iterator[str]:
+def _unpacked(done: Record) -> Iterator[str]:
     """Yield which option makes the file of weights in block formats smaller."""
     names = [name for name, role in done.tensors if role == WEIGHT and not _has_type(name)]
     if names:
@@ -58,7 +58,7 @@ def _has_type(name: str) -> bool:
     return name in FORMATS and FORMATS[name].op == LINEAR
 
 
-def decided(record: Record) -> Iterator[str]:
+def decided(record: Decisions) -> Iterator[str]:
     """Yield what outputs decided, what gained nothing or was not tried, and how good the outputs are."""
     for count in dict.fromkeys(one.samples for one in record.kept):
         kept = "; ".join(f"{one.change} ({one.gain})" for one in record.kept if one.samples == count)

@@ -12,7 +12,7 @@ from transforms.deploy.rounded_inputs import OPTION, rounded_inputs
 from transforms.functions.attach_functions import has_all_functions
 from transforms.graph.some_names import counted
 from transforms.judge.constants import DIVERGED
-from transforms.moves.record import Checked
+from transforms.moves.decisions import Checked
 from transforms.pipelines.first_run import FirstRun, decibels
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT
 from transforms.scheme.presets import PRESETS

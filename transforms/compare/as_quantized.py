@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import onnx_graphsurgeon as gs
 
-from transforms.pipelines.float_reference import float_reference
+from transforms.conversion.float_reference import float_reference
 
 
 def as_quantized(float_graph: gs.Graph, quantized_graph: gs.Graph, load: Callable[[], gs.Graph]) -> gs.Graph:

@@ -72,7 +72,7 @@ def finetune_model(
     accepted by the rule of :class:`transforms.judge.errors.Gain` on held-out samples
     (:mod:`transforms.finetune.held_out`); where an output regresses, layers are put back by halves.
     ``float_graph`` is the float model in the form that was quantized
-    (:func:`transforms.pipelines.float_reference.float_reference`), ``formats`` are those that it was
+    (:func:`transforms.conversion.float_reference.float_reference`), ``formats`` are those that it was
     quantized to, beyond those that the metadata of a file name. Neither graph is changed. ``workers``: as of
     :func:`transforms.finetune.finetune_weights.finetune_weights`.
 

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from transforms.conversion.convert_bf16 import Bf16Options, Conversion, convert_bf16, prepare_bf16
 from transforms.graph import dtypes, walk
 from transforms.graph.number_shapes import judged_tensors
 from transforms.graph.output_view import output_view
@@ -19,7 +20,6 @@ from transforms.graph.selection import NodeSet, counterparts, select
 from transforms.keep_float.fused_groups import find_fused_groups
 from transforms.keep_float.rounding_switches import add_switches
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.convert_bf16 import Bf16Options, Conversion, convert_bf16, prepare_bf16
 from transforms.plan.rounding_plan import RoundingPlan
 from transforms.run.instrumented_model import InstrumentedModel, open_showing
 from transforms.runtime.session import OpenModel, RunOptions

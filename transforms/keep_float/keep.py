@@ -13,10 +13,10 @@ from glob import escape
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from transforms.conversion.convert_bf16 import Bf16Options
 from transforms.graph import walk
 from transforms.graph.selection import label_of
 from transforms.keep_float.bf16_error import Bf16Error, Progress, SwitchedRounding
-from transforms.pipelines.convert_bf16 import Bf16Options
 from transforms.runtime.session import RunOptions
 from transforms.search.group_search import add_in_groups
 from transforms.search.target import Target, TargetError

@@ -10,6 +10,8 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate import calibrate
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
+from transforms.conversion.prepare import note_mended
+from transforms.conversion.record import Record
 from transforms.mix_precision.candidates import (
     Candidate,
     find_candidates,
@@ -28,8 +30,6 @@ from transforms.mix_precision.layer_times import (
 from transforms.mix_precision.measured_sensitivity import measure_sensitivity
 from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.mix_precision.sensitivity import Sensitivity
-from transforms.pipelines.prepare import note_mended
-from transforms.pipelines.quantize_steps import Quantized
 from transforms.run import task_log
 from transforms.run.mend_shapes import mend_shapes
 from transforms.scheme import Scheme
@@ -68,7 +68,7 @@ class MixedPrecision:
     """
 
     graph: gs.Graph
-    done: Quantized
+    done: Record
     scheme: Scheme
     float_graph: gs.Graph
     choices: dict[str, LayerRule]

@@ -12,10 +12,11 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate import Calibration, Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.conversion.quantize_steps import finish_nodes, make_plan, prepare_for, write_plan
+from transforms.conversion.record import Record
 from transforms.graph import walk
 from transforms.mix_precision.candidates import layers_of
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.quantize_steps import Quantized, finish_nodes, make_plan, prepare_for, write_plan
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.sampled_exceptions import guarded_nan, kept_in_float
 from transforms.plan.scheme_targets import Targets, named
@@ -39,7 +40,7 @@ class Mixed:
     graph: gs.Graph
     raw: dict[str, gs.Tensor]
     layers: dict[str, list[gs.Node]]
-    done: Quantized
+    done: Record
 
 
 class MixedModel:
@@ -50,7 +51,7 @@ class MixedModel:
 
         Raises as :func:`transforms.pipelines.quantize_graph.quantize_graph` does.
         """
-        self.prepared = Quantized()
+        self.prepared = Record()
         ruled = scheme.by_rule()
         self._targets = prepare_for(graph, ruled, self.prepared)
         self.graph = graph
@@ -86,7 +87,7 @@ class MixedModel:
         """Return a copy of the float model, of which each tensor stands for itself."""
         graph = copy_graph(self.graph)
         raw = {name: t for name, t in walk.tensors(graph).items() if isinstance(t, gs.Variable)}
-        return Mixed(graph, raw, layers_of(graph), Quantized())
+        return Mixed(graph, raw, layers_of(graph), Record())
 
     def targets(self, graph: gs.Graph | None = None) -> Targets:
         """Return what the scheme names in the float model, or in a copy of it."""
@@ -123,7 +124,7 @@ class MixedModel:
         rules = [(min(names), named(graph, names), rule) for rule, names in together.items()]
         targets = Targets(targets.excluded, (*targets.rules, *rules), targets.tensors)
         prepared = self.prepared
-        done = Quantized(changes=Counter(prepared.changes), notes=list(prepared.notes))
+        done = Record(changes=Counter(prepared.changes), notes=list(prepared.notes))
         done.calibrated = len(self._ranges.observed) if self._ranges else 0
         mixed = Mixed(graph, {}, layers, done)
         return make_plan(graph, self.scheme_of(mix), targets, mixed.done), mixed

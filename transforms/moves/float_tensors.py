@@ -31,13 +31,13 @@ _LARGEST = ops.get_format(FLOAT16).highest
 MOVE = "tensors in float"
 
 
-def try_float_tensors(best: Best, price: float = PRICE, enough: float = FINE) -> None:
+def search_float_tensors(best: Best, price: float = PRICE, enough: float = FINE) -> None:
     """Leave the tensors in float that are worth their price each, if the judge accepts it."""
     if best.errors.mean >= enough:
         return
     few = min(best.form.judge.count, SEARCHED_ON)
     if not best.budget.allows(MOST_MODELS // 2 * few, models=1) and best.errors.mean >= USELESS:
-        best.record.notes.append(f"{MOVE}: not tried, the model is too large")
+        best.decisions.notes.append(f"{MOVE}: not tried, the model is too large")
         return
     search = _Search(best.form.switched, best.scheme, few, price)
     if kept := search.needed(search.found()):

@@ -15,13 +15,13 @@ from transforms.graph.some_names import counted
 from transforms.judge.errors import gain
 from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
-from transforms.moves.record import Record, Tried
+from transforms.moves.decisions import Decisions, Tried
 from transforms.scheme import Scheme
 from transforms.scheme.scheme_values import OFF
 
 
 def try_full_range(
-    graph: gs.Graph, scheme: Scheme, statistics: Calibration, judge: Judge, record: Record
+    graph: gs.Graph, scheme: Scheme, statistics: Calibration, judge: Judge, decisions: Decisions
 ) -> Scheme:
     """Return the scheme with the tensors of a written graph that are shifted, if the judge accepts it."""
     names = propose_full_range(graph, scheme, statistics) if wants_full_range(scheme) else ()
@@ -32,5 +32,5 @@ def try_full_range(
     before = judge.errors_of(copy_graph(graph), judge.count)
     won = gain(judge.errors_of(copy, shifts=shifts_within(copy)), before)
     words, kept = f"{counted(len(names), 'tensor')} on the full range", won.is_accepted()
-    record.tried.append(Tried("full range", words, won, kept, judge.count))
+    decisions.tried.append(Tried("full range", words, won, kept, judge.count))
     return chosen if kept else scheme.with_(full_range=OFF)

@@ -1,7 +1,7 @@
 """Trying one move after the other, and keeping what the judge accepts.
 
 Each move starts from the best scheme so far; of its candidates the best accepted one is kept. Their order is
-that of :mod:`transforms.pipelines.decide`.
+that of ``MOVES`` in :mod:`transforms.pipelines.decide`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from functools import cached_property
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibration import Calibration
+from transforms.graph.selection import Exclusion
 from transforms.judge.budget import Budget
 from transforms.judge.candidate_model import CandidateModel, PlanOf
 from transforms.judge.errors import Errors, Gain, gain
 from transforms.judge.judge import Judge
-from transforms.moves.record import Record, Tried
+from transforms.moves.decisions import Decisions, Tried
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
 
@@ -83,13 +84,30 @@ class Form:
 
 
 class Best:
-    """The best scheme so far, in its form, and its errors."""
+    """The best scheme so far, in its form, and its errors: a move reads and improves it.
 
-    def __init__(self, form: Form, budget: Budget, record: Record) -> None:
+    ``asked``: the scheme that was asked for, whose open keys the moves decide; ``exclude``: nodes that stay
+    float; ``rewrite`` and ``measure`` make other forms; ``ranged``: the form whose ranges were tried last.
+    """
+
+    def __init__(
+        self,
+        form: Form,
+        budget: Budget,
+        decisions: Decisions,
+        asked: Scheme,
+        *,
+        exclude: Exclusion = None,
+        rewrite: Rewrite | None = None,
+        measure: Measure | None = None,
+    ) -> None:
         """Measure where the search starts: the scheme of the form."""
-        self.form, self.scheme = form, form.scheme
+        self.form, self.scheme, self.asked = form, form.scheme, asked
         self.errors = form.errors(form.scheme)
-        self.budget, self.record = budget, record
+        self.budget, self.decisions = budget, decisions
+        self.exclude = exclude
+        self.rewrite, self.measure = rewrite or _no_rewrite, measure or _no_statistics
+        self.ranged: Form | None = None
         log.info("by rule: %.2f dB on %d samples", self.errors.mean, form.judge.count)
 
     def try_schemes(self, move: str, candidates: Candidates, *, certainty: float = 1.0) -> None:
@@ -99,7 +117,7 @@ class Best:
             if scheme == self.scheme or self.form.model.is_same(scheme, self.scheme):
                 continue
             if not self.budget.allows(self.form.judge.count):
-                self.record.notes.append(f"{move}: {change}: not tried, the model is too large")
+                self.decisions.notes.append(f"{move}: {change}: not tried, the model is too large")
                 continue
             errors = self.form.errors(scheme)
             found.append((gain(errors, self.errors), change, scheme, errors))
@@ -127,5 +145,18 @@ class Best:
         return kept
 
     def _note(self, move: str, change: str, won: Gain, *, kept: bool) -> None:
-        self.record.tried.append(Tried(move, change, won, kept, self.form.judge.count))
-        log.info("%s", self.record.tried[-1])
+        self.decisions.tried.append(Tried(move, change, won, kept, self.form.judge.count))
+        log.info("%s", self.decisions.tried[-1])
+
+
+Move = Callable[[Best], None]
+"""Tries candidates on top of the best scheme so far, which it replaces by what the judge accepts."""
+
+
+def _no_rewrite(graph: gs.Graph, scheme: Scheme) -> None:
+    """Do nothing: formats without ranges have one form."""
+
+
+def _no_statistics(graph: gs.Graph, scheme: Scheme) -> Calibration | None:
+    """Return none: formats without ranges need none."""
+    return None

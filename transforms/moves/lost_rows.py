@@ -23,7 +23,7 @@ from transforms.moves.improve import Best
 from transforms.scheme import Scheme
 
 
-def try_lost_rows(best: Best) -> None:
+def search_lost_rows(best: Best) -> None:
     """Leave as few tensors in float as make the outputs of a language model useful, if the judge accepts it.
 
     At most half of them.

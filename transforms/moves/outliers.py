@@ -13,17 +13,16 @@ from ops.array_types import Float32Array
 from transforms.channels.equalize_layers import equalize_layers
 from transforms.channels.propose_moves import find_operands, propose_moves
 from transforms.channels.propose_scales import find_spans, levels_of, propose_scales, sizes_of
-from transforms.graph.selection import Exclusion
 from transforms.graph.some_names import counted
 from transforms.judge.constants import ENOUGH, FEW_SAMPLES, FLOAT, MAY_LOSE, ROWS, WORTH
 from transforms.model.copy_graph import copy_graph
-from transforms.moves.improve import Best, Measure, Rewrite
+from transforms.moves.improve import Best
 from transforms.scheme.outlier_move import OutlierMove
 
 
-def try_outliers(best: Best, exclude: Exclusion, rewrite: Rewrite, measure: Measure) -> None:
+def try_outliers(best: Best) -> None:
     """Move outliers of what layers multiply if the outputs are better for it."""
-    if len(best.form.judge.reference.feeds) < FEW_SAMPLES:
+    if not _is_open(best) or len(best.form.judge.reference.feeds) < FEW_SAMPLES:
         return
     plan = best.form.plan_of(best.form.graph, best.scheme)
     operands = find_operands(plan)
@@ -31,27 +30,35 @@ def try_outliers(best: Best, exclude: Exclusion, rewrite: Rewrite, measure: Meas
         return
     names = list(dict.fromkeys(str(one.tensor.name) for one in operands))
     clips = best.scheme.calibrate_method != "MinMax"
-    _try(best, "outliers", propose_moves(operands, _rows(best, names), clips=clips), rewrite, measure)
+    _try(best, "outliers", propose_moves(operands, _rows(best, names), clips=clips))
 
 
-def try_equalized(best: Best, exclude: Exclusion, measure: Measure) -> None:
-    """Equalize layers if the outputs are better for it."""
+def try_equalized(best: Best) -> None:
+    """Equalize layers, where rules would do so, if the outputs are better for it."""
+    if best.asked.equalize_layers is True or not best.asked.by_rule().equalize_layers:
+        return
     graph = copy_graph(best.form.graph)
-    if (count := equalize_layers(graph, exclude=exclude)) and _is_allowed(best, "equalized layers"):
-        form = best.form.rewritten(graph, best.form.scheme.with_(equalize_layers=True), measure)
+    if (count := equalize_layers(graph, exclude=best.exclude)) and _is_allowed(best, "equalized layers"):
+        form = best.form.rewritten(graph, best.form.scheme.with_(equalize_layers=True), best.measure)
         if form is not None:
             best.try_form("equalized layers", counted(count, "pair"), form, WORTH)
 
 
-def try_channels(best: Best, exclude: Exclusion, rewrite: Rewrite, measure: Measure, *, gates: bool) -> None:
-    """Scale channels between convolutions if the outputs are better for it; ``gates``: by a Mul, too."""
-    levels = levels_of(best.scheme)
-    spans = find_spans(best.form.graph, exclude=exclude, gates=gates) if levels else []
+def try_channels(best: Best) -> None:
+    """Scale channels between convolutions, without a target by a Mul too, if outputs are better for it."""
+    levels = levels_of(best.scheme) if _is_open(best) else None
+    gates = not best.asked.target
+    spans = find_spans(best.form.graph, exclude=best.exclude, gates=gates) if levels else []
     if levels is None or not spans or not _is_allowed(best, "channels"):
         return
     sizes = sizes_of(spans)
     best.form.judge.reference.watch(list(sizes), lambda name, array: sizes[name].add(array), FEW_SAMPLES)
-    _try(best, "channels", propose_scales(spans, sizes, levels=levels), rewrite, measure)
+    _try(best, "channels", propose_scales(spans, sizes, levels=levels))
+
+
+def _is_open(best: Best) -> bool:
+    """Return whether outliers may move, and the scheme names none itself."""
+    return best.asked.move_outliers and not best.asked.outliers
 
 
 def _is_allowed(best: Best, move: str) -> bool:
@@ -59,17 +66,17 @@ def _is_allowed(best: Best, move: str) -> bool:
     count = best.form.judge.count
     allowed = best.budget.allows(count + len(best.form.judge.reference.feeds) * 2 // FLOAT, models=2)
     if not allowed:
-        best.record.notes.append(f"{move}: not tried, the model is too large")
+        best.decisions.notes.append(f"{move}: not tried, the model is too large")
     return allowed
 
 
-def _try(best: Best, move: str, found: Mapping[str, OutlierMove], rewrite: Rewrite, measure: Measure) -> None:
+def _try(best: Best, move: str, found: Mapping[str, OutlierMove]) -> None:
     if not found:
         return
     moves = {name: str(one) for name, one in found.items()}
     graph, own = copy_graph(best.form.graph), best.form.scheme
-    rewrite(graph, own.with_(outliers=moves))
-    form = best.form.rewritten(graph, own.with_(outliers={**best.scheme.outliers, **moves}), measure)
+    best.rewrite(graph, own.with_(outliers=moves))
+    form = best.form.rewritten(graph, own.with_(outliers={**best.scheme.outliers, **moves}), best.measure)
     if form is not None:
         best.try_form(move, counted(len(found), "tensor"), form, MAY_LOSE)
 

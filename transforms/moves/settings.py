@@ -14,24 +14,30 @@ from transforms.scheme.scheme_values import SPREAD, has_room
 EXTRAPOLATED, WIDE = "Extrapolated", "Wide"
 
 
-def try_ranges_and_scales(best: Best, asked: Scheme) -> None:
-    """Try what the keys that are open may say of ranges, together with scales per channel."""
-    best.try_schemes("ranges and scales", _ranges_and_scales(best, asked))
+def try_ranges_and_scales(best: Best) -> None:
+    """Try what the keys that are open may say of ranges, together with scales per channel.
+
+    Once for each form of the graph.
+    """
+    if best.ranged is not best.form:
+        best.try_schemes("ranges and scales", _ranges_and_scales(best, best.asked))
+        best.ranged = best.form
 
 
-def try_biases(best: Best, asked: Scheme) -> None:
+def try_biases(best: Best) -> None:
     """Try corrected biases, or others if they are corrected, where the key is open."""
-    if asked.correct_biases == AUTO:
+    if best.asked.correct_biases == AUTO:
         corrected = best.scheme.correct_biases is not True
         change = "biases corrected" if corrected else "biases not corrected"
         best.try_schemes("biases", [(change, best.scheme.with_(correct_biases=corrected))])
 
 
-def try_room(best: Best, asked: Scheme) -> None:
+def try_room(best: Best) -> None:
     """Try ranges wider than the samples: at the ends of the model, and where ends of samples scatter.
 
     Formats with bits to spare have such ranges by rule.
     """
+    asked = best.asked
     if not _open_ranges(asked) or has_room(asked.format(asked.activation)):
         return
     best.try_schemes("room", list(_rooms(best)), certainty=CERTAINTY)

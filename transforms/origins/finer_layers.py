@@ -15,6 +15,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.metrics import without_row_means
+from transforms.conversion.quantize_steps import prepare_for
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph import walk
 from transforms.graph.lazy_values import stored_bytes
@@ -25,7 +26,6 @@ from transforms.mix_precision.mixed_model import exactly
 from transforms.model.copy_graph import copy_graph
 from transforms.origins.readings import OUTPUT
 from transforms.origins.switched_layers import Part, SwitchedLayers, Trials
-from transforms.pipelines.quantize_steps import prepare_for
 from transforms.run.feeds import spread
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme

@@ -13,8 +13,8 @@ from typing import Any
 
 from ops.array_types import Feed
 from transforms import model_io
+from transforms.conversion.float_reference import float_reference
 from transforms.origins.loss_origins import MOST_SAMPLES, LossOrigins, Progress, find_origins
-from transforms.pipelines.float_reference import float_reference
 from transforms.runtime.session import RunOptions
 
 Row = dict[str, Any]

@@ -8,13 +8,13 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.formats import BFP, MX
+from transforms.conversion.record import Record
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.selection import label_of
 from transforms.mix_precision.mixed_model import Mixed
 from transforms.origins.readings import OUTPUT
-from transforms.pipelines.quantize_steps import Quantized
 from transforms.plan.quant_spec import QUANTIZED_BY
 
 Pair = tuple[gs.Node, gs.Node]
@@ -57,8 +57,8 @@ class PairedModels:
                 layers.setdefault(_unique(label_of(first), layers), (first, second))
         names = {key: one for key, (one, _) in raw.items()}, {key: two for key, (_, two) in raw.items()}
         nodes = [{name: [pair[i]] for name, pair in layers.items()} for i in range(2)]
-        self.base = Mixed(float_graph, names[0], nodes[0], Quantized())
-        self.other = Mixed(quantized_graph, names[1], nodes[1], Quantized())
+        self.base = Mixed(float_graph, names[0], nodes[0], Record())
+        self.other = Mixed(quantized_graph, names[1], nodes[1], Record())
 
     def _of_outputs(self, paired: set[int]) -> list[Pair]:
         """Put an Identity before each output that a rounding makes, in both models, and return the pairs."""

@@ -1,5 +1,4 @@
-"""Rewrites in a row: preparation, conversion to BF16, quantization.
+"""Lists of steps by which models are made, each a function of one object ``Work``.
 
-Imports all rooms below and the rewrites. Names: ``convert_bf16.convert_bf16``,
-``quantize_graph.quantize_graph``, ``prepare``.
+Names: ``steps.run``, ``steps.IN_MEMORY``, ``work.Work``, ``decide.MOVES``, ``quantize_graph``.
 """

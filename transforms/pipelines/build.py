@@ -1,55 +1,70 @@
-"""From a prepared float graph, a scheme that leaves nothing open, and statistics to the quantized graph."""
+"""Step: write the graph as the scheme says, in low precision."""
 
 from __future__ import annotations
 
-import onnx_graphsurgeon as gs
-
-from transforms.calibrate.calibration import Calibration
-from transforms.full_range.apply_full_range import apply_full_range, shift_grids
-from transforms.pipelines.quantize_steps import Quantized, finish_nodes, plan_of, write_plan
+from transforms.calibrate.calibration import options_of
+from transforms.conversion.write_scheme import shift, write_scheme
+from transforms.model.copy_graph import copy_graph
+from transforms.moves.full_range import try_full_range
+from transforms.pipelines.work import Work
+from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.sampled_exceptions import guarded_nan, kept_in_float
-from transforms.plan.scheme_targets import SchemeTargets
-from transforms.plan.weight_cache import WeightMemory
-from transforms.scheme import Scheme
-from transforms.scheme.scheme import FLOAT32
+from transforms.plan.tensor_grids import FixedGrids
+from transforms.scheme.scheme_values import OFF
 
 
-def build(
-    graph: gs.Graph,
-    scheme: Scheme,
-    statistics: Calibration | None,
-    targets: SchemeTargets,
-    done: Quantized,
-    memory: WeightMemory | None = None,
-) -> Scheme:
-    """Quantize a prepared graph in place, and return the scheme of the result.
+def build(work: Work) -> None:
+    """Quantize the prepared graph by the scheme, and let the judge decide on the full range of int8.
 
-    That differs from the one given by tensors that held NaN which the model looks for: they stay float.
+    The record's scheme, in which nothing is open, makes the same graph again. It also names tensors that hold
+    NaN which the model looks for: they stay float.
     """
-    plan = plan_of(graph, scheme, targets, done)
-    plan = _without_guarded_nan(plan, targets, statistics, done)
-    write_plan(plan, statistics, done, memory)
-    finish_nodes(graph, scheme, done)
-    shift(graph, plan.scheme, statistics, done)
-    return plan.scheme
+    wish = work.asked.full_range
+    if work.statistics is not None:
+        work.statistics = work.statistics.with_(options_of(work.scheme))
+    if work.keeps_float:
+        work.float_graph = copy_graph(work.graph)
+    _note_data(work)
+    record = work.record
+    work.scheme = write_scheme(work.graph, work.scheme, work.statistics, work.named, record, work.memory)
+    work.scheme = work.scheme.with_(full_range=wish)
+    _use_full_range(work)
+    record.scheme = work.scheme
 
 
-def shift(graph: gs.Graph, scheme: Scheme, statistics: Calibration | None, done: Quantized) -> None:
-    """Shift the tensors of a written graph that the scheme names, and their grids."""
-    if statistics is not None:
-        shifted = apply_full_range(graph, scheme, statistics)
-        done.shifted += shifted.count
-        shift_grids(done.grids, shifted)
+def _use_full_range(work: Work) -> None:
+    """Shift tensors of the written graph if outputs are better, and name them in the scheme."""
+    if not isinstance(work.scheme.full_range, str):
+        return  # they are shifted already
+    if work.judge is None or work.statistics is None:
+        work.scheme = work.scheme.with_(full_range=OFF)
+        return
+    decisions = work.record.decisions
+    work.scheme = try_full_range(work.graph, work.scheme, work.statistics, work.judge, decisions)
+    shift(work.graph, work.scheme, work.statistics, work.record)
 
 
-def _without_guarded_nan(
-    plan: QuantizationPlan, targets: SchemeTargets, statistics: Calibration | None, done: Quantized
-) -> QuantizationPlan:
-    scheme, graph = plan.scheme, plan.graph
-    names = guarded_nan(plan, statistics.holding_nan) if statistics else []
-    if not names:
-        return plan
-    done.notes.append(kept_in_float(names, "NaN that the model looks for"))
-    scheme = scheme.with_(tensors={**scheme.tensors, **dict.fromkeys(names, FLOAT32)})
-    return plan_of(graph, scheme, targets, done)
+def _note_data(work: Work) -> None:
+    """Note how the data were used, and which of the grids that were given."""
+    if work.statistics is not None:
+        work.record.calibrated = len(work.statistics.observed)
+    elif work.data is not None:
+        why = "those that are needed are given" if work.fixed else "the formats of this scheme need none"
+        work.record.notes.append(f"No ranges measured: {why}")
+    if work.fixed:
+        work.record.notes.append(_used(work.plan(), work.fixed))
+
+
+def _used(plan: QuantizationPlan, fixed: FixedGrids) -> str:
+    """Return the words on how many grids a plan takes; ValueError if it takes none."""
+    sites = [(site, step) for site in plan.quantizations for step in site.steps if step.needs_range]
+    grids = [(site.tensor, plan.grid(site, step)) for site, step in sites if site.role != BIAS]
+    given = [(tensor, grid) for tensor, grid in grids if grid]
+    if not given:
+        raise ValueError(
+            f"none of the {len(fixed)} grids given is of a tensor that this scheme makes integers"
+        )
+    tensors, used = {id(tensor) for tensor, _ in given}, {id(grid) for _, grid in given}
+    others = [f"'{one.name}' in {one.format or f'{one.bits} bits'}" for one in fixed if id(one) not in used]
+    unused = f"; not used: {', '.join(others[:3])}{', ...' if others[3:] else ''}" if others else ""
+    return f"Ranges as given: {len(tensors)} tensors, of {len(fixed)} grids in the file{unused}"

@@ -13,12 +13,12 @@ from transforms.judge.checked_samples import checked
 from transforms.judge.constants import FEW_SAMPLES, MOST_SAMPLES
 from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
-from transforms.moves.record import Checked, Record
+from transforms.moves.decisions import Checked, Decisions
 from transforms.run.failing_samples import failing
 
 
 def check_outputs(
-    float_graph: gs.Graph, quantized_graph: gs.Graph, data: CalibrationData, record: Record
+    float_graph: gs.Graph, quantized_graph: gs.Graph, data: CalibrationData, record: Decisions
 ) -> Checked | None:
     """Return the error of a model beside the float model as it was quantized; None without float outputs.
 

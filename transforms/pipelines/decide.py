@@ -1,207 +1,133 @@
-"""What a scheme leaves open, decided by the outputs of the model on samples: moves, one after the other."""
+"""Step: let the outputs on samples decide what the scheme leaves open, by moves one after the other."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import onnx_graphsurgeon as gs
 
-from transforms.calibrate.calibrate import Progress
-from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.calibrate.calibration import Calibration
-from transforms.full_range.apply_full_range import wants_full_range
-from transforms.graph.dot_products import is_dot_product
-from transforms.graph.lazy_values import is_weightless
+from transforms.conversion.quantize_steps import move_named_outliers
+from transforms.conversion.record import Record
 from transforms.graph.some_names import some_names
-from transforms.judge.budget import Budget, too_large
-from transforms.judge.checked_samples import checked
-from transforms.judge.constants import FEW_SAMPLES, FEWEST, FINE, MOST_COUNTED, MOST_SAMPLES, PRICE, USELESS
-from transforms.judge.first_samples import FirstSamples
+from transforms.judge.budget import Budget
+from transforms.judge.candidate_model import PlanOf
+from transforms.judge.constants import FEW_SAMPLES, FEWEST, FINE, PRICE, USELESS
 from transforms.judge.judge import Judge
 from transforms.moves.float_tensors import (
     FLOAT16,
     large_tensors,
     rounded,
-    try_float_tensors,
+    search_float_tensors,
     try_given_tensors,
 )
-from transforms.moves.improve import Best, Form, Measure
-from transforms.moves.lost_rows import try_lost_rows
+from transforms.moves.improve import Best, Form, Move
+from transforms.moves.lost_rows import search_lost_rows
 from transforms.moves.outliers import try_channels, try_equalized, try_outliers
-from transforms.moves.record import Record
 from transforms.moves.settings import try_biases, try_ranges_and_scales, try_room
-from transforms.pipelines.quantize_steps import Quantized, move_named_outliers, plan_of
-from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.scheme_targets import SchemeTargets
-from transforms.plan.weight_cache import WeightMemory
+from transforms.pipelines.measure import change_form, measure_by_rule, measure_for_candidates
+from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO, FLOAT32
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Decided:
-    """A scheme with nothing left open, statistics if they were measured, and the judge if there is one."""
-
-    scheme: Scheme
-    statistics: Calibration | None = None
-    judge: Judge | None = None
-    record: Record = field(default_factory=Record)
-    memory: WeightMemory | None = None
-
-    def moved(self, asked: Scheme) -> Scheme:
-        """Return the scheme with the outliers that the one asked for did not name: they are to be moved."""
-        found = {name: move for name, move in self.scheme.outliers.items() if name not in asked.outliers}
-        return self.scheme.with_(outliers=found)
+def try_float_tensors(best: Best) -> None:
+    """Leave tensors in float that hold most of the error, or lose most of a token, without a target."""
+    if not best.asked.keep_float or best.asked.target:
+        return
+    is_lost = best.form.judge.reference.logits and best.errors.mean < USELESS
+    (search_lost_rows if is_lost else search_float_tensors)(best)
 
 
-def decide(
-    graph: gs.Graph,
-    asked: Scheme,
-    targets: SchemeTargets,
-    data: CalibrationData | None,
-    progress: Progress | None = None,
-) -> Decided:
-    """Return the scheme that outputs on samples decide for a prepared graph, which is not changed.
+MOVES: tuple[Move, ...] = (
+    try_equalized,
+    try_ranges_and_scales,
+    try_outliers,
+    try_channels,
+    try_ranges_and_scales,
+    try_biases,
+    try_room,
+    try_float_tensors,
+)
+"""The moves of ``decide`` in order; ranges once more where channels have changed the form of the graph."""
 
-    What the scheme says is kept; what it leaves open follows rules where there are no samples, too few, or
-    the model is too large. Raises as :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
+
+def decide(work: Work) -> None:
+    """Close the scheme by the outputs on samples, and bring the graph into the form that they chose.
+
+    Rules close it where the step ``measure`` opened no judge, or the judge has too little to go by.
     """
-    ruled = asked.by_rule()
-    if data is None or not data.decides or not _has_moves(asked):
-        return Decided(ruled)
-    if too_large(graph) or data.memory_limit is not None:
-        why = "Decided by rule: the model is too large to compare outputs, or memory is limited"
-        return Decided(ruled, record=Record(notes=[why]))
-    return _Decision(graph, asked, targets, data, progress).made()
+    if work.judge is None:
+        return
+    prepared, statistics = work.scheme, work.statistics
+    if statistics is None:
+        work.scheme = _without_ranges(work, work.judge)
+    elif not work.judge.can_judge:
+        why = "1 sample is too few, or no output is of a floating type"
+        work.record.decisions.notes.append(f"Decided by rule: {why}")
+        work.judge = None
+        if work.asked.by_rule() != work.scheme:
+            measure_by_rule(work)
+            return
+    else:
+        _improve(work, work.judge, statistics)
+    change_form(work, prepared)
 
 
-def _has_moves(asked: Scheme) -> bool:
-    return asked.is_open or asked.move_outliers or asked.keep_float or wants_full_range(asked)
+def _improve(work: Work, judge: Judge, statistics: Calibration) -> None:
+    """Try the moves one after another, from the rules on, and take over what they found."""
+    start = work.scheme if work.asked.per_channel != AUTO else work.scheme.with_(per_channel=True)
+    budget = Budget.of(work.graph, statistics)
+    log.info("%d runs, a model costs %d", budget.runs, budget.opened)
+    least = min(judge.count, FEW_SAMPLES) if judge.reference.logits else FEWEST
+    judge.count = max(budget.samples(judge.count), least)
+    best = _best(work, Form(work.graph, start, statistics, judge, _plan_of(work), work.memory), budget)
+    for move in MOVES if work.moves is None else work.moves:
+        move(best)
+    work.scheme, work.statistics, work.judge = best.scheme, best.form.statistics, best.form.judge
 
 
-class _Decision:
-    """One decision: what its steps share."""
+def _without_ranges(work: Work, judge: Judge) -> Scheme:
+    """Return the scheme of formats without ranges, with the tensors in float that they do not suit.
 
-    def __init__(
-        self,
-        graph: gs.Graph,
-        asked: Scheme,
-        targets: SchemeTargets,
-        data: CalibrationData,
-        progress: Progress | None,
-    ) -> None:
-        self._graph, self._asked = graph, asked
-        self._ruled = asked.by_rule().with_(equalize_layers=asked.equalize_layers is True)
-        self._targets, self._data, self._progress = targets, data, progress
-        self._memory = _weights_of(graph)
-        self._record = Record()
-        self._samples = FirstSamples(data.feeds(graph), graph, MOST_SAMPLES + FEW_SAMPLES)
-
-    def made(self) -> Decided:
-        """Measure, judge, and return what was decided."""
-        first = replace(self._data, source=self._samples.feeds)
-        statistics = self._measure(self._graph, self._ruled, first, self._progress)
-        feeds = self._samples.again()
-        judge = Judge(self._graph, feeds[: checked(len(feeds)).start], self._data.run)
-        decided = Decided(self._ruled, statistics, judge, self._record, self._memory)
-        if statistics is None:
-            return replace(decided, scheme=self._without_ranges(judge))
-        if not judge.can_judge:
-            why = "1 sample is too few, or no output is of a floating type"
-            self._record.notes.append(f"Decided by rule: {why}")
-            return self._by_rule(statistics)
-        start = self._ruled if self._asked.per_channel != AUTO else self._ruled.with_(per_channel=True)
-        form = Form(self._graph, start, statistics, judge, self._plan_of, self._memory)
-        budget = Budget.of(self._graph, statistics)
-        log.info("%d runs, a model costs %d", budget.runs, budget.opened)
-        least = min(judge.count, FEW_SAMPLES) if judge.reference.logits else FEWEST
-        judge.count = max(budget.samples(judge.count), least)
-        best = Best(form, budget, self._record)
-        self._improve(best)
-        return replace(decided, scheme=best.scheme, statistics=best.form.statistics, judge=best.form.judge)
-
-    def _by_rule(self, statistics: Calibration) -> Decided:
-        """Return the rules; without statistics where they change the graph, and samples can be read again."""
-        ruled = self._asked.by_rule()
-        if ruled == self._ruled or self._again() is None:
-            return Decided(self._ruled, statistics, None, self._record, self._memory)
-        return Decided(ruled, record=self._record)
-
-    def _improve(self, best: Best) -> None:
-        asked, exclude = self._asked, self._targets.excluded
-        again = self._again()
-        if asked.by_rule() != self._ruled and again is not None:
-            try_equalized(best, exclude, again)
-        try_ranges_and_scales(best, asked)
-        before = best.form
-        if asked.move_outliers and not asked.outliers and again is not None:
-            try_outliers(best, exclude, self._rewrite, again)
-            try_channels(best, exclude, self._rewrite, again, gates=not asked.target)
-        if best.form is not before:
-            try_ranges_and_scales(best, asked)
-        try_biases(best, asked)
-        try_room(best, asked)
-        if asked.keep_float and not asked.target:
-            is_lost = best.form.judge.reference.logits and best.errors.mean < USELESS
-            (try_lost_rows if is_lost else try_float_tensors)(best)
-
-    def _without_ranges(self, judge: Judge) -> Scheme:
-        """Return the scheme of formats without ranges, with the tensors in float that they do not suit.
-
-        Numbers beyond float16 become its largest one, which is as good as any in a mask: the judge decides.
-        """
-        plan = self._plan_of(self._graph, self._ruled)
-        if not self._asked.keep_float or self._asked.target or not rounded(plan) or plan.measured():
-            return self._ruled
-        data = replace(self._data, source=judge.reference.feeds, cache=None)
-        near, beyond = large_tensors(self._graph, plan, data)
-        kept = self._ruled.with_(tensors={**self._ruled.tensors, **dict.fromkeys(near, FLOAT32)})
-        if near:
-            self._record.notes.append(f"Kept in float, near the largest float16: {some_names(near)}")
-        if not judge.can_judge:
-            return kept
-        form = Form(self._graph, kept, None, judge, self._plan_of, self._memory)
-        best = Best(form, Budget(sys.maxsize), self._record)
-        if beyond:
-            try_given_tensors(best, beyond, 2 * PRICE)
-        try_float_tensors(best, 2 * PRICE, FINE if rounded(plan, FLOAT16) else USELESS)
-        return best.scheme
-
-    def _plan_of(self, graph: gs.Graph, scheme: Scheme) -> QuantizationPlan:
-        return plan_of(graph, scheme, self._targets, Quantized())
-
-    def _rewrite(self, graph: gs.Graph, scheme: Scheme) -> None:
-        move_named_outliers(graph, scheme, self._targets, Quantized())
-
-    def _again(self) -> Measure | None:
-        """Return what measures another form on the same samples; None if some of them are gone."""
-        whole = self._samples.whole()
-        if whole is None:
-            return None
-        data = replace(self._data, source=whole, cache=None)
-        return lambda graph, scheme: self._measure(graph, scheme, data, None)
-
-    def _measure(
-        self, graph: gs.Graph, scheme: Scheme, data: CalibrationData, progress: Progress | None
-    ) -> Calibration | None:
-        """Return statistics, of both folds too, that are enough for all candidates."""
-        means = self._asked.correct_biases is not False
-        return calibrate_plan(
-            self._plan_of(graph, scheme),
-            data,
-            progress=progress,
-            halved=True,
-            most=MOST_COUNTED,
-            means=means,
-        )
+    Numbers beyond float16 become its largest one, which is as good as any in a mask: the judge decides.
+    """
+    ruled, asked = work.scheme, work.asked
+    plan = work.plan()
+    if not asked.keep_float or asked.target or not rounded(plan) or plan.measured():
+        return ruled
+    assert work.data is not None, "the judge has samples"
+    data = replace(work.data, source=judge.reference.feeds, cache=None)
+    near, beyond = large_tensors(work.graph, plan, data)
+    kept = ruled.with_(tensors={**ruled.tensors, **dict.fromkeys(near, FLOAT32)})
+    if near:
+        work.record.decisions.notes.append(f"Kept in float, near the largest float16: {some_names(near)}")
+    if not judge.can_judge:
+        return kept
+    form = Form(work.graph, kept, None, judge, _plan_of(work), work.memory)
+    best = _best(work, form, Budget(sys.maxsize))
+    if beyond:
+        try_given_tensors(best, beyond, 2 * PRICE)
+    search_float_tensors(best, 2 * PRICE, FINE if rounded(plan, FLOAT16) else USELESS)
+    return best.scheme
 
 
-def _weights_of(graph: gs.Graph) -> WeightMemory:
-    """Return a memory of the weights of a graph, which its copies share."""
-    layers = (node for node in graph.nodes if is_dot_product(node))
-    weights = (tensor for node in layers for tensor in node.inputs if isinstance(tensor, gs.Constant))
-    return WeightMemory(tensor.values for tensor in weights if not is_weightless(tensor._values))
+def _best(work: Work, form: Form, budget: Budget) -> Best:
+    """Return where the search starts, with what moves need to make other forms of the graph."""
+
+    def _rewrite(graph: gs.Graph, scheme: Scheme) -> None:
+        move_named_outliers(graph, scheme, work.named, Record())
+
+    def _measure(graph: gs.Graph, scheme: Scheme) -> Calibration | None:
+        return measure_for_candidates(work, graph, scheme, work.data and replace(work.data, cache=None))
+
+    decisions, exclude = work.record.decisions, work.named.excluded
+    return Best(form, budget, decisions, work.asked, exclude=exclude, rewrite=_rewrite, measure=_measure)
+
+
+def _plan_of(work: Work) -> PlanOf:
+    return lambda graph, scheme: work.plan(graph, scheme)

@@ -1,111 +1,82 @@
-"""Preparing a float model: folding, fusing and widening, before its values are put on coarser grids."""
+"""Step: bring the float model into the form that the scheme quantizes."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from itertools import islice
 
-import onnx_graphsurgeon as gs
-
-from transforms.convert_opset import CAST_TO_BFLOAT16, convert_opset
-from transforms.fuse_gelu import find_gelu, fuse_gelu
-from transforms.fuse_hardswish import find_hardswish, fuse_hardswish
-from transforms.fuse_layernorm import find_layernorm, fuse_layernorm
-from transforms.fuse_matmul import fuse_matmul
-from transforms.graph import walk
-from transforms.graph.selection import NodeSet, Selection
-from transforms.graph.typed import info_of
-from transforms.model.read_model import ModelError
-from transforms.optimize import optimize
-from transforms.split_fused import split_fused
-from transforms.widen_float16 import widen_float16
-
-_FUSIONS = {
-    "LayerNormalization": (17, find_layernorm, fuse_layernorm),
-    "Gelu": (20, find_gelu, fuse_gelu),
-    "HardSwish": (14, find_hardswish, fuse_hardswish),
-}
-"""First opset that has the operator, how to count what could become one, and how to make it one."""
+from transforms.calibrate.calibrate_plan import MissingDataError
+from transforms.conversion.prepare import note_mended
+from transforms.conversion.quantize_steps import prepare_for
+from transforms.judge.constants import SEARCHED_ON
+from transforms.pipelines.work import Work
+from transforms.plan.sampled_exceptions import fed_masks, kept_in_float, masked_by
+from transforms.run.mend_shapes import mend_shapes
+from transforms.scheme.scheme import FLOAT32
+from transforms.scheme.scheme_values import FEW_BITS, OFF
 
 
-@dataclass
-class Preparation:
-    """The number of fused nodes by operator, and notes for the user."""
+def prepare(work: Work) -> None:
+    """Fold and fuse the graph, find what the scheme names in it, and keep masks in the samples in float.
 
-    fused: Counter[str] = field(default_factory=Counter)
-    notes: list[str] = field(default_factory=list)
-
-
-def prepare(
-    graph: gs.Graph,
-    exclude: Selection,
-    *,
-    optimized: bool = True,
-    merge_products: bool = False,
-    keep_io_types: bool = True,
-    newest: int = 0,
-    keep_tied: bool = False,
-) -> Preparation:
-    """Raise a graph to opset 13 at least, compute float16 parts in float32, and optimize it, in place.
-
-    ``optimized`` folds constants and BatchNorm, fuses decomposed LayerNorm, GELU and HardSwish, and takes
-    operators of ONNX Runtime's optimizer apart; ``merge_products`` merges MatMuls on one input as well. Nodes
-    in ``exclude`` are fused only among themselves. ``newest``: the opset that the graph may not pass, and no
-    fusion into an operator of a later one, if not 0. ``keep_tied`` is that of
-    :func:`transforms.optimize.optimize`. Raises ModelError if the opset cannot be raised.
+    Grids that are given close the scheme: what it leaves to the outputs follows rules then. Raises ModelError
+    for a model that is quantized already, ValueError for names without a match, and for steps and data that
+    the scheme needs and does not get.
     """
-    done = Preparation(notes=list(info_of(graph).notes))
-    convert_opset(graph, CAST_TO_BFLOAT16, newest=newest)
-    if count := split_fused(graph, exclude=exclude, only_unknown=not optimized):
-        done.notes.append(f"Operators that ONNX Runtime had put together, taken apart: {count}")
-    whole = _hardswishes(graph)
-    if optimized:
-        _fuse(graph, exclude, done, newest)  # while constants that float16 has rounded are known to be that
-    widen_float16(graph, keep_io_types=keep_io_types)
-    if optimized:
-        _optimize(graph, exclude, done, newest, keep_tied=keep_tied)
-        done.fused["HardSwish"] = max(0, _hardswishes(graph) - whole)  # the optimizer took some apart again
-    if optimized and merge_products:
-        done.fused["MatMul"] += fuse_matmul(graph, exclude=exclude)
-    return done
+    _refuse_other_steps(work)
+    _refuse_fitting(work)
+    if work.fixed:
+        corrects = work.scheme.correct_biases
+        corrected = corrects is True or (work.data is not None and corrects is not False)
+        work.asked = work.scheme = work.scheme.by_rule().with_(correct_biases=corrected, full_range=OFF)
+    work.targets = prepare_for(work.graph, work.scheme, work.record)
+    work.targets.fixed = work.fixed
+    if work.data is not None:
+        work.data = work.data.repeatable(work.graph)
+        mend_shapes(work.graph, (feed for _, feed in work.data.feeds(work.graph)), work.data.run)
+        note_mended(work.graph, work.record.notes)
+        _keep_masks(work)
 
 
-def note_mended(graph: gs.Graph, notes: list[str]) -> None:
-    """Add notes on declared shapes that later opsets told to be wrong."""
-    notes += [note for note in info_of(graph).notes if note not in notes]
+def fits_weights(work: Work) -> bool:
+    """Return whether outputs of layers round the weights: the scheme's word, or few bits and samples."""
+    if work.asked.fit_weights is True:
+        return True
+    return work.asked.fits_weights and work.data is not None and work.data.decides and not work.fixed
 
 
-def _hardswishes(graph: gs.Graph) -> int:
-    return sum(node.op == "HardSwish" for node in walk.nodes(graph))
+def _keep_masks(work: Work) -> None:
+    """Keep in float the tensors whose range a mask that is fed would set."""
+    assert work.data is not None
+    if not any(fmt.is_integer for fmt in work.scheme.named_formats):
+        return
+    feeds = (feed for _, feed in work.data.feeds(work.graph))
+    masks = fed_masks(work.graph, islice(feeds, SEARCHED_ON))
+    names = masked_by(work.plan(), masks) if masks else []
+    if names:
+        work.record.notes.append(kept_in_float(names, "masks in the samples"))
+        tensors = {**dict.fromkeys(names, FLOAT32), **work.scheme.tensors}
+        work.asked = work.scheme = work.scheme.with_(tensors=tensors)
 
 
-def _optimize(
-    graph: gs.Graph, exclude: Selection, done: Preparation, newest: int, *, keep_tied: bool
-) -> None:
-    """Optimize, and fuse again the patterns that folding constants exposed.
-
-    Not before the first fusion, since the optimizer moves Transposes into the middle of a LayerNorm.
-    """
-    try:
-        optimize(graph, exclude=exclude, keep_tied=keep_tied)
-    except ModelError as error:
-        done.notes.append(f"Not optimized: {error}")
-    _fuse(graph, exclude, done, newest)
+def _refuse_other_steps(work: Work) -> None:
+    if work.scheme.finetune:
+        raise ValueError("the scheme asks for fine-tuning, which is a step of its own: finetune_model")
+    if work.scheme.auto_mixed_precision:
+        step = "transforms.mix_precision.mix_precision"
+        raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
 
 
-def _fuse(graph: gs.Graph, exclude: Selection, done: Preparation, newest: int) -> None:
-    fusions = {name: one for name, one in _FUSIONS.items() if not newest or one[0] <= newest}
-    newer = [(version, find) for version, find, _ in fusions.values() if version > graph.opset]
-    wanted = [version for version, find in newer if _of_one_kind(find, graph, exclude)]
-    convert_opset(graph, max(wanted, default=0), newest=newest)
-    for name, (_, _, fuse) in fusions.items():
-        done.fused[name] += _of_one_kind(fuse, graph, exclude)
-
-
-def _of_one_kind(fuse: Callable[..., int], graph: gs.Graph, exclude: Selection) -> int:
-    """Fuse nodes none of which is excluded, and nodes all of which are; return how many were put together."""
-    apart = exclude.resolve_in(graph)
-    count = fuse(graph, exclude=apart)
-    others = NodeSet(node for node in walk.nodes(graph) if node not in apart)
-    return count + fuse(graph, exclude=others) if len(apart) else count
+def _refuse_fitting(work: Work) -> None:
+    """Raise ValueError where outputs cannot round weights as the scheme asks."""
+    if work.scheme.fit_weights is True:
+        if not work.scheme.fits_weights:
+            weight = work.scheme.weight
+            raise ValueError(f"fit_weights is true, no weight has fewer than {FEW_BITS} bits: it is {weight}")
+        if work.fixed:
+            raise ValueError("fit_weights is true, and grids are given: one of them says what scales are")
+        if work.data is None:
+            raise MissingDataError(
+                "fit_weights is true, and calibration data to round weights by are missing"
+            )
+    if work.record.grids is not None and fits_weights(work):
+        raise ValueError("keep_grids goes with fit_weights = false here: it changes grids that are kept")

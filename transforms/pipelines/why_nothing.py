@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 import onnx_graphsurgeon as gs
 
+from transforms.conversion.quantize_steps import make_plan, prepare_for
+from transforms.conversion.record import Record
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.model.read_model import ModelError
-from transforms.pipelines.quantize_steps import Quantized, make_plan, prepare_for
 from transforms.plan.exact_arithmetic import shape_arithmetic
 from transforms.plan.float_only_nodes import float_zone
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -43,7 +44,7 @@ def why_nothing(load: Callable[[], gs.Graph], scheme: Scheme) -> Iterator[str]:
 
 
 def _plan(graph: gs.Graph, scheme: Scheme) -> QuantizationPlan:
-    return make_plan(graph, scheme, prepare_for(graph, scheme).resolve_in(graph), Quantized())
+    return make_plan(graph, scheme, prepare_for(graph, scheme).resolve_in(graph), Record())
 
 
 def _that_would(load: Callable[[], gs.Graph], scheme: Scheme) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from functools import cache
 
 import onnx_graphsurgeon as gs
@@ -12,6 +11,9 @@ from transforms.align_scales import align_concat
 from transforms.channels.apply_moves import apply_moves
 from transforms.channels.balance_channels import balance_channels
 from transforms.channels.equalize_layers import equalize_layers
+from transforms.conversion import inspect_bf16
+from transforms.conversion.prepare import note_mended, prepare
+from transforms.conversion.record import Record
 from transforms.dual_quant_nodes import dual_quant_nodes
 from transforms.fix_shapes import fix_shapes
 from transforms.fold_relu import fold_relu
@@ -23,15 +25,11 @@ from transforms.lift_constants import lift_constants
 from transforms.lower_opset import lower_opset
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
-from transforms.moves.record import Record
 from transforms.part_biases import part_biases
-from transforms.pipelines import inspect_bf16
-from transforms.pipelines.prepare import note_mended, prepare
 from transforms.plan.qparams import Ranges
 from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan, saturated_constants
 from transforms.plan.scheme_targets import FormatTable, SchemeTargets, Targets
-from transforms.plan.tensor_grids import TensorGrid
 from transforms.plan.weight_cache import WeightMemory
 from transforms.qdq_to_cast import qdq_to_cast
 from transforms.runtime_workarounds import (
@@ -63,32 +61,7 @@ _IN_INTEGERS = frozenset(
 """Operators beside those of the name QLinear... that compute with quantized numbers, also of ONNX Runtime."""
 
 
-@dataclass
-class Quantized:
-    """The result: tensors quantized by format and role, the changes of each step, and notes.
-
-    ``scheme``: that of the result, in which nothing is left to the outputs; ``record``: how they decided;
-    ``shifted``: how many tensors use the full range of int8. ``grids``: those of all tensors that became
-    integers, and ``float_graph``: the float model as it was quantized, if these were to be kept.
-    """
-
-    tensors: Counter[tuple[str, str]] = field(default_factory=Counter)
-    changes: Counter[str] = field(default_factory=Counter)
-    notes: list[str] = field(default_factory=list)
-    calibrated: int = 0
-    scheme: Scheme | None = None
-    record: Record = field(default_factory=Record)
-    shifted: int = 0
-    grids: list[TensorGrid] | None = None
-    float_graph: gs.Graph | None = None
-
-    @property
-    def count(self) -> int:
-        """The number of quantized tensors."""
-        return sum(self.tensors.values())
-
-
-def make_plan(graph: gs.Graph, scheme: Scheme, targets: Targets, done: Quantized) -> QuantizationPlan:
+def make_plan(graph: gs.Graph, scheme: Scheme, targets: Targets, done: Record) -> QuantizationPlan:
     """Return the plan for a prepared graph, with shared ranges and borders as the scheme wants them."""
     plan = QuantizationPlan(graph, scheme, targets)
     if scheme.align_concat:
@@ -98,13 +71,13 @@ def make_plan(graph: gs.Graph, scheme: Scheme, targets: Targets, done: Quantized
     return plan
 
 
-def plan_of(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> QuantizationPlan:
+def plan_of(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Record) -> QuantizationPlan:
     """Return the plan of a scheme that may name more tensors of a prepared graph than ``targets`` do."""
     return make_plan(graph, scheme, targets.naming(graph, scheme).resolve_in(graph), done)
 
 
 def write_plan(
-    plan: QuantizationPlan, ranges: Ranges | None, done: Quantized, memory: WeightMemory | None = None
+    plan: QuantizationPlan, ranges: Ranges | None, done: Record, memory: WeightMemory | None = None
 ) -> None:
     """Write a plan into its graph; ``memory`` is that of several plans of one model."""
     done.tensors = Counter(
@@ -119,7 +92,7 @@ def write_plan(
     insert_qdq(plan, ranges, memory=memory, grids=done.grids)
 
 
-def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Quantized) -> None:
+def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Record) -> None:
     """Do with the nodes of a quantized graph what the scheme wants done with them."""
     if scheme.fold_relu:
         done.changes["Relus and Clips folded into quantizations"] = fold_relu(graph)
@@ -134,7 +107,7 @@ def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Quantized) -> None:
         sum_before_layernorm(graph)
 
 
-def prepare_for(graph: gs.Graph, scheme: Scheme, done: Quantized | None = None) -> SchemeTargets:
+def prepare_for(graph: gs.Graph, scheme: Scheme, done: Record | None = None) -> SchemeTargets:
     """Bring a float model into the form that a scheme quantizes, in place; return what the scheme names.
 
     Every number that it computes stays the same, up to rounding in float32 and factors between layers. Raises
@@ -147,7 +120,7 @@ def prepare_for(graph: gs.Graph, scheme: Scheme, done: Quantized | None = None) 
     if scheme.opset:
         lower_opset(graph, scheme.opset)
     targets = SchemeTargets(graph, scheme)
-    _prepare(graph, scheme, targets, Quantized() if done is None else done)
+    _prepare(graph, scheme, targets, Record() if done is None else done)
     return targets
 
 
@@ -164,7 +137,7 @@ def _refuse_quantized(graph: gs.Graph) -> None:
         raise ModelError(f"the model is quantized already, to BF16: {state.format}")
 
 
-def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:
+def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Record) -> None:
     leave_out_biases(graph)
     if unknown := tensors_with_nan(graph):
         raise ModelError(
@@ -209,12 +182,12 @@ def _part_biases(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets) -> int
     return part_biases(graph, lambda node: mixes or table()[node].wants_grids)
 
 
-def equalize(graph: gs.Graph, targets: SchemeTargets, done: Quantized) -> None:
+def equalize(graph: gs.Graph, targets: SchemeTargets, done: Record) -> None:
     """Equalize the layers that are not excluded."""
     done.changes[EQUALIZED] = equalize_layers(graph, exclude=targets.excluded)
 
 
-def move_named_outliers(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:
+def move_named_outliers(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Record) -> None:
     """Move the outliers that the scheme names; ValueError for a tensor of which nothing can be moved."""
     moves = {name: scheme.outlier_move(name) for name in scheme.outliers}
     labels = {"moved": MOVED, "scaled": SCALED}
@@ -229,7 +202,7 @@ def _has_room_for_outliers(scheme: Scheme) -> bool:
     return activation.bits >= _WIDE_ACTIVATION and weight.bits <= _NARROW_WEIGHT
 
 
-def _note_whole(plan: QuantizationPlan, done: Quantized) -> None:
+def _note_whole(plan: QuantizationPlan, done: Record) -> None:
     """Say how many weights have no blocks though the scheme asks for them."""
     size = plan.scheme.block_size
     weights = [quantization for quantization in plan.quantizations if quantization.role == WEIGHT]
@@ -240,14 +213,14 @@ def _note_whole(plan: QuantizationPlan, done: Quantized) -> None:
         done.notes.append(f"One scale {what}, no blocks of {size}: {count}, sums too short or in groups")
 
 
-def _note_widened(plan: QuantizationPlan, done: Quantized) -> None:
+def _note_widened(plan: QuantizationPlan, done: Record) -> None:
     """Say which weights have 4 bits in place of 2."""
     if names := plan.specs.widened:
         reason = "2 are computed wrongly by ONNX Runtime unless 4 divides the outputs of a layer"
         done.notes.append(f"4 bits in place of 2: {some_names(names)}; {reason}")
 
 
-def _note_infinite(plan: QuantizationPlan, done: Quantized) -> None:
+def _note_infinite(plan: QuantizationPlan, done: Record) -> None:
     """Say what a float type saturates, and which tensors stay out of it for their infinities."""
     if names := saturated_constants(plan):
         done.notes.append(f"Saturated at +-65504: {some_names(names)}")
@@ -255,7 +228,7 @@ def _note_infinite(plan: QuantizationPlan, done: Quantized) -> None:
         done.notes.append(f"Kept in float32, where an infinity means something: {some_names(names)}")
 
 
-def _note_bodies(plan: QuantizationPlan, done: Quantized) -> None:
+def _note_bodies(plan: QuantizationPlan, done: Record) -> None:
     """Say how many layers stay float because nothing is measured inside bodies."""
     main = {id(node) for node in plan.graph.nodes}
     left = [

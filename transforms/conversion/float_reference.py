@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import onnx_graphsurgeon as gs
 
+from transforms.conversion.prepare import prepare
+from transforms.conversion.quantize_steps import prepare_for
 from transforms.graph.selection import Selection
 from transforms.layers.match_layers import match_layers
 from transforms.lift_constants import lift_constants
-from transforms.pipelines.prepare import prepare
-from transforms.pipelines.quantize_steps import prepare_for
 from transforms.scheme import Scheme
 from transforms.scheme.sources import recorded_scheme
 from transforms.write_out_axes import write_out_axes

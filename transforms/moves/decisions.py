@@ -63,7 +63,7 @@ class Checked:
 
 
 @dataclass
-class Record:
+class Decisions:
     """Everything that was tried, in order, and notes on what was not; ``outputs``: how good they are.
 
     ``fitted``: whether outputs of layers rounded weights.

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
+from transforms.conversion import inspect_bf16
+from transforms.conversion.prepare import note_mended, prepare
 from transforms.convert_opset import CAST_TO_BFLOAT16, convert_opset
 from transforms.convert_type import convert_type
 from transforms.fix_shapes import fix_shapes
@@ -18,8 +20,6 @@ from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
 from transforms.lower_opset import lower_opset
 from transforms.model.read_model import ModelError
-from transforms.pipelines import inspect_bf16
-from transforms.pipelines.prepare import note_mended, prepare
 from transforms.runtime_workarounds import leave_out_biases
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.saturate_activations import saturate_activations

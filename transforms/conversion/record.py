@@ -1,0 +1,35 @@
+"""The record of a job: what was changed, what was decided, and notes, for summaries, metadata and callers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from transforms.moves.decisions import Decisions
+from transforms.plan.tensor_grids import TensorGrid
+from transforms.scheme import Scheme
+
+
+@dataclass
+class Record:
+    """Tensors that are quantized, by format and role; changes of each rewrite; notes; what outputs decided.
+
+    ``calibrated``: how many tensors have ranges from samples; ``scheme``: that of the result, in which
+    nothing is left to the outputs; ``shifted``: how many tensors use the full range of int8; ``grids``: those
+    of all tensors that became integers, where they are kept. ``steps``: each step that ran, with its seconds.
+    """
+
+    tensors: Counter[tuple[str, str]] = field(default_factory=Counter)
+    changes: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+    calibrated: int = 0
+    scheme: Scheme | None = None
+    decisions: Decisions = field(default_factory=Decisions)
+    shifted: int = 0
+    grids: list[TensorGrid] | None = None
+    steps: list[tuple[str, float]] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """The number of quantized tensors."""
+        return sum(self.tensors.values())

@@ -1,0 +1,55 @@
+"""Step: round weights of few bits by the outputs of their layers on the samples."""
+
+from __future__ import annotations
+
+import operator
+
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Feed
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.finetune.fit_weights import fit_weights, options_for
+from transforms.judge.checked_samples import checked
+from transforms.judge.constants import MOST_SAMPLES
+from transforms.pipelines.prepare import fits_weights
+from transforms.pipelines.work import Work
+from transforms.run.failing_samples import failing
+from transforms.run.feeds import spread
+
+
+def fit(work: Work) -> None:
+    """Round weights of few bits by the outputs of their layers, in place, if the scheme does not forbid it.
+
+    Raises ValueError for a model that fails on a sample.
+    """
+    if not fits_weights(work):
+        return
+    assert work.data is not None and work.float_graph is not None, "kept for this step"
+    samples = _samples(work.data, work.float_graph)
+    feeds, run = list(samples.values()), work.data.run
+    options = options_for(len(feeds), run, work.data.memory_limit)
+    progress = work.events.phase("fitting", "layer")
+    with failing(samples, work.float_graph, run, "the quantized model"):
+        layers, fitted = fit_weights(
+            work.float_graph,
+            work.graph,
+            feeds,
+            options,
+            formats=work.scheme.named_formats,
+            progress=progress,
+        )
+    work.scheme = work.record.scheme = work.scheme.with_(fit_weights=layers > 0)
+    if layers:
+        work.record.decisions.fitted = True
+        words = f"Weights rounded by outputs of layers: {fitted} of {layers} layers"
+        work.record.decisions.notes.append(words)
+
+
+def _samples(data: CalibrationData, graph: gs.Graph) -> dict[str, Feed]:
+    """Return as many samples as are enough, evenly spread over those that may decide, by name."""
+    source = data.feeds(graph)
+    count = operator.length_hint(source, 0) or sum(1 for _ in source)
+    spared = checked(count)
+    deciding = [place for place in range(count) if place not in spared]
+    places = set(spread(deciding, 2 * MOST_SAMPLES))
+    return {name: feed for place, (name, feed) in enumerate(source) if place in places}

@@ -1,0 +1,91 @@
+"""Step: measure statistics of the samples, and open the judge where outputs may decide."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.calibrate.calibration import Calibration
+from transforms.conversion.quantize_steps import equalize, move_named_outliers
+from transforms.full_range.apply_full_range import wants_full_range
+from transforms.graph.dot_products import is_dot_product
+from transforms.graph.lazy_values import is_weightless
+from transforms.judge.budget import too_large
+from transforms.judge.checked_samples import judging
+from transforms.judge.constants import MOST_COUNTED
+from transforms.judge.judge import Judge
+from transforms.pipelines.work import Work
+from transforms.plan.weight_cache import WeightMemory
+from transforms.run.events import Progress
+from transforms.scheme import Scheme
+
+
+def measure(work: Work) -> None:
+    """Measure what the scheme needs to know of the samples, in one pass over them.
+
+    Where outputs may decide, statistics are enough for all candidates, of both halves of the samples too, and
+    the judge is opened. Elsewhere rules close the scheme. Raises MissingDataError without samples that are
+    needed, and ValueError for samples that do not fit the model.
+    """
+    progress = work.events.phase("calibrating", "sample")
+    if not _may_decide(work):
+        measure_by_rule(work, progress)
+        return
+    work.memory = _weights_of(work.graph)
+    work.scheme = rules_beside_form(work.asked)
+    work.statistics = measure_for_candidates(work, work.graph, work.scheme, work.data, progress)
+    assert work.data is not None, "outputs decide on samples alone"
+    work.judge = Judge(work.graph, judging(work.data.feeds(work.graph)), work.data.run)
+
+
+def measure_by_rule(work: Work, progress: Progress | None = None) -> None:
+    """Close the scheme by rules, bring the graph into their form, and measure what they need."""
+    prepared, work.scheme = work.scheme, work.asked.by_rule()
+    change_form(work, prepared)
+    work.statistics = calibrate_plan(work.plan(), work.data, progress=progress)
+
+
+def change_form(work: Work, prepared: Scheme) -> None:
+    """Equalize layers and move outliers as the scheme says beyond the one that the graph was prepared for."""
+    if work.scheme.equalize_layers and prepared.equalize_layers is not True:
+        equalize(work.graph, work.named, work.record)
+    moved = {name: move for name, move in work.scheme.outliers.items() if name not in prepared.outliers}
+    move_named_outliers(work.graph, work.scheme.with_(outliers=moved), work.named, work.record)
+
+
+def rules_beside_form(asked: Scheme) -> Scheme:
+    """Return a scheme with whatever is open by rule, but for the form of the graph, which is as asked."""
+    return asked.by_rule().with_(equalize_layers=asked.equalize_layers is True)
+
+
+def measure_for_candidates(
+    work: Work,
+    graph: gs.Graph,
+    scheme: Scheme,
+    data: CalibrationData | None,
+    progress: Progress | None = None,
+) -> Calibration | None:
+    """Return statistics of a form of the graph, of both folds too, that are enough for all candidates."""
+    means = work.asked.correct_biases is not False
+    plan = work.plan(graph, scheme)
+    return calibrate_plan(plan, data, progress=progress, halved=True, most=MOST_COUNTED, means=means)
+
+
+def _may_decide(work: Work) -> bool:
+    """Return whether outputs may decide something; note why not where only size stands in the way."""
+    asked, data = work.asked, work.data
+    has_moves = asked.is_open or asked.move_outliers or asked.keep_float or wants_full_range(asked)
+    if data is None or not data.decides or not has_moves:
+        return False
+    if too_large(work.graph) or data.memory_limit is not None:
+        why = "Decided by rule: the model is too large to compare outputs, or memory is limited"
+        work.record.decisions.notes.append(why)
+        return False
+    return True
+
+
+def _weights_of(graph: gs.Graph) -> WeightMemory:
+    """Return a memory of the weights of a graph, which its copies share."""
+    layers = (node for node in graph.nodes if is_dot_product(node))
+    weights = (tensor for node in layers for tensor in node.inputs if isinstance(tensor, gs.Constant))
+    return WeightMemory(tensor.values for tensor in weights if not is_weightless(tensor._values))
