@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
+from transforms.files.external_file import is_inside
 from transforms.files.named_file import named
 from transforms.functions.packed_calls import unpack_calls
 from transforms.functions.unpackers import format_of_own
@@ -20,7 +21,7 @@ from transforms.graph.lazy_values import Weight
 from transforms.graph.proto_graphs import each_graph, sizes_of
 from transforms.model import detached_weights, graph_proto
 from transforms.model.constant_size import count_constants
-from transforms.model.read_model import ModelError, parse, read
+from transforms.model.read_model import ModelError, parse, read, tensors
 
 _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
@@ -32,7 +33,8 @@ class Bounds(NamedTuple):
     """What a file comes to: bytes of its initializers in runs, optimizers that a session is to leave out.
 
     ``reread``: whether a session needs the model as :func:`reread` returns it: for weights that functions
-    made here decode, which nothing has counted, or sparse tensors in functions.
+    made here decode, which nothing has counted, sparse tensors in functions, or data to which links in the
+    model's folder lead, which some versions of the runtime refuse.
     """
 
     stored: int = 0
@@ -52,10 +54,20 @@ def refuse_bomb(path: Path) -> Bounds:
             return Bounds()
         unsafe = unsafe_optimizers(model.graph)
         claimed = sum(map(_claimed, model.graph.initializer))
-        if any(map(format_of_own, model.functions)) or any(detached_weights.sparse_in_functions(model)):
+        is_packed = any(map(format_of_own, model.functions))
+        has_sparse = any(detached_weights.sparse_in_functions(model))
+        if is_packed or has_sparse or _has_data_elsewhere(model, path):
             return Bounds(claimed, unsafe, reread=True)
         _refuse_constants(model, detached_weights.hollow(model))
     return Bounds(claimed, unsafe)
+
+
+def _has_data_elsewhere(model: onnx.ModelProto, path: Path) -> bool:
+    """Return whether data of a model lie where only a link in its folder leads to, or nowhere."""
+    entries = (entry for tensor in tensors(model) for entry in tensor.external_data)
+    locations = {entry.value for entry in entries if entry.key == "location"}
+    files = [path.parent / location for location in locations]
+    return any(not file.is_file() or not is_inside(file, path) for file in files)
 
 
 def _refuse_constants(model: onnx.ModelProto, weights: Collection[str]) -> None:
