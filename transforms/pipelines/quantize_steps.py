@@ -28,12 +28,14 @@ from transforms.part_biases import part_biases
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.prepare import note_mended, prepare
 from transforms.plan.qparams import Ranges
-from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
+from transforms.plan.quant_spec import QUANTIZED_BY, TABLE, WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan, saturated_constants
 from transforms.plan.scheme_targets import FormatTable, SchemeTargets, Targets
+from transforms.plan.stored_tables import stored_tables
 from transforms.plan.tensor_grids import TensorGrid
 from transforms.plan.weight_cache import WeightMemory
 from transforms.qdq_to_cast import qdq_to_cast
+from transforms.quantize_tables import TABLE_FORMAT, quantize_tables
 from transforms.runtime_workarounds import (
     leave_out_biases,
     leave_out_pool_attributes,
@@ -44,7 +46,7 @@ from transforms.runtime_workarounds import (
 )
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.scheme import Scheme
-from transforms.scheme.scheme import AUTO, FLOAT32
+from transforms.scheme.scheme import AUTO
 from transforms.scheme.targets import ON_CPU
 from transforms.write_out_axes import write_out_axes
 
@@ -116,7 +118,10 @@ def write_plan(
     _note_widened(plan, done)
     if plan.scheme.align_concat == AUTO and ranges is not None:
         done.changes[_ALIGNED] = plan.settle(ranges.extremes())
+    tables = stored_tables(plan)  # as long as nodes are those that the scheme speaks of
     insert_qdq(plan, ranges, memory=memory, grids=done.grids)
+    if count := quantize_tables(plan.graph, tables, memory):
+        done.tensors[TABLE_FORMAT, TABLE] = count
 
 
 def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Quantized) -> None:
@@ -175,7 +180,7 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
         targets.excluded,
         optimized=scheme.optimize,
         newest=scheme.opset,
-        keep_tied=scheme.activation == FLOAT32,
+        keep_tied=_keeps_tied(scheme),
     )
     done.notes += prepared.notes
     done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
@@ -200,6 +205,13 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
     move_named_outliers(graph, scheme, targets, done)
     raise_opset(graph, scheme)
     note_mended(graph, done.notes)
+
+
+def _keeps_tied(scheme: Scheme) -> bool:
+    """Return whether heads multiply by the Transpose of an embedding: none has a format for weights alone."""
+    activation = scheme.format(scheme.activation)
+    is_float = activation is None or (activation.is_float and scheme.weight == scheme.activation)
+    return is_float and not scheme.auto_mixed_precision
 
 
 def _part_biases(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets) -> int:

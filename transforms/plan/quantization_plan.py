@@ -50,6 +50,8 @@ class QuantizationPlan:
         self.graph, self.scheme = graph, scheme
         targets = targets or SchemeTargets(graph, scheme).resolve_in(graph)
         self.specs, self.fixed = SpecChooser(graph, scheme, targets), targets.fixed
+        self.named = frozenset(targets.tensors)
+        """``id`` of the tensors to which the scheme gives a format by name."""
         self._shared: dict[int, list[gs.Tensor]] = {}
         self._joining: list[gs.Node] = []
         self._alike = 0
