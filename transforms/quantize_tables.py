@@ -63,30 +63,31 @@ class _Writer:
     def store(self, table: gs.Constant) -> None:
         """Let lookups read integers, those of a layer if they are the same."""
         lookups = list({id(node): node for node in table.outputs}.values())
-        stored, scale, layer = self._shared(table) or (*self._by_rows(table), None)
+        stored, scale = self._shared(table) or self._by_rows(table)
         for node in lookups:
-            target, indices = node.outputs[0], node.inputs[1]
+            target, name = node.outputs[0], node.name
             numbers = self._variable(target, "quantized", np.int8, target.shape)
-            node.inputs[0] = stored
+            node.name, node.inputs[0] = self._names.derive(name, "rows"), stored
             walk.replace_output(node, target, numbers)
-            if layer is not None and scale.values.size == 1:
-                nodes = [self._node(layer.op, [numbers, *layer.inputs[1:]], target, domain=layer.domain)]
-            else:
-                nodes = self._dequantize_rows(numbers, scale, indices, target)
+            nodes = self._dequantize(numbers, scale, node.inputs[1], target)
+            nodes[-1].name = name  # it makes what the lookup made
             self._insertions.add(self._owners[id(node)], node, nodes)
         table.values = np.empty(0, np.float32)
 
-    def _dequantize_rows(
+    def _dequantize(
         self, numbers: gs.Tensor, scale: gs.Constant, indices: gs.Tensor, target: gs.Tensor
     ) -> list[gs.Node]:
-        """Return nodes that multiply rows by their scales, as a DequantizeLinear with an axis would."""
+        """Return nodes that multiply rows by their scales, which DequantizeLinear has for one axis."""
+        floats = self._variable(target, "integers", np.float32, target.shape)
+        cast = self._node("Cast", [numbers], floats, to=dtypes.FLOAT)
+        if scale.values.size == 1:
+            return [cast, self._node("Mul", [floats, scale], target)]
         known = None if indices.shape is None else list(indices.shape)
         own = self._variable(target, "scale", np.float32, known)
-        column = self._variable(target, "scales", np.float32, known and [*known, 1])
-        floats = self._variable(target, "integers", np.float32, target.shape)
+        column = self._variable(target, "scales", np.float32, None if known is None else [*known, 1])
         last = gs.Constant(self._names.derive(target.name, "axis"), np.array([-1], np.int64))
         return [
-            self._node("Cast", [numbers], floats, to=dtypes.FLOAT),
+            cast,
             self._node("Gather", [scale, indices], own, axis=0),
             self._node("Unsqueeze", [own, last], column),
             self._node("Mul", [floats, column], target),
@@ -106,12 +107,12 @@ class _Writer:
         names = [self._names.derive(table.name, suffix) for suffix in ("quantized", "scale")]
         return constant(names[0], stored), gs.Constant(names[1], scale)
 
-    def _shared(self, table: gs.Constant) -> tuple[gs.Constant, gs.Constant, gs.Node] | None:
-        """Return integers of a layer as rows of a table, with the layer's scales and its DequantizeLinear."""
+    def _shared(self, table: gs.Constant) -> tuple[gs.Constant, gs.Constant] | None:
+        """Return integers of a layer as rows of a table, and the layer's scale or scales."""
         for layer in self._layers:
             stored, scale = layer.inputs[:2]
             if _rounds(layer, table, is_turned=False):
-                return stored, scale, layer
+                return stored, scale
             if _rounds(layer, table, is_turned=True):
                 rows = gs.Constant(self._names.derive(table.name, "quantized"), load(stored).T.copy())
                 turned = self._variable(stored, "turned", np.int8, stored.shape)
@@ -119,7 +120,7 @@ class _Writer:
                 self._insertions.add(self._owners[id(layer)], None, [transpose])
                 walk.redirect(stored, turned)
                 stored.values = np.empty(0, np.int8)
-                return rows, scale, layer
+                return rows, scale
         return None
 
     def _variable(
@@ -127,10 +128,8 @@ class _Writer:
     ) -> gs.Variable:
         return gs.Variable(self._names.derive(like.name, suffix), dtype, shape)
 
-    def _node(
-        self, op: str, inputs: list[gs.Tensor], output: gs.Tensor, domain: str | None = None, **attrs: object
-    ) -> gs.Node:
-        return gs.Node(op, self._names.derive(output.name, op), attrs, inputs, [output], domain)
+    def _node(self, op: str, inputs: list[gs.Tensor], output: gs.Tensor, **attrs: object) -> gs.Node:
+        return gs.Node(op, self._names.derive(output.name, op), attrs, inputs, [output])
 
 
 def _is_of_layer(node: gs.Node) -> bool:

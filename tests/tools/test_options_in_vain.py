@@ -263,7 +263,12 @@ WITH_A_SCHEME = [
         "--matmul-nbits",
         "--matmul-nbits goes with integers in blocks (--set block_size=32); ",
     ),
-    ("quantize", "A8W8", "--embeddings int8", "--embeddings goes with activation = 'float32'; "),
+    (
+        "quantize",
+        "BF16_MIXED_BFP16",
+        "--embeddings int8",
+        "--embeddings goes with a scheme without mixed precision; ",
+    ),
     (
         "quantize",
         "BF16",

@@ -15,7 +15,7 @@ from transforms.plan.quantization_plan import WEIGHTED
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.apply_target import adapted, scheme_of
 from transforms.scheme.mixing_rule import BUDGETS, MIXING, TARGETS
-from transforms.scheme.scheme import AUTO, FLOAT32, POWER_OF_TWO
+from transforms.scheme.scheme import AUTO, POWER_OF_TWO
 from transforms.scheme.scheme_values import FEW_BITS, SchemeTable
 from transforms.scheme.targets import ON_CPU, target
 
@@ -210,7 +210,7 @@ CALIBRATION = Need(
 
 _SHIFTABLE = "int8 activations without zero points, weights stored as integers and no mixed precision"
 
-WEIGHTS_ALONE = Need("activation = 'float32'", lambda scheme: scheme.activation == FLOAT32)
+UNMIXED = Need("a scheme without mixed precision", lambda scheme: scheme.auto_mixed_precision is None)
 BLOCKS = Need("integers in blocks (--set block_size=32)", lambda scheme: bool(scheme.block_size))
 
 _OF_FORMATS: Mapping[str, Need] = {

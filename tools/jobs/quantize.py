@@ -14,7 +14,7 @@ from tools.cli.said import say, warn
 from tools.cli.scheme_options import (
     BLOCKS,
     CALIBRATION,
-    WEIGHTS_ALONE,
+    UNMIXED,
     check_effect,
     config_name,
     quantization_scheme,
@@ -22,7 +22,7 @@ from tools.cli.scheme_options import (
 from tools.cli.unrolled import unrolled
 from tools.cli.user_code import check_code
 from tools.jobs import ranges, reach
-from tools.jobs.load import load_for
+from tools.jobs.load import apart_from_embeddings, load_for
 from tools.jobs.place import Quantize, find_layers, places
 from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Finished, Made, calibration_data, finish, mix_model, phases_of
@@ -30,7 +30,7 @@ from tools.jobs.runtime_form import write_for_runtime
 from tools.summaries import mixing, running
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
-from transforms.graph.embeddings import logits_of
+from transforms.graph.embeddings import logits_of, tables
 from transforms.judge.budget import MOST_NODES, has_many_nodes, too_large
 from transforms.mix_precision.mix import MixingOptions
 from transforms.origins.held_out import HeldOut
@@ -80,7 +80,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
     asked, scheme = _schemes(job)
     if job.print_config:
         _say_config(scheme)
-    of_tool = {"matmul_nbits": BLOCKS, "embeddings": WEIGHTS_ALONE}
+    of_tool = {"matmul_nbits": BLOCKS, "embeddings": UNMIXED}
     check_effect(asked, job, {**dict.fromkeys(("jobs", "dask"), _SHARED), **of_tool})
     check_code(scheme, job)
     external = job.save_as_external_data
@@ -94,6 +94,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
     phases = phases_of(scheme, has_data=has_data, compares=measures, searches=searches, places=is_placed)
     with phases("loading"):
         graph = load_for(job, scheme)
+    asked, scheme = scheme, apart_from_embeddings(graph, scheme) if job.embeddings else scheme
     measures = measures and _may_run(graph)
     is_unmeasured = not has_data and bool(logits_of(graph))
     is_placed = is_placed and measures and not too_large(graph)
@@ -102,7 +103,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
     data = apart.data if apart else data
     data = data.repeatable(graph) if data and is_placed else data
     made = _make(graph, scheme, data, phases, fixed, job, keep_float=measures or searches)
-    if not made.done.count:
+    if not (made.done.count or (job.embeddings and tables(made.graph))):
         _say_why_nothing(job, scheme)
         return None
     again = partial(_again, scheme, job)
@@ -123,7 +124,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
         job,
         phases,
         workers,
-        partial(write_for_runtime, job, scheme),
+        partial(write_for_runtime, job, asked),
         judged=judged,
         beside=ranges.writing(job, grids),
     )
