@@ -17,6 +17,7 @@ from transforms.fix_shapes import fix_shapes
 from transforms.fold_relu import fold_relu
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
+from transforms.graph.selection import label_of
 from transforms.graph.some_names import counted, some_names
 from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.lift_constants import lift_constants
@@ -116,6 +117,7 @@ def write_plan(
     _note_whole(plan, done)
     _note_infinite(plan, done)
     _note_widened(plan, done)
+    _note_routers(plan, done)
     if plan.scheme.align_concat == AUTO and ranges is not None:
         done.changes[_ALIGNED] = plan.settle(ranges.extremes())
     tables = stored_tables(plan)  # as long as nodes are those that the scheme speaks of
@@ -257,6 +259,15 @@ def _note_widened(plan: QuantizationPlan, done: Quantized) -> None:
     if names := plan.specs.widened:
         reason = "2 are computed wrongly by ONNX Runtime unless 4 divides the outputs of a layer"
         done.notes.append(f"4 bits in place of 2: {some_names(names)}; {reason}")
+
+
+def _note_routers(plan: QuantizationPlan, done: Quantized) -> None:
+    """Say which routers of experts have more bits than other layers."""
+    if found := plan.specs.formats.routers:
+        weight = plan.specs.formats[found[0]].weight
+        names = some_names([label_of(node) for node in found])
+        bits = "in float" if weight is None else f"in {weight.name}"
+        done.notes.append(f"Weights {bits} that choose experts: {names}; layers entries change that")
 
 
 def _note_infinite(plan: QuantizationPlan, done: Quantized) -> None:
