@@ -54,6 +54,7 @@ Quantize, by a plan of the room plan:
     ``part_biases``            numbers of biases that mask are added after the layer, in float
     ``write_matmul_nbits``     writes products with integers in blocks as ONNX Runtime's MatMulNBits
     ``store_embeddings``       stores embeddings, and heads tied to them, in 8 or 4 bits for ONNX Runtime
+    ``quantize_tables``        stores embeddings in int8, once for lookups and the head, in standard operators
     ``quantize_caches``        keeps keys and values between the steps of a decoder in few bits
 
 Store, as the last step:
