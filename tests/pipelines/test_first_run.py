@@ -122,7 +122,7 @@ def test_inputs_that_no_array_fits_are_said(tmp_path: Path, capsys: pytest.Captu
     source, _ = _files(tmp_path, _FLOAT)
     options = ["--input", str(source), "--output", str(tmp_path / "b.onnx"), "--no-keep-io-types"]
     assert convert_fp32_to_bf16.main(options) == 0
-    assert "not run: input 'x' of type tensor(bfloat16) cannot be fed" in capsys.readouterr().out
+    assert "not run: input 'x' of type BFLOAT16 cannot be fed" in capsys.readouterr().out
 
 
 def test_a_model_that_is_refused_leaves_no_file(
