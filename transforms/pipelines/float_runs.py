@@ -150,9 +150,16 @@ def _run(model: OpenModel, made: Made, first: FloatRun, sizes: Sizes, most: floa
     except Exception as error:  # of the runtime, which shares no narrower class
         log.debug("the float model does not run at %s: %s", words, error)
         return None
-    if made.contradiction(outputs):
+    if not _as_declared(model, outputs):
         return None
     return FloatRun(f"{first.sample} at {words}", feed, outputs, words)
+
+
+def _as_declared(model: OpenModel, outputs: Outputs) -> bool:
+    """Return whether outputs have the sizes that the model declares, by which others may go."""
+    declared = {one.name: one.shape for one in model.session.get_outputs()}  # [] of no known rank
+    arrays = ((name, value) for name, value in outputs.items() if isinstance(value, np.ndarray))
+    return all(not declared[name] or fits(declared[name], array.shape) for name, array in arrays)
 
 
 def _words(sizes: Sizes) -> str:

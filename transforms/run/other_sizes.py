@@ -6,7 +6,7 @@ are therefore proposed, alone, in groups and in sums, and a run of the float mod
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -53,7 +53,8 @@ def free_sizes_in(inputs: Iterable[gs.Tensor], feed: Feed) -> list[FreeSize]:
 def proposals(free: Sequence[FreeSize], *, may_shrink: bool = True) -> Iterator[Sizes]:
     """Yield other sizes, the likely ones first: all anew, each alone, those of one size, and sums.
 
-    ``may_shrink``: a size may become less. Of sums all parts grow or shrink by the same.
+    ``may_shrink``: a size may become less. Of sums all parts grow or shrink by the same. The last are those
+    that take the least.
     """
     yield _anew(free, may_shrink)
     groups = list(_groups(free))
@@ -68,6 +69,8 @@ def proposals(free: Sequence[FreeSize], *, may_shrink: bool = True) -> Iterator[
                 step = _other(least, may_shrink) - least
                 yield {one: one.size + step for one in members}
     yield {one: 2 * one.size for one in free if one.size}
+    if may_shrink:
+        yield from ({one: 1 for one in group if one.size > 1} for group in groups)
 
 
 def _anew(group: Iterable[FreeSize], may_shrink: bool) -> Sizes:
@@ -107,9 +110,3 @@ def resized(feed: Feed, sizes: Sizes) -> dict[str, AnyArray]:
             else:
                 made[name] = np.zeros((*array.shape[:axis], size, *array.shape[axis + 1 :]), array.dtype)
     return made
-
-
-def uncovered(free: Sequence[FreeSize], tried: Iterable[Collection[FreeSize]]) -> list[FreeSize]:
-    """Return the sizes that were never another one."""
-    seen = {one for sizes in tried for one in sizes}
-    return [one for one in free if one not in seen]
