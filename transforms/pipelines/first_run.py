@@ -17,6 +17,7 @@ from transforms.functions.attach_functions import attach_functions
 from transforms.graph.number_shapes import judged_tensors
 from transforms.graph.typed import source_files
 from transforms.leave_float import leave_float
+from transforms.model.bounds import refuse_unreadable
 from transforms.model.read_model import ModelError
 from transforms.model_io import Exported
 from transforms.pipelines.first_faults import fault, is_of_the_float_model, useless
@@ -90,9 +91,10 @@ def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
 
     A node that ONNX Runtime computes wrongly when it optimizes the model is left in float, in the graph.
     Raises ModelError, naming node and reason, for a model that does not run although the float model does,
-    or that is computed wrongly all the same; nothing is saved then.
+    or that is computed wrongly all the same, or that no tool could read; nothing is saved then.
     """
     exported = _export(graph, options)
+    refuse_unreadable(*exported)
     found = FirstRun(exported, why_not_on_cpu(*exported), _too_large(graph, exported, options.source))
     if found.why_not is not None or found.not_run:
         return found
