@@ -13,8 +13,9 @@ import onnx
 from tools.cli.said import Said
 from transforms import model_io
 from transforms.moves.record import Tried
-from transforms.pipelines.first_run import FirstRun, sqnr
+from transforms.pipelines.first_run import FirstRun
 from transforms.run.beside_float import BesideFloat
+from transforms.runtime.output_errors import sqnr
 from transforms.scheme import Scheme
 
 

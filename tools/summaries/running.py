@@ -10,11 +10,12 @@ from ops.formats import FORMATS
 from tools.summaries.operator_library import needed_library
 from transforms.deploy.rounded_inputs import OPTION, rounded_inputs
 from transforms.functions.attach_functions import has_all_functions
-from transforms.graph.some_names import counted
+from transforms.graph.some_names import counted, some_names
 from transforms.judge.constants import DIVERGED
 from transforms.moves.record import Checked
-from transforms.pipelines.first_run import FirstRun, decibels
+from transforms.pipelines.first_run import FirstRun
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT
+from transforms.runtime.output_errors import decibels
 from transforms.scheme.presets import PRESETS
 
 LEAST = 10.0
@@ -43,6 +44,8 @@ def runs_line(found: FirstRun, graph: gs.Graph, *, standard: str = "none", no_ke
     answer = f"no ({found.why_not})" if found.why_not is not None else "yes"
     if found.not_run:
         answer = f"opens; not run: {found.not_run}"
+    elif found.fixed and found.why_not is None:
+        answer += f", tried at one size of {some_names(found.fixed)} alone"
     return f"Runs on ONNX Runtime CPU: {answer}. Operator library needed: {needed}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from transforms.functions.unpackers import format_of_own
 from transforms.graph.dtypes import numpy_type
 from transforms.graph.lazy_values import Weight
 from transforms.graph.proto_graphs import each_graph, sizes_of
-from transforms.model import detached_weights, graph_proto
+from transforms.model import constant_size, detached_weights, graph_proto
 from transforms.model.constant_size import count_constants
 from transforms.model.read_model import ModelError, parse, read, tensors
 
@@ -27,6 +27,11 @@ _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 PROTOBUF_LIMIT = (1 << 31) - (1 << 20)
 """Bytes above which a model cannot be one protobuf message, with room for what surrounds the weights."""
+
+
+_MOST_STEPS = 64
+"""Times of its stored bytes that a weight takes in all steps that make it, at most: 6 bits become some 16
+arrays of four bytes."""
 
 
 class Bounds(NamedTuple):
@@ -89,12 +94,33 @@ def reread(path: Path) -> tuple[onnx.ModelProto, dict[str, Weight]]:
     file = read(path)
     with named(path, ModelError):
         light, weights = detached_weights.split(file.model, file.mapped)
-        unpack_calls(light, weights)
-        copy = onnx.ModelProto()
-        copy.CopyFrom(light)
-        _refuse_constants(copy, weights)
+        _unpack(light, weights)
         detached_weights.as_initializers(light, weights)
     return light, weights
+
+
+def _unpack(light: onnx.ModelProto, weights: dict[str, Weight]) -> None:
+    """Decode the packed weights of a light model, in place; ModelError for what it then comes to."""
+    unpack_calls(light, weights)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(light)
+    _refuse_constants(copy, weights)
+
+
+def refuse_unreadable(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
+    """Raise ModelError for a light model whose file would be refused when it is read.
+
+    Only one with many weights is counted: what is made of a model has no other large constants than that.
+    """
+    stored = light.ByteSize() + sum(one.nbytes for one in weights.values())
+    if stored <= constant_size.ALL // _MOST_STEPS:
+        return
+    copy = onnx.ModelProto()
+    copy.CopyFrom(detached_weights.as_inputs(light, weights))
+    try:
+        _unpack(copy, dict(weights))
+    except ModelError as error:
+        raise ModelError(f"no tool could read what would be written: {error}") from error
 
 
 def bytes_in_runs(dtype: np.dtype, size: int) -> int:
