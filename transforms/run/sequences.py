@@ -10,7 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms.files.array_header import read_headers
+from transforms.files.array_archive import read_arrays
 from transforms.files.named_file import named
 from transforms.graph.state_outputs import first_state, state_pairs
 from transforms.run.array_files import find_files, is_litter, natural_order, read_array
@@ -120,9 +120,7 @@ class Sequences:
 
 def _read(path: Path, inputs: Sequence[ModelInput]) -> dict[str, np.ndarray]:
     if path.suffix.lower() == ".npz":
-        read_headers(path)
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+        return read_arrays(path)
     if len(inputs) != 1:
         names = ", ".join(f"'{one.name}'" for one in inputs)
         raise ValueError(f"the model has inputs {names}, which takes a .npz file")
