@@ -24,7 +24,8 @@ def find_states(graph: gs.Graph, feeds: Sequence[Feed], options: RunOptions | No
 
     A state and its output are of one type and shape in each sample, and have names that belong together
     (``h`` and ``h_out``, ``in_state`` and ``out_state``) or else elements of equal magnitude over the
-    samples. An input whose numbers change, and not as those of its output do, is a signal. A model all of whose inputs would be states has none.
+    samples. An input whose numbers change, and not as those of its output do, is a signal. A model all of
+    whose inputs would be states has none.
     """
     outputs = float_outputs(graph)
     inputs = [str(tensor.name) for tensor in graph.inputs]

@@ -28,12 +28,18 @@ _SAY = "name them, --state INPUT=OUTPUT"
 
 @dataclass(frozen=True)
 class _Pair:
-    """An input and an output that fits it; ``is_carried``: whether nodes tell that it follows from it."""
+    """An input and an output that fits it; ``is_carried``: whether nodes tell that it follows from it.
+
+    ``alike``: dimensions that are the same number in both, or free in both. ``grows``: whether one of them
+    is a larger number in the output.
+    """
 
     fed: str
     back: str
     likeness: Likeness
     is_carried: bool
+    alike: int
+    grows: bool
 
     @property
     def is_clear(self) -> bool:
@@ -41,9 +47,9 @@ class _Pair:
         return self.is_carried or self.likeness >= Likeness.STEP
 
     @property
-    def rank(self) -> tuple[bool, int]:
-        """The most certain is the largest; names with a word in common count beside nodes alone."""
-        return self.is_carried, self.likeness
+    def rank(self) -> tuple[bool, int, int]:
+        """The most certain is the largest."""
+        return self.is_carried, self.likeness, self.alike
 
 
 def found_pairs(graph: gs.Graph) -> dict[str, str]:
@@ -87,7 +93,11 @@ def state_pairs(
     for fed, back in given.items():
         refuse_unknown(fed, inputs, "input")
         refuse_unknown(back, outputs, "output")
-    able = [one for one in _fitting(graph) if one.fed not in given and one.back not in given.values()]
+    able = [
+        one
+        for one in _fitting(graph)
+        if one.fed not in given and one.back not in given.values() and not one.grows
+    ]
     pairs = _added(given, able, held or (), graph, is_known=held is not None)
     if held is not None:
         for name in inputs:
@@ -110,25 +120,27 @@ def first_state(fed: Sequence[object], back: Sequence[object]) -> list[int]:
     ]
 
 
-def _fits(made: Sequence[object] | None, read: Sequence[object] | None) -> bool:
-    """Return whether what is made fits an input: known sizes are equal, except for one that grows."""
-    if made is None or read is None or len(made) != len(read):
-        return False
-    known = ((a, b) for a, b in zip(made, read, strict=True) if isinstance(a, int) and isinstance(b, int))
-    others = [a > b for a, b in known if a != b]
-    return not others or (others == [True] and len(made) > 1)
+def _pair(fed: gs.Tensor, back: gs.Tensor, carried: Collection[int]) -> _Pair | None:
+    """Return the pair of two tensors if they fit: known sizes are equal, except for one that grows."""
+    read, made = fed.shape, back.shape
+    if fed.dtype != back.dtype or made is None or read is None or len(made) != len(read):
+        return None
+    sizes = [(a, b) for a, b in zip(made, read, strict=True) if isinstance(a, int) and isinstance(b, int)]
+    others = [a > b for a, b in sizes if a != b]
+    if others not in ([], [True]):
+        return None
+    free = sum(not isinstance(a, int) and not isinstance(b, int) for a, b in zip(made, read, strict=True))
+    names = str(fed.name), str(back.name)
+    alike = free + len(sizes) - len(others)
+    return _Pair(*names, likeness(*names), id(fed) in carried, alike, bool(others))
 
 
 def _fitting(graph: gs.Graph) -> list[_Pair]:
     """Return all pairs of an input and an output that fit, the most certain first."""
     found: list[_Pair] = []
     for back in graph.outputs:
-        fitting = [one for one in graph.inputs if one.dtype == back.dtype and _fits(back.shape, one.shape)]
-        carried = {id(one) for one in carried_inputs(back)} if fitting else set()
-        found += [
-            _Pair(str(one.name), str(back.name), likeness(str(one.name), str(back.name)), id(one) in carried)
-            for one in fitting
-        ]
+        carried = {id(one) for one in carried_inputs(back)}
+        found += [pair for one in graph.inputs if (pair := _pair(one, back, carried)) is not None]
     return sorted(found, key=lambda pair: pair.rank, reverse=True)
 
 
