@@ -1,4 +1,4 @@
-"""Activations that stay in float for what samples show: masks that are fed, and NaN that the model looks for.
+"""Activations that stay in float for what samples show: masks, NaN that the model looks for, and zeros alone.
 
 A mask that an input brings is one number so large that it stands for nothing. What it is added to has no
 range that suits the mask and the ordinary numbers beside it. Constants show that before a plan is made
@@ -6,12 +6,15 @@ range that suits the mask and the ordinary numbers beside it. Constants show tha
 
 NaN, as the mean of no tokens or a row of padding, is replaced before an output sees it. No integer is NaN: a
 tensor that is quantized on the way to what looks for it would hand on a number that means nothing.
+
+An input that is zero in all samples, as the states of first steps, has no range, nor has what follows from it
+alone: any scale is a guess, and may round to zero all that is fed later.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -27,6 +30,11 @@ from transforms.plan.stand_ins import HALF, Bounds, stand_ins
 
 _GUARDS = frozenset({"IsNaN", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
 """Operators whose answer for NaN is not that for the number in its place."""
+
+_LENGTHS = frozenset({"Shape", "Size"})
+
+_NAN = "NaN that the model looks for"
+_NO_RANGE = "zeros in all samples, which tell no range (--sequences, or samples with other numbers, do)"
 
 
 def fed_masks(graph: gs.Graph, feeds: Iterable[Feed]) -> dict[int, Bounds]:
@@ -67,6 +75,64 @@ def guarded_nan(plan: QuantizationPlan, holding: Collection[str]) -> list[str]:
     }
     leads = _leading_to_guards(plan.graph) if found else set()
     return [name for name, tensor in found.items() if id(tensor) in leads]
+
+
+def without_range(plan: QuantizationPlan, extremes: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Return the names of activations of a plan that have no range for zeros in all samples, inputs first.
+
+    They follow from inputs that are zero alone, or are zero themselves and follow from such an input, or from
+    one that was not measured. What is zero of inputs that are not, as behind a Relu, has the range of zeros.
+    A format that the scheme names for a tensor is that of it. ``extremes``: the lowest and the highest number
+    of tensors in all samples.
+    """
+    zeros = {name for name, ends in extremes.items() if ends == (0.0, 0.0)}
+    if not zeros:
+        return []
+    inputs = [one for one in plan.graph.inputs if dtypes.is_type(one, dtypes.FLOAT)]
+    fed = {id(one) for one in inputs if one.name in zeros}
+    alone = _following(plan.graph, fed, all)
+    partly = _following(plan.graph, fed | {id(one) for one in inputs if one.name not in extremes}, any)
+    found = [
+        name
+        for name, tensor in _activations(plan).items()
+        if name not in plan.scheme.tensors
+        if id(tensor) in alone or (id(tensor) in partly and _is_zero(plan.group(tensor), zeros))
+    ]
+    known = {one.name for one in plan.graph.inputs}
+    return sorted(found, key=lambda name: name not in known)
+
+
+def _is_zero(group: Sequence[gs.Tensor], zeros: Collection[str]) -> bool:
+    """Return whether no tensor that shares a range has a number beside zero."""
+    return all(not np.any(one.values) if isinstance(one, gs.Constant) else one.name in zeros for one in group)
+
+
+def _following(graph: gs.Graph, sources: set[int], of: Callable[[Iterable[bool]], bool]) -> set[int]:
+    """Return the ids of tensors, sources among them, that nodes make with ``of`` (all, any) of their inputs
+    from others of these; lengths follow from nothing.
+    """
+    found = set(sources)
+    for node in graph.nodes:
+        read = [one for one in walk.reads(node) if isinstance(one, gs.Variable) and not one.is_empty()]
+        if read and node.op not in _LENGTHS and of(id(one) in found for one in read):
+            found.update(map(id, node.outputs))
+    return found
+
+
+def exceptions(
+    plans: Sequence[QuantizationPlan],
+    holding: Collection[str],
+    extremes: Mapping[str, tuple[float, float]],
+) -> dict[str, list[str]]:
+    """Return the names of activations of some plans that stay float for what was measured, by the reason.
+
+    ``holding`` and ``extremes``: as of :func:`guarded_nan` and :func:`without_range`.
+    """
+    found = {
+        _NAN: [name for plan in plans for name in guarded_nan(plan, holding)],
+        _NO_RANGE: [name for plan in plans for name in without_range(plan, extremes)],
+    }
+    return {why: list(dict.fromkeys(names)) for why, names in found.items() if names}
 
 
 def kept_in_float(names: Sequence[str], why: str) -> str:
