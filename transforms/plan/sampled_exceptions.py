@@ -34,7 +34,6 @@ _GUARDS = frozenset({"IsNaN", "Equal", "Less", "LessOrEqual", "Greater", "Greate
 _LENGTHS = frozenset({"Shape", "Size"})
 
 _NAN = "NaN that the model looks for"
-_NO_RANGE = "zeros in all samples, which tell no range (--sequences, or samples with other numbers, do)"
 
 
 def fed_masks(graph: gs.Graph, feeds: Iterable[Feed]) -> dict[int, Bounds]:
@@ -128,11 +127,30 @@ def exceptions(
 
     ``holding`` and ``extremes``: as of :func:`guarded_nan` and :func:`without_range`.
     """
+    zeros = list(dict.fromkeys(name for plan in plans for name in without_range(plan, extremes)))
     found = {
-        _NAN: [name for plan in plans for name in guarded_nan(plan, holding)],
-        _NO_RANGE: [name for plan in plans for name in without_range(plan, extremes)],
+        _NAN: list(dict.fromkeys(name for plan in plans for name in guarded_nan(plan, holding))),
+        _without_range_for(plans[0].graph, zeros, extremes) if zeros else "": zeros,
     }
-    return {why: list(dict.fromkeys(names)) for why, names in found.items() if names}
+    return {why: names for why, names in found.items() if names}
+
+
+def _without_range_for(
+    graph: gs.Graph, names: Sequence[str], extremes: Mapping[str, tuple[float, float]]
+) -> str:
+    """Return in words why some tensors have no range: the inputs of floats that they follow from."""
+    tensors = walk.tensors(graph)
+    before = set().union(*({id(tensors[name])} | walk.ancestors(tensors[name]) for name in names))
+    inputs = [
+        str(one.name)
+        for one in graph.inputs
+        if id(one) in before and dtypes.is_type(one, dtypes.FLOAT)
+        if extremes.get(str(one.name), (0.0, 0.0)) == (0.0, 0.0)
+    ]
+    return (
+        f"the zeros in all samples of {some_names(inputs)}, which tell no range "
+        "(--sequences, or samples with other numbers, do)"
+    )
 
 
 def kept_in_float(names: Sequence[str], why: str) -> str:
