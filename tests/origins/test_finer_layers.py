@@ -94,9 +94,10 @@ def test_a_share_of_rows_is_a_target_too() -> None:
         assert (a == b).all()
 
 
-STATES = """(float[4,16] x, float[4,16] past_h) => (float[4,16] {0}, float[4,16] present_h, float[4] energy) {{
-    a = MatMul (x, w) b = Mul (a, spread) {0} = MatMul (b, v)
-    k = MatMul (past_h, u) present_h = Tanh (k) energy = ReduceMean <axes = [1], keepdims = 0> (present_h) }}"""
+STATES = """(float[4,16] x, float[4,16] past_h)
+    => (float[4,16] {0}, float[4,16] present_h, float[4] energy) {{
+    a = MatMul (x, w) b = Mul (a, spread) {0} = MatMul (b, v) k = MatMul (past_h, u)
+    present_h = Tanh (k) energy = ReduceMean <axes = [1], keepdims = 0> (present_h) }}"""
 
 
 @pytest.mark.parametrize("name", ["hidden", "next_state", "y"])

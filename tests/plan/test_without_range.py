@@ -1,4 +1,4 @@
-"""Inputs that are zero in all samples. Oracle: the float model, fed with other numbers than calibration was."""
+"""Inputs that are zero in all samples. Oracle: the float model, fed with numbers that calibration lacked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from transforms.scheme import Scheme, preset
 SIZE = 16
 TEXT = """(float[1,16] x, float[1,16] s) => (float[1,8] y) {
     t = Mul (s, two) b = MatMul (t, r) b2 = Relu (b) b3 = MatMul (b2, q)
-    n = Neg (x) z = Relu (n) x2 = Add (x, z) a = MatMul (x2, w) c = Add (a, b3) d = Tanh (c) y = MatMul (d, p) }"""
+    n = Neg (x) z = Relu (n) x2 = Add (x, z) a = MatMul (x2, w)
+    c = Add (a, b3) d = Tanh (c) y = MatMul (d, p) }"""
 MODEL = plans.model(TEXT, {"two": np.float32(2), "r": (16, 16), "q": (16, 16), "w": (16, 16), "p": (16, 8)})
 
 
