@@ -17,7 +17,13 @@ from transforms.mix_precision.candidates import layers_of
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.quantize_steps import Quantized, finish_nodes, make_plan, prepare_for, write_plan
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.sampled_exceptions import exceptions, kept_in_float
+from transforms.plan.sampled_exceptions import (
+    guarded_nan,
+    kept_in_float,
+    of_zeros,
+    without_range,
+    zero_inputs,
+)
 from transforms.plan.scheme_targets import Targets, named
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
@@ -70,10 +76,15 @@ class MixedModel:
         """
         plans = [self._plan(mix)[0] for mix in mixes]
         self._ranges = calibrate_plan(plans, data, progress=progress)
-        if self._ranges is None:
-            return
-        for why, names in exceptions(plans, self._ranges.holding_nan, self._ranges.extremes()).items():
-            self._keep_float(names, why)
+        holding = self._ranges.holding_nan if self._ranges else set[str]()
+        names = list(dict.fromkeys(name for plan in plans for name in guarded_nan(plan, holding)))
+        if names:
+            self._keep_float(names, "NaN that the model looks for")
+        feeds = data.feeds(self.graph) if data and self._ranges else None
+        zeros = zero_inputs(self.graph, (feed for _, feed in feeds)) if feeds and feeds.is_repeatable else []
+        names = list(dict.fromkeys(name for plan in plans for name in without_range(plan, zeros)))
+        if names:
+            self._keep_float(names, of_zeros(zeros))
 
     def _keep_float(self, names: list[str], why: str) -> None:
         """Let tensors stay float in all mixes."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibration import Calibration
 from transforms.full_range.apply_full_range import apply_full_range, shift_grids
 from transforms.pipelines.quantize_steps import Quantized, finish_nodes, plan_of, write_plan
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.sampled_exceptions import exceptions, kept_in_float
+from transforms.plan.sampled_exceptions import guarded_nan, kept_in_float
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
@@ -27,11 +25,10 @@ def build(
 ) -> Scheme:
     """Quantize a prepared graph in place, and return the scheme of the result.
 
-    That differs from the one given by tensors that stay float for what samples show: NaN that the model looks
-    for, or zeros alone.
+    That differs from the one given by tensors that held NaN which the model looks for: they stay float.
     """
     plan = plan_of(graph, scheme, targets, done)
-    plan = _without_exceptions(plan, targets, statistics, done)
+    plan = _without_guarded_nan(plan, targets, statistics, done)
     write_plan(plan, statistics, done, memory)
     finish_nodes(graph, scheme, done)
     shift(graph, plan.scheme, statistics, done)
@@ -46,15 +43,13 @@ def shift(graph: gs.Graph, scheme: Scheme, statistics: Calibration | None, done:
         shift_grids(done.grids, shifted)
 
 
-def _without_exceptions(
+def _without_guarded_nan(
     plan: QuantizationPlan, targets: SchemeTargets, statistics: Calibration | None, done: Quantized
 ) -> QuantizationPlan:
-    if statistics is None:
+    scheme, graph = plan.scheme, plan.graph
+    names = guarded_nan(plan, statistics.holding_nan) if statistics else []
+    if not names:
         return plan
-    kept = exceptions([plan], statistics.holding_nan, statistics.extremes())
-    if not kept:
-        return plan
-    done.notes += [kept_in_float(names, why) for why, names in kept.items()]
-    names = dict.fromkeys(chain(*kept.values()), FLOAT32)
-    scheme = plan.scheme.with_(tensors={**plan.scheme.tensors, **names})
-    return plan_of(plan.graph, scheme, targets, done)
+    done.notes.append(kept_in_float(names, "NaN that the model looks for"))
+    scheme = scheme.with_(tensors={**scheme.tensors, **dict.fromkeys(names, FLOAT32)})
+    return plan_of(graph, scheme, targets, done)

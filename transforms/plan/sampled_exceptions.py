@@ -14,7 +14,7 @@ alone: any scale is a guess, and may round to zero all that is fed later.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -33,7 +33,7 @@ _GUARDS = frozenset({"IsNaN", "Equal", "Less", "LessOrEqual", "Greater", "Greate
 
 _LENGTHS = frozenset({"Shape", "Size"})
 
-_NAN = "NaN that the model looks for"
+_PRODUCTS = frozenset({"Mul", "MatMul"})
 
 
 def fed_masks(graph: gs.Graph, feeds: Iterable[Feed]) -> dict[int, Bounds]:
@@ -76,79 +76,37 @@ def guarded_nan(plan: QuantizationPlan, holding: Collection[str]) -> list[str]:
     return [name for name, tensor in found.items() if id(tensor) in leads]
 
 
-def without_range(plan: QuantizationPlan, extremes: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Return the names of activations of a plan that have no range for zeros in all samples, inputs first.
+def zero_inputs(graph: gs.Graph, feeds: Iterable[Feed]) -> list[str]:
+    """Return the names of the inputs of floats that are zero in all feeds, and not empty in all."""
+    zeros = {str(one.name): False for one in graph.inputs if dtypes.is_type(one, dtypes.FLOAT)}
+    for feed in feeds if zeros else ():
+        zeros = {name: has or np.size(feed.get(name, ())) > 0 for name, has in zeros.items()}
+        zeros = {name: has for name, has in zeros.items() if not np.any(feed.get(name, 0))}
+        if not zeros:
+            break
+    return [name for name, has_numbers in zeros.items() if has_numbers]
 
-    They follow from inputs that are zero alone, or are zero themselves and follow from such an input, or from
-    one that was not measured. What is zero of inputs that are not, as behind a Relu, has the range of zeros.
-    A format that the scheme names for a tensor is that of it. ``extremes``: the lowest and the highest number
-    of tensors in all samples.
+
+def without_range(plan: QuantizationPlan, zeros: Collection[str]) -> list[str]:
+    """Return the names of activations of a plan that follow from inputs that are zero in all samples alone.
+
+    These come first. What is multiplied by zero alone is zero as well. A format that the scheme names for a
+    tensor is that of it.
     """
-    zeros = {name for name, ends in extremes.items() if ends == (0.0, 0.0)}
-    if not zeros:
-        return []
-    inputs = [one for one in plan.graph.inputs if dtypes.is_type(one, dtypes.FLOAT)]
-    fed = {id(one) for one in inputs if one.name in zeros}
-    alone = _following(plan.graph, fed, all)
-    partly = _following(plan.graph, fed | {id(one) for one in inputs if one.name not in extremes}, any)
-    found = [
-        name
-        for name, tensor in _activations(plan).items()
-        if name not in plan.scheme.tensors
-        if id(tensor) in alone or (id(tensor) in partly and _is_zero(plan.group(tensor), zeros))
-    ]
-    known = {one.name for one in plan.graph.inputs}
-    return sorted(found, key=lambda name: name not in known)
-
-
-def _is_zero(group: Sequence[gs.Tensor], zeros: Collection[str]) -> bool:
-    """Return whether no tensor that shares a range has a number beside zero."""
-    return all(not np.any(one.values) if isinstance(one, gs.Constant) else one.name in zeros for one in group)
-
-
-def _following(graph: gs.Graph, sources: set[int], of: Callable[[Iterable[bool]], bool]) -> set[int]:
-    """Return the ids of tensors, sources among them, that nodes make with ``of`` (all, any) of their inputs
-    from others of these; lengths follow from nothing.
-    """
-    found = set(sources)
-    for node in graph.nodes:
+    found = {id(one) for one in plan.graph.inputs if one.name in zeros}
+    for node in plan.graph.nodes if found else ():
         read = [one for one in walk.reads(node) if isinstance(one, gs.Variable) and not one.is_empty()]
+        of = any if node.op in _PRODUCTS else all
         if read and node.op not in _LENGTHS and of(id(one) in found for one in read):
             found.update(map(id, node.outputs))
-    return found
+    names = [name for name, tensor in _activations(plan).items() if id(tensor) in found]
+    return sorted((name for name in names if name not in plan.scheme.tensors), key=lambda n: n not in zeros)
 
 
-def exceptions(
-    plans: Sequence[QuantizationPlan],
-    holding: Collection[str],
-    extremes: Mapping[str, tuple[float, float]],
-) -> dict[str, list[str]]:
-    """Return the names of activations of some plans that stay float for what was measured, by the reason.
-
-    ``holding`` and ``extremes``: as of :func:`guarded_nan` and :func:`without_range`.
-    """
-    zeros = list(dict.fromkeys(name for plan in plans for name in without_range(plan, extremes)))
-    found = {
-        _NAN: list(dict.fromkeys(name for plan in plans for name in guarded_nan(plan, holding))),
-        _without_range_for(plans[0].graph, zeros, extremes) if zeros else "": zeros,
-    }
-    return {why: names for why, names in found.items() if names}
-
-
-def _without_range_for(
-    graph: gs.Graph, names: Sequence[str], extremes: Mapping[str, tuple[float, float]]
-) -> str:
-    """Return in words why some tensors have no range: the inputs of floats that they follow from."""
-    tensors = walk.tensors(graph)
-    before = set().union(*({id(tensors[name])} | walk.ancestors(tensors[name]) for name in names))
-    inputs = [
-        str(one.name)
-        for one in graph.inputs
-        if id(one) in before and dtypes.is_type(one, dtypes.FLOAT)
-        if extremes.get(str(one.name), (0.0, 0.0)) == (0.0, 0.0)
-    ]
+def of_zeros(zeros: Sequence[str]) -> str:
+    """Return in words why what :func:`without_range` finds stays float."""
     return (
-        f"the zeros in all samples of {some_names(inputs)}, which tell no range "
+        f"zeros alone in samples of {some_names(zeros)}, which tell no range "
         "(--sequences, or samples with other numbers, do)"
     )
 
