@@ -74,6 +74,7 @@ SIGNAL = """(float[1,4] audio_in, float[1,4] {0}) => (float[1,4] audio_out, floa
 def test_what_the_samples_hold_is_no_state_unless_it_is_named() -> None:
     text = SIGNAL.format("h_in", "h_out")
     assert pairs(text, held={"audio_in"}) == {"h_in": "h_out"}
+    assert pairs(SIGNAL.format("a", "b"), held={"audio_in"}) == {"a": "b"}
     assert pairs(text, {"h_in": "h_out"}) == {"h_in": "h_out"}
     assert pairs(text, {"audio_in": "audio_out"}, {"audio_in", "h_in"}) == {"audio_in": "audio_out"}
     with pytest.raises(ValueError, match="all inputs would be states: name them, --state INPUT=OUTPUT"):
@@ -88,10 +89,9 @@ def test_what_the_samples_do_not_hold_is_a_state_whose_output_is_the_only_one_le
     assert pairs(alone, held={"audio_in"}) == {"a": "b"} and found_pairs(_graph(alone)) == {
         "audio_in": "audio_out"
     }
-    with pytest.raises(
-        ValueError, match=r"no array for input 'a', .* \('audio_out', 'b' may be\): --state a"
-    ):
-        pairs(SIGNAL.format("a", "b"), held={"audio_in"})
+    unnamed = SIGNAL.format("a", "b").replace("audio_in", "x").replace("audio_out", "y")
+    with pytest.raises(ValueError, match=r"no array for input 'a', .* \('y', 'b' may be\): --state a=OUTPUT"):
+        pairs(unnamed, held={"x"})
 
 
 LOGITS = """(int64[N,S] ids, float[N,P,4] past)

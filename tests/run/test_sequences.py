@@ -83,10 +83,18 @@ def test_arrays_of_the_rank_of_an_input_are_the_same_at_each_step(data: Path, tm
     assert np.array_equal([step.outputs["y"] for step in steps], 2 * np.array(states(X)[1:]))
 
 
+def test_a_state_that_is_named_begins_with_what_the_samples_hold(data: Path, tmp_path: Path) -> None:
+    np.savez(data / "a.npz", x=X, h=X[0])
+    ((_, steps),) = list(sequences(LEAKY, tmp_path, {"h": "h_out"}))
+    first, second, *_ = list(steps)
+    assert np.array_equal(first.feed["h"], X[0]) and np.array_equal(second.feed["h"], first.outputs["h_out"])
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
         ({"x": X[0]}, "no array has a first axis of time"),
+        ({"x": X, "z": X}, r"a\.npz.*input 'z' is unknown, legal are x, h"),
         ({"x": X, "h": X}, "the samples hold arrays for all inputs; if 'h' is a state, leave its arrays out"),
         ({"x": X[:, :, :2]}, r"'a\.npz, step 1', input 'x': shape \[1, 2\] instead of \[1, 3\]"),
     ],

@@ -61,5 +61,5 @@ def steps_line(found: Sequences, steps: int) -> str:
     pairs = [f"{back} to {fed}" for fed, back in found.states.items()]
     more = f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
     sequences = counted(len(found), "sequence")
-    kept = f"; as the samples hold it: {some_names([*found.unfed])}" if found.unfed else ""
+    kept = f"; not fed back, as the samples hold it: {some_names([*found.unfed])}" if found.unfed else ""
     return f"Ran {sequences} of {counted(steps, 'step')}, fed back: {', '.join(pairs[:_SHOWN])}{more}{kept}"

@@ -171,12 +171,15 @@ def _added(
 ) -> dict[str, str]:
     """Return given pairs, those that are clear, and those of which each is the only one that is left.
 
+    An output that clearly goes with an input that is held, as ``audio_out`` with ``audio_in``, is a signal.
     Where it is not known what the samples hold, the name of one that is left has to be that of a state.
     """
     free = [one for one in able if one.fed not in held]
     pairs = _clear(free, given)
+    signals = set(_clear([one for one in able if one.fed in held], pairs).values())
     while True:
-        rest = [one for one in free if one.fed not in pairs and one.back not in pairs.values()]
+        taken = signals.union(pairs.values())
+        rest = [one for one in free if one.fed not in pairs and one.back not in taken]
         alone = next((one for one in rest if _is_alone(one, rest, graph, is_known=is_known)), None)
         if alone is None:
             return pairs

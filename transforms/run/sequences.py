@@ -10,6 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from ops.legal_names import refuse_unknown
 from transforms.files.array_archive import read_arrays, read_headers
 from transforms.files.named_file import named
 from transforms.graph.state_outputs import first_state, found_pairs, state_pairs
@@ -58,6 +59,9 @@ class Sequences:
         self._model, self._images = model, images
         self._paths = _find(folder)[:limit]
         held = _held(self._paths[0])
+        with named(self._paths[0]):
+            for name in held or ():
+                refuse_unknown(name, [one.name for one in model.inputs], "input")
         self.states = state_pairs(graph, given, held)
         self.unfed = {
             fed: back
