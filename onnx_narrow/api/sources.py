@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,6 +13,7 @@ import onnx_graphsurgeon as gs
 
 from onnx_narrow.api.result import Result
 from transforms import model_io
+from transforms.files.array_archive import write_arrays
 from transforms.run.feeds import Reader, read_all
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
@@ -73,7 +73,7 @@ def samples_folder(data: Data | None, model: Path, folder: Path, limit: int | No
     names = [one.name for one in model_inputs(model_io.load(model))]
     folder.mkdir()
     for number, sample in enumerate(itertools.islice(_samples(data), limit)):
-        _write(folder / f"{number:06d}.npz", _by_name(sample, names, number))
+        write_arrays(folder / f"{number:06d}.npz", _by_name(sample, names, number))
     return folder
 
 
@@ -116,10 +116,3 @@ def _by_name(sample: Any, names: list[str], number: int) -> dict[str, np.ndarray
     if len(parts) < len(names):
         raise ValueError(f"sample {number} has {len(parts)} arrays, the model has inputs {', '.join(names)}")
     return {name: as_array(part) for name, part in zip(names, parts, strict=False)}
-
-
-def _write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, array, allow_pickle=False)

@@ -111,7 +111,7 @@ class DataOptions(Options):
     )
     states: tuple[tuple[str, str], ...] = option(
         "--state IN=OUT",
-        "input of a state and its output (default: by names and shapes); repeatable",
+        "input of a state and its output, beside those that are found; repeatable",
         group=SAMPLES,
         needs=(_SEQUENCES,),
         type=pair("an input and its output, IN=OUT"),

@@ -41,7 +41,7 @@ class Bf16Job(ModelJob):
     data: Path | None = samples_folder(help="folder of samples for --min-sqnr", needs=(_SQNR,))
     min_sqnr: float | None = option(
         "--min-sqnr DB",
-        "keep as few nodes in float as possible for this SQNR on the samples of --data",
+        "keep as few nodes in float as possible for this SQNR of every output on --data",
         needs=(DATA,),
         type=number(),
     )

@@ -11,7 +11,7 @@ from tools.cli.said import say
 from tools.jobs.quantize_options import QuantizeJob
 from transforms.calibrate.cache_scales import cache_scales
 from transforms.graph.some_names import counted, some_names
-from transforms.graph.state_outputs import state_outputs
+from transforms.graph.state_outputs import found_pairs
 from transforms.quantize_caches import find_caches, quantize_caches
 from transforms.run.feeds import spread
 from transforms.run.run_model import open_model
@@ -27,7 +27,7 @@ def store_caches(graph: gs.Graph, job: QuantizeJob) -> None:
     """
     bits = int(job.kv_cache.removeprefix("int"))
     names = [str(one.present.name) for one in find_caches(graph, bits)]
-    others = [name for name in state_outputs(graph) if name not in names]
+    others = [name for name in found_pairs(graph).values() if name not in names]
     if not names or others:
         reason = f"{some_names(others)} cannot be" if others else "there is no cache of float32"
         raise ValueError(

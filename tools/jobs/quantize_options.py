@@ -75,7 +75,7 @@ class QuantizeJob(SchemeJob):
     )
     min_sqnr: float | None = option(
         "--min-sqnr DB",
-        "keep as few layers in float as possible for this SQNR of the outputs on held-out samples, see below",
+        "as few layers in float as possible for this SQNR of every output on held-out samples, see below",
         group=SEARCH,
         needs=(_JUDGED,),
         type=number(),

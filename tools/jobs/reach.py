@@ -13,7 +13,7 @@ from tools.cli.said import say
 from tools.jobs.load import load_for
 from tools.jobs.quantize_options import QuantizeJob
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.graph.some_names import counted
+from transforms.graph.some_names import counted, some_names
 from transforms.judge.budget import MOST_NODES, too_large
 from transforms.origins.finer_layers import Built, Reached, fallback_rule, reach_target
 from transforms.origins.held_out import HeldOut, hold_out
@@ -97,11 +97,17 @@ def reached(
     return found.graph, replace(results[-1], record=done.record), found.scheme
 
 
+def _kind(target: Target) -> str:
+    return "states, no answers" if target.metric == LOST_TOP1 else "caches that the logits are made of"
+
+
 def _lines(found: Reached, target: Target, fallback: str, apart: HeldOut) -> Iterator[str]:
     """Yield what the target took: the metric before and after, the layers by name, and their price."""
     where = counted(len(apart.feeds), "held-out sample")
     if not apart.is_apart:
         where = f"{counted(len(apart.feeds), 'sample')}, too few to hold any out"
+    if found.left_out:
+        yield f"Left out of the target: {some_names(found.left_out)}, fed back as {_kind(target)}"
     if not found.layers:
         yield f"Target of {target.bound}: {target.text(found.before)} on {where}, no layer needs {fallback}"
         return

@@ -154,4 +154,4 @@ def decibels(value: float) -> str:
 
 def output_words(one: OutputLoss) -> str:
     """Return what kind of output it is, in a word or two; empty for a result."""
-    return "cache or state" if one.is_state else ""
+    return "cache" if one.is_cache else ""

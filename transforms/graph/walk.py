@@ -140,6 +140,18 @@ def steps_to(tensor: gs.Tensor, passes: Callable[[gs.Node], bool]) -> Iterator[g
         (tensor,) = computed
 
 
+def ancestors(tensor: gs.Tensor) -> set[int]:
+    """Return ``id`` of each tensor that a tensor depends on, also through bodies."""
+    seen, waiting = set[int](), [tensor]
+    while waiting:
+        for node in waiting.pop().inputs:
+            ends = (one for body in bodies(node) for inner in graphs(body) for one in inner.outputs)
+            new = [one for one in (*reads(node), *ends) if id(one) not in seen]
+            seen.update(id(one) for one in new)
+            waiting += new
+    return seen
+
+
 def computed_inputs(node: gs.Node) -> list[gs.Tensor]:
     """Return the inputs of a node that nodes or inputs of the model make: no constants."""
     return [one for one in node.inputs if not is_given(one)]

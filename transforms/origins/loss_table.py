@@ -91,7 +91,7 @@ def to_json(origins: LossOrigins, about: Mapping[str, object] | None = None) -> 
         "outputs": [
             {
                 "name": one.name,
-                "is_state": one.is_state,
+                "is_cache": one.is_cache,
                 "sqnr_db": one.sqnr,
                 "named": [layers[place].part.name for place in one.named],
                 "sqnr_db_with_named_in_float": one.without,

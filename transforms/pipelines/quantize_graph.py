@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 
 import onnx_graphsurgeon as gs
 
-from ops.array_types import Feed
 from transforms.calibrate.calibrate import Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError, calibrate_plan
 from transforms.calibrate.calibration import Calibration, options_of
@@ -30,9 +28,17 @@ from transforms.pipelines.quantize_steps import (
 )
 from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.sampled_exceptions import fed_masks, kept_in_float, masked_by
+from transforms.plan.sampled_exceptions import (
+    fed_masks,
+    kept_in_float,
+    masked_by,
+    of_zeros,
+    without_range,
+    zero_inputs,
+)
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.tensor_grids import FixedGrids
+from transforms.run.feeds import Feeds
 from transforms.run.mend_shapes import mend_shapes
 from transforms.run.run_each import products_on_one_thread
 from transforms.scheme import Scheme
@@ -84,7 +90,7 @@ def quantize_graph(
     if data is not None and (feeds := data.feeds(graph)).is_repeatable:
         mend_shapes(graph, (feed for _, feed in feeds), data.run)
         note_mended(graph, done.notes)
-        scheme = _without_masks(graph, scheme, targets, (feed for _, feed in feeds), done)
+        scheme = _without_exceptions(graph, scheme, targets, feeds, done)
     decided = decide(graph, scheme, targets, data, progress)
     if decided.scheme.equalize_layers and scheme.equalize_layers is not True:
         equalize(graph, targets, done)
@@ -107,18 +113,21 @@ def quantize_graph(
     return done
 
 
-def _without_masks(
-    graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, feeds: Iterable[Feed], done: Quantized
+def _without_exceptions(
+    graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, feeds: Feeds, done: Quantized
 ) -> Scheme:
-    """Return a scheme that keeps in float what a mask that is fed would set the range of."""
+    """Return a scheme that keeps in float what masks that are fed, or zeros alone, would set the range of."""
     if not any(fmt.is_integer for fmt in scheme.named_formats):
         return scheme
-    masks = fed_masks(graph, islice(feeds, SEARCHED_ON))
-    names = masked_by(plan_of(graph, scheme, targets, Quantized()), masks) if masks else []
-    if not names:
+    masks = fed_masks(graph, (feed for _, feed in islice(feeds, SEARCHED_ON)))
+    zeros = zero_inputs(graph, (feed for _, feed in feeds))
+    if not masks and not zeros:
         return scheme
-    done.notes.append(kept_in_float(names, "masks in the samples"))
-    return scheme.with_(tensors={**dict.fromkeys(names, FLOAT32), **scheme.tensors})
+    plan = plan_of(graph, scheme, targets, Quantized())
+    kept = {"masks in the samples": masked_by(plan, masks), of_zeros(zeros): without_range(plan, zeros)}
+    done.notes += [kept_in_float(names, why) for why, names in kept.items() if names]
+    names = dict.fromkeys(chain(*kept.values()), FLOAT32)
+    return scheme.with_(tensors={**names, **scheme.tensors})
 
 
 def _refuse_other_steps(scheme: Scheme) -> None:
