@@ -16,11 +16,11 @@ from ops.array_types import Feed, Float64Array
 from transforms.judge.constants import FEWEST, MOST_SAMPLES
 from transforms.judge.errors import Errors, energies, signals
 from transforms.judge.reference import Reference, Sample
+from transforms.run.coded_caches import Run, coded_caches, with_codes
 from transforms.run.run_each import run_each
 from transforms.run.run_model import open_model
+from transforms.run.two_steps import TwoSteps
 from transforms.runtime.session import RunOptions
-
-Run = Callable[[Feed], Feed]
 
 
 class Judge:
@@ -71,19 +71,28 @@ class Judge:
         return self._made(samples, list(run_each(_of, samples, self.run)))
 
     def errors_of(
-        self, graph: gs.Graph, count: int | None = None, shifts: Mapping[str, float] | None = None
+        self,
+        graph: gs.Graph,
+        count: int | None = None,
+        shifts: Mapping[str, float] | None = None,
+        steps: TwoSteps | None = None,
     ) -> Errors:
         """Return the errors of a quantized model, which may not be used afterwards.
 
-        ``shifts``: by how much tensors are less than in the float model.
+        ``shifts``: by how much tensors are less than in the float model. ``steps``: how texts are read.
         """
         self._samples(count)  # closes the float model: large weights are in memory once
         run = self.opened(graph, shifts)
+        run = steps.through(run) if steps else run
         return self.errors(lambda _: run, count)
 
     def opened(self, graph: gs.Graph, shifts: Mapping[str, float] | None = None) -> Run:
-        """Return what runs a quantized model, which may not be used afterwards; it makes what is compared."""
+        """Return what runs a quantized model, which may not be used afterwards; it makes what is compared.
+
+        Caches in few bits are fed and compared as the numbers that they stand for.
+        """
         self.reference.show(graph)
+        caches = coded_caches(graph)
         model, shown = open_model(graph, self.reference.options), self.shown
         back = {name: np.float32(shift) for name, shift in (shifts or {}).items() if name in shown}
 
@@ -91,7 +100,7 @@ class Judge:
             made = model.run(feed)
             return {**made, **{name: made[name] + shift for name, shift in back.items() if name in made}}
 
-        return _run
+        return with_codes(_run, caches)
 
     def _samples(self, count: int | None) -> list[Sample]:
         return self.reference.samples(self.count if count is None else min(count, self.count))

@@ -23,6 +23,7 @@ from transforms.leave_float import leave_float
 from transforms.model.read_model import ModelError
 from transforms.model_io import Exported
 from transforms.run.beside_float import BesideFloat
+from transforms.run.coded_caches import coded_caches, encoded
 from transforms.run.mend_shapes import fits
 from transforms.run.tensor_sizes import TensorSizes
 from transforms.runtime.compare_runs import (
@@ -114,19 +115,18 @@ def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
         found.sample, given, wanted = _reference(options, run, inputs, free_sizes(exported[0].graph))
     except Exception as error:  # of the runtime, which shares no narrower class, and on the float model
         return replace(found, not_run=f"the float model does not run: {said_by_runtime(error)}")
-    pairs = [(one, given[one.name]) for one in inputs]
+    taken = {**given, **encoded(given, coded_caches(graph))}
+    pairs = [(one, taken[one.name]) for one in inputs]
     feed = {
         one.name: array.astype(one.dtype, copy=False).reshape(taken_shape(one, array)) for one, array in pairs
     }
     try:
         check_feed(inputs, feed, found.sample)
-    except ValueError:  # a cache in 4 bits, for example, whose sample is not empty
+    except ValueError:
         return replace(found, not_run=f"{found.sample} has other shapes than its inputs")
     found.feeds = feed, given
-    if (taken := _bytes_of(graph, feed)) > _MOST_AT_ONCE:
-        return replace(
-            found, not_run=f"its tensors take {taken:,} bytes at once, more than {_MOST_AT_ONCE:,}"
-        )
+    if (size := _bytes_of(graph, feed)) > _MOST_AT_ONCE:
+        return replace(found, not_run=f"its tensors take {size:,} bytes at once, more than {_MOST_AT_ONCE:,}")
     try:
         return _run(graph, found, feed, wanted, run, options)
     except TimeoutError as error:
