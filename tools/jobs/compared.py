@@ -20,21 +20,28 @@ from transforms.pipelines.first_run import FirstRun
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a quantized model is compared on: ``apart`` are samples that its target is judged on."""
+    """What a quantized model is compared on: ``apart`` are samples that its target is judged on.
+
+    ``always``: else only what was changed after all that has measured it.
+    """
 
     job: QuantizeJob
     data: CalibrationData
     apart: HeldOut | None
+    always: bool
 
-    def __call__(self, made: Made, graph: gs.Graph, first: FirstRun) -> None:
-        """Compare a model as it is written, which goes into the record; warn of poor outputs.
+    def __call__(self, made: Made, graph: gs.Graph, first: FirstRun) -> bool:
+        """Compare a model as it is written, which goes into the record, and warn of poor outputs.
 
-        Raises ValueError for a language model of no use, and for one that misses its target now.
+        Returns whether it was compared. Raises ValueError for a language model of no use, and for one that
+        misses its target now.
         """
         job, changes = self.job, changed_last(self.job)
+        if not (self.always or changes or first.kept):
+            return False
         if changes and first.why_not is not None:
             warn(f"Warning: outputs not compared, for the model does not run here: {first.why_not}")
-            return
+            return True
         float_graph = made.float_graph()
         outputs = check_outputs(float_graph, graph, self.data, made.done.record)
         ways = list(_more_bits(job))
@@ -48,6 +55,7 @@ class Comparison:
         if changes or first.kept:
             reach.check_target(float_graph, graph, self.apart, job)
             check_mixed(made.mixed, graph)
+        return True
 
 
 def changed_last(job: QuantizeJob) -> bool:

@@ -15,6 +15,7 @@ from transforms.graph.grown_states import grown_by
 from transforms.graph.selection import label_of
 from transforms.graph.some_names import counted, some_names
 from transforms.graph.state_outputs import found_pairs, state_outputs
+from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.quantize_caches import Cache, find_caches, quantize_caches
 from transforms.run.feeds import spread
 from transforms.run.run_model import open_model
@@ -61,13 +62,21 @@ def _left(graph: gs.Graph, caches: Sequence[Cache], job: QuantizeJob) -> list[st
     fed = [one for one in graph.inputs if one.name in pairs] + [one.past for one in caches]
     for one in others:
         if node := grown_by(one, fed):
-            raise _refused(
-                job, f"'{one.name}', which {node.op} '{label_of(node)}' makes, cannot be stored so"
-            )
+            raise _refused(job, _reason(str(one.name), node, fed))
     left = [str(one.name) for one in others]
     if not caches:
         raise _refused(job, f"no token makes {some_names(left)} longer" if left else "there is no cache")
     return left
+
+
+def _reason(name: str, node: gs.Node, fed: Sequence[gs.Tensor]) -> str:
+    if any(_quantizes(reader) for one in fed for reader in one.outputs):
+        return f"the scheme quantizes what '{name}' is made of, unless with --exclude-op Concat"
+    return f"'{name}' of {node.op} '{label_of(node)}' cannot be stored so"
+
+
+def _quantizes(node: gs.Node) -> bool:
+    return node.op.endswith("QuantizeLinear") or node.op in QUANTIZED_BY
 
 
 def _refused(job: QuantizeJob, reason: str) -> ValueError:

@@ -91,12 +91,12 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
     measures, has_data = _measures(scheme, job), job.data is not None or bool(job.random_data)
     searches = reach.target_of(job) is not None
     is_placed = measures and places(job, scheme)
-    compares = measures or (changed_last(job) and job.data is not None and not job.fast)
+    compares = job.data is not None and not job.fast
     phases = phases_of(scheme, has_data=has_data, compares=compares, searches=searches, places=is_placed)
     with phases("loading"):
         graph = load_for(job, scheme)
-    may_run = not compares or _may_run(graph)
-    measures, compares = measures and may_run, compares and may_run
+    may_run = not (measures or changed_last(job)) or _may_run(graph)
+    measures = measures and may_run
     is_unmeasured = not has_data and bool(logits_of(graph))
     is_placed = is_placed and measures and not too_large(graph)
     data = _data(graph, job, workers)
@@ -123,7 +123,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
         phases,
         workers,
         partial(write_for_runtime, job, scheme),
-        compare=Comparison(job, data, apart) if data is not None and compares else None,
+        compare=Comparison(job, data, apart, measures) if data and compares and may_run else None,
         beside=ranges.writing(job, grids),
     )
     for line in ranges.line(job, grids):

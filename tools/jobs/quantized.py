@@ -80,8 +80,9 @@ class Finished:
     first: FirstRun
 
 
-Compare = Callable[[Made, gs.Graph, FirstRun], None]
-"""Compares a model as it is written with the float model; raises ValueError if it is of no use."""
+Compare = Callable[[Made, gs.Graph, FirstRun], bool]
+"""Compares a model as it is written with the float model, if that says anything new, and returns whether it
+did; raises ValueError if the model is of no use."""
 
 
 def calibration_data(job: SchemeJob, run: RunOptions) -> CalibrationData | None:
@@ -195,9 +196,12 @@ def finish(
         about = [*target_lines(graph, row)] if row else []
         if row and row.name == ON_CPU and has_vnni() is False:
             about.append(SATURATES)
+    judged = bool(scheme.finetune)
     if compare:
         with phases("comparing"):  # another form of the same numbers may have no kernels here
-            compare(made, graph if first.why_not is None else unstored, first)
+            judged |= compare(made, graph if first.why_not is None else unstored, first)
+    elif first.kept:
+        check_mixed(made.mixed, graph)
     entries = _entries(entries, used, made.done)
     _check_size(lambda: job.bytes_written(graph, entries, first.exported), scheme)
     with phases("writing"), beside:
@@ -207,7 +211,7 @@ def finish(
     advice = what_helps(used, first.time, placed=made.placed)
     for line in (*lines, *hint, *beside_lines(first.time, advice), end, *about):
         say(line)
-    for line in running.warnings(first, job.config, judged=bool(compare or scheme.finetune)):
+    for line in running.warnings(first, job.config, judged=judged):
         warn(line)
     return Finished(made, graph, used, files, first)
 
