@@ -8,11 +8,13 @@ it has given (two-fold cross-validation).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed, Float64Array
+from transforms.graph import walk
 from transforms.judge.constants import FEWEST, MOST_SAMPLES
 from transforms.judge.errors import Errors, energies, signals
 from transforms.judge.reference import Reference, Sample
@@ -21,6 +23,7 @@ from transforms.run.run_each import run_each
 from transforms.run.run_model import open_model
 from transforms.run.two_steps import TwoSteps
 from transforms.runtime.session import RunOptions
+from transforms.write_matmul_nbits import OPERATOR as MATMUL_NBITS
 
 
 class Judge:
@@ -92,8 +95,10 @@ class Judge:
         Caches in few bits are fed and compared as the numbers that they stand for.
         """
         self.reference.show(graph)
-        caches = coded_caches(graph)
-        model, shown = open_model(graph, self.reference.options), self.shown
+        caches, options = coded_caches(graph), self.reference.options
+        if any(node.op == MATMUL_NBITS for node in walk.nodes(graph)):
+            options = replace(options, prepack=True)  # without, its kernel leaves inputs as they are
+        model, shown = open_model(graph, options), self.shown
         back = {name: np.float32(shift) for name, shift in (shifts or {}).items() if name in shown}
 
         def _run(feed: Feed) -> Feed:
