@@ -15,12 +15,13 @@ from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.calibrate.calibration import Calibration, options_of
 from transforms.insert_qdq import insert_qdq
 from transforms.judge.candidate_model import CandidateModel
-from transforms.judge.judge import Judge, Run
+from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.quantize_graph import make_plan, prepare_for
 from transforms.pipelines.quantize_steps import Quantized
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_cache import WeightMemory
+from transforms.run.coded_caches import Run
 from transforms.scheme import Scheme, preset
 
 CANDIDATES: list[dict[str, Any]] = [

@@ -22,6 +22,7 @@ from tools.cli.scheme_options import (
 from tools.cli.unrolled import unrolled
 from tools.cli.user_code import check_code
 from tools.jobs import ranges, reach
+from tools.jobs.compared import Comparison, changed_last
 from tools.jobs.load import apart_from_embeddings, load_for
 from tools.jobs.place import Quantize, find_layers, places
 from tools.jobs.quantize_options import QuantizeJob
@@ -34,7 +35,6 @@ from transforms.graph.embeddings import logits_of, tables
 from transforms.judge.budget import MOST_NODES, has_many_nodes, too_large
 from transforms.mix_precision.mix import MixingOptions
 from transforms.origins.held_out import HeldOut
-from transforms.pipelines.check_outputs import check_outputs
 from transforms.pipelines.float_reference import float_reference
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.pipelines.why_nothing import why_nothing
@@ -91,11 +91,13 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
     measures, has_data = _measures(scheme, job), job.data is not None or bool(job.random_data)
     searches = reach.target_of(job) is not None
     is_placed = measures and places(job, scheme)
-    phases = phases_of(scheme, has_data=has_data, compares=measures, searches=searches, places=is_placed)
+    compares = job.data is not None and not job.fast
+    phases = phases_of(scheme, has_data=has_data, compares=compares, searches=searches, places=is_placed)
     with phases("loading"):
         graph = load_for(job, scheme)
     asked, scheme = scheme, apart_from_embeddings(graph, scheme) if job.embeddings else scheme
-    measures = measures and _may_run(graph)
+    may_run = not (measures or changed_last(job)) or _may_run(graph)
+    measures = measures and may_run
     is_unmeasured = not has_data and bool(logits_of(graph))
     is_placed = is_placed and measures and not too_large(graph)
     data = _data(graph, job, workers)
@@ -111,9 +113,6 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
         made = _placed(made, again, data, job, phases)
     if apart:
         made = _reached(made, again, apart, job, phases)
-    judged = data is not None and measures
-    if data is not None and measures:
-        _compare(made, data, job, phases)
     recorded = {"config": config_name(job.config), "random_data": job.random_data}
     grids = list(made.done.grids or ())
     finished = finish(
@@ -125,7 +124,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
         phases,
         workers,
         partial(write_for_runtime, job, asked),
-        judged=judged,
+        compare=Comparison(job, data, apart, measures) if data and compares and may_run else None,
         beside=ranges.writing(job, grids),
     )
     for line in ranges.line(job, grids):
@@ -142,18 +141,6 @@ def _say_why_nothing(job: QuantizeJob, scheme: Scheme) -> None:
     say(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
     for line in why_nothing(lambda: model_io.load(job.input), scheme.with_(finetune=None)):
         say(f"  {line}")
-
-
-def _compare(made: Made, data: CalibrationData, job: QuantizeJob, phases: Phases) -> None:
-    """Warn of poor outputs; ValueError for a language model of no use."""
-    with phases("comparing"):
-        outputs = check_outputs(made.float_graph(), made.graph, data, made.done.record)
-    if outputs and outputs.is_diverged:
-        alone = made.scheme.format(made.scheme.activation) is None
-        raise ValueError(running.useless(outputs, job.config, of_weights=alone))
-    if outputs:
-        for line in running.poor(outputs.error, outputs.where, job.config, of_tokens=outputs.of_tokens):
-            warn(line)
 
 
 def _make(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import onnx_graphsurgeon as gs
 
@@ -73,15 +73,16 @@ def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iter
         yield from poor(error, found.sample, config)
 
 
-def useless(outputs: Checked, config: str, *, of_weights: bool) -> str:
+def useless(outputs: Checked, config: str, *, of_weights: bool, ways: Sequence[str] = ()) -> str:
     """Return why a language model is not written whose probabilities are far from the float model's.
 
-    ``of_weights``: nothing but weights was quantized.
+    ``of_weights``: nothing but weights was quantized by the scheme; ``ways``: what to do about the rest.
     """
     name = f"{config}: " if config in PRESETS else ""
-    ways = [f"--config {_WIDER[config]} has activations of 16 bits"] if config in _WIDER else []
+    ways = [*ways]
+    ways += [f"--config {_WIDER[config]} has activations of 16 bits"] if config in _WIDER else []
     if of_weights:
-        ways.append("--config W4 or W8 has more bits")
+        ways += ["--config W4 or W8 has more bits"] * (config != "W8")
     else:
         ways.append(
             "--config W4 --matmul-nbits --accuracy-level 4 has 8 bits for the inputs of products, row by row"
@@ -109,18 +110,25 @@ def _bits(name: str) -> float:
 
 
 def poor(
-    error: float, where: str, config: str = "", *, tuned: bool = False, of_tokens: bool = False
+    error: float,
+    where: str,
+    config: str = "",
+    *,
+    tuned: bool = False,
+    of_tokens: bool = False,
+    ways: Sequence[str] = (),
 ) -> Iterator[str]:
     """Yield a warning for a squared error of outputs by their power that leaves little of them.
 
-    ``of_tokens``: it is the divergence of probabilities of tokens, in nats for each.
+    ``of_tokens``: it is the divergence of probabilities of tokens, in nats for each. ``ways``: what to do
+    about what is no part of the scheme.
     """
     if error <= 10 ** (-LEAST / 10):
         return
     name = f"{config}: " if config in PRESETS else ""
     tuning = f"{config}_ADAQUANT"
     how = f"tools.finetune or --config {tuning} tunes" if tuning in PRESETS else "tools.finetune tunes"
-    ways = [] if tuned else [f"{how} the weights"]
+    ways = [*ways, *([] if tuned else [f"{how} the weights"])]
     ways += [f"--config {_WIDER[config]} has activations of 16 bits"] if config in _WIDER else []
     figure = f"outputs at {decibels(error)} dB"
     if of_tokens:

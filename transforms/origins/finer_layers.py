@@ -213,6 +213,17 @@ class _Bench:
         return value
 
 
+def score_of(
+    graph: gs.Graph,
+    float_graph: gs.Graph,
+    feeds: Sequence[Feed],
+    target: Target,
+    run: RunOptions | None = None,
+) -> float:
+    """Return the metric of a target of a quantized model, which stays as it is, on some feeds."""
+    return _Bench(float_graph, feeds, target, run, None).score(graph)
+
+
 def score(target: Target, pairs: Iterable[OutputsPair]) -> float:
     """Return the metric of a target over samples; the SQNR is that of the worst output."""
     if target.metric == "sqnr":

@@ -31,6 +31,7 @@ from transforms.pipelines.float_runs import (
     run_float,
 )
 from transforms.run.beside_float import BesideFloat
+from transforms.run.coded_caches import coded_caches, encoded
 from transforms.runtime.compare_runs import MOST_WEIGHTS, not_repeatable, too_large
 from transforms.runtime.devices import has_vnni
 from transforms.runtime.inputs import ModelInput, check_feed, model_inputs, taken_shape
@@ -124,15 +125,15 @@ def _run_beside(
 ) -> FirstRun:
     """Run the model on the feeds of the float model, as far as they fit its inputs."""
     try:
-        feed = _fed(inputs, floats.first)
-    except ValueError:  # a cache in 4 bits, for example, whose sample is not empty
+        feed = _fed(graph, inputs, floats.first)
+    except ValueError:
         return replace(found, not_run=f"{found.sample} has other shapes than its inputs")
     found.feeds = feed, floats.first.feed
     known = _comparable(graph, found.exported[0])
     cases, pairs = [Case(feed, _of(known, floats.first))], [floats.first]
     for other in floats.others:
         try:
-            cases.append(Case(_fed(inputs, other), _of(known, other), other.sample))
+            cases.append(Case(_fed(graph, inputs, other), _of(known, other), other.sample))
         except ValueError:  # the same
             found.fixed.append(other.sizes)
         else:
@@ -147,9 +148,10 @@ def _run_beside(
         raise
 
 
-def _fed(inputs: Sequence[ModelInput], reference: FloatRun) -> dict[str, AnyArray]:
+def _fed(graph: gs.Graph, inputs: Sequence[ModelInput], reference: FloatRun) -> dict[str, AnyArray]:
     """Return the feed of a model for one of its float model; ValueError if it does not fit."""
-    pairs = [(one, reference.feed[one.name]) for one in inputs]
+    taken = {**reference.feed, **encoded(reference.feed, coded_caches(graph))}
+    pairs = [(one, taken[one.name]) for one in inputs]
     feed = {
         one.name: array.astype(one.dtype, copy=False).reshape(taken_shape(one, array)) for one, array in pairs
     }
