@@ -65,7 +65,7 @@ class Sequences:
         found = {**folders, **find_files(folder, (".npz", ".npy"))}
         self._paths = [found[name] for name in sorted(found, key=natural_order)][:limit]
         if not self._paths:
-            raise FileNotFoundError(f"folder '{folder}' holds no sequence: a folder of steps, .npz or .npy")
+            raise ValueError(f"folder '{folder}' holds no sequence: a folder of steps, .npz or .npy")
         if len(set(self.names)) < len(self.names):
             raise ValueError(f"two sequences in '{folder}' have the same name except for the ending")
 
