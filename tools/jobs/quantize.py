@@ -16,8 +16,8 @@ from tools.cli.scheme_options import (
     CALIBRATION,
     WEIGHTS_ALONE,
     check_effect,
-    config_name,
     quantization_scheme,
+    recorded_options,
 )
 from tools.cli.unrolled import unrolled
 from tools.cli.user_code import check_code
@@ -113,7 +113,8 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
     judged = data is not None and measures
     if data is not None and measures:
         _compare(made, data, job, phases)
-    recorded = {"config": config_name(job.config), "random_data": job.random_data}
+    keys = {"keys": dict(job.changes)} if job.changes else {}
+    recorded = {**recorded_options(job), **keys, "random_data": job.random_data}
     grids = list(made.done.grids or ())
     finished = finish(
         made,
@@ -149,7 +150,8 @@ def _compare(made: Made, data: CalibrationData, job: QuantizeJob, phases: Phases
         outputs = check_outputs(made.float_graph(), made.graph, data, made.done.record)
     if outputs and outputs.is_diverged:
         alone = made.scheme.format(made.scheme.activation) is None
-        raise ValueError(running.useless(outputs, job.config, of_weights=alone))
+        weight = str(made.scheme.weight) if alone else ""
+        raise ValueError(running.useless(outputs, job.config, weight=weight))
     if outputs:
         for line in running.poor(outputs.error, outputs.where, job.config, of_tokens=outputs.of_tokens):
             warn(line)
