@@ -16,6 +16,7 @@ from transforms.origins.held_out import hold_out
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.run.run_model import open_model
 from transforms.scheme import Scheme, preset
+from transforms.scheme.layer_rule import LayerRule
 from transforms.search.target import Target, TargetError
 
 MODEL = origins.chain(layers=8)

@@ -21,7 +21,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Kernel
 from ops.registration import register_custom_ops
 from transforms.deploy import rounded_inputs
 from transforms.files.paths import AnyPath
-from transforms.files.runtime_message import said_by_runtime
+from transforms.files.runtime_message import NO_REASON, said_by_runtime
 from transforms.graph.lazy_values import Weight
 from transforms.model import detached_weights, graph_proto
 from transforms.model.bounds import PROTOBUF_LIMIT, bytes_in_runs, refuse_bomb, reread, unsafe_optimizers
@@ -192,8 +192,17 @@ def why_not_on(provider: str, model: onnx.ModelProto) -> str | None:
     try:
         start_on(provider, model.SerializeToString(), session_settings(RunOptions(optimize=False)))
     except Exception as error:  # the runtime's exceptions share no narrower class
-        return said_by_runtime(error)
+        reason = said_by_runtime(error)
+        return f"{reason}; {_stored_types(model)}" if NO_REASON in reason else reason
     return None
+
+
+def _stored_types(model: onnx.ModelProto) -> str:
+    """Return the types of stored numbers and inputs, one of which a runtime may not know."""
+    types = {one.data_type for one in model.graph.initializer}
+    types |= {one.type.tensor_type.elem_type for one in model.graph.input}
+    names = sorted(onnx.TensorProto.DataType.Name(one) for one in types)
+    return f"types of the model: {', '.join(names)}"
 
 
 def session_settings(options: RunOptions, *, with_operators: bool = True) -> ort.SessionOptions:
