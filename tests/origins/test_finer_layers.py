@@ -17,6 +17,7 @@ from transforms.origins.held_out import hold_out
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.run.run_model import open_model
 from transforms.scheme import Scheme, preset
+from transforms.scheme.layer_rule import LayerRule
 from transforms.search.target import Target, TargetError
 
 MODEL = origins.chain(layers=8)
@@ -128,10 +129,12 @@ def test_a_target_that_only_float_meets_is_refused(limit: float) -> None:
 
 
 def test_a_fallback_that_is_the_format_is_refused() -> None:
-    with pytest.raises(ValueError, match="fallback 'bf16': activations of this scheme are bfloat16 already"):
+    with pytest.raises(ValueError, match="fallback 'bf16': the formats of this scheme are bfloat16 already"):
         fallback_rule("bf16", preset("BF16"))
     assert fallback_rule("int16", preset("U8S8")).activation == "uint16"
     assert fallback_rule("int16", preset("A8W8")).activation == "int16"
+    for name, weight in (("float32", "float32"), ("int16", "int16"), ("bf16", "bfloat16")):
+        assert fallback_rule(name, preset("W4")) == LayerRule("float32", weight)
 
 
 def test_every_fourth_sample_is_held_out() -> None:

@@ -108,7 +108,7 @@ def test_sequences_that_do_not_fit(
 
 
 def test_folders_without_sequences_and_with_the_same_name_twice(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="holds no sequence"):
+    with pytest.raises(ValueError, match="holds no sequence"):
         sequences(LEAKY, tmp_path)
     np.save(data / "a.npy", X)
     np.savez(data / "a.npz", x=X)

@@ -32,9 +32,20 @@ _ALTERNATIVES = (
 """Keys of the table that an option for another key takes the place of, too: only one of them may be given."""
 
 
-def config_name(config: str) -> str:
-    """Return what is recorded of ``--config``: a preset, or the name of a file without its folder."""
-    return Path(config).name
+FORM_OPTIONS = ("matmul_nbits", "accuracy_level", "embeddings", "kv_cache", "storage")
+"""Options that are no keys of a scheme: what is stored in which operators."""
+
+
+def recorded_options(job: SchemeJob) -> dict[str, object]:
+    """Return what is recorded of a command line, from which reports make one like it.
+
+    That is a preset, or the name of a file without its folder; keys of the scheme that were set; and options
+    that are no such keys.
+    """
+    form: dict[str, object] = {name: getattr(job, name) for name in FORM_OPTIONS if name in job.given}
+    if keys := [one for one in job.assignments if one.partition(".")[0] != MIXING]:
+        form["set"] = keys
+    return {"config": Path(job.config).name, **form}
 
 
 def quantization_scheme(job: SchemeJob) -> Scheme:

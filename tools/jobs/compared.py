@@ -47,7 +47,8 @@ class Comparison:
         ways = list(_more_bits(job))
         if outputs and outputs.is_diverged:
             alone = made.scheme.format(made.scheme.activation) is None
-            raise ValueError(running.useless(outputs, job.config, of_weights=alone, ways=ways))
+            weight = str(made.scheme.weight) if alone else ""
+            raise ValueError(running.useless(outputs, job.config, weight=weight, ways=ways))
         if outputs:
             about = outputs.error, outputs.where, job.config
             for line in running.poor(*about, of_tokens=outputs.of_tokens, ways=ways):

@@ -16,8 +16,8 @@ from tools.cli.scheme_options import (
     CALIBRATION,
     UNMIXED,
     check_effect,
-    config_name,
     quantization_scheme,
+    recorded_options,
 )
 from tools.cli.unrolled import unrolled
 from tools.cli.user_code import check_code
@@ -113,7 +113,8 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
         made = _placed(made, again, data, job, phases)
     if apart:
         made = _reached(made, again, apart, job, phases)
-    recorded = {"config": config_name(job.config), "random_data": job.random_data}
+    keys = {"keys": dict(job.changes)} if job.changes else {}
+    recorded = {**recorded_options(job), **keys, "random_data": job.random_data}
     grids = list(made.done.grids or ())
     finished = finish(
         made,

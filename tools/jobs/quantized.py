@@ -13,13 +13,13 @@ from tools.cli.data_options import report_litter
 from tools.cli.job_options import SchemeJob
 from tools.cli.progress import Phases
 from tools.cli.said import say, warn
-from tools.cli.scheme_options import config_name
+from tools.cli.scheme_options import recorded_options
 from tools.jobs.finetune import tune, tuning_options
 from tools.jobs.storage import store
 from tools.jobs.written import RUNNING, WRITING, run_once
 from tools.summaries import quantize, running, tuning
 from tools.summaries.target import SATURATES, refuse_broken, target_lines
-from tools.summaries.timing import beside_lines, what_helps
+from tools.summaries.timing import beside_lines, for_cpu, what_helps
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.graph.typed import info_of
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
@@ -39,9 +39,7 @@ from transforms.search.assign_precision import Step
 from transforms.search.target import LATENCY
 
 SLOW_HERE = ("int8",)
-FASTER = (
-    "ONNX Runtime's CPU provider runs int8 activations slowly: --target ort-cpu makes a faster model for it"
-)
+FASTER = "ONNX Runtime's CPU provider runs int8 activations slowly: {} makes a faster model for it"
 
 NOTHING_BESIDE: AbstractContextManager[object] = nullcontext()
 
@@ -133,7 +131,7 @@ def mix_model(
 
     def _bytes_written(mixed: Mixed, used: Scheme) -> int:
         store(mixed.graph, job.storage, used.named_formats)
-        recorded = provenance.entries("quantize", {"config": config_name(job.config)}, source)
+        recorded = provenance.entries("quantize", recorded_options(job), source)
         entries = _entries(recorded, used.with_(finetune=scheme.finetune), mixed.done)
         return job.bytes_written(mixed.graph, entries)
 
@@ -206,9 +204,12 @@ def finish(
     _check_size(lambda: job.bytes_written(graph, entries, first.exported), scheme)
     with phases("writing"), beside:
         files = job.save(graph, output, entries, first.exported)
-    *lines, end = (*stored, *running.kept_lines(first), *quantize.lines(made.done, graph, files, first))
-    hint = [FASTER] if row is None and used.activation in SLOW_HERE and first.time is None else []
-    advice = what_helps(used, first.time, placed=made.placed)
+    summary = quantize.lines(made.done, graph, files, first, is_plain=not stored)
+    *lines, end = (*stored, *running.kept_lines(first), *summary)
+    is_slow = row is None and used.activation in SLOW_HERE and first.time is None
+    hint = [FASTER.format(for_cpu(used))] if is_slow else []
+    is_nbits = "matmul_nbits" in job.given
+    advice = what_helps(used, first.time, placed=made.placed, needs_blocks=is_nbits)
     for line in (*lines, *hint, *beside_lines(first.time, advice), end, *about):
         say(line)
     for line in running.warnings(first, job.config, judged=judged):

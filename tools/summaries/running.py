@@ -24,6 +24,9 @@ LEAST = 10.0
 _ENOUGH_BITS = {ACTIVATION: 16, WEIGHT: 4}
 """Bits with which tensors lose little in a language model: with W2, SmolLM2 diverges by 0.93 nats."""
 
+_OF_WEIGHTS = ("W4", "W8")
+"""Presets of weights alone that language models may be of use in."""
+
 _WIDER = {"A8W8": "A16W8", "U8S8": "U16S8"}
 """Presets of the same weights whose activations have 16 bits."""
 
@@ -73,16 +76,17 @@ def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iter
         yield from poor(error, found.sample, config)
 
 
-def useless(outputs: Checked, config: str, *, of_weights: bool, ways: Sequence[str] = ()) -> str:
+def useless(outputs: Checked, config: str, *, weight: str = "", ways: Sequence[str] = ()) -> str:
     """Return why a language model is not written whose probabilities are far from the float model's.
 
-    ``of_weights``: nothing but weights was quantized by the scheme; ``ways``: what to do about the rest.
+    ``weight``: their format, if the scheme quantizes nothing but weights; ``ways``: what helps beside it.
     """
     name = f"{config}: " if config in PRESETS else ""
     ways = [*ways]
     ways += [f"--config {_WIDER[config]} has activations of 16 bits"] if config in _WIDER else []
-    if of_weights:
-        ways += ["--config W4 or W8 has more bits"] * (config != "W8")
+    if weight:
+        finer = [one for one in _OF_WEIGHTS if _bits(str(PRESETS[one]["weight"])) > _bits(weight)]
+        ways += [f"--config {' or '.join(finer)} has more bits"] if finer else []
     else:
         ways.append(
             "--config W4 --matmul-nbits --accuracy-level 4 has 8 bits for the inputs of products, row by row"

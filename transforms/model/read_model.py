@@ -23,6 +23,7 @@ from transforms.graph.lazy_values import Weight
 from transforms.graph.proto_graphs import bodies_in
 from transforms.model.mapped_weights import parse_in_place, unique_heavy, weight_at
 from transforms.model.model_error import ModelError
+from transforms.model.stored_number import stored_number
 
 __all__ = ["ModelError", "ModelFile", "check_opsets", "parse", "read", "read_bytes", "tensors"]
 
@@ -228,16 +229,14 @@ def _check_external(tensor: onnx.TensorProto, path: Path) -> Path:
         file = external_file(path, location)
     except ValueError as error:
         raise ModelError(f"{what} {error}") from None
-    try:
-        offset = int(entries.get("offset", 0))
-        length = int(entries.get("length", _claimed_bytes(tensor)))
-    except ValueError:
-        raise ModelError(f"{what} has an offset or length that is not a number: {entries}") from None
+    claimed = _claimed_bytes(tensor)
+    offset = stored_number(entries, "offset", 0, what)
+    length = stored_number(entries, "length", claimed, what)
     size = file.stat().st_size
     if offset < 0 or length < 0 or offset + length > size:
         raise ModelError(f"{what} claims bytes {offset} to {offset + length}, the file has {size}")
-    if length != _claimed_bytes(tensor):
-        raise ModelError(f"{what} has {length} bytes, its shape and type claim {_claimed_bytes(tensor)}")
+    if length != claimed:
+        raise ModelError(f"{what} has {length} bytes, its shape and type claim {claimed}")
     return file
 
 

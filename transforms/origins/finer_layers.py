@@ -31,6 +31,7 @@ from transforms.run.feeds import spread
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
+from transforms.scheme.scheme import FLOAT32
 from transforms.search.group_search import add_in_groups
 from transforms.search.output_metrics import METRICS, OutputsPair, least_sqnr, lost_top1
 from transforms.search.target import LOST_TOP1, Target, TargetError
@@ -73,14 +74,18 @@ class Reached:
 
 
 def fallback_rule(name: str, scheme: Scheme) -> LayerRule:
-    """Return the formats of layers that fall back; ValueError if they have them already."""
+    """Return the formats of layers that fall back; ValueError if they have them already.
+
+    Where weights alone are quantized, those of the layers are all that gets finer.
+    """
     activation = scheme.format(scheme.activation)
     is_unsigned = activation is not None and activation.is_integer and not activation.is_signed
     formats = {"float32": ("float32", "float32"), "bf16": ("bfloat16", "bfloat16")}
     pair = formats.get(name, ("uint16" if is_unsigned else "int16", "int16"))
-    if pair[0] == scheme.activation:
-        raise ValueError(f"fallback '{name}': activations of this scheme are {scheme.activation} already")
-    return LayerRule(*pair)
+    rule = LayerRule(FLOAT32 if activation is None else pair[0], pair[1])
+    if (rule.activation, rule.weight) == (scheme.activation, scheme.weight):
+        raise ValueError(f"fallback '{name}': the formats of this scheme are {rule.label} already")
+    return rule
 
 
 def reach_target(
@@ -130,7 +135,7 @@ def reach_target(
             break
         wanted, count = _higher(target, wanted, after), math.ceil(len(kept) * _MORE) + 1
     raise TargetError(
-        f"no choice of layers in {fallback.label} meets the target of {target.bound}: {target.text(before)} "
+        f"the target of {target.bound} cannot be met by layers in {fallback.label}: {target.text(before)} "
         f"with none, {target.text(after)} with {len(kept)} of {len(model.parts)}"
     )
 

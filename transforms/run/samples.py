@@ -68,7 +68,7 @@ class Samples:
         """
         found = find_files(folder, SAMPLE_SUFFIXES)
         if not found:
-            raise FileNotFoundError(f"folder '{folder}' holds no .npz, .npy, .png or .jpg file")
+            raise ValueError(f"folder '{folder}' holds no .npz, .npy, .png or .jpg file")
         self._inputs, self._images = inputs, images or ImageOptions()
         self._paths = list(found.values())[:limit]
         self._check_stems()

@@ -129,11 +129,11 @@ class Sequences:
 
 
 def _find(folder: Path) -> list[Path]:
-    """Return the sequences of a folder in natural order; FileNotFoundError for one without any."""
+    """Return the sequences of a folder in natural order; ValueError for one without any."""
     folders = {path.name: path for path in folder.iterdir() if path.is_dir() and not is_litter(path.name)}
     found = {**folders, **find_files(folder, (".npz", ".npy"))}
     if not found:
-        raise FileNotFoundError(f"folder '{folder}' holds no sequence: a folder of steps, .npz or .npy")
+        raise ValueError(f"folder '{folder}' holds no sequence: a folder of steps, .npz or .npy")
     return [found[name] for name in sorted(found, key=natural_order)]
 
 
