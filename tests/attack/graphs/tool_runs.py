@@ -15,7 +15,7 @@ import onnxruntime
 
 import ops
 from tests.attack.graphs.single_node import as_arrays
-from tools import check, convert_fp16_to_bf16, convert_fp32_to_bf16, inspect, quantize
+from tools import check, convert_fp16_to_bf16, convert_fp32_to_bf16, infer, inspect, quantize
 from transforms import model_io
 from transforms.model import graph_proto
 from transforms.widen_bf16 import widen_bf16
@@ -26,6 +26,7 @@ _TOOLS = {
     "quantize": quantize,
     "check": check,
     "inspect": inspect,
+    "infer": infer,
 }
 _TYPE = "Error|Exception|Fail|InvalidArgument|Warning|NotImplemented"
 _RAW = re.compile(rf": error: (?!ONNX)\w*({_TYPE}): |\(\w*({_TYPE})\)")
@@ -53,11 +54,13 @@ class Outcome:
     """What a tool did: the model that it wrote, or the line with which it refused, or neither.
 
     ``is_wrong_here``: a warning says that ONNX Runtime's optimization does not compute the model as it is.
+    ``said``: all that was printed, warnings too.
     """
 
     model: onnx.ModelProto | None
     refusal: str | None
     is_wrong_here: bool = False
+    said: str = ""
 
 
 def call(tool: str, source: Path, target: Path, *options: str) -> Outcome:
@@ -71,15 +74,16 @@ def call(tool: str, source: Path, target: Path, *options: str) -> Outcome:
         if len(lines) != 1 or _RAW.search(lines[0]) or target.exists():
             raise Fallen(f"refused without a clean line: {_line(' / '.join(lines))}")
         return Outcome(None, lines[0].partition(": error: ")[2])
+    said = out.getvalue() + err.getvalue()
     if code not in (0, 3):  # 3: nothing to do
         raise Fallen(f"exit code {code}: {_line(' / '.join(lines))}")
     if not target.exists():
-        return Outcome(None, None if "Nothing to do" in out.getvalue() else _miss())
+        return Outcome(None, None if "Nothing to do" in said else _miss(), said=said)
     try:
         onnx.checker.check_model(str(target), full_check=True)
     except Exception as error:
         raise Fallen(f"the checker refuses the result: {_line(str(error))}") from None
-    return Outcome(onnx.load(target), None, "computes it wrongly" in err.getvalue())
+    return Outcome(onnx.load(target), None, "computes it wrongly" in err.getvalue(), said)
 
 
 def _main(tool: str, arguments: list[str], out: io.StringIO, err: io.StringIO) -> int:
