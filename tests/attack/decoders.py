@@ -206,7 +206,8 @@ def _crossed(built: Decoder, x: str, layer: int) -> str:
 
 def story_of(built: Decoder, rng: Random, lengths: tuple[int, ...]) -> Story:
     """Return a text that is read in parts of ``lengths``, each with the caches of those before."""
-    form, batch = built.form, 1 if form.is_fused else int(rng.choice((1, 1, 2)))  # a fused one appends one token a row
+    form = built.form
+    batch = 1 if form.is_fused else int(rng.choice((1, 1, 2)))  # of two texts it continues by one token alone
     cross = {name: _cross_of(form, batch, rng) for name in built.cross}
     steps, past = [], 0
     for new in lengths:

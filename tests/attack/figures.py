@@ -64,7 +64,10 @@ def judge_said(said: str, right: Sequence[Feeds], runs: Sequence[Sequence[Feeds]
 def _figures(
     right: Sequence[Feeds], runs: Sequence[Sequence[Feeds]], names: Sequence[str]
 ) -> Iterator[float]:
-    """Yield dB of every sample and output, of logits as they are and without the mean of each row."""
+    """Yield dB of every sample and output: as it is, without the mean of each row, and as logits.
+
+    Errors of logits are divergences beside one nat, where they are averaged with those of other outputs.
+    """
     for run in runs:
         for expected, found in zip(right, run, strict=True):
             for name in names:
@@ -73,3 +76,4 @@ def _figures(
                 if pair[0].ndim > 1:
                     centered = [array - array.mean(-1, keepdims=True) for array in pair]
                     yield sqnr(centered[:1], centered[1:])
+                    yield -10 * np.log10(max(divergence(*pair), 1e-12))

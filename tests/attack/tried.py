@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,8 +37,16 @@ class Tries:
         folder = self.folder / name
         folder.mkdir()
         for i, feed in enumerate(feeds):
-            np.savez(folder / f"s{i}.npz", **feed)  # type: ignore[arg-type]
+            self.write(folder / f"s{i}.npz", feed)
         return folder
+
+    @staticmethod
+    def write(path: Path, arrays: Feeds) -> None:
+        """Write arrays under any names: savez takes none of those of its own parameters."""
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w") as file:
+                    np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
 
     def convert(self, tool: str, *options: str) -> Outcome:
         """Return what a tool makes of the model; names of folders among the options become paths."""
