@@ -131,8 +131,8 @@ def _feed(built: Tables, rng: Random, *shape: int) -> Feeds:
 
 def _converted(built: Tables, story: Story, tries: Tries, way: tuple[str, ...]) -> None:
     tool, *options = way
-    more = ["--no-time", "--threads", "1"] if tool == "quantize" else []
-    more += ["--fast"] if "--data" in options else []
+    more = ["--no-time"] if tool == "quantize" else []
+    more += ["--threads", "1", "--fast"] if "--data" in options else []
     done = tries.convert(tool, *options, *more)
     if done.model is None:
         _is_true(built, way, done)
@@ -157,20 +157,23 @@ def _is_true(built: Tables, way: tuple[str, ...], done: Outcome) -> None:
 
 
 def _small(built: Tables, way: tuple[str, ...], size: int) -> None:
-    """Raise Fallen for a file above the bits of its numbers, with scales, each table stored once."""
-    numbers = sum(array.size for array in built.arrays)
-    bits = {"int8": 8.0, "int4": 4.0}.get(way[way.index("--embeddings") + 1]) if "--embeddings" in way else None
-    if bits:
-        bits += 32 / _BLOCK  # a scale for each block at the most
+    """Raise Fallen for a file above the bits of its numbers, with scales, each table stored once.
+
+    In bfloat16 all are; in integers the largest of the tables, at the least.
+    """
+    counts = sorted((array.size for array in built.arrays), reverse=True)
+    bits = [32.0] * len(counts)
+    if not _reads_all(built):
+        pass  # stays, or is rounded where it is read
     elif way[0] != "quantize" or "BF16" in way:
-        bits = 16
+        bits = [16.0] * len(counts)
+    elif "--embeddings" in way:
+        bits[0] = {"int8": 8, "int4": 4}[way[way.index("--embeddings") + 1]] + 32 / _BLOCK
     elif "A8W8" in way:
-        bits = 8 + 1
-    if bits is None or not _reads_all(built):
-        bits = 32.0  # stays, or is rounded where it is read: stored once in any case
-    most = numbers * bits / 8 + built.dense * 4 + _FIXED
+        bits[0] = 8 + 1
+    most = np.dot(counts, bits) / 8 + built.dense * 4 + _FIXED
     if size > most:
-        raise Fallen(f"takes {size:,} bytes, at most {most:,.0f}: {numbers:,} numbers of tables")
+        raise Fallen(f"takes {size:,} bytes, at most {most:,.0f}: {counts} numbers of tables")
 
 
 def _exact(output: str, right: np.ndarray, made: onnx.ModelProto, story: Story, way: tuple[str, ...]) -> None:

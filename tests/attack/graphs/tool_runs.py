@@ -97,7 +97,8 @@ def _main(tool: str, arguments: list[str], out: io.StringIO, err: io.StringIO) -
             warnings.simplefilter("always")
             code: int = _TOOLS[tool].main(arguments)
     except BaseException as error:
-        raise Fallen(f"{tool} left with {type(error).__name__}: {_line(str(error))}") from error
+        words = _line(f"{error} {err.getvalue()[-200:]}")
+        raise Fallen(f"{tool} left with {type(error).__name__}: {words}") from error
     for one in warned:
         if issubclass(one.category, RuntimeWarning):
             place = f"{Path(one.filename).name}:{one.lineno}"
