@@ -12,7 +12,7 @@ from tests.attack.decoders import Decoder, at_once, decoder, random_form, story_
 from tests.attack.draft import Random
 from tests.attack.figures import judge_said
 from tests.attack.graphs.tool_runs import Fallen, Outcome
-from tests.attack.rolled import Feeds, Story, held, session_of
+from tests.attack.rolled import Feeds, Story, held, in_both, session_of
 from tests.attack.tried import Tries, on_model
 
 _PART = {"W8": 2**-8, "W4": 2**-4, "W2": 2**-2, "A8W8": 2**-7, "BF16": 2**-8, "int8": 2**-8, "int4": 2**-3}
@@ -76,10 +76,7 @@ def _converted(
     if "--kv-cache" in options and data == "steps":
         return  # the states of the samples are not those of the result
     empty = first if data == "texts" else {}
-    runs = [
-        [run({**feed, **empty}) for feed in samples[data]]
-        for run in (session_of(done.model, optimized=optimized) for optimized in (True, False))
-    ]
+    runs = [[run({**feed, **empty}) for feed in samples[data]] for run in in_both(done.model)]
     run = session_of(built.model, optimized=False)
     counting = ["logits"] if "--kv-cache" in options else ["logits", *built.pairs.values()]
     judge_said(done.said, [run(feed) for feed in samples[data]], runs, counting)

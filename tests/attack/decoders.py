@@ -1,4 +1,4 @@
-"""Random decoders with caches: joined by a Concat in any layout, or by GroupQueryAttention, under any names."""
+"""Random decoders with caches: of a Concat in any layout, or of GroupQueryAttention, under any names."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ HIDDEN = -3e4
 """What masks add: beyond what counts as an ordinary number, and one of float16."""
 _LAYOUTS = {"bhtc": (0, 2, 1, 3), "bhct": (0, 2, 3, 1), "bthc": (0, 1, 2, 3)}
 """Layouts of caches, and where each gets its dimensions from batch, tokens, heads, channels."""
+NAMES_OF_GENAI = ("past_key_values.{i}.{long}", "present.{i}.{long}")
 _NAMES = (
-    *(("past_key_values.{i}.{long}", "present.{i}.{long}"), ("past_{long}_{i}", "present_{long}_{i}")),
+    *(NAMES_OF_GENAI, ("past_{long}_{i}", "present_{long}_{i}")),
     *(("cache_{short}{i}", "new_cache_{short}{i}"), ("{short}{i}_in", "{short}{i}_out")),
     ("zeta.{short}{i}", "{short}{i}/omega"),
 )
@@ -136,7 +137,7 @@ def _projected(built: Decoder, x: str, heads: int, scale: float = 1.0) -> str:
 
 
 def _lengths(draft: Draft) -> tuple[str, str]:
-    """Return the last position of each row and the number of all tokens, as GroupQueryAttention takes them."""
+    """Return the last position of each row and the number of all tokens, as a fused attention takes them."""
     total = draft.reduced("ReduceSum", "attention_mask", 1, keepdims=1)
     last = draft.op("Cast", [draft.op("Sub", [total, draft.integers(1)])], to=onnx.TensorProto.INT32)
     size = draft.op("Gather", [draft.op("Shape", ["attention_mask"]), draft.constant(np.array(1))])
@@ -155,7 +156,7 @@ def _fused(built: Decoder, x: str, layer: int, lengths: tuple[str, str]) -> str:
 
 
 def _joined(built: Decoder, x: str, layer: int) -> str:
-    """Return an attention in standard operators, and one over a cache that is passed through, if asked for."""
+    """Return an attention in standard operators, and one over a cache that is passed through in some."""
     form, draft = built.form, built.draft
     whole = {}
     for kind in "kv":
@@ -182,7 +183,9 @@ def _ordered(draft: Draft, name: str, layout: str, wanted: str) -> str:
 def _attended(built: Decoder, x: str, keys: str, values: str, mask: str | None) -> str:
     form, draft = built.form, built.draft
     shape = draft.integers(0, 0, form.heads, form.channels)
-    q = draft.op("Transpose", [draft.op("Reshape", [_projected(built, x, form.heads), shape])], perm=[0, 2, 1, 3])
+    q = draft.op(
+        "Transpose", [draft.op("Reshape", [_projected(built, x, form.heads), shape])], perm=[0, 2, 1, 3]
+    )
     scores = draft.op("Mul", [draft.op("MatMul", [q, keys]), draft.floats(form.channels**-0.5)])
     scores = draft.op("Add", [scores, mask]) if mask else scores
     joined = draft.op("MatMul", [draft.op("Softmax", [scores], axis=-1), values])

@@ -45,7 +45,7 @@ class Draft:
         self._nodes.append(made)
 
     def weight(self, *shape: int, scale: float = 1.0) -> str:
-        """Add normal numbers, divided by the root of how many are added up along the first axis or a window."""
+        """Add normal numbers, divided by the root of how many are added up: a matrix, or windows."""
         terms = shape[0] if len(shape) == 2 else max(1, int(np.prod(shape[1:])))
         return self.constant((self.rng.standard_normal(shape) * scale / np.sqrt(terms)).astype(self.dtype))
 

@@ -1,4 +1,4 @@
-"""Random models of tables, alone or shared with an output layer, through all that makes them smaller: README.md."""
+"""Random models of tables, alone or shared with an output layer, through all that makes them smaller."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ class Tables:
             wide = self.draft.op("Unsqueeze", [name, self.draft.integers(-1)])
             wide = wide if self.ids == np.int64 else self.draft.op("Cast", [wide], to=onnx.TensorProto.INT64)
             return self.draft.op("GatherND", [table, wide])
-        return self.draft.op("Gather", [table, name], **({"axis": 0} if self.draft.rng.random() < 0.5 else {}))
+        return self.draft.op(
+            "Gather", [table, name], **({"axis": 0} if self.draft.rng.random() < 0.5 else {})
+        )
 
 
 def attack(seed: int, folder: Path) -> str | None:

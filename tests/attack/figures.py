@@ -41,7 +41,9 @@ def _log_softmax(logits: np.ndarray) -> np.ndarray:
     return lifted
 
 
-def judge_said(said: str, right: Sequence[Feeds], runs: Sequence[Sequence[Feeds]], names: Sequence[str]) -> None:
+def judge_said(
+    said: str, right: Sequence[Feeds], runs: Sequence[Sequence[Feeds]], names: Sequence[str]
+) -> None:
     """Raise Fallen for a figure that no choice of samples gives.
 
     ``right``: outputs of the float model by samples; ``runs``: those of the result, by session;
@@ -53,7 +55,9 @@ def judge_said(said: str, right: Sequence[Feeds], runs: Sequence[Sequence[Feeds]
         if not least - _SLACK_OF_DB <= float(text) <= most + _SLACK_OF_DB:
             raise Fallen(f"says {text} dB, but samples have {least:.1f} to {most:.1f} dB")
     for text in _KL.findall(said):
-        figures = [divergence(a[names[0]], b[names[0]]) for run in runs for a, b in zip(right, run, strict=True)]
+        figures = [
+            divergence(a[names[0]], b[names[0]]) for run in runs for a, b in zip(right, run, strict=True)
+        ]
         least, most = min(figures) * (1 - _SLACK_OF_KL) - 1e-6, max(figures) * (1 + _SLACK_OF_KL) + 1e-6
         if not least <= float(text) <= most:
             raise Fallen(f"says {text} nats, but samples have {min(figures):.3g} to {max(figures):.3g}")

@@ -102,6 +102,11 @@ def session_of(model: onnx.ModelProto, *, optimized: bool) -> Run:
     return _run
 
 
+def in_both(model: onnx.ModelProto) -> tuple[Run, Run]:
+    """Return functions that run a model in a default session, and in one without optimization."""
+    return session_of(model, optimized=True), session_of(model, optimized=False)
+
+
 def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
@@ -115,9 +120,7 @@ def held(
     it, unless None. Raises Fallen with the step, the output and both figures.
     """
     _same_ends(story, made)
-    default, plain = (
-        story.rolled(session_of(made, optimized=optimized), first=first) for optimized in (True, False)
-    )
+    default, plain = (story.rolled(run, first=first) for run in in_both(made))
     for step, (found, other) in enumerate(zip(default, plain, strict=True)):
         for name in story.results:
             right = story.outputs[step][name]
@@ -140,7 +143,9 @@ def _same_ends(story: Story, made: onnx.ModelProto) -> None:
 
 def _check_kind(what: str, found: np.ndarray, right: np.ndarray) -> None:
     if (found.dtype, found.shape) != (right.dtype, right.shape):
-        raise Fallen(f"{what} is {found.dtype}{list(found.shape)} instead of {right.dtype}{list(right.shape)}")
+        raise Fallen(
+            f"{what} is {found.dtype}{list(found.shape)} instead of {right.dtype}{list(right.shape)}"
+        )
     if made_nan(found, right):
         raise Fallen(f"{what} is NaN where the float model has numbers")
 

@@ -21,8 +21,10 @@ _STATE_NAMES: tuple[tuple[str, str], ...] = (
 """How exporters name a state before and after: only the direction differs."""
 _ARBITRARY = ("{s}x", "q{s}2r")
 """Names that say nothing, for which --state is given."""
-_SIGNALS = (("x", "y"), ("audio_in", "audio_out"), ("mag_in", "mask"), ("noisy", "clean"), ("frame", "frame_new"),
-            ("input", "output"), ("file", "result"), ("feats", "hidden"), ("x", "memory"))  # fmt: skip
+_SIGNALS = (
+    *(("x", "y"), ("audio_in", "audio_out"), ("mag_in", "mask"), ("noisy", "clean"), ("frame", "frame_new")),
+    *(("input", "output"), ("file", "result"), ("feats", "hidden"), ("x", "memory")),
+)
 """Names of what is read and what is made; some look like a state's, and are none."""
 
 
@@ -114,8 +116,8 @@ def _lstm(built: Stream, x: str, letter: str) -> str:
     states = [built.state(letter, [1, 1, width])]
     if op == "LSTM":
         states.append(built.state(f"{letter}c", [1, 1, width]))
-    weights = [draft.constant((draft.rng.standard_normal((1, gates * width, width)) / width**0.5)
-                              .astype(np.float32)) for _ in range(2)]  # fmt: skip
+    numbers = draft.rng.standard_normal((2, 1, gates * width, width)) / width**0.5
+    weights = [draft.constant(array.astype(np.float32)) for array in numbers]
     step = draft.op("Reshape", [x, draft.integers(1, 1, width)])
     made = draft.names.tensor()
     taken, back = zip(*states, strict=True)

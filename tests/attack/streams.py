@@ -11,7 +11,7 @@ from tests.attack.draft import Random
 from tests.attack.figures import judge_said, sqnr
 from tests.attack.graphs.distances import largest
 from tests.attack.graphs.tool_runs import Fallen, say
-from tests.attack.rolled import Story, held, session_of
+from tests.attack.rolled import Story, held, in_both, session_of
 from tests.attack.stream_models import Stream, story_of, stream
 from tests.attack.tried import Tries, on_model
 
@@ -83,15 +83,16 @@ def _as_stream(built: Stream, tries: Tries, stories: Sequence[Story], rng: Rando
         held(story, done.model, _PART[config])
     feeds = [feed for story in stories for feed in story.feeds]
     right = [outputs for story in stories for outputs in story.outputs]
-    runs = [[run(feed) for feed in feeds]
-            for run in (session_of(done.model, optimized=optimized) for optimized in (True, False))]  # fmt: skip
+    runs = [[run(feed) for feed in feeds] for run in in_both(done.model)]
     judge_said(done.said, right, runs, stories[0].results)
 
 
 def _for_target(built: Stream, tries: Tries, stories: Sequence[Story], rng: Random) -> None:
     """With --min-sqnr all outputs that no input takes back reach the target, on some of the samples."""
     target = int(rng.choice((25, 30, 36, 42)))
-    given = ["--data", "sequences", "--sequences", *_named(built)] if rng.random() < 0.5 else ["--data", "steps"]
+    given = (
+        ["--data", "sequences", "--sequences", *_named(built)] if rng.random() < 0.5 else ["--data", "steps"]
+    )
     options = ["--config", str(rng.choice(("A8W8", "U8S8"))), "--min-sqnr", str(target)]
     done = tries.convert("quantize", *options, *given, "--no-time", "--threads", "1")
     if done.model is None:
@@ -104,7 +105,9 @@ def _for_target(built: Stream, tries: Tries, stories: Sequence[Story], rng: Rand
             found = run(feed)
             best = max(best, sqnr([right[name] for name in names], [found[name] for name in names]))
     if best < target - 0.5:
-        raise Fallen(f"'{' '.join(options[1:])}': outputs {names} have {best:.1f} dB in the best of the samples")
+        raise Fallen(
+            f"'{' '.join(options[1:])}': outputs {names} have {best:.1f} dB in the best of the samples"
+        )
 
 
 def _of_first_steps(built: Stream, tries: Tries, stories: Sequence[Story], rng: Random) -> None:
@@ -128,4 +131,6 @@ def _of_first_steps(built: Stream, tries: Tries, stories: Sequence[Story], rng: 
                     for r, top in zip(story.results, tops, strict=True) if top]  # fmt: skip
             moved.append(float(max(gaps, default=0.0)))
         if moved[0] > _HEARD and moved[1] < _DEAF and name not in done.said:
-            raise Fallen(f"{options[1]} does not listen to '{name}', which was zero in all samples, without a word")
+            raise Fallen(
+                f"{options[1]} does not listen to '{name}', which was zero in all samples, without a word"
+            )
