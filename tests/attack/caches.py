@@ -101,7 +101,9 @@ def _is_honest(built: Decoder, options: list[str], done: Outcome) -> None:
     if "--kv-cache" not in options:
         raise Fallen(f"not taken: {reason}")
     is_plain = set(form.layouts.values()) == {"bhtc"} and form.dtype == np.float32
-    if is_plain and (form.is_fused or "int4" not in options[options.index("--kv-cache") + 1]):
+    can_be = form.is_fused or "int4" not in options[options.index("--kv-cache") + 1]
+    is_kept = options[1][0] == "W" or (options[1] == "A8W8" and form.is_fused)  # no node comes between
+    if is_plain and can_be and is_kept:
         raise Fallen(f"caches of the plain layout are not taken: {reason}")
     if form.dtype == np.float16 and "float16" not in reason:
         raise Fallen(f"a wrong reason for a float16 model: {reason}")
