@@ -40,7 +40,8 @@ def _samples(built: Decoder, story: Story, rng: Random) -> dict[str, list[Feeds]
     Each set holds the story, so that no cache has larger numbers there than in the samples.
     """
     batch = len(next(iter(story.first.values())))
-    others = [story_of(built, rng, (12,)) for _ in range(7)]
+    length = int(rng.choice((10, 12)))  # that of the story, or another
+    others = [story_of(built, rng, (length,)) for _ in range(7)]
     fits = [one for one in others if len(next(iter(one.first.values()))) == batch] or [story]
     return {
         "texts": [at_once(built, story), *(at_once(built, one) for one in fits)],
