@@ -15,7 +15,7 @@ from tests.attack.graphs.tool_runs import Fallen, Outcome
 from tests.attack.rolled import Feeds, Story, held
 from tests.attack.tried import Tries, on_model
 
-_FIXED = 9000
+_FIXED = 12000
 """Bytes of a result beside its numbers: names, functions of operators, the recorded scheme."""
 _BLOCK = 16
 """Rows of tables that few bits are asked for are made of whole blocks of so many."""
@@ -81,7 +81,7 @@ def attack(seed: int, folder: Path) -> str | None:
 def tables(rng: Random) -> Tables:
     """Return a model of one or two tables: rows, their mean, or a small network with a head, tied or not."""
     built = Tables(Draft(rng), np.int32 if rng.random() < 0.3 else np.int64)
-    draft, rows, width = built.draft, int(rng.choice((500, 1000, 1501))), int(rng.choice((32, 64, 48)))
+    draft, rows, width = built.draft, int(rng.choice((1000, 1501, 2048))), int(rng.choice((32, 64, 48)))
     name, array = built.table(rows, width)
     x = built.lookup(name, rows, "ids")
     if rng.random() < 0.25:
