@@ -18,7 +18,6 @@ from tests.project.test_rooms import REWRITES, ROOMS
 
 REWRITES_PAGE, COMPOSE, EXTEND = "docs/reference/rewrites.md", "docs/compose.md", "docs/extend.md"
 FORMATS_PAGE, CODE = "docs/reference/formats.md", "CONTRIBUTING.md"
-UNDER_ANOTHER_NAME = {"align_scales": "align_concat"}
 
 
 def section(document: str, heading: str) -> str:
@@ -40,7 +39,7 @@ def rewrites() -> list[str]:
         "model_io",
         "runtime_workarounds",
     }
-    return sorted(UNDER_ANOTHER_NAME.get(module, module) for module in modules)
+    return sorted(modules)
 
 
 @pytest.mark.parametrize("rewrite", rewrites())
