@@ -20,9 +20,10 @@ from transforms.algebra.interpret import Context, interpret, make_context
 from transforms.algebra.polynomial import MEAN, ONE, RSQRT, Polynomial, X, is_close
 from transforms.graph import shapes, walk
 from transforms.graph.constants import Constants
+from transforms.graph.doors import reaches
 from transforms.graph.dtypes import element_type
 from transforms.graph.rewire import onnx_op
-from transforms.graph.selection import Exclusion
+from transforms.graph.selection import Choice, Exclusion, resolve
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class _Norm(Match):
     bias: NDArray[np.float64] | None
 
 
-def fuse_layernorm(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
+def fuse_layernorm(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclusion = None) -> int:
     """Replace decomposed layer normalisations by LayerNormalization; return how many.
 
     Takes every form that is algebraically ``(x - mean(x)) / sqrt(var(x) + epsilon) * scale + bias`` with
@@ -56,10 +57,9 @@ def fuse_layernorm(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     a scale varies along other axes, if a Reshape or Expand cannot be proven to move nothing, and if
     epsilon is negative. (In float16 the epsilon of an exporter is often 0.)
     """
-    if graph.opset < OPSET:
-        log.debug("LayerNormalization needs opset %d, the graph has %d", OPSET, graph.opset)
+    if not reaches(graph, OPSET, "fuse_layernorm"):
         return 0
-    return fuse(graph, exclude, _norms, _nodes)
+    return fuse(graph, resolve(exclude, graph, nodes), _norms, _nodes)
 
 
 def find_layernorm(graph: gs.Graph, *, exclude: Exclusion = None) -> int:

@@ -21,6 +21,7 @@ from transforms.plan.quantization_plan import QuantizationPlan, each_use
 from transforms.plan.tensor_grids import TensorGrid
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme.scheme import Scheme
+from transforms.scheme.sources import scheme_of
 
 WIDE_OPSET = 21
 """First opset whose QuantizeLinear and DequantizeLinear take integers of 4 and 16 bits, and blocks."""
@@ -58,12 +59,15 @@ def least_opset(scheme: Scheme) -> int:
     return 13 if scheme.qdq_domain else max((blocks, *(_OPSETS.get(one, 13) for one in bits)))
 
 
-def raise_opset(graph: gs.Graph, scheme: Scheme) -> int:
+def raise_opset(graph: gs.Graph, scheme: Scheme | str) -> int:
     """Raise a graph to the opset that a scheme needs or names; return 1 if it changed. Plans come after this.
+
+    ``scheme`` may be the name of a preset.
 
     Raises ModelError if the model cannot be raised, and if the scheme names a lower one than it needs;
     ValueError for blocks of integers, and those of 2 bits, in another domain than ONNX's own.
     """
+    scheme = scheme_of(scheme)
     alone = [fmt.name for fmt in scheme.named_formats if fmt.is_integer and fmt.bits == 2]
     alone += ["block_size"] if scheme.block_size else []
     if alone and scheme.qdq_domain:

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 import onnx_graphsurgeon as gs
 
+from transforms.graph.doors import check_graph
+
 
 def graphs(graph: gs.Graph) -> Iterator[gs.Graph]:
     """Yield the graph and then every graph nested in it (bodies of If, Loop and Scan), outer before inner."""
+    check_graph(graph)
     yield graph
     for node in graph.nodes:
         for value in node.attrs.values():  # as bodies() would, which takes twice the time
