@@ -15,7 +15,6 @@ import onnx_graphsurgeon as gs
 
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph import walk
-from transforms.graph.doors import check_graph
 from transforms.graph.proto_graphs import bodies
 from transforms.graph.rewire import STANDARD_DOMAINS, onnx_op
 from transforms.graph.schemas import changes, definition
@@ -48,7 +47,7 @@ def convert_opset(graph: gs.Graph, version: int, *, newest: int = 0) -> int:
     operator's definition is not in the table, if the converter of the onnx package fails, and if the raised
     model differs from the original on random input.
     """
-    check_graph(graph)
+    walk.check_graph(graph)
     if graph.opset >= version:
         return 0
     before = graph.opset

@@ -13,7 +13,6 @@ import onnx_graphsurgeon as gs
 from ops.legal_names import refuse_unknown
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph import walk
-from transforms.graph.doors import check_graph
 from transforms.graph.rewire import onnx_op
 from transforms.graph.selection import label_of
 from transforms.graph.shapes import shape_of
@@ -36,7 +35,7 @@ def fix_shapes(graph: gs.Graph, shapes: Shapes) -> int:
     Raises ValueError for an unknown input and a shape that contradicts the declared one or another input,
     ModelError for sizes that contradict the nodes or the declared outputs.
     """
-    check_graph(graph)
+    walk.check_graph(graph)
     sizes = _sizes(graph, shapes)
     fixed = {id(tensor): _fixed(tensor, shapes.get(tensor.name), sizes) for tensor in graph.inputs}
     changed = [tensor for tensor in graph.inputs if fixed[id(tensor)] != _listed(tensor)]

@@ -10,7 +10,7 @@ import ops
 from transforms.graph import dtypes, walk
 from transforms.graph.lazy_values import become_constant, derived
 from transforms.graph.rewire import drop
-from transforms.graph.selection import Choice, Exclusion, NodeSet, resolve
+from transforms.graph.selection import Choice, Exclusion, NodeSet, chosen_nodes, resolve
 from transforms.plan.rounding_plan import is_downcast, is_neutral, is_upcast
 
 
@@ -23,16 +23,17 @@ def fold_weights(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclu
     other than 1 or a zero point other than 0, to tensors that are computed, if the bfloat16 value is
     itself an output of its graph, and to weights that nodes in ``exclude`` alone read, or none of ``nodes``.
     """
-    outputs, excluded, unchosen = walk.outputs(graph), resolve(exclude, graph), resolve(None, graph, nodes)
+    outputs, excluded = walk.outputs(graph), resolve(exclude, graph)
+    chosen = None if nodes is None else chosen_nodes(nodes, graph, "nodes")
 
     def _folds(node: gs.Node) -> bool:
         is_free = _is_foldable(node) and id(node.outputs[0]) not in outputs
-        return is_free and not _is_left_alone(node, excluded, unchosen)
+        return is_free and not _is_left_alone(node, excluded, chosen)
 
     return sum(_fold_in(inner, list(filter(_folds, inner.nodes)), outputs) for inner in walk.graphs(graph))
 
 
-def _is_left_alone(cast: gs.Node, excluded: NodeSet, unchosen: NodeSet) -> bool:
+def _is_left_alone(cast: gs.Node, excluded: NodeSet, chosen: NodeSet | None) -> bool:
     """Return whether a downcast, or all layers that read what it makes, are excluded or not chosen."""
     readers = [
         reader
@@ -41,7 +42,7 @@ def _is_left_alone(cast: gs.Node, excluded: NodeSet, unchosen: NodeSet) -> bool:
     ]
     if cast in excluded or (readers and all(reader in excluded for reader in readers)):
         return True
-    return all(node in unchosen for node in (cast, *readers))
+    return chosen is not None and not any(node in chosen for node in (cast, *readers))
 
 
 def _fold_in(graph: gs.Graph, foldable: list[gs.Node], outputs: set[int]) -> int:

@@ -7,7 +7,6 @@ import onnx_graphsurgeon as gs
 from transforms.algebra.find_form import Form, FormMatch, fuse_form
 from transforms.algebra.polynomial import monomial
 from transforms.graph import walk
-from transforms.graph.doors import reaches
 from transforms.graph.selection import Choice, Exclusion, resolve
 
 OPSET = 20
@@ -33,7 +32,7 @@ def fuse_gelu(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclusio
     (another function), and if a constant differs from those above by more than a relative 1e-6 (by more
     than the rounding of float16 or bfloat16 in those).
     """
-    if not reaches(graph, OPSET, "fuse_gelu"):
+    if not walk.reaches(graph, OPSET, __name__):
         return 0
     return fuse_form(graph, resolve(exclude, graph, nodes), _FORM, _gelu)
 

@@ -7,7 +7,6 @@ import onnx_graphsurgeon as gs
 from transforms.algebra.find_form import Form, FormMatch, fuse_form
 from transforms.algebra.polynomial import monomial
 from transforms.graph import walk
-from transforms.graph.doors import reaches
 from transforms.graph.selection import Choice, Exclusion, resolve
 
 OPSET = 14
@@ -24,7 +23,7 @@ def fuse_hardswish(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exc
     that are used elsewhere, or are outputs, stay. Does nothing below opset 14, for another alpha or beta, and
     if one of the nodes is in ``exclude``.
     """
-    if not reaches(graph, OPSET, "fuse_hardswish"):
+    if not walk.reaches(graph, OPSET, __name__):
         return 0
     kept = resolve(exclude, graph, nodes)
     return fuse_form(graph, kept, _FORM, _hardswish)

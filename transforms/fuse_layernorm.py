@@ -20,7 +20,6 @@ from transforms.algebra.interpret import Context, interpret, make_context
 from transforms.algebra.polynomial import MEAN, ONE, RSQRT, Polynomial, X, is_close
 from transforms.graph import shapes, walk
 from transforms.graph.constants import Constants
-from transforms.graph.doors import reaches
 from transforms.graph.dtypes import element_type
 from transforms.graph.rewire import onnx_op
 from transforms.graph.selection import Choice, Exclusion, resolve
@@ -57,7 +56,7 @@ def fuse_layernorm(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exc
     a scale varies along other axes, if a Reshape or Expand cannot be proven to move nothing, and if
     epsilon is negative. (In float16 the epsilon of an exporter is often 0.)
     """
-    if not reaches(graph, OPSET, "fuse_layernorm"):
+    if not walk.reaches(graph, OPSET, __name__):
         return 0
     return fuse(graph, resolve(exclude, graph, nodes), _norms, _nodes)
 

@@ -13,7 +13,6 @@ from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from transforms.graph import shapes, walk
 from transforms.graph.constants import Constants
-from transforms.graph.doors import reaches
 from transforms.graph.lazy_values import Computed, Weight, constant, is_weightless, load_values
 from transforms.graph.rewire import Replacements, onnx_op, release, take_over
 from transforms.graph.selection import Choice, Exclusion, resolve
@@ -55,7 +54,7 @@ def fuse_matmul(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclus
     added by a node that is left alone (such a MatMul takes part without its Add, such a Gemm not at all), and
     to products in ``exclude`` or not in ``nodes``.
     """
-    if not reaches(graph, OPSET, "fuse_matmul"):
+    if not walk.reaches(graph, OPSET, __name__):
         return 0
     constants, names, count = Constants(graph), walk.Names(graph), 0
     kept, outputs = resolve(exclude, graph, nodes), walk.outputs(graph)

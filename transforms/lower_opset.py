@@ -17,7 +17,6 @@ import onnx_graphsurgeon as gs
 from transforms.convert_opset import import_standard
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import Constants
-from transforms.graph.doors import check_graph
 from transforms.graph.rewire import onnx_op
 from transforms.graph.schemas import changes, definition
 from transforms.graph.selection import label_of
@@ -54,7 +53,7 @@ def lower_opset(graph: gs.Graph, version: int) -> int:
     other node, with the graph unchanged, for an opset below 13, and if the lowered model differs from the
     original on random input.
     """
-    check_graph(graph)
+    walk.check_graph(graph)
     if graph.opset <= version:
         return 0
     before = graph.opset

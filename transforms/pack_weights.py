@@ -17,7 +17,6 @@ from transforms.functions.unpackers import FIRST_OPSET
 from transforms.graph import dtypes, walk
 from transforms.graph.block_format import block_format_of
 from transforms.graph.constants import Constants
-from transforms.graph.doors import check_graph
 from transforms.graph.lazy_values import Weight, constant, load_values
 from transforms.graph.rewire import import_domains
 from transforms.model.read_model import ModelError
@@ -56,7 +55,7 @@ def pack_weights(
     are stored in their bits already, other float types, formats with more than 8 bits an element, inputs,
     outputs, and weights that packing would not make smaller. Raises ModelError below opset 13.
     """
-    check_graph(graph)
+    walk.check_graph(graph)
     found = PackedWeights() if done is None else done
     candidates = [fmt for fmt in formats or _formats_of(graph) if fmt.block > 1]
     candidates.sort(key=lambda fmt: fmt.bits)  # a finer grid often holds the numbers of a coarser one

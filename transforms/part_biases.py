@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import magnitude
-from transforms.graph.doors import check_graph
 from transforms.graph.dot_products import bias, is_dot_product
 from transforms.graph.masks import MASK, masks_in
 from transforms.graph.rewire import Insertions
@@ -32,7 +31,7 @@ def part_biases(graph: gs.Graph, parts: Callable[[gs.Node], bool]) -> int:
     they are added to, and those from 10000 on beside smaller ones. Does nothing to a bias whose numbers all
     are of one kind, such as the offset of a price, nor below rank 2 of what a convolution makes.
     """
-    check_graph(graph)
+    walk.check_graph(graph)
     found = [node for node in graph.nodes if _has_masks(node) and parts(node)]
     names, insertions, count = walk.Names(graph if found else None), Insertions(), 0
     for node in found:

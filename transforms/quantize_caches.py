@@ -17,7 +17,6 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Float32Array
 from transforms.graph import dtypes, walk
-from transforms.graph.doors import check_graph
 from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, position
 from transforms.graph.selection import label_of
 from transforms.model.model_error import ModelError
@@ -47,7 +46,7 @@ def find_caches(graph: gs.Graph, bits: int = 8) -> list[Cache]:
 
     Raises ModelError for 4 ``bits`` and a cache that a Concat makes.
     """
-    check_graph(graph)
+    walk.check_graph(graph)
     ends = {id(one) for one in graph.inputs}, {id(one) for one in graph.outputs}
     found = []
     for node in graph.nodes:

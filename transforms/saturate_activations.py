@@ -6,7 +6,6 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
-from transforms.graph.doors import check_graph
 from transforms.graph.rewire import Insertions
 from transforms.graph.selection import Choice, Exclusion, resolve
 from transforms.plan.infinities import meant_infinities
@@ -29,7 +28,7 @@ def saturate_activations(
     ``keep_io_types`` false. Raises ValueError below opset 12, in which Clip does not take bounds as inputs
     for all types.
     """
-    check_graph(graph)
+    walk.check_graph(graph)
     if graph.opset < 12:
         raise ValueError(f"activations can be saturated from opset 12 on, the model has {graph.opset}")
     plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=resolve(exclude, graph, nodes))

@@ -28,7 +28,6 @@ from transforms.fused.layers import (
 )
 from transforms.fused.parts import Known, Parts
 from transforms.graph import walk
-from transforms.graph.doors import reaches
 from transforms.graph.proto_graphs import bodies
 from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS
 from transforms.graph.schemas import find_schema
@@ -60,7 +59,7 @@ def split_fused(
     parts need is not known, if ONNX has no such activation, and below opset 13. ``only_unknown``: only those
     that lie in ONNX's own domain, where ONNX has no such operator and onnx.checker refuses the model.
     """
-    if not reaches(graph, OPSET, "split_fused"):
+    if not walk.reaches(graph, OPSET, __name__):
         return 0
     kept = resolve(exclude, graph, nodes)
     unknown = {key for key in FUSED if key[0] == "" and find_schema(key[1], "", graph.opset) is None}

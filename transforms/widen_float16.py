@@ -8,7 +8,6 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
-from transforms.graph.doors import check_graph
 from transforms.graph.lazy_values import Weight, become_constant, constant, derived
 from transforms.graph.rewire import drop, position
 from transforms.graph.typed import Node, info_of
@@ -33,7 +32,7 @@ def widen_float16(graph: gs.Graph, *, keep_io_types: bool = True) -> int:
     false. Remaining Casts from float32 to float32 are removed. Raises ValueError if an input or output is a
     sequence or an optional of float16 tensors, which Cast does not accept.
     """
-    check_graph(graph)
+    walk.check_graph(graph)
     _refuse_containers(graph)
     names = walk.Names(graph)
     ends = (*graph.inputs, *graph.outputs)

@@ -135,6 +135,32 @@ def import_domains(graph: gs.Graph, domains: set[str]) -> None:
         graph.import_domains = [*graph.import_domains, *new]
 
 
+def forget_domains(graph: gs.Graph, domains: set[str]) -> None:
+    """Drop the imports of those of the domains that no node of a model, bodies included, is of any more."""
+    gone = domains - {node.domain for node in walk.nodes(graph)}
+    graph.import_domains = [opset for opset in graph.import_domains or () if opset.domain not in gone]
+
+
+def bypass(graph: gs.Graph, node: gs.Node, outputs: set[int]) -> bool:
+    """Take a node of a graph out that passes its first input on; return whether that was possible.
+
+    ``outputs`` (:func:`walk.outputs`) keep their names: in place of one that the node makes, the producer of
+    its input makes it. It stays where that is no node of the same graph, and between two outputs.
+    """
+    source, result = node.inputs[0], node.outputs[0]
+    maker = walk.producer(source)
+    if id(result) not in outputs:
+        walk.redirect(result, source)
+        drop(graph, [node])
+        return True
+    if maker is None or id(source) in outputs or not any(maker is one for one in graph.nodes):
+        return False
+    drop(graph, [node])
+    walk.replace_output(maker, source, result)
+    walk.redirect(source, result)
+    return True
+
+
 def _strike(lists: Sequence[list[gs.Node]], nodes: Sequence[gs.Node]) -> None:
     gone = {id(node) for node in nodes}
     for users in {id(users): users for users in lists}.values():

@@ -95,15 +95,16 @@ def resolve(exclude: Exclusion, graph: gs.Graph, nodes: Choice | None = None) ->
     Raises ValueError, naming it, for a name or operator type that no node has, and for a node of another
     graph; TypeError for anything that is not a choice.
     """
-    excluded = NodeSet() if exclude is None else _chosen(exclude, graph, "exclude")
+    excluded = NodeSet() if exclude is None else chosen_nodes(exclude, graph, "exclude")
     if nodes is None:
         return excluded
-    chosen = _chosen(nodes, graph, "nodes")
+    chosen = chosen_nodes(nodes, graph, "nodes")
     left = [node for node in walk.nodes(graph) if node in excluded or node not in chosen]
     return NodeSet(left, Selection(graph, left))
 
 
-def _chosen(choice: Choice, graph: gs.Graph, keyword: str) -> NodeSet:
+def chosen_nodes(choice: Choice, graph: gs.Graph, keyword: str) -> NodeSet:
+    """Return the nodes of a graph that are chosen by an argument of a name; raises as :func:`resolve`."""
     if isinstance(choice, Selection | NodeSet):
         return choice.resolve_in(graph)
     every = list(walk.nodes(graph))

@@ -11,7 +11,7 @@ from ops.array_types import Feed
 from transforms.calibrate.calibrate import Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError, calibrate_plan
 from transforms.calibrate.calibration import Calibration, options_of
-from transforms.graph.doors import check_graph
+from transforms.graph import walk
 from transforms.judge.constants import SEARCHED_ON
 from transforms.model.copy_graph import copy_graph
 from transforms.moves.full_range import try_full_range
@@ -74,7 +74,7 @@ def quantize_graph(
     tensor cannot have, NaN in weights, and data that are missing or do not fit; OSError if data cannot be
     read. On error the graph is left in an undefined state.
     """
-    check_graph(graph)
+    walk.check_graph(graph)
     scheme = scheme_of(scheme)
     _refuse_other_steps(scheme)
     fits = _fits_weights(scheme, data, fixed, keep_grids=keep_grids)

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from ops.integers import finite_range
 from transforms.graph import dot_products, walk
 from transforms.graph.constants import magnitude
-from transforms.graph.doors import check_graph
 from transforms.graph.dot_products import TensorAxis
 from transforms.plan.choose_specs import SpecChooser
 from transforms.plan.quant_spec import ACTIVATION, BIAS, WEIGHT, QuantSite, QuantSpec, saturates
@@ -60,7 +59,7 @@ class QuantizationPlan:
         ``targets`` is what the scheme names, if that was found earlier. Raises ValueError for a layer or
         tensor of the scheme that cannot take its format.
         """
-        check_graph(graph)
+        walk.check_graph(graph)
         self.graph, self.scheme = graph, (scheme := scheme_of(scheme))
         targets = targets or SchemeTargets(graph, scheme)
         targets = targets.resolve_in(graph) if isinstance(targets, SchemeTargets) else targets
