@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from transforms.convert_opset import convert_opset as convert_opset
     from transforms.convert_type import convert_type as convert_type
     from transforms.dual_quant_nodes import dual_quant_nodes as dual_quant_nodes
+    from transforms.eliminate_identities import eliminate_identities as eliminate_identities
     from transforms.equalize_layers import equalize_layers as equalize_layers
     from transforms.fix_shapes import fix_shapes as fix_shapes
     from transforms.fold_relu import fold_relu as fold_relu
@@ -86,6 +87,8 @@ if TYPE_CHECKING:
     from transforms.fuse_hardswish import fuse_hardswish as fuse_hardswish
     from transforms.fuse_layernorm import fuse_layernorm as fuse_layernorm
     from transforms.fuse_matmul import fuse_matmul as fuse_matmul
+    from transforms.fuse_matmul_add import fuse_matmul_add as fuse_matmul_add
+    from transforms.fuse_rmsnorm import fuse_rmsnorm as fuse_rmsnorm
     from transforms.insert_bf16_qdq import insert_bf16_qdq as insert_bf16_qdq
     from transforms.insert_cast import insert_cast as insert_cast
     from transforms.insert_qdq import insert_qdq as insert_qdq
@@ -98,11 +101,13 @@ if TYPE_CHECKING:
     from transforms.part_biases import part_biases as part_biases
     from transforms.qdq_to_cast import qdq_to_cast as qdq_to_cast
     from transforms.quantize_caches import quantize_caches as quantize_caches
+    from transforms.remove_qdq import remove_qdq as remove_qdq
     from transforms.saturate import saturate as saturate
     from transforms.saturate_activations import saturate_activations as saturate_activations
     from transforms.scale_channels import scale_channels as scale_channels
     from transforms.simulate_bf16 import simulate_bf16 as simulate_bf16
     from transforms.split_fused import split_fused as split_fused
+    from transforms.split_gemm import split_gemm as split_gemm
     from transforms.store_embeddings import store_embeddings as store_embeddings
     from transforms.widen_bf16 import widen_bf16 as widen_bf16
     from transforms.widen_float16 import widen_float16 as widen_float16

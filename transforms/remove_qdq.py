@@ -76,7 +76,7 @@ class _Remover:
         self.count += 1
         if is_output:  # it keeps its name, and its place in the list of outputs
             node.op, node.domain, node.attrs, node.inputs = "Identity", None, {}, [source]
-            bypass(owner, node, self._outputs)
+            bypass(owner, [node], self._outputs)
 
     def clear(self) -> None:
         """Remove the nodes that are left without a reader, in bodies before the graphs around them."""

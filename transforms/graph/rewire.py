@@ -141,24 +141,27 @@ def forget_domains(graph: gs.Graph, domains: set[str]) -> None:
     graph.import_domains = [opset for opset in graph.import_domains or () if opset.domain not in gone]
 
 
-def bypass(graph: gs.Graph, node: gs.Node, outputs: set[int]) -> bool:
-    """Take a node of a graph out that passes its first input on; return whether that was possible.
+def bypass(graph: gs.Graph, nodes: Sequence[gs.Node], outputs: set[int]) -> int:
+    """Take out nodes of a graph that pass their first input on; return how many that was possible for.
 
-    ``outputs`` (:func:`walk.outputs`) keep their names: in place of one that the node makes, the producer of
-    its input makes it. It stays where that is no node of the same graph, and between two outputs.
+    ``outputs`` (:func:`walk.outputs`) keep their names: in place of one that a node makes, the producer of
+    its input makes it. A node stays where that is no node of the same graph, and between two outputs.
     """
-    source, result = node.inputs[0], node.outputs[0]
-    maker = walk.producer(source)
-    if id(result) not in outputs:
-        walk.redirect(result, source)
-        drop(graph, [node])
-        return True
-    if maker is None or id(source) in outputs or not any(maker is one for one in graph.nodes):
-        return False
-    drop(graph, [node])
-    walk.replace_output(maker, source, result)
-    walk.redirect(source, result)
-    return True
+    inside, gone = {id(node) for node in graph.nodes}, []
+    for node in nodes:
+        source, result = node.inputs[0], node.outputs[0]
+        maker = walk.producer(source)
+        if id(result) not in outputs:
+            walk.redirect(result, source)
+        elif maker is None or id(maker) not in inside or id(source) in outputs:
+            continue
+        else:
+            detach(node)
+            walk.replace_output(maker, source, result)
+            walk.redirect(source, result)
+        gone.append(node)
+    drop(graph, gone)
+    return len(gone)
 
 
 def _strike(lists: Sequence[list[gs.Node]], nodes: Sequence[gs.Node]) -> None:
