@@ -111,7 +111,9 @@ def _pads_nothing(node: gs.Node, constants: Constants) -> bool:
 
 
 def _neutral_operand(number: int, *, either: bool, integers: bool = False) -> Rule:
-    """Return the rule of an operator that leaves one operand alone if the second, or ``either``, is a number."""
+    """Return the rule of an operator that passes one operand on if the other is a number: the second, or
+    ``either``.
+    """
 
     def _rule(node: gs.Node, constants: Constants) -> int | None:
         for passed in (0, 1) if either else (0,):

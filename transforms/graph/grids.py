@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -164,22 +163,22 @@ def _element(node: gs.Node, constants: Constants) -> np.dtype[np.generic]:
 def read_grids(graph: gs.Graph) -> dict[str, Grid]:
     """Return the integer grids of a quantized model by the names of the tensors that are on them.
 
-    Of a computed tensor it is the float tensor that is quantized, of a stored one the constant that holds
-    the integers. Bodies are included. Left out are block formats and floats of few bits, grids that the model
+    Of a computed tensor it is the float tensor that is quantized, or the output of the graph that it becomes,
+    of a stored one the constant that holds the integers; :func:`transforms.insert_qdq.insert_qdq` takes the
+    same names. Bodies are included. Left out are block formats and floats of few bits, grids that the model
     computes, and integers that no node here makes; of a tensor on several grids the first is told.
     """
-    constants, grids = Constants(graph), dict[str, Grid]()
+    constants, outputs, grids = Constants(graph), walk.outputs(graph), dict[str, Grid]()
     for node in walk.nodes(graph):
         if node.op in QUANTIZE or (node.op in DEQUANTIZE and constants.shape(node.inputs[0]) is not None):
             grid = grid_of(node, constants)
             if grid is not None:
-                grids.setdefault(str(node.inputs[0].name), grid)
+                grids.setdefault(_name(node, outputs), grid)
     return grids
 
 
-def pairs(graph: gs.Graph) -> Iterator[tuple[gs.Node, gs.Node]]:
-    """Yield each node that dequantizes with the node that quantizes what it reads."""
-    for node in walk.nodes(graph):
-        maker = walk.producer(node.inputs[0]) if node.op in DEQUANTIZE else None
-        if maker is not None and maker.op in QUANTIZE:
-            yield maker, node
+def _name(node: gs.Node, outputs: set[int]) -> str:
+    """Return the name of a tensor that a node quantizes, or whose stored integers it dequantizes."""
+    readers = [reader for tensor in node.outputs for reader in tensor.outputs] if node.op in QUANTIZE else []
+    results = (tensor for reader in readers if reader.op in DEQUANTIZE for tensor in reader.outputs)
+    return str(next((tensor.name for tensor in results if id(tensor) in outputs), node.inputs[0].name))
