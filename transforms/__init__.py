@@ -18,8 +18,12 @@ Prepare:
     ``fix_shapes``             free dimensions of inputs become fixed
     ``write_out_axes``         Pad, Resize and CenterCropPad of some axes become those of all
     ``optimize``               ONNX Runtime's offline optimizer, at its basic level
+    ``eliminate_identities``   nodes that pass their input on are taken out
     ``fuse_matmul``            products of one input with several weights become one, then a Split
+    ``fuse_matmul_add``        a product and the bias added to it become a Gemm
+    ``split_gemm``             a Gemm becomes a product and an added bias again
     ``fuse_layernorm``         decomposed layer normalization becomes one node
+    ``fuse_rmsnorm``           decomposed normalization by the root mean square becomes one node
     ``fuse_gelu``              decomposed GELU becomes one node
     ``fuse_hardswish``         HardSwish, which the optimizer decomposes, becomes one node again
     ``split_fused``            operators that ONNX Runtime put together become ONNX's own again
@@ -39,7 +43,7 @@ To float32:
     ``widen_float16``          float16 graphs and islands compute in float32
 
 Quantize, by a plan (:mod:`transforms.plan`):
-    ``insert_qdq``             writes the plan as nodes that quantize and dequantize
+    ``insert_qdq``             writes the plan, or grids of tensors, as nodes that quantize and dequantize
     ``align_concat``           tensors that a Concat joins get one scale
     ``balance_channels``       moves powers of two from a weight to the other operand of its product
     ``move_outliers``          moves outlying channels of activations into weights
@@ -51,6 +55,7 @@ Quantize, by a plan (:mod:`transforms.plan`):
                                requantize_captured, leave_out_zero_points, leave_out_pool_attributes,
                                leave_out_biases, sum_before_layernorm
     ``leave_float``            leaves a node of a quantized model in float
+    ``remove_qdq``             brings a quantized model, or layers of it, back to float
     ``part_biases``            numbers of biases that mask are added after the layer, in float
     ``write_matmul_nbits``     writes products with integers in blocks as ONNX Runtime's MatMulNBits
     ``store_embeddings``       stores embeddings, and heads tied to them, in 8 or 4 bits for ONNX Runtime

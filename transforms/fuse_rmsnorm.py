@@ -48,4 +48,4 @@ def _read(context: Context, output: gs.Tensor, polynomial: Polynomial) -> Norm |
     return Norm(context, output, roots[0].parameter, term[1], None)
 
 
-_KIND = Kind("RMSNormalization", "rmsnorm", _read)
+_KIND = Kind("RMSNormalization", "rmsnorm", _read, of_squares=True)

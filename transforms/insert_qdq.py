@@ -52,8 +52,8 @@ def insert_qdq(
     nodes, are those of the scheme too. ``memory`` is for several plans on copies of one graph; ``grids``
     receives those of single tensors.
 
-    Raises ModelError below the opset of :func:`least_opset`. :func:`transforms.insert_bf16_qdq.insert_bf16_qdq`
-    rounds every tensor to bfloat16 without a plan.
+    Raises ModelError below the opset of :func:`least_opset`, ValueError for grids of no tensor or of another
+    shape. :func:`transforms.insert_bf16_qdq.insert_bf16_qdq` rounds every tensor to bfloat16 without a plan.
     """
     if isinstance(plan, gs.Graph):
         return _insert_grids(plan, ranges)

@@ -36,11 +36,15 @@ class Norm(Match):
 
 @dataclass(frozen=True)
 class Kind:
-    """An operator that normalises, the suffix of its nodes' names, and how it is read in a polynomial."""
+    """An operator that normalises, the suffix of its nodes' names, and how it is read in a polynomial.
+
+    ``of_squares``: its only statistic is the mean of squares.
+    """
 
     operator: str
     suffix: str
     read: Callable[[Context, gs.Tensor, Polynomial], Norm | None]
+    of_squares: bool = False
 
 
 def fuse_norms(graph: gs.Graph, exclude: Exclusion, kind: Kind, *, writes: bool = True) -> int:
@@ -54,7 +58,7 @@ def fuse_norms(graph: gs.Graph, exclude: Exclusion, kind: Kind, *, writes: bool 
 
 def _norms(kind: Kind, order: Order, constants: Constants, exclude: Container[gs.Node]) -> Iterator[Norm]:
     """Yield the normalisations of a graph, each extended while no other node uses its results."""
-    for context in list(_contexts(order.graph, constants)):
+    for context in list(_contexts(order.graph, constants, kind)):
         values = interpret(context, constants, exclude)
         found = (kind.read(context, output, values[id(output)].polynomial) for output in order.of(values))
         norms = [norm for norm in found if norm is not None]
@@ -67,19 +71,32 @@ def _norms(kind: Kind, order: Order, constants: Constants, exclude: Container[gs
         yield from largest
 
 
-def _contexts(graph: gs.Graph, constants: Constants) -> Iterator[Context]:
-    """Yield each tensor and axes of which the graph takes a mean or a sum."""
+def _contexts(graph: gs.Graph, constants: Constants, kind: Kind) -> Iterator[Context]:
+    """Yield each tensor and axes of which the graph takes a mean or a sum, of it or of its square."""
     inside, seen = {id(node) for node in graph.nodes}, set()
     for node in graph.nodes:
         if onnx_op(node) not in ("ReduceMean", "ReduceSum"):
             continue
-        root = _origin(node.inputs[0], inside)
-        shape = shapes.shape_of(root)
-        axes = shapes.reduced_axes(node, None if shape is None else len(shape), constants)
-        context = make_context(root, axes) if axes else None
-        if context and (id(root), axes) not in seen:
-            seen.add((id(root), axes))
-            yield context
+        reduced = _origin(node.inputs[0], inside)
+        for root in _squared(reduced, inside) if kind.of_squares else (reduced,):
+            shape = shapes.shape_of(root)
+            axes = shapes.reduced_axes(node, None if shape is None else len(shape), constants)
+            context = make_context(root, axes) if axes else None
+            if context and (id(root), axes) not in seen:
+                seen.add((id(root), axes))
+                yield context
+
+
+def _squared(square: gs.Tensor, inside: set[int]) -> Iterator[gs.Tensor]:
+    """Yield the tensor that a node squares, after the narrower one that a Cast widened to it, if one did."""
+    node = walk.producer(square)
+    if node is None or id(node) not in inside or onnx_op(node) not in ("Pow", "Mul"):
+        return
+    root = _origin(node.inputs[0], inside)
+    cast = walk.producer(root)
+    if cast is not None and id(cast) in inside and onnx_op(cast) == "Cast":
+        yield cast.inputs[0]
+    yield root
 
 
 def _origin(tensor: gs.Tensor, inside: set[int]) -> gs.Tensor:
