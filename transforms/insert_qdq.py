@@ -68,9 +68,7 @@ def insert_qdq(
 
 def _insert_grids(graph: gs.Graph, grids: object) -> int:
     if not isinstance(grids, Mapping) or not all(isinstance(grid, Grid) for grid in grids.values()):
-        raise TypeError(
-            "insert_qdq takes a plan, or a graph and {'x': Grid('int8', 0.1)}, a grid for each tensor"
-        )
+        raise TypeError("insert_qdq takes a plan, or a graph and grids by name: {'x': Grid('int8', 0.1)}")
     needed = max((_opset_of(grid.format, bool(grid.block_size)) for grid in grids.values()), default=0)
     if graph.opset < needed:
         raise ModelError(f"the grids need opset {needed}, the model has {graph.opset}: raise it first")

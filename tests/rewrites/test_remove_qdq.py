@@ -16,8 +16,9 @@ from transforms.scheme import preset
 
 X = np.linspace(-8, 8, 32, dtype=np.float32).reshape(8, 4)
 WEIGHT = np.arange(-8, 8, dtype=np.int8).reshape(4, 4)
-HEAD = f"""<float s = {{0.05}}, int8 z = {{3}}, float t = {{0.5}}, uint8 low = {{0}}, int8[4] e = {{0, 1, 2, 3}},
-    float[4] c = {{0.1, 0.2, 0.3, 0.4}}, int8[4, 4] w = {{{", ".join(map(str, WEIGHT.ravel()))}}}>"""
+HEAD = f"""<float s = {{0.05}}, int8 z = {{3}}, float t = {{0.5}}, uint8 low = {{0}},
+    int8[4] e = {{0, 1, 2, 3}}, float[4] c = {{0.1, 0.2, 0.3, 0.4}},
+    int8[4, 4] w = {{{", ".join(map(str, WEIGHT.ravel()))}}}>"""
 ENDS = "(float[N, 4] x) => (float[N, 4] y)"
 PAIR = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)"
 LOW, HIGH = np.float32(0.05) * np.float32(-131), np.float32(0.05) * np.float32(124)
@@ -108,8 +109,9 @@ def test_scales_that_are_computed_are_those_of_a_pair() -> None:
 
 def test_in_bodies_that_capture_integers() -> None:
     text = f"""(float[N, 4] x, bool cond) => (float[N, 4] y) {HEAD} {{ q = QuantizeLinear(x, s, z)
-        y = If (cond) <then_branch = f () => (float[N, 4] p) {{ a = DequantizeLinear(q, s, z) p = Neg(a) }},
-                    else_branch = g () => (float[N, 4] k) {{ b = DequantizeLinear(q, s, z) k = Abs(b) }}> }}"""
+        y = If (cond)
+            <then_branch = f () => (float[N, 4] p) {{ a = DequantizeLinear(q, s, z) p = Neg(a) }},
+             else_branch = g () => (float[N, 4] k) {{ b = DequantizeLinear(q, s, z) k = Abs(b) }}> }}"""
     graph = model_io.load(corpus.parse(text, opset=17))
     count, model = conversion.rewritten(graph, remove_qdq)
     assert (count, [node.op for node in walk.nodes(graph)]) == (2, ["Clip", "If", "Neg", "Abs"])
