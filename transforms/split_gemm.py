@@ -37,8 +37,8 @@ def split_gemm(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclusi
         replacements = Replacements(inner)
         for gemm in inner.nodes:
             if onnx_op(gemm) == "Gemm" and gemm not in kept and splitter.can_split(gemm):
-                parts = splitter.split(gemm)
-                replacements.replace([take_over(parts[-1], gemm.outputs[0])], parts)
+                split = splitter.split(gemm)
+                replacements.replace([take_over(split[-1], gemm.outputs[0])], split)
                 count += 1
         replacements.place()
     return count
@@ -55,40 +55,40 @@ class _Splitter:
 
     def split(self, gemm: gs.Node) -> list[gs.Node]:
         """Return the nodes of a Gemm in order; the last has no output yet."""
-        parts: list[gs.Node] = []
+        nodes: list[gs.Node] = []
         left, right = (
-            self._turned(gemm.inputs[index], parts) if gemm.attrs.get(name, 0) else gemm.inputs[index]
+            self._turned(gemm.inputs[index], nodes) if gemm.attrs.get(name, 0) else gemm.inputs[index]
             for index, name in enumerate(("transA", "transB"))
         )
-        parts.append(gs.Node("MatMul", gemm.name, inputs=[left, right]))
+        nodes.append(gs.Node("MatMul", gemm.name, inputs=[left, right]))
         alpha, beta = (float(gemm.attrs.get(name, 1.0)) for name in ("alpha", "beta"))
         has_bias = len(gemm.inputs) > 2 and not gemm.inputs[2].is_empty() and beta != 0
         if alpha != 1:
             factor = self._number(alpha, gemm)
-            parts.append(self._node("Mul", gemm, [self._result(parts[-1], gemm, "product"), factor]))
+            nodes.append(self._node("Mul", gemm, [self._result(nodes[-1], gemm, "product"), factor]))
         if has_bias:
-            product = self._result(parts[-1], gemm, "scaled" if alpha != 1 else "product")
-            bias = gemm.inputs[2] if beta == 1 else self._scaled(gemm, beta, parts)
-            parts.append(self._node("Add", gemm, [product, bias]))
-        return parts
+            product = self._result(nodes[-1], gemm, "scaled" if alpha != 1 else "product")
+            bias = gemm.inputs[2] if beta == 1 else self._scaled(gemm, beta, nodes)
+            nodes.append(self._node("Add", gemm, [product, bias]))
+        return nodes
 
-    def _turned(self, tensor: gs.Tensor, parts: list[gs.Node]) -> gs.Tensor:
-        """Return a factor turned: stored so, or by a Transpose that is put to the parts."""
+    def _turned(self, tensor: gs.Tensor, nodes: list[gs.Node]) -> gs.Tensor:
+        """Return a factor turned: stored so, or by a Transpose that is appended to the nodes."""
         values, name = self._constants.source(tensor), self._names.derive(tensor.name, "turned")
         if values is not None:
             return constant(name, derived(values, _transposed, values.dtype, tuple(values.shape)[::-1]))
         shape = None if tensor.shape is None else list(tensor.shape)[::-1]
         result = gs.Variable(name, tensor.dtype, shape)
-        parts.append(gs.Node("Transpose", name, {"perm": [1, 0]}, [tensor], [result]))
+        nodes.append(gs.Node("Transpose", name, {"perm": [1, 0]}, [tensor], [result]))
         return result
 
-    def _scaled(self, gemm: gs.Node, beta: float, parts: list[gs.Node]) -> gs.Tensor:
+    def _scaled(self, gemm: gs.Node, beta: float, nodes: list[gs.Node]) -> gs.Tensor:
         bias = gemm.inputs[2]
         values, factor = self._constants.values(bias), self._number(beta, gemm)
         if values is not None:
             return gs.Constant(self._names.derive(bias.name, "scaled"), np.asarray(values * factor.values))
         node = self._node("Mul", gemm, [bias, factor])
-        parts.append(node)
+        nodes.append(node)
         return self._result(node, gemm, "bias", bias)
 
     def _number(self, value: float, gemm: gs.Node) -> gs.Constant:

@@ -145,7 +145,7 @@ def bypass(graph: gs.Graph, nodes: Sequence[gs.Node], outputs: set[int]) -> int:
     """Take out nodes of a graph that pass their first input on; return how many that was possible for.
 
     ``outputs`` (:func:`walk.outputs`) keep their names: in place of one that a node makes, the producer of
-    its input makes it. A node stays where that is no node of the same graph, and between two outputs.
+    its input makes it. A node stays where no node of the same graph makes its input, and between two outputs.
     """
     inside, gone = {id(node) for node in graph.nodes}, []
     for node in nodes:

@@ -21,10 +21,10 @@ from transforms.scheme.scheme import FLOAT32, Scheme
 def write_grids(graph: gs.Graph, grids: Mapping[str, Grid]) -> int:
     """Put each named float32 tensor on its grid for all that read it; return how many were not on one.
 
-    Raises ValueError for a name that is no tensor's, a tensor of another type, and a grid that does not fit
+    Raises ValueError for a name that no tensor has, a tensor of another type, and a grid that does not fit
     its shape; the graph is unchanged then.
     """
-    found, outputs = owners(graph), walk.outputs(graph)
+    places, outputs = owners(graph), walk.outputs(graph)
     tensors = {str(tensor.name): tensor for tensor in _tensors(graph)}
     for name, grid in grids.items():
         if name not in tensors:
@@ -38,7 +38,7 @@ def write_grids(graph: gs.Graph, grids: Mapping[str, Grid]) -> int:
             continue
         if not dtypes.is_type(tensor, dtypes.FLOAT):
             raise ValueError(f"tensor '{name}' cannot be put on a grid: it is not float32")
-        owner, producer = found[id(tensor)]
+        owner, producer = places[id(tensor)]
         uses = [(node, index) for node, index in walk.uses(tensor) if node.op not in QUANTIZE]
         site = Rounding(tensor, owner, producer, uses, producer is not None and id(tensor) in outputs)
         if uses or site.is_output:
