@@ -66,6 +66,7 @@ def find_caches(graph: gs.Graph, bits: int = 8) -> list[Cache]:
 
     Raises ModelError for 4 ``bits`` and a cache that a Concat makes.
     """
+    walk.check_graph(graph)
     inputs, outputs = {id(one) for one in graph.inputs}, {id(one) for one in graph.outputs}
     found = []
     for node in graph.nodes:

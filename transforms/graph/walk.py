@@ -1,14 +1,36 @@
-"""Walking a graph and the graphs nested in it: owners of constants, free names."""
+"""Walking a graph and the graphs nested in it: owners of constants, free names; a check that it is one."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
+from os import PathLike
 
 import onnx_graphsurgeon as gs
 
 
+def check_graph(graph: object) -> None:
+    """Raise TypeError unless this is a graph of graph-surgeon."""
+    if isinstance(graph, gs.Graph):
+        return
+    is_path = isinstance(graph, str | PathLike)
+    given = f"the path '{graph}'" if is_path else f"a {type(graph).__name__}"
+    is_model = is_path or type(graph).__name__ == "ModelProto"
+    hint = ": load it with transforms.model_io.load" if is_model else ""
+    raise TypeError(f"a graph of onnx_graphsurgeon is needed, not {given}{hint}")
+
+
+def reaches(graph: gs.Graph, opset: int, module: str) -> bool:
+    """Return whether a graph has the opset that a rewrite needs; if not, the log of its module says so."""
+    check_graph(graph)
+    if graph.opset < opset:
+        logging.getLogger(module).debug("needs opset %d, the graph has %d", opset, graph.opset)
+    return bool(graph.opset >= opset)
+
+
 def graphs(graph: gs.Graph) -> Iterator[gs.Graph]:
     """Yield the graph and then every graph nested in it (bodies of If, Loop and Scan), outer before inner."""
+    check_graph(graph)
     yield graph
     for node in graph.nodes:
         for value in node.attrs.values():  # as bodies() would, which takes twice the time

@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 from transforms.calibrate.calibrate import Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError, calibrate_plan
 from transforms.calibrate.calibration import Calibration, options_of
+from transforms.graph import walk
 from transforms.judge.constants import SEARCHED_ON
 from transforms.model.copy_graph import copy_graph
 from transforms.moves.full_range import try_full_range
@@ -44,6 +45,7 @@ from transforms.run.run_each import products_on_one_thread
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.scheme_values import FEW_BITS, OFF
+from transforms.scheme.sources import scheme_of
 
 __all__ = ["Quantized", "finish_nodes", "make_plan", "prepare_for", "quantize_graph", "write_plan"]
 
@@ -51,7 +53,7 @@ __all__ = ["Quantized", "finish_nodes", "make_plan", "prepare_for", "quantize_gr
 @products_on_one_thread()
 def quantize_graph(
     graph: gs.Graph,
-    scheme: Scheme,
+    scheme: Scheme | str,
     data: CalibrationData | None = None,
     *,
     progress: Progress | None = None,
@@ -60,7 +62,7 @@ def quantize_graph(
     keep_grids: bool = False,
     fixed: FixedGrids | None = None,
 ) -> Quantized:
-    """Quantize a float model in place.
+    """Quantize a float model in place, by a scheme or the preset of a name.
 
     Prepares it, lets the outputs on samples decide what the scheme leaves open
     (:mod:`transforms.pipelines.decide`), and writes what was decided (:mod:`transforms.pipelines.build`).
@@ -78,6 +80,8 @@ def quantize_graph(
     tensor cannot have, NaN in weights, and data that are missing or do not fit; OSError if data cannot be
     read. On error the graph is left in an undefined state.
     """
+    walk.check_graph(graph)
+    scheme = scheme_of(scheme)
     _refuse_other_steps(scheme)
     fits = _fits_weights(scheme, data, fixed, keep_grids=keep_grids)
     data = data.repeatable(graph) if data and fits else data

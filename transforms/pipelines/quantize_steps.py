@@ -8,7 +8,7 @@ from functools import cache
 
 import onnx_graphsurgeon as gs
 
-from transforms.align_scales import align_concat
+from transforms.align_concat import align_concat
 from transforms.channels.apply_moves import apply_moves
 from transforms.channels.balance_channels import balance_channels
 from transforms.channels.equalize_layers import equalize_layers

@@ -24,6 +24,16 @@ def preset(name: str) -> Scheme:
     return Scheme(**PRESETS[name])
 
 
+def scheme_of(scheme: Scheme | str) -> Scheme:
+    """Return a scheme, or the preset of a name; ValueError for an unknown name, TypeError for others."""
+    if isinstance(scheme, str):
+        return preset(scheme)
+    if not isinstance(scheme, Scheme):
+        kind = type(scheme).__name__
+        raise TypeError(f"a Scheme of transforms.scheme or the name of a preset is needed, not a {kind}")
+    return scheme
+
+
 def read_scheme(source: AnyPath) -> Scheme:
     """Return the preset of that name, or the scheme in a TOML file.
 
