@@ -163,11 +163,11 @@ def _small(built: Tables, way: tuple[str, ...], size: int) -> None:
 
     In bfloat16 all are; in integers the largest of the tables, at the least.
     """
+    if not _reads_all(built):
+        return  # what GatherND reads stays, and a head has a copy in few bits
     counts = sorted((array.size for array in built.arrays), reverse=True)
     bits = [32.0] * len(counts)
-    if not _reads_all(built):
-        pass  # stays, or is rounded where it is read
-    elif way[0] != "quantize" or "BF16" in way:
+    if way[0] != "quantize" or "BF16" in way:
         bits = [16.0] * len(counts)
     elif "--embeddings" in way:
         bits[0] = {"int8": 8, "int4": 4}[way[way.index("--embeddings") + 1]] + 32 / _BLOCK

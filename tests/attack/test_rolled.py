@@ -1,4 +1,4 @@
-"""The oracles of models with states: each finds a fault that is put into a result. Oracle: the fault itself."""
+"""The oracles of models with states: each finds a fault that was put into a result, which is their oracle."""
 
 from __future__ import annotations
 
