@@ -25,6 +25,9 @@ PYTHONS = tuple(f"python3.{minor}" for minor in range(11, 30))
 TRIAL = """
 import numpy, onnx, onnxruntime
 from onnx_narrow import ops
+from onnx_narrow.transforms import insert_cast, model_io
+graph = model_io.load("narrow.onnx")
+assert insert_cast(graph, "bfloat16") >= insert_cast(graph, "bfloat16") == 0
 model = onnx.load("narrow.onnx")
 ours = [part for part in (*model.graph.node, *model.opset_import) if part.domain == ops.DOMAIN]
 assert len(ours) > 1

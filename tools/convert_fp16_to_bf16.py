@@ -9,7 +9,7 @@ from tools.jobs import bf16_options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool and return its exit code: 0 done, 1 model or machine error, 2 usage error."""
+    """Run the tool and return its exit code: 0 done, 1 model or machine error, 2 usage, 3 nothing done."""
     return bf16_options.run("convert_fp16_to_bf16", __doc__, "float16", argv)
 
 

@@ -147,6 +147,7 @@ def _origins(
     from transforms.judge.budget import too_large
     from transforms.origins.loss_table import origins_of_files
     from transforms.run.run_model import open_model
+    from transforms.scheme.sources import recorded_scheme
 
     model = model_io.load(job.float_model)
     try:
@@ -166,6 +167,7 @@ def _origins(
         quantized.info.metadata,
         {label_of(node) for node in walk.nodes(model)},
         set(walk.tensors(model)),
+        recorded_scheme(quantized),
     )
     try:
         feeds = (feed for _, feed in data.samples(opened.inputs))

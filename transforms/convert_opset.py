@@ -47,6 +47,7 @@ def convert_opset(graph: gs.Graph, version: int, *, newest: int = 0) -> int:
     operator's definition is not in the table, if the converter of the onnx package fails, and if the raised
     model differs from the original on random input.
     """
+    walk.check_graph(graph)
     if graph.opset >= version:
         return 0
     before = graph.opset

@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, schemas, walk
 from transforms.graph.rewire import detach, drop
-from transforms.graph.selection import Exclusion, NodeSet, resolve
+from transforms.graph.selection import Choice, Exclusion, NodeSet, resolve
 from transforms.graph.slots import Slot, slots
 from transforms.insert_cast import cast_pair, insert_cast
 from transforms.plan.rounding_plan import RoundingPair, is_downcast, is_upcast
@@ -19,6 +19,7 @@ def convert_type(
     graph: gs.Graph,
     dtype: str = "bfloat16",
     *,
+    nodes: Choice | None = None,
     exclude: Exclusion = None,
     keep_io_types: bool = True,
     kernels: Collection[str] = (),
@@ -34,7 +35,7 @@ def convert_type(
     and Scan are converted like any tensor. ``kernels``: the only operators for which the runtime computes in
     the type; empty: all. Others stay in float32 between Casts, too.
     """
-    kept = resolve(exclude, graph)  # once: later, Casts of their inputs would belong to the selection
+    kept = resolve(exclude, graph, nodes)  # once: later, Casts of their inputs would belong to the selection
     rounded = insert_cast(graph, dtype, exclude=kept, keep_io_types=keep_io_types, round_before_relu=True)
     carried = convert_bodies(graph, dtype, exclude=kept)
     retyped = _Converter(graph, cast_pair(dtype).element, kept, kernels).convert()

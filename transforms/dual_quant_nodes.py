@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from transforms.plan.quant_spec import QuantSite, QuantSpec
-from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.quantization_plan import QuantizationPlan, check_plan
 
 
 def dual_quant_nodes(plan: QuantizationPlan) -> int:
@@ -22,8 +22,9 @@ def dual_quant_nodes(plan: QuantizationPlan) -> int:
     scheme.
 
     Does nothing if either side computes in float32, and to constants. Returns how many tensors got a
-    second quantization.
+    second quantization. Raises TypeError for a graph, in which there are no formats yet.
     """
+    check_plan(plan, "dual_quant_nodes")
     plan.replace_each(lambda quantization: _parts(plan, quantization))
     changed = [_double(plan, quantization) for quantization in plan.quantizations]
     return len({id(q.tensor) for q, doubled in zip(plan.quantizations, changed, strict=True) if doubled})

@@ -35,6 +35,7 @@ def fix_shapes(graph: gs.Graph, shapes: Shapes) -> int:
     Raises ValueError for an unknown input and a shape that contradicts the declared one or another input,
     ModelError for sizes that contradict the nodes or the declared outputs.
     """
+    walk.check_graph(graph)
     sizes = _sizes(graph, shapes)
     fixed = {id(tensor): _fixed(tensor, shapes.get(tensor.name), sizes) for tensor in graph.inputs}
     changed = [tensor for tensor in graph.inputs if fixed[id(tensor)] != _listed(tensor)]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
 import onnx_graphsurgeon as gs
 
 from transforms.algebra.find_form import Form, FormMatch, fuse_form
 from transforms.algebra.polynomial import monomial
 from transforms.graph import walk
-from transforms.graph.selection import Exclusion
-
-log = logging.getLogger(__name__)
+from transforms.graph.selection import Choice, Exclusion, resolve
 
 OPSET = 20
 """First opset with Gelu."""
@@ -25,7 +21,7 @@ _FORM = Form(
 )
 
 
-def fuse_gelu(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
+def fuse_gelu(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclusion = None) -> int:
     """Replace decomposed GELUs by Gelu; return how many.
 
     Takes ``x / 2 * (1 + erf(x / sqrt(2)))`` and ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))``,
@@ -36,10 +32,9 @@ def fuse_gelu(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     (another function), and if a constant differs from those above by more than a relative 1e-6 (by more
     than the rounding of float16 or bfloat16 in those).
     """
-    if graph.opset < OPSET:
-        log.debug("Gelu needs opset %d, the graph has %d", OPSET, graph.opset)
+    if not walk.reaches(graph, OPSET, __name__):
         return 0
-    return fuse_form(graph, exclude, _FORM, _gelu)
+    return fuse_form(graph, resolve(exclude, graph, nodes), _FORM, _gelu)
 
 
 def find_gelu(graph: gs.Graph, *, exclude: Exclusion = None) -> int:

@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 from transforms.algebra.find_form import Form, FormMatch, fuse_form
 from transforms.algebra.polynomial import monomial
 from transforms.graph import walk
-from transforms.graph.selection import Exclusion
+from transforms.graph.selection import Choice, Exclusion, resolve
 
 OPSET = 14
 """First opset with HardSwish."""
@@ -15,7 +15,7 @@ OPSET = 14
 _FORM = Form(("Clip", "HardSigmoid"), {"": {monomial(relu6=1, x=1): 1 / 6}})
 
 
-def fuse_hardswish(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
+def fuse_hardswish(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclusion = None) -> int:
     """Replace ``x * HardSigmoid(x, alpha=1/6, beta=1/2)`` by HardSwish, in all bodies; return how many.
 
     So is ``x * Clip(x + 3, 0, 6) / 6``, associated in any way, up to rounding. The node rounds its result
@@ -23,7 +23,10 @@ def fuse_hardswish(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     that are used elsewhere, or are outputs, stay. Does nothing below opset 14, for another alpha or beta, and
     if one of the nodes is in ``exclude``.
     """
-    return 0 if graph.opset < OPSET else fuse_form(graph, exclude, _FORM, _hardswish)
+    if not walk.reaches(graph, OPSET, __name__):
+        return 0
+    kept = resolve(exclude, graph, nodes)
+    return fuse_form(graph, kept, _FORM, _hardswish)
 
 
 def find_hardswish(graph: gs.Graph, *, exclude: Exclusion = None) -> int:

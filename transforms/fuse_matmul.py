@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
@@ -16,9 +15,7 @@ from transforms.graph import shapes, walk
 from transforms.graph.constants import Constants
 from transforms.graph.lazy_values import Computed, Weight, constant, is_weightless, load_values
 from transforms.graph.rewire import Replacements, onnx_op, release, take_over
-from transforms.graph.selection import Exclusion, resolve
-
-log = logging.getLogger(__name__)
+from transforms.graph.selection import Choice, Exclusion, resolve
 
 OPSET = 13
 """First opset in which the sizes of a Split are an input."""
@@ -41,7 +38,7 @@ class _Member:
         return self.nodes[-1].outputs[0]
 
 
-def fuse_matmul(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
+def fuse_matmul(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclusion = None) -> int:
     """Fuse the matrix products that share their first input; return how many groups were fused.
 
     Takes MatMul, MatMul followed by Add of a bias, and Gemm with equal attributes, in groups of two or more
@@ -53,14 +50,14 @@ def fuse_matmul(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     within 2 * K * u * sum |x| * |w|, K being the summed axis and u the type's unit roundoff.
 
     Does nothing below opset 13, for weights that are not constant, that can be overridden through a graph
-    input, whose rank is not 2 or that have no columns, for a bias that is not one number per column (such a
-    MatMul takes part without its Add, such a Gemm not at all), and to products in ``exclude``.
+    input, whose rank is not 2 or that have no columns, for a bias that is not one number per column or is
+    added by a node that is left alone (such a MatMul takes part without its Add, such a Gemm not at all), and
+    to products in ``exclude`` or not in ``nodes``.
     """
-    if graph.opset < OPSET:
-        log.debug("fusing products needs opset %d, the graph has %d", OPSET, graph.opset)
+    if not walk.reaches(graph, OPSET, __name__):
         return 0
     constants, names, count = Constants(graph), walk.Names(graph), 0
-    kept, outputs = resolve(exclude, graph), walk.outputs(graph)
+    kept, outputs = resolve(exclude, graph, nodes), walk.outputs(graph)
     for inner in walk.graphs(graph):
         fused = Replacements(inner)
         for group in _groups(inner, constants, kept):
@@ -75,17 +72,17 @@ def fuse_matmul(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
 def _groups(graph: gs.Graph, constants: Constants, exclude: Container[gs.Node]) -> list[list[_Member]]:
     """Return the products that could be one, two or more each, in the order of the graph."""
     groups: dict[tuple[object, ...], list[_Member]] = {}
-    inside = {id(node) for node in graph.nodes}
-    for node in graph.nodes:
+    inside = {id(node): node for node in graph.nodes if node not in exclude}
+    for node in inside.values():
         member = _member(graph, inside, node, constants)
-        if member is not None and not any(node in exclude for node in member.nodes):
+        if member is not None:
             attributes = (node.attrs.get(name, default) for name, default in _GEMM_DEFAULTS.items())
             key = (id(node.inputs[0]), node.op, constants.element_type(member.weight), *attributes)
             groups.setdefault(key, []).append(member)
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _member(graph: gs.Graph, inside: set[int], node: gs.Node, constants: Constants) -> _Member | None:
+def _member(graph: gs.Graph, inside: Container[int], node: gs.Node, constants: Constants) -> _Member | None:
     """Return the product of a tensor and constants that a node computes, or None for other nodes."""
     if onnx_op(node) not in ("MatMul", "Gemm"):
         return None
@@ -99,7 +96,7 @@ def _member(graph: gs.Graph, inside: set[int], node: gs.Node, constants: Constan
     return _with_add(graph, inside, member, constants) if node.op == "MatMul" else _with_c(member, constants)
 
 
-def _with_add(graph: gs.Graph, inside: set[int], member: _Member, constants: Constants) -> _Member:
+def _with_add(graph: gs.Graph, inside: Container[int], member: _Member, constants: Constants) -> _Member:
     """Return the MatMul with an Add of a bias that alone uses it, or unchanged."""
     product = member.output
     if len(product.outputs) != 1 or walk.is_output(product, graph):

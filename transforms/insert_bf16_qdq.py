@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms.graph import dtypes, walk
 from transforms.graph.rewire import import_domains
-from transforms.graph.selection import Exclusion
+from transforms.graph.selection import Choice, Exclusion, resolve
 from transforms.plan.qdq_writer import neutral_inputs
 from transforms.plan.rounding_plan import DEQUANTIZE, QUANTIZE, RoundingPair, RoundingPlan, insert_rounding
 
@@ -16,6 +16,7 @@ def insert_bf16_qdq(
     graph: gs.Graph,
     *,
     domain: str = ops.DOMAIN,
+    nodes: Choice | None = None,
     exclude: Exclusion = None,
     keep_io_types: bool = True,
 ) -> int:
@@ -27,7 +28,7 @@ def insert_bf16_qdq(
     """
     inputs = neutral_inputs(walk.Names(graph), "bf16", "bfloat16")
     pair = RoundingPair(dtypes.BFLOAT16, "bf16", (QUANTIZE, DEQUANTIZE), inputs=inputs, domain=domain)
-    plan = RoundingPlan(graph, pair.element, exclude=exclude)
+    plan = RoundingPlan(graph, pair.element, exclude=resolve(exclude, graph, nodes))
     count = insert_rounding(graph, plan, pair, keep_io_types=keep_io_types)
     if count:
         import_domains(graph, {domain})

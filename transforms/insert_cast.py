@@ -6,7 +6,7 @@ import onnx_graphsurgeon as gs
 
 from ops.legal_names import refuse_unknown
 from transforms.graph import dtypes
-from transforms.graph.selection import Exclusion
+from transforms.graph.selection import Choice, Exclusion, resolve
 from transforms.plan.rounding_plan import RoundingPair, RoundingPlan, insert_rounding
 
 _ELEMENTS = {"bfloat16": (dtypes.BFLOAT16, "bf16"), "float16": (dtypes.FLOAT16, "fp16")}
@@ -26,6 +26,7 @@ def insert_cast(
     graph: gs.Graph,
     dtype: str = "bfloat16",
     *,
+    nodes: Choice | None = None,
     exclude: Exclusion = None,
     keep_io_types: bool = True,
     round_before_relu: bool = False,
@@ -39,5 +40,6 @@ def insert_cast(
     (ValueError otherwise).
     """
     pair = cast_pair(dtype)
-    plan = RoundingPlan(graph, pair.element, exclude=exclude, round_before_relu=round_before_relu)
+    kept = resolve(exclude, graph, nodes)
+    plan = RoundingPlan(graph, pair.element, exclude=kept, round_before_relu=round_before_relu)
     return insert_rounding(graph, plan, pair, keep_io_types=keep_io_types)

@@ -6,21 +6,27 @@ the Extended operators of our library, block formats its BFPQuantizeDequantize a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ops.formats import Format
 from transforms.convert_opset import convert_opset
 from transforms.graph import walk
+from transforms.graph.grids import Grid
 from transforms.graph.rewire import Insertions, import_domains
 from transforms.model.read_model import ModelError
 from transforms.plan.bias_correction import correctable, corrected, corrected_inputs
-from transforms.plan.qdq_writer import QdqWriter, rounded
+from transforms.plan.given_grids import write_grids
+from transforms.plan.qdq_writer import QdqWriter, rounded, take_name
 from transforms.plan.qparams import QParamsTable, Ranges
 from transforms.plan.quant_spec import BIAS, QuantSite, QuantSpec
-from transforms.plan.quantization_plan import QuantizationPlan, each_use
+from transforms.plan.quantization_plan import QuantizationPlan, check_plan, each_use
 from transforms.plan.tensor_grids import TensorGrid
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme.scheme import Scheme
+from transforms.scheme.sources import scheme_of
 
 WIDE_OPSET = 21
 """First opset whose QuantizeLinear and DequantizeLinear take integers of 4 and 16 bits, and blocks."""
@@ -30,25 +36,47 @@ _OPSETS = {2: 25, 4: WIDE_OPSET, 16: WIDE_OPSET}
 
 
 def insert_qdq(
-    plan: QuantizationPlan,
-    ranges: Ranges | None = None,
+    plan: QuantizationPlan | gs.Graph,
+    ranges: Ranges | Mapping[str, Grid] | None = None,
     *,
     memory: WeightMemory | None = None,
     grids: list[TensorGrid] | None = None,
 ) -> int:
-    """Write a plan into its graph and return how many tensors were quantized.
+    """Write a plan into its graph, or grids of single tensors into a graph; return how many were quantized.
+
+    A graph takes the grid of each tensor by its name (:class:`transforms.graph.grids.Grid`): all that read
+    the tensor read it quantized and dequantized, and a constant is stored as integers.
 
     ``ranges`` (of :func:`transforms.calibrate.calibrate.calibrate`) gives the ranges of integers. Weights are
     stored on their grid unless the plan's scheme keeps their nodes; what is excluded, and the domains of the
     nodes, are those of the scheme too. ``memory`` is for several plans on copies of one graph; ``grids``
-    receives those of single tensors. Raises
-    ModelError below the opset of :func:`least_opset`. :func:`transforms.insert_bf16_qdq.insert_bf16_qdq`
-    rounds every tensor to bfloat16 without a plan.
+    receives those of single tensors.
+
+    Raises ModelError below the opset of :func:`least_opset`, ValueError for grids of no tensor or of another
+    shape. :func:`transforms.insert_bf16_qdq.insert_bf16_qdq` rounds every tensor to bfloat16 without a plan.
     """
+    if isinstance(plan, gs.Graph):
+        return _insert_grids(plan, ranges)
+    check_plan(plan, "insert_qdq")
+    if isinstance(ranges, Mapping):
+        raise TypeError("a plan takes ranges; grids by name go with a graph, insert_qdq(graph, grids)")
     insertion = _Insertion(plan, ranges, memory)
     if grids is not None:
         grids += insertion.parameters.grids({} if ranges is None else ranges.extremes())
     return insertion.run()
+
+
+def _insert_grids(graph: gs.Graph, grids: object) -> int:
+    if not isinstance(grids, Mapping) or not all(isinstance(grid, Grid) for grid in grids.values()):
+        raise TypeError("insert_qdq takes a plan, or a graph and grids by name: {'x': Grid('int8', 0.1)}")
+    needed = max((_opset_of(grid.format, bool(grid.block_size)) for grid in grids.values()), default=0)
+    if graph.opset < needed:
+        raise ModelError(f"the grids need opset {needed}, the model has {graph.opset}: raise it first")
+    return write_grids(graph, grids)
+
+
+def _opset_of(fmt: Format, has_blocks: bool) -> int:
+    return max(_OPSETS.get(int(fmt.bits), 13), WIDE_OPSET if has_blocks else 13)
 
 
 def least_opset(scheme: Scheme) -> int:
@@ -58,12 +86,15 @@ def least_opset(scheme: Scheme) -> int:
     return 13 if scheme.qdq_domain else max((blocks, *(_OPSETS.get(one, 13) for one in bits)))
 
 
-def raise_opset(graph: gs.Graph, scheme: Scheme) -> int:
+def raise_opset(graph: gs.Graph, scheme: Scheme | str) -> int:
     """Raise a graph to the opset that a scheme needs or names; return 1 if it changed. Plans come after this.
+
+    ``scheme`` may be the name of a preset.
 
     Raises ModelError if the model cannot be raised, and if the scheme names a lower one than it needs;
     ValueError for blocks of integers, and those of 2 bits, in another domain than ONNX's own.
     """
+    scheme = scheme_of(scheme)
     alone = [fmt.name for fmt in scheme.named_formats if fmt.is_integer and fmt.bits == 2]
     alone += ["block_size"] if scheme.block_size else []
     if alone and scheme.qdq_domain:
@@ -141,7 +172,8 @@ class _Insertion:
                 changed |= bool(nodes) or not np.array_equal(made[step].values, source.values)
                 self._insertions.add(quantization.owner, quantization.producer, nodes)
             quantization.redirect(made[step])
-        self._release(source, together)
+        node, index = together[0].uses[0]
+        take_name(source, node.inputs[index], self._outputs)
         return changed
 
     def _store_biases(self, quantization: QuantSite, step: QuantSpec) -> None:
@@ -154,16 +186,6 @@ class _Insertion:
             target, nodes = self._writer.store_bias(source, along, parameters)
             node.inputs[index] = target
             self._insertions.add(quantization.owner, quantization.producer, nodes)
-
-    def _release(self, source: gs.Constant, together: list[QuantSite]) -> None:
-        """Where nothing reads the float numbers any more, what is stored takes their name and their place."""
-        if source.outputs or id(source) in self._outputs:
-            return
-        node, index = together[0].uses[0]
-        stored = node.inputs[index]
-        if isinstance(stored, gs.Constant):
-            stored.name = source.name
-        source.values = np.empty(0, np.float32)
 
 
 def _corrected_biases(

@@ -53,6 +53,7 @@ def lower_opset(graph: gs.Graph, version: int) -> int:
     other node, with the graph unchanged, for an opset below 13, and if the lowered model differs from the
     original on random input.
     """
+    walk.check_graph(graph)
     if graph.opset <= version:
         return 0
     before = graph.opset

@@ -20,6 +20,7 @@ from transforms.files import model_files
 from transforms.files.cleanup import destination, naming, temporary
 from transforms.files.model_files import clear_leftovers, data_name, put_in_place
 from transforms.files.named_file import named
+from transforms.files.paths import AnyPath
 from transforms.files.runtime_message import said_by_runtime
 from transforms.functions.attach_functions import attach_functions
 from transforms.graph.lazy_values import PACKED, Weight, stored, stored_bytes
@@ -39,7 +40,7 @@ _HEADER = 16  # most bytes that the length of a weight takes in a model
 _REFERENCE = 512  # and what says where it lies beside one
 
 
-def load(source: str | Path | onnx.ModelProto) -> Graph:
+def load(source: AnyPath | onnx.ModelProto) -> Graph:
     """Return a model as a graph with inferred types and shapes, ready for rewrites and :func:`save`.
 
     ``graph.info`` holds the metadata that graph-surgeon does not keep; ``graph.source_sha256`` and
@@ -48,15 +49,16 @@ def load(source: str | Path | onnx.ModelProto) -> Graph:
     if isinstance(source, onnx.ModelProto):
         check_opsets(source)
         return graph_proto.import_model(source, compare_inlined=compare_inlined)
-    file = read(Path(source))
-    with named(source, ModelError):
+    path = Path(source)
+    file = read(path)
+    with named(path, ModelError):
         graph = graph_proto.import_model(file.model, file.mapped, compare_inlined=compare_inlined)
     graph.source_sha256, graph.source_files = file.digest, file.files
     return graph
 
 
 def check_output(
-    path: str | Path, source: str | Path | None = None, *, force: bool = False, external_data: bool = False
+    path: AnyPath, source: AnyPath | None = None, *, force: bool = False, external_data: bool = False
 ) -> Path:
     """Return the path to write to, or raise before any work is done.
 
@@ -80,7 +82,7 @@ def check_output(
 
 def save(
     graph: gs.Graph,
-    path: str | Path,
+    path: AnyPath,
     *,
     metadata: Mapping[str, str] | None = None,
     external_data: bool = False,

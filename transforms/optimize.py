@@ -23,7 +23,7 @@ from transforms.graph.embeddings import heads, is_tied
 from transforms.graph.lazy_values import become_constant, derived
 from transforms.graph.proto_graphs import each_node
 from transforms.graph.rewire import drop
-from transforms.graph.selection import Exclusion, NodeSet, label_of, resolve
+from transforms.graph.selection import Choice, Exclusion, NodeSet, label_of, resolve
 from transforms.graph.unique_names import rename_made
 from transforms.model import proto_pass
 from transforms.model.bounds import unsafe_optimizers
@@ -45,7 +45,9 @@ refuses the model.
 """
 
 
-def optimize(graph: gs.Graph, *, exclude: Exclusion = None, keep_tied: bool = False) -> int:
+def optimize(
+    graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclusion = None, keep_tied: bool = False
+) -> int:
     """Fold constants, BatchNorm and redundant nodes; return the change of the number of nodes.
 
     The result computes the same numbers up to the order of float32 sums. Nodes of the outermost graph that
@@ -64,7 +66,7 @@ def optimize(graph: gs.Graph, *, exclude: Exclusion = None, keep_tied: bool = Fa
         if node.op == "GroupNormalization" and not node.domain:
             raise ModelError(f"ONNX Runtime would take the GroupNormalization '{label_of(node)}' to pieces")
     before, names = sum(1 for _ in walk.nodes(graph)), walk.Names(graph)
-    kept = resolve(exclude, graph)
+    kept = resolve(exclude, graph, nodes)
     made = (tensor for node in graph.nodes if node in kept for tensor in node.outputs)
     pinned = [t for t in made if dtypes.element_type(t) is not None and not walk.is_output(t, graph)]
 

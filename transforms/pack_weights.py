@@ -55,6 +55,7 @@ def pack_weights(
     are stored in their bits already, other float types, formats with more than 8 bits an element, inputs,
     outputs, and weights that packing would not make smaller. Raises ModelError below opset 13.
     """
+    walk.check_graph(graph)
     found = PackedWeights() if done is None else done
     candidates = [fmt for fmt in formats or _formats_of(graph) if fmt.block > 1]
     candidates.sort(key=lambda fmt: fmt.bits)  # a finer grid often holds the numbers of a coarser one

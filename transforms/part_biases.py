@@ -31,6 +31,7 @@ def part_biases(graph: gs.Graph, parts: Callable[[gs.Node], bool]) -> int:
     they are added to, and those from 10000 on beside smaller ones. Does nothing to a bias whose numbers all
     are of one kind, such as the offset of a price, nor below rank 2 of what a convolution makes.
     """
+    walk.check_graph(graph)
     found = [node for node in graph.nodes if _has_masks(node) and parts(node)]
     names, insertions, count = walk.Names(graph if found else None), Insertions(), 0
     for node in found:

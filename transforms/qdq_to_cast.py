@@ -6,7 +6,7 @@ import onnx_graphsurgeon as gs
 
 import ops
 from transforms.graph import dtypes, walk
-from transforms.graph.rewire import detach
+from transforms.graph.rewire import detach, forget_domains
 from transforms.plan.rounding_plan import DEQUANTIZE, QUANTIZE, is_neutral
 
 OPSET = 13
@@ -31,9 +31,7 @@ def qdq_to_cast(graph: gs.Graph) -> int:
     for inner in walk.graphs(graph):
         inner.nodes = [_cast(node) if id(node) in found else node for node in inner.nodes]
     if found:
-        used = {node.domain for node in walk.nodes(graph)}
-        gone = set(_DOMAINS) - used
-        graph.import_domains = [opset for opset in graph.import_domains or () if opset.domain not in gone]
+        forget_domains(graph, set(_DOMAINS))
     return len(found)
 
 

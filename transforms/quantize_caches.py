@@ -4,12 +4,16 @@ GroupQueryAttention of com.microsoft reads and writes such caches itself (attrib
 ``v_quant_type`` of ONNX Runtime 1.32), with a scale for each channel of each head. In 4 bits a byte holds two
 channels, the even one in its low half, each with 8 added. A cache that a Concat makes is joined in int8: what
 is new is quantized once, and the whole is dequantized for its consumers. No Concat takes 4-bit integers.
+
+The axis along which the Concat joins is that of the tokens: keys may be [batch, heads, tokens, channels] or
+[batch, heads, channels, tokens], or have one axis for heads and channels. The first of the other axes is the
+batch; scales belong to those of the others whose size is known.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,41 +21,58 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Float32Array
 from transforms.graph import dtypes, walk
-from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, position
+from transforms.graph.rewire import RUNTIME_DOMAIN, drop, onnx_op, position
 from transforms.graph.selection import label_of
 from transforms.model.model_error import ModelError
 
 log = logging.getLogger(__name__)
 
 ATTENTION = "GroupQueryAttention"
-_RANK = 4  # batch, heads, tokens, channels
-_SCALES = 12  # the input of an attention for the scale of keys, before that of values
+LEAST_RANK = 3  # batch, tokens, channels
+SCALES = 12  # the input of an attention for the scale of keys, before that of values
+BITS, KIND = "kv_cache_bit_width", "{}_quant_type"  # attributes of an attention
+TOKENS = 2  # the axis of an attention
 _FIRST_OPSET = 13  # whose QuantizeLinear has an axis
 
 
 @dataclass(frozen=True)
 class Cache:
-    """A cache: the input that holds what was before, the output with what is new, the node between them."""
+    """A cache: the input that holds what was before, the output with what is new, the node between them.
+
+    ``tokens``: the axis that grows. A cache of another float type than the node computes in has a Cast at
+    either end, ``casts``.
+    """
 
     past: gs.Variable
     present: gs.Variable
     node: gs.Node
+    tokens: int
+    casts: tuple[gs.Node, ...] = ()
+
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """The axes that scales belong to."""
+        shape = self.past.shape
+        _, *others = (axis for axis in range(len(shape)) if axis != self.tokens)
+        return tuple(axis for axis in others if isinstance(shape[axis], int))
 
 
 def find_caches(graph: gs.Graph, bits: int = 8) -> list[Cache]:
-    """Return the caches of float32 that :func:`quantize_caches` can quantize.
+    """Return the caches that :func:`quantize_caches` can quantize.
 
-    A GroupQueryAttention or a Concat reads the input [batch, heads, tokens, channels] and makes the output;
-    beside that only shapes are read of the input, and of the output of an attention.
+    A GroupQueryAttention or a Concat reads the input and makes the output, both in float32, or with a Cast
+    from another type and back to it; beside that only shapes are read of the input, and of the output of an
+    attention.
 
     Raises ModelError for 4 ``bits`` and a cache that a Concat makes.
     """
-    ends = {id(one) for one in graph.inputs}, {id(one) for one in graph.outputs}
+    walk.check_graph(graph)
+    inputs, outputs = {id(one) for one in graph.inputs}, {id(one) for one in graph.outputs}
     found = []
     for node in graph.nodes:
-        pairs = _pairs(node)
-        caches = [Cache(*pair, node) for pair in pairs if _is_cache(*pair, node, *ends)]
-        if len(caches) == len(pairs):
+        ends = _ends(node)
+        caches = list(filter(None, (_cache(node, *one, inputs, outputs) for one in ends)))
+        if len(caches) == len(ends):
             found += caches
     wrong = [one.node for one in found if bits < 8 and one.node.op != ATTENTION]
     if wrong:
@@ -62,10 +83,10 @@ def find_caches(graph: gs.Graph, bits: int = 8) -> list[Cache]:
 def quantize_caches(graph: gs.Graph, scales: Mapping[str, Float32Array], *, bits: int = 8) -> int:
     """Store caches in 8 or 4 bits, in place; return how many.
 
-    ``scales``: by names of outputs, of each head and channel [heads, channels], above 0. Inputs and outputs
-    of these caches become int8, in 4 bits uint8 with half the channels; all others stay. A Concat gets a
-    scale for each head or for each channel, whichever has less error. Caches that have no scales stay as they
-    are, so that a second run returns 0.
+    ``scales``: by names of outputs, above 0, with the axes ``channels`` of the cache: [heads, channels], for
+    example. Inputs and outputs of these caches become int8, in 4 bits uint8 with half the channels; all
+    others stay. A Concat gets scales along the one of these axes that leaves the least error. Caches that
+    have no scales stay as they are, so that a second run returns 0.
 
     Raises ModelError below opset 13, and for 4 bits with a cache that a Concat makes.
     """
@@ -74,6 +95,7 @@ def quantize_caches(graph: gs.Graph, scales: Mapping[str, Float32Array], *, bits
         raise ModelError(f"caches in int{bits} need opset {_FIRST_OPSET}, the model has {graph.opset}")
     names = walk.Names(graph)
     for one in caches:
+        _drop_casts(graph, one)
         scale = np.asarray(scales[str(one.present.name)], np.float32)
         if one.node.op == ATTENTION:
             _quantize_attention(one, scale, names, bits)
@@ -84,33 +106,59 @@ def quantize_caches(graph: gs.Graph, scales: Mapping[str, Float32Array], *, bits
     return len(caches)
 
 
-def _pairs(node: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor]]:
+def _ends(node: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor, int]]:
+    """Return what may be caches of a node: what was before, what is made, and the axis of the tokens."""
     if node.op == ATTENTION and node.domain == RUNTIME_DOMAIN and len(node.outputs) > 2:
-        return list(zip(node.inputs[3:5], node.outputs[1:3], strict=True))
-    if node.op == "Concat" and node.domain in STANDARD_DOMAINS and len(node.inputs) == 2:
-        return [(node.inputs[0], node.outputs[0])]
+        return [(*pair, TOKENS) for pair in zip(node.inputs[3:5], node.outputs[1:3], strict=True)]
+    if onnx_op(node) == "Concat" and len(node.inputs) == 2:
+        past, axis = node.inputs[0], int(node.attrs["axis"])
+        return [(past, node.outputs[0], axis % max(len(past.shape or ()), 1))]
     return []
 
 
-def _is_cache(
-    past: gs.Tensor, present: gs.Tensor, node: gs.Node, inputs: set[int], outputs: set[int]
-) -> bool:
-    if id(past) not in inputs or id(present) not in outputs or len(past.shape or ()) != _RANK:
-        return False
-    if not all(dtypes.is_type(one, dtypes.FLOAT) for one in (past, present)):
-        return False
-    consumers = [consumer for consumer in past.outputs if consumer is not node]
-    consumers += present.outputs if node.op == ATTENTION else []
-    return all(consumer.op == "Shape" for consumer in consumers)
+def _cache(
+    node: gs.Node, before: gs.Tensor, made: gs.Tensor, tokens: int, inputs: set[int], outputs: set[int]
+) -> Cache | None:
+    first, last = walk.producer(before), [one for one in made.outputs if _is_end(one, outputs)]
+    past = first.inputs[0] if first is not None and first.op == "Cast" else before
+    present = last[0].outputs[0] if last else made
+    if id(past) not in inputs or id(present) not in outputs or len(past.shape or ()) < LEAST_RANK:
+        return None
+    if not all(dtypes.is_type(one, dtypes.FLOAT) for one in (before, made)) or present.dtype != past.dtype:
+        return None
+    consumers = [one for tensor in {id(t): t for t in (past, before)}.values() for one in tensor.outputs]
+    consumers += made.outputs if node.op == ATTENTION else []
+    casts = tuple(one for one in (*([first] if past is not before else []), *last[:1]) if one is not None)
+    own = {id(node), *map(id, casts)}
+    if any(one.op != "Shape" and id(one) not in own for one in consumers):
+        return None
+    return Cache(past, present, node, tokens, casts)
+
+
+def _is_end(node: gs.Node, outputs: set[int]) -> bool:
+    return node.op == "Cast" and id(node.outputs[0]) in outputs and not node.outputs[0].outputs
+
+
+def _drop_casts(graph: gs.Graph, cache: Cache) -> None:
+    """Let the node of a cache read the input and make the output itself."""
+    for one in cache.casts:
+        inner, outer = one.outputs[0], one.inputs[0]
+        drop(graph, [one])
+        if inner is cache.present:
+            walk.redirect(outer, inner)
+            walk.replace_output(cache.node, outer, inner)
+        else:
+            walk.redirect(inner, outer)
+    cache.past.dtype = cache.present.dtype = np.dtype(np.float32)
 
 
 def _quantize_attention(cache: Cache, scale: Float32Array, names: walk.Names, bits: int) -> None:
     """Let an attention keep keys or values in few bits, with a scale for each channel of each head."""
     node, place = cache.node, int(cache.present is cache.node.outputs[2])
-    inputs = [*node.inputs, *(gs.Variable.empty() for _ in range(_SCALES + 2 - len(node.inputs)))]
-    inputs[_SCALES + place] = gs.Constant(names.derive(cache.present.name, "scale"), scale.reshape(-1))
+    inputs = [*node.inputs, *(gs.Variable.empty() for _ in range(SCALES + 2 - len(node.inputs)))]
+    inputs[SCALES + place] = gs.Constant(names.derive(cache.present.name, "scale"), scale.reshape(-1))
     node.inputs = inputs
-    node.attrs |= {"kv_cache_bit_width": bits, f"{'kv'[place]}_quant_type": "PER_CHANNEL"}
+    node.attrs |= {BITS: bits, KIND.format("kv"[place]): "PER_CHANNEL"}
     for one in (cache.past, cache.present):
         one.dtype = np.dtype(np.int8 if bits == 8 else np.uint8)
         if bits == 4:
@@ -119,29 +167,35 @@ def _quantize_attention(cache: Cache, scale: Float32Array, names: walk.Names, bi
 
 def _quantize_concat(graph: gs.Graph, cache: Cache, scale: Float32Array, names: walk.Names) -> None:
     """Join a cache in int8, and dequantize it for its consumers."""
-    node, present = cache.node, cache.present
-    per_head, per_channel = scale.max(1), scale.max(0)
-    is_per_head = scale.shape[1] * np.square(per_head).sum() <= scale.shape[0] * np.square(per_channel).sum()
-    steps, axis = (per_head, 1) if is_per_head else (per_channel, 3)
-    factor = gs.Constant(names.derive(present.name, "scale"), np.ascontiguousarray(steps))
-    zero = gs.Constant(names.derive(present.name, "zero_point"), np.zeros(len(steps), np.int8))
-    new = node.inputs[1]
+    node, present, new = cache.node, cache.present, cache.node.inputs[1]
+    steps, attributes = _along_one_axis(scale, cache.channels)
+    grid = [
+        gs.Constant(names.derive(present.name, "scale"), np.ascontiguousarray(steps)),
+        gs.Constant(names.derive(present.name, "zero_point"), np.zeros(steps.shape, np.int8)),
+    ]
     stored = gs.Variable(names.derive(new.name, "int8"), np.int8, new.shape)
     whole = gs.Variable(present.name, np.int8, present.shape)
-    attributes = {"axis": axis}
-    quantize = gs.Node(
-        "QuantizeLinear", names.derive(new.name, "quantize"), dict(attributes), [new, factor, zero], [stored]
-    )
     present.name = names.derive(whole.name, "float")
+    quantize = gs.Node(
+        "QuantizeLinear", names.derive(new.name, "quantize"), dict(attributes), [new, *grid], [stored]
+    )
     dequantize = gs.Node(
-        "DequantizeLinear",
-        names.derive(whole.name, "dequantize"),
-        attributes,
-        [whole, factor, zero],
-        [present],
+        "DequantizeLinear", names.derive(whole.name, "dequantize"), attributes, [whole, *grid]
     )
     node.inputs, node.outputs = [cache.past, stored], [whole]
     dequantize.outputs = [present]
     graph.outputs = [whole if one is present else one for one in graph.outputs]
     place = position(graph, node)
     graph.nodes[place : place + 1] = [quantize, node, *([dequantize] if present.outputs else [])]
+
+
+def _along_one_axis(scale: Float32Array, axes: Sequence[int]) -> tuple[Float32Array, dict[str, int]]:
+    """Return the largest scales along the one of some axes with which they round least, and its attribute."""
+    found: list[tuple[float, Float32Array, int]] = []
+    for place, axis in enumerate(axes):
+        steps = scale.max(tuple(other for other in range(scale.ndim) if other != place))
+        found.append((float(np.square(steps).mean()), steps, axis))
+    if not found:
+        return scale, {}
+    _, steps, axis = min(found, key=lambda one: one[0])
+    return steps, {"axis": axis}

@@ -43,6 +43,7 @@ def leave_out_biases(graph: gs.Graph) -> int:
     ONNX Runtime does not read it: infinities and NaN in it reach nothing. What was made for it alone is
     removed. From opset 11 on, before which a Gemm has no other number of inputs than three.
     """
+    walk.check_graph(graph)
     count = 0
     for inner in walk.graphs(graph) if graph.opset >= 11 else ():
         for node in list(inner.nodes):
@@ -81,6 +82,7 @@ def leave_out_zero_points(graph: gs.Graph) -> int:
     the runtime inserts a Reshape. Version 1.31 moves the DequantizeLinear after such operators, but gives it
     a zero point of type uint8, and refuses the model.
     """
+    walk.check_graph(graph)
     if graph.opset < _FIRST_OPSET:
         return 0
     found = [node for node in walk.nodes(graph) if _is_at_zero(node) and _is_moved(node.outputs[0])]
@@ -196,6 +198,7 @@ def sum_before_layernorm(graph: gs.Graph) -> int:
     93 instead of 30 microseconds for 32 rows of 384 numbers. Does nothing where the Add is of a constant, and
     before opset 8, in which a Sum got broadcasts.
     """
+    walk.check_graph(graph)
     if graph.opset < _FIRST_SUM:
         return 0
     made = (walk.producer(node.inputs[0]) for node in walk.nodes(graph) if node.op == "LayerNormalization")

@@ -7,11 +7,17 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.lazy_values import become_constant, derived
-from transforms.graph.selection import Exclusion, resolve
+from transforms.graph.selection import Choice, Exclusion, resolve
 from transforms.plan.infinities import has_infinity, meant_infinities
 
 
-def saturate(graph: gs.Graph, *, exclude: Exclusion = None, names: list[str] | None = None) -> int:
+def saturate(
+    graph: gs.Graph,
+    *,
+    nodes: Choice | None = None,
+    exclude: Exclusion = None,
+    names: list[str] | None = None,
+) -> int:
     """Clip float32 initializers to +-3.38953139e38, infinities included; return how many tensors changed.
 
     The -Inf of attention masks becomes finite, too: BF16 hardware does not guarantee to carry an infinity
@@ -20,7 +26,7 @@ def saturate(graph: gs.Graph, *, exclude: Exclusion = None, names: list[str] | N
     is clipped. NaN is kept: see :func:`tensors_with_nan`. Does nothing to tensors that only nodes in
     ``exclude`` use, and to types other than float32. ``names`` receives those of the tensors that changed.
     """
-    excluded = resolve(exclude, graph)
+    excluded = resolve(exclude, graph, nodes)
     floats = (tensor for tensor in walk.constants(graph) if dtypes.is_type(tensor, dtypes.FLOAT))
     used = (one for one in floats if not (excluded and all(node in excluded for node in one.outputs)))
     beyond = [tensor for tensor in used if _exceeds(tensor.values)]

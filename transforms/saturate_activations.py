@@ -7,12 +7,18 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.rewire import Insertions
-from transforms.graph.selection import Exclusion
+from transforms.graph.selection import Choice, Exclusion, resolve
 from transforms.plan.infinities import meant_infinities
 from transforms.plan.rounding_plan import Rounding, RoundingPlan, is_saturation
 
 
-def saturate_activations(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: bool = True) -> int:
+def saturate_activations(
+    graph: gs.Graph,
+    *,
+    nodes: Choice | None = None,
+    exclude: Exclusion = None,
+    keep_io_types: bool = True,
+) -> int:
     """Clip every tensor that a conversion will round to +-3.38953139e38; return how many got a Clip.
 
     To be called before :func:`transforms.insert_cast.insert_cast` and its like: no sum that overflows BF16
@@ -22,9 +28,10 @@ def saturate_activations(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_
     ``keep_io_types`` false. Raises ValueError below opset 12, in which Clip does not take bounds as inputs
     for all types.
     """
+    walk.check_graph(graph)
     if graph.opset < 12:
         raise ValueError(f"activations can be saturated from opset 12 on, the model has {graph.opset}")
-    plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude)
+    plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=resolve(exclude, graph, nodes))
     left = {id(tensor) for tensor in (() if keep_io_types else graph.inputs)}
     left |= meant_infinities(graph, computed=True).keys()
     roundings = [

@@ -9,12 +9,18 @@ from numpy.typing import NDArray
 import ops
 from transforms.graph import dtypes, walk
 from transforms.graph.lazy_values import become_constant, constant, derived
-from transforms.graph.selection import Exclusion
+from transforms.graph.selection import Choice, Exclusion, resolve
 from transforms.insert_cast import cast_pair
 from transforms.plan.rounding_plan import RoundingPlan, insert_rounding
 
 
-def simulate_bf16(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: bool = True) -> int:
+def simulate_bf16(
+    graph: gs.Graph,
+    *,
+    nodes: Choice | None = None,
+    exclude: Exclusion = None,
+    keep_io_types: bool = True,
+) -> int:
     """Round weights to bfloat16, stored as float32, and give each input one pair of Casts.
 
     Nothing else changes: activations stay float32. Inputs are float32, or float16 that a Cast widens (see
@@ -23,7 +29,8 @@ def simulate_bf16(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: 
     tied to float32 (the scales of Resize) use are unchanged; if other nodes use them too, those read a
     rounded copy.
     """
-    plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, round_before_relu=True)
+    kept = resolve(exclude, graph, nodes)
+    plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=kept, round_before_relu=True)
     weights = [r for r in plan.roundings if isinstance(r.tensor, gs.Constant)]
     inputs = {id(tensor) for tensor in input_tensors(graph)}
     plan.roundings = [r for r in plan.roundings if id(r.tensor) in inputs]

@@ -8,7 +8,6 @@ here applies to such a node, and other runtimes do not know it. The meaning of e
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -32,11 +31,9 @@ from transforms.graph import walk
 from transforms.graph.proto_graphs import bodies
 from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS
 from transforms.graph.schemas import find_schema
-from transforms.graph.selection import Exclusion, resolve
+from transforms.graph.selection import Choice, Exclusion, resolve
 from transforms.model import proto_pass
 from transforms.model.proto_facts import Facts
-
-log = logging.getLogger(__name__)
 
 Operator = tuple[str, str]
 """A domain and a name."""
@@ -47,7 +44,13 @@ OPSET = 13
 """First opset into which nodes are taken apart."""
 
 
-def split_fused(graph: gs.Graph, *, exclude: Exclusion = None, only_unknown: bool = False) -> int:
+def split_fused(
+    graph: gs.Graph,
+    *,
+    nodes: Choice | None = None,
+    exclude: Exclusion = None,
+    only_unknown: bool = False,
+) -> int:
     """Take the operators of :data:`FUSED` apart, in the bodies of If, Loop and Scan too; return how many.
 
     The parts compute the same up to rounding inside; GELU, LayerNormalization and RMSNormalization are single
@@ -56,10 +59,9 @@ def split_fused(graph: gs.Graph, *, exclude: Exclusion = None, only_unknown: boo
     parts need is not known, if ONNX has no such activation, and below opset 13. ``only_unknown``: only those
     that lie in ONNX's own domain, where ONNX has no such operator and onnx.checker refuses the model.
     """
-    if graph.opset < OPSET:
-        log.debug("fused operators stay below opset %d, the graph has %d", OPSET, graph.opset)
+    if not walk.reaches(graph, OPSET, __name__):
         return 0
-    kept = resolve(exclude, graph)
+    kept = resolve(exclude, graph, nodes)
     unknown = {key for key in FUSED if key[0] == "" and find_schema(key[1], "", graph.opset) is None}
     operators = {key: FUSED[key] for key in FUSED if key in unknown or (key[0] and not only_unknown)}
     fused = (node for node in walk.nodes(graph) if _operator(node) in operators)

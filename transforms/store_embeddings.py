@@ -27,7 +27,7 @@ from transforms.graph.rewire import (
     onnx_op,
     take_over,
 )
-from transforms.graph.selection import Exclusion, NodeSet, resolve
+from transforms.graph.selection import Choice, Exclusion, NodeSet, resolve
 from transforms.write_matmul_nbits import matmul_nbits, stored_scales
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,12 @@ _ROWS = 1 << 12  # that are compared or quantized together
 
 
 def store_embeddings(
-    graph: gs.Graph, dtype: str = "int8", *, accuracy_level: int | None = None, exclude: Exclusion = None
+    graph: gs.Graph,
+    dtype: str = "int8",
+    *,
+    accuracy_level: int | None = None,
+    nodes: Choice | None = None,
+    exclude: Exclusion = None,
 ) -> int:
     """Store each embedding of a model in int8 or int4; return how many tables.
 
@@ -57,7 +62,7 @@ def store_embeddings(
     bits, names, changed = int(FORMATS[dtype].bits), walk.Names(graph), 0
     if any(node.op == OPERATOR for node in walk.nodes(graph)):
         return 0
-    outputs, kept = walk.outputs(graph), resolve(exclude, graph)
+    outputs, kept = walk.outputs(graph), resolve(exclude, graph, nodes)
     for table in tables(graph):
         reason = _why_not(table, bits, outputs, kept)
         if reason:

@@ -32,6 +32,7 @@ def widen_float16(graph: gs.Graph, *, keep_io_types: bool = True) -> int:
     false. Remaining Casts from float32 to float32 are removed. Raises ValueError if an input or output is a
     sequence or an optional of float16 tensors, which Cast does not accept.
     """
+    walk.check_graph(graph)
     _refuse_containers(graph)
     names = walk.Names(graph)
     ends = (*graph.inputs, *graph.outputs)

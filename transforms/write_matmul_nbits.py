@@ -27,10 +27,11 @@ OPERATOR = "MatMulNBits"
 _STORED = frozenset({"int2", "uint2", "int4", "uint4", "int8", "uint8"})
 _LEAST_BLOCK = 16
 BIAS = 5  # the input of that name
-LEVELS = {1: "float32", 4: "int8"}
+ROUNDED = 4
+LEVELS = {1: "float32", ROUNDED: "int8"}
 """Values of accuracy_level, and what a kernel may round the inputs to."""
 
-_QUICK = {2: 4, 4: 1, 8: 4}
+_QUICK = {2: ROUNDED, 4: 1, 8: ROUNDED}
 """By bits, a level that decodes SmolLM2 in at most 0.7 of the time of float: with 8 bits, level 1 takes 5.6
 times as long as float (``python -m tests.benchmarks.bench_language``), and with 2 bits more."""
 
@@ -45,7 +46,7 @@ def write_matmul_nbits(graph: gs.Graph, *, accuracy_level: int | None = None) ->
 
     ``accuracy_level`` 4 lets kernels round inputs to int8, with a scale for each block, which is faster; with
     1 they stay float32. Without one it is 1 for weights of 4 bits, and 4 for those of 2 and 8, whose other
-    kernels are slow. Scales that are all numbers of float16 are stored so.
+    kernels are slow. With 1, scales that are all numbers of float16 are stored so.
 
     Raises ValueError for another level.
     """
@@ -149,7 +150,8 @@ def _product(
     source = weight.node.inputs[0].name
     outputs, summed = weight.size
     packed = constant(names.derive(source, "packed"), _packed(weight))
-    scales, made = stored_scales(np.ascontiguousarray(weight.scale), source, names)
+    scale = np.ascontiguousarray(weight.scale)
+    scales, made = _scales(scale, source, names, level or _QUICK[weight.bits])
     inputs = [packed, scales]
     zeros = weight.zero_point.astype(np.int64) - weight.lowest
     if (zeros != 1 << (weight.bits - 1)).any():
@@ -171,12 +173,25 @@ def matmul_nbits(node: gs.Node, stored: list[gs.Tensor], attrs: dict[str, int], 
     return gs.Node(OPERATOR, node.name, attrs, inputs, [], RUNTIME_DOMAIN)
 
 
+def _scales(
+    scale: NDArray[np.float32], name: str, names: walk.Names, level: int
+) -> tuple[gs.Tensor, list[gs.Node]]:
+    """Return the scales of a product, and nodes to put before it.
+
+    A kernel that rounds inputs to int8 puts constant integers in order with their scales when a model is
+    opened, and takes those for 0 that are not constant then: a Cast is, until constants are folded.
+    """
+    if level == ROUNDED:
+        return gs.Constant(names.derive(name, "scales"), scale), []
+    return stored_scales(scale, name, names)
+
+
 def stored_scales(
     scale: NDArray[np.float32], name: str, names: walk.Names
 ) -> tuple[gs.Tensor, list[gs.Node]]:
     """Return the float32 scales of a weight, and the Cast that makes them if float16 has them all.
 
-    ONNX Runtime casts them once, when it opens the model.
+    ONNX Runtime casts them once, when it opens the model, unless it folds no constants.
     """
     with np.errstate(over="ignore"):
         short = scale.astype(np.float16)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 from ops.legal_names import did_you_mean
@@ -60,17 +60,19 @@ def _words(action: argparse.Action, name: str, value: Any) -> Iterator[str]:
 
 def _texts(name: str, value: Any) -> Iterator[str]:
     """Yield the values of an option that may be given several times."""
-    if isinstance(value, Mapping):
+    if isinstance(value, str | os.PathLike):
+        yield _text(name, value)
+    elif isinstance(value, Mapping):
         pair = "{}={}" if name == "assignments" else "{}:{}"
         words = _toml if name == "assignments" else lambda shape: ",".join(map(str, shape))
         yield from (pair.format(key, words(one)) for key, one in value.items())
-    elif isinstance(value, str):
-        yield value
     else:
-        yield from map(str, value)
+        yield from (_text(name, one) for one in value)
 
 
 def _text(name: str, value: Any) -> str:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     if isinstance(value, tuple | list):
         return ("x" if name == "image_size" else ",").join(map(str, value))
     return str(value)
@@ -82,4 +84,4 @@ def _toml(value: Any) -> str:
         return "{ " + ", ".join(f"{json.dumps(str(key))} = {_toml(one)}" for key, one in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
+    return json.dumps(os.fspath(value) if isinstance(value, os.PathLike) else value, ensure_ascii=False)

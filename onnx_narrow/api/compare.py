@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tools.cli.progress import Watcher
 from tools.summaries import inspection
 from transforms.compare.compare_results import pair_files
 from transforms.compare.inspect_model import inspect_model
+from transforms.files.paths import AnyPath
 from transforms.origins.loss_table import rows
 from transforms.run.array_files import read_array
 
@@ -69,8 +71,9 @@ def evaluate(
     running = {name: value for name, value in options.items() if name not in _OF_COMPARING}
     comparing = {name: value for name, value in options.items() if name in _OF_COMPARING}
     with workplace() as folder:
-        results = [Path(str(baseline)), Path(str(quantized))]
-        if data is not None:
+        if data is None:
+            results = [_results(baseline), _results(quantized)]
+        else:
             models = [model_file(one, folder, f"{i}.onnx") for i, one in enumerate((baseline, quantized))]
             samples = samples_folder(data, models[0], folder / "samples", options.get("limit"))
             results = [folder / "baseline", folder / "quantized"]
@@ -86,6 +89,13 @@ def evaluate(
         return found
 
 
+def _results(folder: Model) -> Path:
+    """Return a folder of results; TypeError for a model that has to be run first."""
+    if not isinstance(folder, str | os.PathLike):
+        raise TypeError(f"without data, results are compared: a folder, not a {type(folder).__name__}")
+    return Path(folder)
+
+
 def _of_users(metrics: Mapping[str, Metric], baseline: Path, quantized: Path) -> dict[str, float]:
     arrays = [
         (read_array(pair.baseline), read_array(pair.quantized)) for pair in pair_files(baseline, quantized)
@@ -96,7 +106,7 @@ def _of_users(metrics: Mapping[str, Metric], baseline: Path, quantized: Path) ->
 def report(
     float_model: Model,
     quantized: Model,
-    output: str | Path,
+    output: AnyPath,
     *,
     data: Data,
     force: bool = False,

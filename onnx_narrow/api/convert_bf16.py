@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from onnx_narrow.api.call import call
@@ -14,13 +13,14 @@ from tools.jobs.bf16 import convert_file
 from tools.jobs.bf16_options import command
 from transforms import model_io
 from transforms.conversion.inspect_bf16 import describe
+from transforms.files.paths import AnyPath
 
 _TOOLS = {"float32": "convert_fp32_to_bf16", "float16": "convert_fp16_to_bf16"}
 
 
 def convert_bf16(
     model: Model,
-    output: str | Path | None = None,
+    output: AnyPath | None = None,
     *,
     format: str | None = None,
     data: Data | None = None,

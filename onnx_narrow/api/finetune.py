@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from onnx_narrow.api.call import call
@@ -12,13 +11,14 @@ from onnx_narrow.api.workplace import destination, workplace
 from tools import finetune as tool
 from tools.cli.progress import Watcher
 from tools.jobs.finetune import finetune_file
+from transforms.files.paths import AnyPath
 from transforms.scheme.sources import recorded_scheme
 
 
 def finetune(
     float_model: Model,
     quantized: Model,
-    output: str | Path | None = None,
+    output: AnyPath | None = None,
     *,
     data: Data,
     force: bool = False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from onnx_narrow.api.call import call
@@ -14,15 +13,16 @@ from onnx_narrow.api.workplace import destination, workplace
 from tools import auto_mixed_precision as tool
 from tools.cli.progress import Watcher
 from tools.jobs.mix import mix_file
+from transforms.files.paths import AnyPath
 from transforms.scheme import Scheme
 from transforms.search.user_metric import UserMetric
 
 
 def mix_precision(
     model: Model,
-    output: str | Path | None = None,
+    output: AnyPath | None = None,
     *,
-    config: str | Path | Scheme,
+    config: AnyPath | Scheme,
     data: Data,
     target: str | list[str] | None = None,
     evaluate: UserMetric | str | None = None,

@@ -9,9 +9,10 @@ import onnx_graphsurgeon as gs
 
 from onnx_narrow.api.result import Result
 from transforms import model_io
+from transforms.files.paths import AnyPath
 
 
-def load(source: str | Path | onnx.ModelProto) -> gs.Graph:
+def load(source: AnyPath | onnx.ModelProto) -> gs.Graph:
     """Return a model as a graph, with types and shapes.
 
     Raises ModelError (a ValueError) or OSError.
@@ -27,7 +28,7 @@ def load(source: str | Path | onnx.ModelProto) -> gs.Graph:
 
 def save(
     model: gs.Graph | onnx.ModelProto | Result,
-    path: str | Path,
+    path: AnyPath,
     *,
     force: bool = False,
     external_data: bool = False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from onnx_narrow.api.call import call
@@ -15,14 +14,15 @@ from tools.cli.said import Said
 from tools.jobs.quantize import quantize_file
 from tools.jobs.quantized import Finished
 from tools.summaries.quantize import kept_in_float
+from transforms.files.paths import AnyPath
 from transforms.scheme import Scheme
 
 
 def quantize(
     model: Model,
-    output: str | Path | None = None,
+    output: AnyPath | None = None,
     *,
-    config: str | Path | Scheme | None = None,
+    config: AnyPath | Scheme | None = None,
     data: Data | None = None,
     target: str | None = None,
     force: bool = False,
@@ -85,7 +85,7 @@ def quantize(
         return of_finished(finished, said, output)
 
 
-def of_finished(finished: Finished, said: Said, output: str | Path | None) -> Result:
+def of_finished(finished: Finished, said: Said, output: AnyPath | None) -> Result:
     """Return the result of a quantization, whose model is written."""
     done = finished.made.done
     return result_of(

@@ -12,9 +12,11 @@ import onnx
 
 from tools.cli.said import Said
 from transforms import model_io
+from transforms.files.paths import AnyPath
 from transforms.moves.decisions import Tried
-from transforms.pipelines.first_run import FirstRun, sqnr
+from transforms.pipelines.first_run import FirstRun
 from transforms.run.beside_float import BesideFloat
+from transforms.runtime.output_errors import sqnr
 from transforms.scheme import Scheme
 
 
@@ -56,7 +58,7 @@ class Result:
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    def save(self, path: str | Path, *, force: bool = False) -> Path:
+    def save(self, path: AnyPath, *, force: bool = False) -> Path:
         """Write the model to a file, which must not exist unless ``force``; return its path."""
         checked = model_io.check_output(path, force=force)
         model_io.save(model_io.load(self.model), checked, force=force)
@@ -79,7 +81,9 @@ class Result:
         yield from self.warnings
 
 
-def result_of(files: Sequence[Path], first: FirstRun, said: Said, output: object, **more: Any) -> Result:
+def result_of(
+    files: Sequence[Path], first: FirstRun, said: Said, output: AnyPath | None, **more: Any
+) -> Result:
     """Return the result of a tool: the model that it wrote, its first run, what it said, and ``more`` fields.
 
     Without an ``output`` the files are gone in the end, and no note names them.
@@ -87,7 +91,7 @@ def result_of(files: Sequence[Path], first: FirstRun, said: Said, output: object
     error = first.trial.error if first.trial else None
     return Result(
         onnx.load(files[0]),
-        None if output is None else Path(str(output)),
+        None if output is None else Path(output),
         sqnr=None if error is None else sqnr(error),
         time=first.time,
         notes=said.lines if output is not None else [_without_file(line) for line in said.lines],

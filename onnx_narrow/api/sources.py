@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,18 +15,23 @@ import onnx_graphsurgeon as gs
 
 from onnx_narrow.api.result import Result
 from transforms import model_io
-from transforms.run.feeds import Reader, read_all
+from transforms.files.array_archive import write_arrays
+from transforms.files.paths import AnyPath
+from transforms.run.data_sets import Reader, Room, each_sample
+from transforms.run.samples import SAMPLE_SUFFIXES
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
 
-Model: TypeAlias = str | Path | onnx.ModelProto | gs.Graph | Result
+Model: TypeAlias = AnyPath | onnx.ModelProto | gs.Graph | Result
 """A model: a path, a proto, a graph, or a result that has one; none of them is ever changed."""
 
-Data: TypeAlias = str | Path | Reader | Iterable[Any] | Callable[[], Iterable[Any]]
+Data: TypeAlias = AnyPath | Reader | Iterable[Any] | Callable[[], Iterable[Any]]
 """Samples: a folder; a reader with ``get_next``; an iterable or a sequence; or a callable that makes one.
 
 It gives dicts of arrays by input name, arrays for a model with one input, or tuples in the order of the
-inputs; labels behind them are left out. Arrays are NumPy's, or tensors that become such.
+inputs; labels behind them are left out. Arrays are NumPy's, or tensors that become such. A sample may also be
+a path (a pathlib.Path, as strings are arrays) of a file as in a folder. As many are read as the length says,
+or ``limit``; what has neither has to end within 100,000.
 """
 
 
@@ -33,7 +39,7 @@ def model_file(model: Model, folder: Path, name: str = "model.onnx") -> Path:
     """Return the path of a model, which is written to a folder if it is not in a file."""
     if isinstance(model, Result):
         model = model.model
-    if isinstance(model, str | Path):
+    if isinstance(model, str | os.PathLike):
         return Path(model)
     graph = model_io.load(model) if isinstance(model, onnx.ModelProto) else model
     if not isinstance(graph, gs.Graph):
@@ -66,21 +72,29 @@ def _samples_of(model: Path, data: Data | None, folder: Path, options: Mapping[s
 def samples_folder(data: Data | None, model: Path, folder: Path, limit: int | None = None) -> Path | None:
     """Return the folder of samples, written there one by one if they are not in one; None without any.
 
-    Raises TypeError for samples that are none of :data:`Data`, ValueError for one without an input.
+    A sample that is a path stays in its file. Raises TypeError for samples that are none of :data:`Data`,
+    ValueError for one without an input, for no sample, and for more than :mod:`transforms.run.data_sets`
+    allows.
     """
-    if data is None or isinstance(data, str | Path):
+    if data is None or isinstance(data, str | os.PathLike):
         return None if data is None else Path(data)
     names = [one.name for one in model_inputs(model_io.load(model))]
     folder.mkdir()
-    for number, sample in enumerate(itertools.islice(_samples(data), limit)):
-        _write(folder / f"{number:06d}.npz", _by_name(sample, names, number))
+    room = Room(folder)
+    for number, sample in enumerate(each_sample(data, limit)):
+        if isinstance(sample, os.PathLike):
+            _link(Path(sample), folder, number)
+            continue
+        arrays = _by_name(sample, names, number)
+        room.take(sum(array.nbytes for array in arrays.values()))
+        write_arrays(folder / f"{number:06d}.npz", arrays)
     return folder
 
 
-def config_file(config: str | Path | Scheme, folder: Path) -> str:
+def config_file(config: AnyPath | Scheme, folder: Path) -> str:
     """Return a preset or the path of a scheme, which is written to a folder if it is an object."""
     if not isinstance(config, Scheme):
-        return str(config)
+        return os.fspath(config)
     path = folder / "scheme.toml"
     path.write_text(config.to_toml(), encoding="utf-8")
     return str(path)
@@ -93,22 +107,6 @@ def as_array(value: Any) -> np.ndarray:
     return np.asarray(value)
 
 
-def _samples(data: Any) -> Iterator[Any]:
-    found = data() if callable(data) and not _is_source(data) else data
-    if isinstance(found, Mapping):
-        raise TypeError(f"samples are a {type(found).__name__}, which is one sample: give a list of them")
-    if not _is_source(found):
-        raise TypeError(f"samples are a folder, a reader or an iterable, not {type(found).__name__}")
-    yield from read_all(found) if isinstance(found, Reader) else found
-
-
-def _is_source(data: Any) -> bool:
-    """Return whether samples come from an object as it is; a data set may have but indices."""
-    if isinstance(data, type):
-        return False
-    return isinstance(data, Reader) or any(hasattr(type(data), name) for name in ("__iter__", "__getitem__"))
-
-
 def _by_name(sample: Any, names: list[str], number: int) -> dict[str, np.ndarray]:
     if isinstance(sample, Mapping):
         return {str(name): as_array(value) for name, value in sample.items()}
@@ -118,8 +116,14 @@ def _by_name(sample: Any, names: list[str], number: int) -> dict[str, np.ndarray
     return {name: as_array(part) for name, part in zip(names, parts, strict=False)}
 
 
-def _write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, array, allow_pickle=False)
+def _link(file: Path, folder: Path, number: int) -> None:
+    """Let a sample that lies in a file, or is a folder of steps, appear in a folder."""
+    if not file.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
+    if not file.is_dir() and file.suffix.lower() not in SAMPLE_SUFFIXES:
+        raise ValueError(f"sample {number}: '{file}' ends in none of {', '.join(SAMPLE_SUFFIXES)}")
+    place = folder / f"{number:06d}{file.suffix}"
+    try:
+        place.symlink_to(file.resolve())
+    except OSError:  # where links are not allowed
+        (shutil.copytree if file.is_dir() else shutil.copyfile)(file, place)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from transforms.files.paths import AnyPath
+
 
 @contextmanager
 def workplace() -> Iterator[Path]:
@@ -15,6 +17,6 @@ def workplace() -> Iterator[Path]:
         yield Path(folder)
 
 
-def destination(output: str | Path | None, folder: Path) -> Path:
+def destination(output: AnyPath | None, folder: Path) -> Path:
     """Return where to write a model: the output, or in a folder that is gone in the end."""
     return folder / "made.onnx" if output is None else Path(output)

@@ -164,7 +164,7 @@ def test_options_are_those_of_the_command(folder: Path) -> None:
         onnx_narrow.quantize(folder / "m.onnx", data=SAMPLES, exclude_node=["x"])
     with pytest.raises(ValueError, match="--random-data and --data do not go together"):
         onnx_narrow.quantize(folder / "m.onnx", data=SAMPLES, random_data=2)
-    with pytest.raises(ValueError, match="--limit"):
+    with pytest.raises(ValueError, match=r"^limit of 0 samples, at least 1 is needed$"):
         onnx_narrow.quantize(folder / "m.onnx", data=SAMPLES, limit=0)
 
 

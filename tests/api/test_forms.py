@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,57 @@ def test_samples_are_written_as_they_come(data: Any, model: Path, tmp_path: Path
 def test_what_is_no_samples_is_refused(data: Any, words: str, model: Path, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=f"^{words}$"):
         samples_folder(data, model, tmp_path / "samples")
+
+
+class Named:
+    """A path that is neither a string nor of pathlib."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+
+    def __fspath__(self) -> str:
+        return self._path
+
+
+@pytest.mark.parametrize("kind", [str, Path, Named])
+def test_paths_of_any_kind(kind: Callable[[Path], Any], model: Path, tmp_path: Path) -> None:
+    """Of models, samples, schemes, results and options."""
+    data, scheme, output = tmp_path / "data", tmp_path / "s.toml", tmp_path / "q.onnx"
+    data.mkdir()
+    for i, sample in enumerate(SAMPLES):
+        np.savez(data / f"{i}.npz", **sample)
+    scheme.write_text('preset = "A8W8"\n', encoding="utf-8")
+    given: dict[str, Any] = {"config": kind(scheme), "fast": True, "time": False}
+    ranges = kind(tmp_path / "r.json")
+    result = onnx_narrow.quantize(
+        kind(model), kind(output), data=kind(data), export_ranges=ranges, force=True, **given
+    )
+    assert result.path == output and (tmp_path / "r.json").exists()
+    assert onnx_narrow.inspect(kind(output)) and onnx_narrow.load(kind(output)).nodes
+    assert onnx_narrow.save(result, kind(tmp_path / "p.onnx")) == [tmp_path / "p.onnx"]
+    assert result.save(kind(tmp_path / "o.onnx")) == tmp_path / "o.onnx"
+    found = onnx_narrow.evaluate(kind(model), kind(output), data=kind(data))
+    assert found["mean"]["sqnr"] > 20
+    assert onnx_narrow.convert_bf16(kind(model)).model
+    if kind is not str:  # a string is a sample of text
+        items = [kind(file) for file in sorted(data.iterdir())]
+        assert onnx_narrow.quantize(kind(model), data=items, **given).model.graph == result.model.graph
+
+
+def test_a_sample_in_no_file(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"absent\.npz"):
+        samples_folder([tmp_path / "absent.npz"], model, tmp_path / "samples")
+    with pytest.raises(ValueError, match=r"^sample 0: '.*m\.onnx' ends in none of \.npz, \.npy,"):
+        samples_folder([model], model, tmp_path / "others")
+
+
+def test_no_sample_is_said_before_the_work(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    nothing: list[Any] = [[], iter(()), list, tmp_path / "data"]
+    for data in nothing:
+        with pytest.raises(ValueError, match=r"^the data hold no sample$|holds no \.npz"):
+            onnx_narrow.quantize(model, tmp_path / "q.onnx", data=data)
+    assert not (tmp_path / "q.onnx").exists()
 
 
 def test_a_result_is_a_model(model: Path, tmp_path: Path) -> None:

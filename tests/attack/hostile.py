@@ -40,7 +40,7 @@ def attack(seed: int, folder: Path) -> str | None:
     if found is None and case.must_fail and outcome.code == 0:
         found = "it was taken"
     leaked = [path for path in outside.rglob("*") if path.is_file() and _SECRET in path.read_bytes()]
-    if leaked:
+    if leaked and not case.follows:
         found = f"a file outside of the folder was copied to {leaked[0]}"
     return f"{what}: {found}" if found else None
 

@@ -33,13 +33,15 @@ _WRITTEN = ("result.onnx", "result.onnx.data", "results")
 @dataclass(frozen=True)
 class Case:
     """A tool, its options, in which ``IN`` and ``OUT`` are folders, of which names an error has to hold one,
-    and whether the files may be taken at all."""
+    and whether the files may be taken at all; ``follows``: whether a link of the user's, that lies beside the
+    model under the name it gives, leads out of the folder."""
 
     tool: str
     options: str
     names: Sequence[str] = ("model.onnx", "sample '")
     must_fail: bool = False
     written: Sequence[str] = _WRITTEN
+    follows: bool = False
 
 
 def pick(choices: Sequence[Any], random: Random) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -66,13 +67,16 @@ def _sparse(folder: Path, random: Random) -> Case:
 
 
 def _external(folder: Path, random: Random) -> Case:
-    """Weights in a file that is none of the model's."""
+    """Weights in a file that is none of the model's: by a path, which has to fail, or by the user's link."""
     built = build.dense()
     weight = built.graph.initializer[0]
     place = pick(("../secret.data", "sub/../../secret.data", "/dev/zero", "/etc/hostname", ".", "", "a\0b",
-                  "link.data", "model.onnx/", "hole.data", "\\\\host\\share", "file:///etc/hostname"),
+                  "link.data", "up/secret.data", "up/../../secret.data", "model.onnx/", "hole.data",
+                  "\\\\host\\share", "file:///etc/hostname"),
                  random)  # fmt: skip
-    (folder / "link.data").symlink_to(pick(("../secret.data", "/dev/zero", "link.data", "gone"), random))
+    target = pick(("../secret.data", "/dev/zero", "link.data", "gone"), random)
+    (folder / "link.data").symlink_to(target)
+    (folder / "up").symlink_to("..")
     with (folder / "hole.data").open("wb") as file:
         file.truncate(1 << 38)
     if place == "hole.data":
@@ -84,7 +88,9 @@ def _external(folder: Path, random: Random) -> Case:
         weight.external_data.add(key="length", value=str(huge(random)))
     if random.random() < 0.3:
         weight.external_data.add(key="offset", value=str(pick((-1, "x", 1 << 70, "9" * 5000), random)))
-    return on_model(folder, built, random, must_fail=True)
+    follows = place == "up/secret.data" or (place == "link.data" and target == "../secret.data")
+    case = on_model(folder, built, random, must_fail=not follows)
+    return replace(case, follows=follows)
 
 
 def _names(folder: Path, random: Random) -> Case:

@@ -337,6 +337,7 @@ PATH = "/onnxruntime_src/onnxruntime/core/"
         (f"{NODE.format('Relu', 'it')}Too small\nStacktrace:\n/lib/a.so(+0x1)\n", "Relu 'it': Too small"),
         (NODE.format("Relu", "it's"), "Relu 'it's'"),
         ("", "str"),
+        ("[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : ", "not implemented, ONNX Runtime gives no reason"),
     ],
 )
 def test_messages_of_other_builds(message: str, words: str) -> None:

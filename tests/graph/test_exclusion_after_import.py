@@ -6,6 +6,7 @@ Oracle: the same rewrite with nodes that are chosen in the new graph.
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 
 import numpy as np
 import onnx
@@ -19,21 +20,28 @@ from transforms.balance_channels import balance_channels
 from transforms.conversion.inspect_bf16 import tally
 from transforms.convert_opset import convert_opset
 from transforms.convert_type import convert_bodies, convert_type
+from transforms.eliminate_identities import eliminate_identities
 from transforms.equalize_layers import equalize_layers
+from transforms.fold_weights import fold_weights
 from transforms.fuse_gelu import find_gelu, fuse_gelu
 from transforms.fuse_hardswish import fuse_hardswish
 from transforms.fuse_layernorm import find_layernorm, fuse_layernorm
 from transforms.fuse_matmul import fuse_matmul
-from transforms.graph import dtypes
+from transforms.fuse_matmul_add import fuse_matmul_add
+from transforms.graph import dtypes, walk
+from transforms.graph.grids import Grid
 from transforms.graph.selection import NodeSet, Selection, select
 from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
+from transforms.insert_qdq import insert_qdq
 from transforms.model import graph_proto
 from transforms.optimize import optimize
 from transforms.plan.rounding_plan import RoundingPlan
+from transforms.remove_qdq import remove_qdq
 from transforms.saturate import saturate
 from transforms.saturate_activations import saturate_activations
 from transforms.simulate_bf16 import simulate_bf16
+from transforms.split_gemm import split_gemm
 
 Rewrite = Callable[..., object]
 
@@ -56,6 +64,28 @@ def uneven() -> onnx.ModelProto:
     weights["a"][:, 0, 0, 0] = 1, 2, 3, 4096
     ends = build.value("x", ["N", 4, 2, 2]), build.value("y", ["N", 4, 2, 2])
     return build.model(nodes, ends[:1], ends[1:], weights)
+
+
+def gemm() -> onnx.ModelProto:
+    return corpus.parse("(float[N, 4] x) => (float[N, 64] y) { [dense] y = Gemm(x, w0, b0) }")
+
+
+def passing() -> onnx.ModelProto:
+    return corpus.parse("(float[N] x) => (float[N] y) { [copy] a = Identity(x) [after] y = Tanh(a) }")
+
+
+def quantized() -> onnx.ModelProto:
+    """Return a layer whose input is quantized."""
+    graph = model_io.load(gemm())
+    insert_qdq(graph, {"x": Grid("int8", 0.1)})
+    return graph_proto.export_model(graph)
+
+
+def rounded() -> onnx.ModelProto:
+    """Return a layer with pairs of Casts, two of them of constants."""
+    graph = model_io.load(gemm())
+    insert_cast(graph)
+    return graph_proto.export_model(graph)
 
 
 def carrying() -> onnx.ModelProto:
@@ -103,6 +133,11 @@ CASES: list[tuple[Rewrite, Callable[[], onnx.ModelProto], tuple[str, ...]]] = [
     (find_gelu, decomposed, ("erf",)),
     (fuse_hardswish, decomposed, ("gate",)),
     (fuse_matmul, small_networks.branches, ("q", "k")),
+    (fuse_matmul_add, LAYERS, ("dense",)),
+    (eliminate_identities, passing, ("copy",)),
+    (split_gemm, gemm, ("dense",)),
+    (remove_qdq, quantized, ("dense",)),
+    (fold_weights, rounded, ("dense",)),
     (optimize, LAYERS, ("conv",)),
     (balance_channels, uneven, ("first",)),
     (equalize_layers, uneven, ("first",)),
@@ -146,3 +181,18 @@ def test_nodes_of_another_graph_are_refused() -> None:
     graph, other = (model_io.load(small_networks.residual()) for _ in range(2))
     with pytest.raises(ValueError, match="none of the 1 nodes chosen is a node of the graph"):
         insert_cast(graph, exclude=NodeSet(other.nodes[:1]))
+
+
+@pytest.mark.parametrize(("rewrite", "make", "names"), CASES, ids=IDS)
+def test_nodes_are_all_but_those_left_out(
+    rewrite: Rewrite, make: Callable[[], onnx.ModelProto], names: tuple[str, ...]
+) -> None:
+    """Oracle: the same rewrite with all other nodes left out, layers where the nodes lie between layers."""
+    if "nodes" not in signature(rewrite).parameters:
+        return
+    ours, theirs = model_io.load(make()), model_io.load(make())
+    chosen, same = (select(graph, names=names).resolve_in(graph) for graph in (ours, theirs))
+    between = {"Cast", "QuantizeLinear", "DequantizeLinear"}
+    others = NodeSet(node for node in walk.nodes(theirs) if node not in same and node.op not in between)
+    found = rewrite(ours, nodes=chosen), graph_proto.export_model(ours).SerializeToString(deterministic=True)
+    assert found == result(rewrite, theirs, others)

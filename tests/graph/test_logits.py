@@ -104,9 +104,10 @@ def cached(shift: float = 0.0, loss: float = 0.0) -> onnx.ModelProto:
     model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
         main (int64[N,S] ids, float[N,P,{SIZE}] past_key)
             => (float[N,S,{TOKENS}] y, float[N,T,{SIZE}] present_key)
-            <float[1] shift = {{{shift}}}, float[1] loss = {{{loss}}}> {{
-        e = Gather(table, ids) state = Tanh(e) kept = Add(e, loss)
+            <float[1] shift = {{{shift}}}, float[1] loss = {{{loss}}}, float[1] zero = {{0}}> {{
+        e = Gather(table, ids) kept = Add(e, loss)
         present_key = Concat <axis = 1> (past_key, kept)
+        read = Mul(kept, zero) f = Tanh(e) state = Sum(f, read)
         p = MatMul(state, w) y = Add(p, shift) }}""")
     random = np.random.default_rng(6)
     for name, shape in (("table", (TOKENS, SIZE)), ("w", (SIZE, TOKENS))):

@@ -8,7 +8,7 @@ from tests.helpers import corpus
 from transforms import model_io
 from transforms.convert_opset import convert_opset
 from transforms.graph import walk
-from transforms.graph.selection import Selection, counterparts, label_of, select
+from transforms.graph.selection import Choice, Selection, counterparts, label_of, resolve, select
 from transforms.widen_float16 import widen_float16
 
 GRAPH = """(float[N] x, bool c) => (float[N] y) { [enc_0] a = Tanh(x) [enc_1] b = Exp(a) [dec_0] d = Neg(b)
@@ -110,3 +110,53 @@ def test_counterparts_are_what_a_selection_resolves_to() -> None:
     for node in walk.nodes(graph):
         followed = Selection(graph, [node]).resolve_in(other)
         assert {id(one) for one in found[id(node)]} == {id(o) for o in walk.nodes(other) if o in followed}
+
+
+def labels(choice: Choice) -> list[str]:
+    graph = model_io.load(corpus.parse(GRAPH))
+    chosen = resolve(choice, graph)
+    left = resolve(None, graph, choice)
+    assert [node in chosen for node in walk.nodes(graph)] == [node not in left for node in walk.nodes(graph)]
+    return [label_of(node) for node in walk.nodes(graph) if node in chosen]
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ("enc_*", ["enc_0", "enc_1"]),
+        ("Exp", ["enc_1", "in_then"]),
+        (["dec_0", "Tanh"], ["enc_0", "dec_0", "p"]),
+        ("branch", ["branch", "in_then", "p"]),
+        (lambda node: node.op == "If", ["branch"]),
+        (lambda node: False, []),
+        ([], []),
+        (Selection(), []),
+    ],
+)
+def test_what_chooses_nodes(choice: Choice, expected: list[str]) -> None:
+    """A name, a pattern or an operator type; a function is asked about each node, those of bodies, too."""
+    assert labels(choice) == expected
+
+
+def test_nodes_choose_themselves() -> None:
+    graph = model_io.load(corpus.parse(GRAPH))
+    assert [label_of(node) for node in resolve([graph.nodes[1]], graph)] == ["enc_1"]
+    assert [label_of(node) for node in resolve(graph.nodes[1], graph)] == ["enc_1"]
+    other = model_io.load(corpus.parse(GRAPH))
+    with pytest.raises(ValueError, match=r"the node 'enc_1' of exclude is not a node of the graph"):
+        resolve(graph.nodes[1], other)
+
+
+def test_what_is_excluded_is_not_chosen() -> None:
+    graph = model_io.load(corpus.parse(GRAPH))
+    left = resolve("enc_1", graph, "enc_*")
+    assert [label_of(node) for node in graph.nodes if node not in left] == ["enc_0"]
+
+
+def test_a_choice_that_is_none() -> None:
+    graph = model_io.load(corpus.parse(GRAPH))
+    with pytest.raises(ValueError, match=r"no node name or operator type matches 'enc_9', did you mean"):
+        resolve(None, graph, ["enc_9"])
+    for wrong in (3, [3], graph):
+        with pytest.raises(TypeError, match=r"^nodes takes a selection, a function of a node, or nodes, "):
+            resolve(None, graph, wrong)

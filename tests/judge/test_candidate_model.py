@@ -17,10 +17,11 @@ from transforms.conversion.quantize_steps import make_plan, prepare_for
 from transforms.conversion.record import Record
 from transforms.insert_qdq import insert_qdq
 from transforms.judge.candidate_model import CandidateModel
-from transforms.judge.judge import Judge, Run
+from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_cache import WeightMemory
+from transforms.run.coded_caches import Run
 from transforms.scheme import Scheme, preset
 
 CANDIDATES: list[dict[str, Any]] = [

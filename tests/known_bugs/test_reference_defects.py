@@ -155,7 +155,7 @@ def test_a_model_converted_twice(
     again = onnx.load(tmp_path / "out.onnx")
     (tmp_path / "out.onnx").unlink()
     capsys.readouterr()
-    assert main(tool, again, tmp_path, "--format", form) == 0
+    assert main(tool, again, tmp_path, "--format", form) == 3
     assert capsys.readouterr().out.startswith("Nothing to do")
     assert not (tmp_path / "out.onnx").exists()
 

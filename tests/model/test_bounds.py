@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -368,6 +369,36 @@ def test_tensors_that_share_external_data_many_times(tmp_path: Path) -> None:
     (tmp_path / "weights.data").write_bytes(bytes(64 * 64 * 4))
     with pytest.raises(ValueError, match=r"tensors claim 655,360 bytes, more than 16 times the 16,384"):
         model_io.load(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ({"offset": "x"}, "has the offset 'x', which is not a number"),
+        ({"length": ""}, "has the length '', which is not a number"),
+        ({"offset": str(1 << 70)}, f"has the offset {1 << 70}, a number beyond 64 bits"),
+        ({"length": "9" * 5000}, f"has the length {'9' * 40}..., a number beyond 64 bits"),
+        ({"offset": "-4"}, "claims bytes -4 to 16380, the file has 16384"),
+    ],
+)
+def test_places_in_external_data_that_are_none(entries: dict[str, str], words: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    build.save_external(build.dense(64), path, "weights.data")
+    build.edit_external(path, **entries)
+    with pytest.raises(ValueError, match=re.escape(words)):
+        model_io.load(path)
+
+
+@pytest.mark.parametrize("dims", [(1 << 35, 1 << 35), (1 << 62, 256)])
+def test_a_shape_beyond_64_bits_in_external_data(dims: tuple[int, int], tmp_path: Path) -> None:
+    """The shape is at fault, whatever place the data have."""
+    path = tmp_path / "model.onnx"
+    build.save_external(build.dense(64), path, "weights.data")
+    model = onnx.load(path, load_external_data=False)
+    model.graph.initializer[0].dims[:] = dims
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(ValueError, match=r"has a shape that no array can have: \[\d+, \d+\]$"):
+        model_io.load(path)
 
 
 def test_model_file_beyond_protobuf(tmp_path: Path) -> None:

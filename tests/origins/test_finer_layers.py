@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import onnx_graphsurgeon as gs
 import pytest
 
-from tests.helpers import origins
+from tests.helpers import origins, plans
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.origins.finer_layers import Reached, bytes_of_numbers, fallback_rule, reach_target
@@ -18,6 +19,7 @@ from transforms.pipelines.steps import IN_MEMORY, run
 from transforms.pipelines.work import Work
 from transforms.run.run_model import open_model
 from transforms.scheme import Scheme, preset
+from transforms.scheme.layer_rule import LayerRule
 from transforms.search.target import Target, TargetError
 
 MODEL = origins.chain(layers=8)
@@ -25,20 +27,26 @@ FEEDS = origins.feeds(16)
 LOSSY = preset("U8S8").by_rule().with_(per_channel=False, weight_method="MinMax")
 
 
-def reach(scheme: Scheme, target: Target, fallback: str = "float32") -> Reached:
-    apart = hold_out(CalibrationData(FEEDS), model_io.load(MODEL))
-    graph = model_io.load(MODEL)
+def reach(
+    scheme: Scheme,
+    target: Target,
+    fallback: str = "float32",
+    model: onnx.ModelProto = MODEL,
+    data: origins.Feeds = FEEDS,
+) -> Reached:
+    apart = hold_out(CalibrationData(data), model_io.load(model))
+    graph = model_io.load(model)
     done = run(Work(graph, scheme, apart.data, keeps_float=True), IN_MEMORY)
     assert done.scheme is not None and done.float_graph is not None
 
     def _build(again: Scheme) -> tuple[gs.Graph, Scheme]:
-        built = model_io.load(MODEL)
+        built = model_io.load(model)
         quantize_graph(built, again, apart.data)
         return built, again
 
     feeds = [feed for _, feed in apart.data.feeds(graph)]
     rule = fallback_rule(fallback, done.scheme)
-    first, load = (graph, done.scheme), lambda: model_io.load(MODEL)
+    first, load = (graph, done.scheme), lambda: model_io.load(model)
     return reach_target(first, done.float_graph, load, _build, feeds, apart.feeds, target, rule)
 
 
@@ -89,6 +97,33 @@ def test_a_share_of_rows_is_a_target_too() -> None:
         assert (a == b).all()
 
 
+STATES = """(float[4,16] x, float[4,16] past_h)
+    => (float[4,16] {0}, float[4,16] present_h, float[4] energy) {{
+    a = MatMul (x, w) b = Mul (a, spread) {0} = MatMul (b, v) k = MatMul (past_h, u)
+    present_h = Tanh (k) energy = ReduceMean <axes = [1], keepdims = 0> (present_h) }}"""
+
+
+@pytest.mark.parametrize("name", ["hidden", "next_state", "y"])
+def test_a_target_holds_for_each_output_whatever_its_name(name: str) -> None:
+    """The output that is bad is small beside the other, and one that is fed back counts as well."""
+    random = np.random.default_rng(2)
+    spread = np.exp(2 * random.standard_normal(16)).astype(np.float32) / 1000
+    weights = {"w": (16, 16), "spread": spread, "v": (16, 16), "u": (16, 16)}
+    model = plans.model(STATES.format(name), weights, opset=17)
+    data = [
+        {one: random.standard_normal((4, 16)).astype(np.float32) for one in ("x", "past_h")} for _ in "a" * 16
+    ]
+    found = reach(preset("A8W8").by_rule(), Target("sqnr", 32.0), model=model, data=data)
+    runs = [open_model(one).run for one in (model_io.load(model), found.graph)]
+    made = [[run(feed) for run in runs] for feed in data[3::4]]
+    levels = []
+    for output in (name, "present_h", "energy"):
+        exact, other = (np.array([pair[i][output] for pair in made], np.float64) for i in (0, 1))
+        levels.append(10 * np.log10(np.square(exact).sum() / np.square(exact - other).sum()))
+    assert found.left_out == () and found.before < 32 <= found.after
+    assert min(levels) == pytest.approx(found.after, abs=0.1)
+
+
 @pytest.mark.parametrize("limit", [90.0, 200.0])
 def test_a_target_that_only_float_meets_is_refused(limit: float) -> None:
     with pytest.raises(TargetError, match=r"layers? in float32"):
@@ -96,10 +131,12 @@ def test_a_target_that_only_float_meets_is_refused(limit: float) -> None:
 
 
 def test_a_fallback_that_is_the_format_is_refused() -> None:
-    with pytest.raises(ValueError, match="fallback 'bf16': activations of this scheme are bfloat16 already"):
+    with pytest.raises(ValueError, match="fallback 'bf16': the formats of this scheme are bfloat16 already"):
         fallback_rule("bf16", preset("BF16"))
     assert fallback_rule("int16", preset("U8S8")).activation == "uint16"
     assert fallback_rule("int16", preset("A8W8")).activation == "int16"
+    for name, weight in (("float32", "float32"), ("int16", "int16"), ("bf16", "bfloat16")):
+        assert fallback_rule(name, preset("W4")) == LayerRule("float32", weight)
 
 
 def test_every_fourth_sample_is_held_out() -> None:

@@ -105,7 +105,7 @@ def test_second_conversion_has_nothing_to_do(
         del converted.metadata_props[:]
     source = build.save(converted, tmp_path / "converted.onnx")
     arguments = ["--input", str(source), "--output", str(tmp_path / "again.onnx"), "--format", form]
-    assert convert_fp32_to_bf16.main(arguments) == 0
+    assert convert_fp32_to_bf16.main(arguments) == 3
     assert "Nothing to do" in capsys.readouterr().out
     assert not (tmp_path / "again.onnx").exists()
 

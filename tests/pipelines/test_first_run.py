@@ -122,7 +122,7 @@ def test_inputs_that_no_array_fits_are_said(tmp_path: Path, capsys: pytest.Captu
     source, _ = _files(tmp_path, _FLOAT)
     options = ["--input", str(source), "--output", str(tmp_path / "b.onnx"), "--no-keep-io-types"]
     assert convert_fp32_to_bf16.main(options) == 0
-    assert "not run: input 'x' of type tensor(bfloat16) cannot be fed" in capsys.readouterr().out
+    assert "not run: input 'x' of type BFLOAT16 cannot be fed" in capsys.readouterr().out
 
 
 def test_a_model_that_is_refused_leaves_no_file(
@@ -164,3 +164,70 @@ def test_little_that_is_left_of_the_outputs_is_a_warning(
     assert quantize.main(options) == 0
     printed = capsys.readouterr()
     assert "Warning: " in printed.err or "outputs at -0.0 dB instead of" in printed.out
+
+
+def _nbits(scale: str) -> onnx.ModelProto:
+    """Return a product with integers of 4 bits; ``scale``: where its float32 scales come from."""
+    sizes = "K = 32, N = 2, bits = 4, block_size = 32, accuracy_level = 4"
+    integers = ", ".join(str(17 * (i % 13)) for i in range(32))
+    text = f"""(float[n,32] x) => (float[n,2] y) <uint8[2,1,16] w = {{{integers}}}, {scale}> {{
+        {"s = Cast <to = 1> (h)" if "float16" in scale else ""}
+        y = com.microsoft.MatMulNBits <{sizes}> (x, w, s) }}"""
+    return corpus.parse(text, opset=19, domains=', "com.microsoft": 1')
+
+
+def test_what_is_wrong_without_optimization_is_refused_with_the_node(tmp_path: Path) -> None:
+    """ONNX Runtime 1.32 takes integers for 0 whose scales are no constants yet when it opens a model."""
+    right, wrong = _nbits("float[2,1] s = {1, 2}"), _nbits("float16[2,1] h = {15360, 16384}")
+    onnx.save(right, tmp_path / "float.onnx")
+    assert _tried(tmp_path / "float.onnx", right).trial is not None
+    words = (
+        r"^MatMulNBits 'y': ONNX Runtime without optimization computes it wrongly: output 'y' at -?0\.0 dB, "
+    )
+    with pytest.raises(ModelError, match=words + r"(\d\d\.\d|inf) dB with it$"):
+        _tried(tmp_path / "float.onnx", wrong)
+
+
+_ROWS = "(float[n,4] x) => (float[n,4] y) { y = Neg(x) }"
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (
+            "(float[n,4] x) => (float[n,4] y) <int64[2] s = {2, 4}> { f = Reshape(x, s) y = Neg(f) }",
+            r"^it fails on random numbers at n = 3: Reshape: ",
+        ),
+        (
+            "(float[n,4] x) => (float[n,4] y) <float[1,1] a = {-1}, float[1,1] b = {-1}> "
+            "{ s = Shape <start = 0, end = 1> (x) two = Constant <value_ints = [2]> () g = Equal(s, two) "
+            "f = Where(g, a, b) r = Mul(f, x) z = Mul(r, b) c = Where(g, r, z) y = Identity(c) }",
+            r"^output 'y' is at -6\.0 dB on random numbers at n = 3, but inf dB at its first sizes",
+        ),
+    ],
+    ids=["fails", "wrong"],
+)
+def test_what_is_right_at_one_size_alone_is_refused(made: str, words: str, tmp_path: Path) -> None:
+    """An error of twice the output is 6 dB more than that."""
+    with pytest.raises(ModelError, match=words):
+        _tried(*_files(tmp_path, _ROWS, made))
+
+
+def test_sizes_that_the_float_model_does_not_take_are_named(tmp_path: Path) -> None:
+    text = "(float[n,4] x) => (float[m,4] y) <int64[2] s = {2, 4}> { f = Reshape(x, s) y = Neg(f) }"
+    found = _tried(*_files(tmp_path, text))
+    assert found.trial is not None and found.fixed == ["n"]
+    assert not _tried(*_files(tmp_path, _ROWS)).fixed
+
+
+def test_sizes_at_which_optimization_breaks_the_float_model_show_nothing(tmp_path: Path) -> None:
+    """Optimization goes by the declared sizes of an inner tensor, those of a sample of two rows."""
+    text = """(float[n,4] x) => (float[m,4] y) <float[1] one = {1}> {
+        v = Neg(x) s = Shape(v) e = Expand(one, s) y = Concat <axis = 0> (e, x) }"""
+    model = corpus.parse(text, opset=19)
+    model.graph.value_info.append(build.value("v", [2, 4]))
+    onnx.save(model, tmp_path / "float.onnx")
+    graph = model_io.load(corpus.parse(text, opset=19))
+    next(tensor for name, tensor in graph.tensors().items() if name == "v").shape = [2, 4]
+    found = first_run(graph, FirstRunOptions(tmp_path / "float.onnx"))
+    assert found.trial is not None and found.fixed == ["n = 3"]

@@ -8,7 +8,7 @@ import pytest
 import ops
 from tests.helpers import plans
 from tests.helpers.quantization import LIMITS, Given, random, scheme
-from transforms.align_scales import align_concat
+from transforms.align_concat import align_concat
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions
 from transforms.plan.qparams import QParamsTable
 from transforms.plan.quant_spec import QuantSite

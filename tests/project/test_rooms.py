@@ -136,7 +136,7 @@ def test_files_at_the_top_are_rewrites(path: Path) -> None:
     for node in ast.parse(path.read_text()).body:
         names |= {node.name} if isinstance(node, ast.FunctionDef) else set()
         names |= {alias.asname or "" for alias in node.names} if isinstance(node, ast.ImportFrom) else set()
-    assert {"align_scales": "align_concat"}.get(path.stem, path.stem) in names
+    assert path.stem in names
 
 
 def test_the_package_lists_its_rewrites() -> None:

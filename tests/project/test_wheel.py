@@ -200,7 +200,7 @@ def test_type_checkers_see_the_interface(python: Path, elsewhere: Path) -> None:
     script = (
         "import onnx_narrow\n"
         "from onnx_narrow import ops\n"
-        "from onnx_narrow.transforms.insert_cast import insert_cast\n"
+        "from onnx_narrow.transforms import insert_cast\n"
         "reveal_type(onnx_narrow.quantize('m.onnx').scheme)\n"
         "reveal_type(ops.DOMAIN)\n"
         "insert_cast(1, 2)\n"
@@ -212,6 +212,22 @@ def test_type_checkers_see_the_interface(python: Path, elsewhere: Path) -> None:
     done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True)
     assert 'type is "onnx_narrow.transforms.scheme.scheme.Scheme | None"' in done.stdout
     assert 'type is "str"' in done.stdout and done.stdout.count("error:") == 1, done.stdout
+
+
+def test_rewrites_are_called_by_their_modules(python: Path, elsewhere: Path) -> None:
+    code = """
+from onnx_narrow.transforms import fuse_matmul, insert_cast, model_io
+from onnx_narrow.transforms.insert_cast import insert_cast as function
+graph = model_io.load("digits.onnx")
+print(insert_cast(graph), function(graph), fuse_matmul(graph), insert_cast.insert_cast is function)
+try:
+    insert_cast("digits.onnx")
+except TypeError as error:
+    print(error)
+"""
+    counts, error = run(python, elsewhere, "-c", code).splitlines()
+    assert counts == "16 0 0 True"
+    assert error.endswith("load it with onnx_narrow.transforms.model_io.load")
 
 
 def test_tests_are_not_shipped(python: Path, elsewhere: Path) -> None:

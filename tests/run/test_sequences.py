@@ -83,11 +83,19 @@ def test_arrays_of_the_rank_of_an_input_are_the_same_at_each_step(data: Path, tm
     assert np.array_equal([step.outputs["y"] for step in steps], 2 * np.array(states(X)[1:]))
 
 
+def test_a_state_that_is_named_begins_with_what_the_samples_hold(data: Path, tmp_path: Path) -> None:
+    np.savez(data / "a.npz", x=X, h=X[0])
+    ((_, steps),) = list(sequences(LEAKY, tmp_path, {"h": "h_out"}))
+    first, second, *_ = list(steps)
+    assert np.array_equal(first.feed["h"], X[0]) and np.array_equal(second.feed["h"], first.outputs["h_out"])
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
         ({"x": X[0]}, "no array has a first axis of time"),
-        ({"x": X, "h": X}, "'h' is not an input of the model"),
+        ({"x": X, "z": X}, r"a\.npz.*input 'z' is unknown, legal are x, h"),
+        ({"x": X, "h": X}, "the samples hold arrays for all inputs; if 'h' is a state, leave its arrays out"),
         ({"x": X[:, :, :2]}, r"'a\.npz, step 1', input 'x': shape \[1, 2\] instead of \[1, 3\]"),
     ],
 )
@@ -100,7 +108,7 @@ def test_sequences_that_do_not_fit(
 
 
 def test_folders_without_sequences_and_with_the_same_name_twice(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="holds no sequence"):
+    with pytest.raises(ValueError, match="holds no sequence"):
         sequences(LEAKY, tmp_path)
     np.save(data / "a.npy", X)
     np.savez(data / "a.npz", x=X)
@@ -117,10 +125,9 @@ def test_states_are_paired_by_names_then_by_shapes() -> None:
         "float[1, 3] h_out)", "float[1, 3] h_out, float[2] cell_state)"
     )
     two = two.replace("y = Relu", "cell_state = Neg (c)  y = Relu")
-    assert pairs(two) == {"h": "h_out"}  # states of one dimension are not looked for
-    two = two.replace("float[2]", "float[1, 2]")
     assert pairs(two) == {"h": "h_out", "c": "cell_state"}
-    assert pairs(two, {"c": "cell_state"}) == {"c": "cell_state"}
+    assert pairs(two, {"c": "cell_state"}) == {"c": "cell_state", "h": "h_out"}
+    assert pairs(two, {"h": "y"}) == {"h": "y", "c": "cell_state"}
 
 
 def test_models_without_known_states_are_refused() -> None:

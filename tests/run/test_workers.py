@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Event
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,9 +84,7 @@ def test_a_worker_that_dies_costs_its_task_alone(tmp_path: Path) -> None:
     assert [one.number for one in given] == [*NUMBERS, NUMBERS[2]]
 
 
-def test_workers_that_are_lost_when_tasks_are_handed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_that_are_lost_when_tasks_are_handed_over(tmp_path: Path) -> None:
     class _Lost(Executor):
         def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
             raise BrokenExecutor("lost")
@@ -93,11 +92,6 @@ def test_workers_that_are_lost_when_tasks_are_handed_over(
     opened: list[Executor] = [SerialExecutor(), _Lost()]
     assert list(Workers(lambda: opened.pop()).map(tasks.square, items(tmp_path))) == SQUARES
     with pytest.raises(ValueError, match=r"^workers died 3 times, perhaps for want of memory$"):
-        list(Workers(_Lost).map(tasks.square, items(tmp_path)))
-    script = ModuleType("__main__")
-    script.__file__ = "/home/user/train.py"
-    monkeypatch.setitem(sys.modules, "__main__", script)
-    with pytest.raises(ValueError, match=r"memory, or because 'train\.py' calls this outside of: if"):
         list(Workers(_Lost).map(tasks.square, items(tmp_path)))
 
 
@@ -243,6 +237,47 @@ def test_a_local_cluster_that_does_not_answer_is_closed(monkeypatch: pytest.Monk
     ):
         pass
     assert closed == ["closed"]
+
+
+ROOT = Path(__file__).parents[2]
+
+
+PROCESSES = "transforms.run.workers import open_processes as opens; arguments = (1,)"
+DASK = "tools.cli.dask_executor import open_dask as opens; arguments = 'local', 1"
+
+
+@pytest.mark.parametrize("given", ["file", "stdin"])
+@pytest.mark.parametrize("opens", [PROCESSES, pytest.param(DASK, marks=pytest.mark.heavy)])
+def test_a_script_without_a_guard_runs_once(opens: str, given: str, tmp_path: Path) -> None:
+    """Also where workers die, and others take their place."""
+    if opens == DASK:
+        pytest.importorskip("distributed")
+    script = f"""
+print("started", flush=True)
+import os
+from contextlib import suppress
+from tests.helpers import tasks
+from {opens}
+from transforms.run.workers import Workers
+dies = tasks.Square(3.0, {str(tmp_path)!r}, dies=True)
+with Workers(lambda: opens(*arguments)) as workers:
+    print(*workers.map(tasks.square, [dies]))
+print(__name__, "opens" in vars(__import__("__main__")))
+"""
+    file = tmp_path.with_name("script.py")
+    file.write_text(script, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, *([str(file)] if given == "file" else [])],
+        input=script if given == "stdin" else "",
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("started\n(9.0, 6.0)\n__main__ True\n", "")
+    assert tasks.calls(tmp_path) == {3.0: 2}
 
 
 def test_threads_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

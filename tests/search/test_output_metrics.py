@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from transforms.search.output_metrics import METRICS, Outputs, OutputsPair, lost_top1
+from transforms.search.output_metrics import METRICS, Outputs, OutputsPair, least_sqnr, lost_top1
 
 RNG = np.random.default_rng(3)
 EXACT = 1e-12
@@ -228,3 +228,14 @@ def test_a_row_with_nan_is_lost() -> None:
 def test_labels_that_do_not_fit(labels: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         lost_top1(pairs(np.eye(2), np.eye(2)), labels)
+
+
+def test_the_least_sqnr_is_that_of_the_worst_output() -> None:
+    exact = {"large": np.full(4, 1000.0), "small": np.ones(4)}
+    made = {"large": exact["large"], "small": exact["small"] + 0.1}
+    assert least_sqnr([(exact, made)] * 3) == pytest.approx(20)
+    assert METRICS["sqnr"].score([(exact, made)]) > 70
+    assert least_sqnr([(exact, {**made, "small": np.full(4, np.nan)})]) == -np.inf
+    assert least_sqnr([(exact, exact)]) == np.inf
+    with pytest.raises(ValueError, match="there are no samples"):
+        least_sqnr([])

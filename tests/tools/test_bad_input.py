@@ -200,13 +200,15 @@ def test_external_data_outside_the_folder_or_outside_the_file(scene: Scene, dama
     assert "weight0" in message or DAMAGES[damage].get("location", "weights.data") in message
 
 
-def test_external_data_that_is_a_link_to_elsewhere(scene: Scene) -> None:
+@pytest.mark.parametrize("target", ["gone", "/dev/zero", "."])
+def test_external_data_that_is_a_link_to_no_file(scene: Scene, target: str) -> None:
     build.save_external(build.dense(dtype=scene.dtype), scene.source, "weights.data")
     data = scene.source.with_name("weights.data")
-    data.rename(scene.folder / "secret.data")
-    data.symlink_to(scene.folder / "secret.data")
-    message = scene.refused()
-    assert "weights.data" in message or "weight0" in message
+    data.unlink()
+    data.symlink_to(target)
+    assert "'weights.data' of tensor 'weight0' beside" in (message := scene.refused())
+    fault = "does not exist" if target == "gone" else "is not a regular file"
+    assert "is a link to" in message and fault in message
 
 
 @pytest.mark.parametrize(

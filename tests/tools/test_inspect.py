@@ -115,8 +115,8 @@ def test_external_data(missing: bool, tmp_path: Path, capsys: pytest.CaptureFixt
     assert found["files"]["m.data"] == (None if missing else 4 * weight.size)
     assert list(found["weights"]) == ["float32" if missing else "mx9 as float32"]
     assert found["runs"]["CPU"] is True
-    size = "missing" if missing else f"{4 * weight.size:,} bytes"
-    assert f"External data: 'm.data', {size}" in words(capsys, path)
+    size = f" is missing beside '{path}'" if missing else f", {4 * weight.size:,} bytes"
+    assert f"External data: 'm.data'{size}" in words(capsys, path)
 
 
 def test_models_beyond_the_limit_of_protobuf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

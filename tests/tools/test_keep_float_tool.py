@@ -147,7 +147,6 @@ def test_where_nothing_is_left_to_convert_nothing_is_written(
         (["--image-size", "8"], "--image-size goes with --data"),
         (["--mean", "127.5"], "--mean goes with --data"),
         (["--layout", "NHWC"], "--layout goes with --data"),
-        (["--threads", "2"], "--threads goes with --data"),
         (["--data", "digits", "--min-sqnr", "nan"], "argument --min-sqnr: nan is not a number"),
         (["--data", "digits", "--min-sqnr", "inf"], "argument --min-sqnr: inf is not a number"),
         (["--data", "digits", "--min-sqnr", "much"], "argument --min-sqnr: much is not a number"),

@@ -43,17 +43,17 @@ JOBS = {
 
 OF_SAMPLES = ("--limit 4", "--image-size 8", "--mean 0", "--std 1", "--layout NCHW", "--sequences")
 OF_SAMPLES += ("--feeds-from e.onnx",)
-OF_DATA = (*OF_SAMPLES, "--provider cpu", "--threads 2")
+OF_DATA = (*OF_SAMPLES, "--provider cpu")
 """Also what says no more than what is meant anyway."""
 
 ALWAYS = {
     "auto_mixed_precision": "help verbose input output config assignments target activation_target "
     "weight_target target_op_types include_nodes exclude_nodes evaluate dual_quant_nodes data opset "
-    "input_shapes",
+    "input_shapes threads",
     "convert_fp16_to_bf16": "help verbose input output format keep_io_types exclude_node exclude_op strict "
-    "optimize save_as_external_data functions force target opset input_shapes time",
+    "optimize save_as_external_data functions force target opset input_shapes time threads",
     "convert_fp32_to_bf16": "help verbose input output format keep_io_types exclude_node exclude_op strict "
-    "optimize save_as_external_data functions force target opset input_shapes time",
+    "optimize save_as_external_data functions force target opset input_shapes time threads",
     "check": "help verbose input target",
     "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels logits "
     "allow_missing min_greedy",
@@ -64,7 +64,7 @@ ALWAYS = {
     "infer": "help verbose input output output_names generate force data sequences time provider threads",
     "inspect": "help verbose input against json layers tensors",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
-    "keep_weight_nodes optimize target opset input_shapes ranges export_ranges time",
+    "keep_weight_nodes optimize target opset input_shapes ranges export_ranges time threads",
     "report": "help verbose float_model quantized output force data sequences provider threads csv json "
     "min_sqnr",
 }
@@ -263,7 +263,12 @@ WITH_A_SCHEME = [
         "--matmul-nbits",
         "--matmul-nbits goes with integers in blocks (--set block_size=32); ",
     ),
-    ("quantize", "A8W8", "--embeddings int8", "--embeddings goes with activation = 'float32'; "),
+    (
+        "quantize",
+        "BF16_MIXED_BFP16",
+        "--embeddings int8",
+        "--embeddings goes with a scheme without mixed precision; ",
+    ),
     (
         "quantize",
         "BF16",
@@ -387,7 +392,7 @@ def test_every_option_is_in_one_of_the_tables(tool: str) -> None:
 
 def test_options_of_data_are_all_that_say_something_of_data() -> None:
     options = options_of(DataOptions, {})
-    added = options.keys() - options_of(Options, {}).keys() - {"data", "states", "feeds"}
+    added = options.keys() - options_of(Options, {}).keys() - {"data", "states", "feeds", "threads"}
     assert added == {one.split()[0][2:].replace("-", "_") for one in OF_DATA}
     of_samples = {name for name, one in options.items() if one.group == SAMPLES} - {"states", "feeds"}
     assert of_samples == {one.split()[0][2:].replace("-", "_") for one in OF_SAMPLES}

@@ -182,7 +182,9 @@ def test_where_the_result_comes_from(bench: EvaluationSet) -> None:
     properties = {entry.key: entry.value for entry in bench.result().metadata_props}
     assert properties["onnx_narrow.tool"] == "quantize"
     assert len(properties["onnx_narrow.source_sha256"]) == 64
-    assert properties["onnx_narrow.options"] == '{"config": "A8W8", "random_data": null}'
+    keys = '{"exclude_op_types": ["Gemm"], "per_channel": true}'
+    options = f'{{"config": "A8W8", "keys": {keys}, "random_data": null}}'
+    assert properties["onnx_narrow.options"] == options
     asked = preset("A8W8").with_(per_channel=True, exclude_op_types=("Gemm",))
     assert as_asked(bench.scheme(), asked) == asked
     assert not bench.scheme().is_open

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,9 @@ def test_onnx_s_own_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert said[0] == "Written in ONNX's own form: 6 tensors, opset 24"
     assert said[-1].startswith("Runs on ONNX Runtime CPU: no (")
     assert said[-1].endswith("Operator library needed: none")
+    made(quantize, tmp_path / "p.onnx", *given, "MXFP6E3M2")
+    end = capsys.readouterr().out.splitlines()[-1]
+    assert re.search(r"no \([^()]*\w{4}[^()]*\)\. Op", end) and "FLOAT6E3M2" in end, "a reason to the end"
     assert quantize.main(["--output", str(tmp_path / "other.onnx"), *given, "MX6"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "format 'mx6' has no form in ONNX: only those of OCP Microscaling have" in line

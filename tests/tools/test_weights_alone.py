@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -138,10 +139,40 @@ def test_embeddings_that_are_excluded_or_missing_are_refused(
     assert not (folder / "quantized.onnx").exists()
 
 
-def test_embeddings_go_with_weights_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = ["--data", str(folder / "data")]
-    _quantize(folder, "--config", "A8W8", "--embeddings", "int8", *data, code=1)
-    assert "--embeddings goes with activation = 'float32'" in capsys.readouterr().err
+@pytest.mark.parametrize("config", ["A8W8", "BF16", "W4A8"])
+def test_embeddings_go_with_any_formats(folder: Path, config: str) -> None:
+    """The head is left to the operators of the option, the other layer has the formats of the scheme."""
+    _language(folder)
+    (folder / "tokens").mkdir()
+    for number in range(2):
+        feed = {"tokens": np.random.default_rng(number).integers(0, 300, (1, 4))}
+        np.savez(folder / "tokens" / f"{number}.npz", **feed)
+    data = [] if config == "BF16" else ["--data", str(folder / "tokens"), "--fast"]
+    model = _quantize(folder, "--config", config, "--embeddings", "int8", *data)
+    operators = Counter(node.op_type for node in model.graph.node)
+    assert operators["GatherBlockQuantized"] == operators["MatMulNBits"] == operators["MatMul"] == 1
+    assert (folder / "quantized.onnx").stat().st_size < 300 * 64 + 2 * 64 * 64 + 9000
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_a_model_of_embeddings_alone(folder: Path, is_tied: bool) -> None:
+    """Nothing else takes a format: the table is stored all the same."""
+    table = np.random.default_rng(0).standard_normal((300, 64)).astype(np.float32)
+    nodes = [onnx.helper.make_node("Gather", ["table", "tokens"], ["states"], "lookup")]
+    if is_tied:
+        nodes.append(onnx.helper.make_node("Transpose", ["table"], ["turned"], "turn", perm=[1, 0]))
+        nodes.append(onnx.helper.make_node("MatMul", ["states", "turned"], ["y"], "head"))
+    else:
+        nodes.append(onnx.helper.make_node("ReduceMean", ["states"], ["y"], "mean", axes=[1], keepdims=0))
+    ends = (
+        build.value("tokens", ["b", 4], np.int64),
+        build.value("y", ["b", 4, 300] if is_tied else ["b", 64]),
+    )
+    onnx.save(build.model(nodes, [ends[0]], [ends[1]], {"table": table}), folder / "float.onnx")
+    _quantize(folder, "--config", "W8", code=3)
+    model = _quantize(folder, "--config", "W8", "--embeddings", "int8")
+    operators = [node.op_type for node in model.graph.node]
+    assert operators.count("GatherBlockQuantized") == 1 and operators.count("MatMulNBits") == is_tied
 
 
 def test_blocks_are_tuned(folder: Path) -> None:

@@ -124,7 +124,7 @@ def test_second_conversion_has_nothing_to_do(
     target = convert(name, style, converted)
     again = tmp_path / "again.onnx"
     tool = convert_fp16_to_bf16 if "fp16" in name else convert_fp32_to_bf16
-    assert tool.main(["--input", str(target), "--output", str(again), "--format", style]) == 0
+    assert tool.main(["--input", str(target), "--output", str(again), "--format", style]) == 3
     assert "Nothing to do" in capsys.readouterr().out
     assert not again.exists()
 

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from transforms.files import cleanup
+from transforms.run.fresh_process import FreshContext
 from transforms.run.workers import check_current_folder, interrupts_for_this_process_alone
 
 LOCAL = "local"
@@ -60,6 +61,7 @@ def _local_cluster(jobs: int, opened: ExitStack) -> Any:
     opened.enter_context(dask.config.set({"temporary-directory": str(folder)}))
     port = {"dashboard_address": "localhost:0"}  # a free one: another cluster may have the default
     quiet = {"dashboard_address": None, "silence_logs": logging.CRITICAL, "scheduler_kwargs": port}
+    opened.enter_context(_fresh_processes())
     try:
         with interrupts_for_this_process_alone():
             cluster = LocalCluster(
@@ -69,6 +71,22 @@ def _local_cluster(jobs: int, opened: ExitStack) -> Any:
         raise BrokenExecutor(str(error)) from error
     opened.callback(cluster.close)
     return cluster
+
+
+@contextmanager
+def _fresh_processes() -> Iterator[None]:
+    """Let Dask start its workers meanwhile, also in the place of one that died, without the user's script.
+
+    It has no setting for that.
+    """
+    from distributed import process
+
+    before = process.get_mp_context
+    process.get_mp_context = FreshContext
+    try:
+        yield
+    finally:
+        process.get_mp_context = before
 
 
 def _be_quiet() -> None:

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, TypeVar
 
 from ops.array_types import Feed
 from tools.cli.job_options import DataOptions
 from tools.cli.progress import Progress
 from tools.cli.said import say
+from transforms.files.array_archive import write_arrays
 from transforms.files.cleanup import temporary_folder
 from transforms.graph.some_names import counted
 
@@ -52,8 +51,7 @@ def fed(job: J, model: str | Path) -> Iterator[J]:
 
 def save_sample(folder: Path, name: str, feed: Feed) -> None:
     """Write a whole sample as arrays."""
-    arrays: dict[str, Any] = dict(feed)
-    np.savez(folder / f"{name}.npz", **arrays)
+    write_arrays(folder / f"{name}.npz", feed)
 
 
 def of_arrays(job: J, folder: Path) -> J:

@@ -75,11 +75,10 @@ def provider(need: Need = DATA) -> Any:
     return option("--provider NAME", words, group=RUNNING, needs=(need,), default="cpu")
 
 
-def threads(need: Need = DATA) -> Any:
-    """Return the field ``threads`` of a tool in which it goes with other data, too."""
-    count = whole(1, MOST_AT_ONCE)
+def threads() -> Any:
+    """Return the field ``threads``: whatever is written is run once."""
     words = "threads (default: all cores)"
-    return option("--threads N", words, group=RUNNING, needs=(need,), type=count, default=0)
+    return option("--threads N", words, group=RUNNING, type=whole(1, MOST_AT_ONCE), default=0)
 
 
 def memory_limit(words: str, *needs: Need) -> Any:
@@ -111,7 +110,7 @@ class DataOptions(Options):
     )
     states: tuple[tuple[str, str], ...] = option(
         "--state IN=OUT",
-        "input of a state and its output (default: by names and shapes); repeatable",
+        "input of a state and its output, beside those that are found; repeatable",
         group=SAMPLES,
         needs=(_SEQUENCES,),
         type=pair("an input and its output, IN=OUT"),

@@ -15,7 +15,7 @@ from transforms.plan.quantization_plan import WEIGHTED
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.apply_target import adapted, scheme_of
 from transforms.scheme.mixing_rule import BUDGETS, MIXING, TARGETS
-from transforms.scheme.scheme import AUTO, FLOAT32, POWER_OF_TWO
+from transforms.scheme.scheme import AUTO, POWER_OF_TWO
 from transforms.scheme.scheme_values import FEW_BITS, SchemeTable
 from transforms.scheme.targets import ON_CPU, target
 
@@ -32,9 +32,20 @@ _ALTERNATIVES = (
 """Keys of the table that an option for another key takes the place of, too: only one of them may be given."""
 
 
-def config_name(config: str) -> str:
-    """Return what is recorded of ``--config``: a preset, or the name of a file without its folder."""
-    return Path(config).name
+FORM_OPTIONS = ("matmul_nbits", "accuracy_level", "embeddings", "kv_cache", "storage")
+"""Options that are no keys of a scheme: what is stored in which operators."""
+
+
+def recorded_options(job: SchemeJob) -> dict[str, object]:
+    """Return what is recorded of a command line, from which reports make one like it.
+
+    That is a preset, or the name of a file without its folder; keys of the scheme that were set; and options
+    that are no such keys.
+    """
+    form: dict[str, object] = {name: getattr(job, name) for name in FORM_OPTIONS if name in job.given}
+    if keys := [one for one in job.assignments if one.partition(".")[0] != MIXING]:
+        form["set"] = keys
+    return {"config": Path(job.config).name, **form}
 
 
 def quantization_scheme(job: SchemeJob) -> Scheme:
@@ -210,7 +221,7 @@ CALIBRATION = Need(
 
 _SHIFTABLE = "int8 activations without zero points, weights stored as integers and no mixed precision"
 
-WEIGHTS_ALONE = Need("activation = 'float32'", lambda scheme: scheme.activation == FLOAT32)
+UNMIXED = Need("a scheme without mixed precision", lambda scheme: scheme.auto_mixed_precision is None)
 BLOCKS = Need("integers in blocks (--set block_size=32)", lambda scheme: bool(scheme.block_size))
 
 _OF_FORMATS: Mapping[str, Need] = {

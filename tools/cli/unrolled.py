@@ -14,7 +14,7 @@ from tools.cli.progress import Progress
 from tools.cli.said import say
 from transforms import model_io
 from transforms.files.cleanup import temporary_folder
-from transforms.graph.some_names import counted
+from transforms.graph.some_names import counted, some_names
 
 if TYPE_CHECKING:
     from transforms.run.run_model import OpenModel
@@ -61,4 +61,5 @@ def steps_line(found: Sequences, steps: int) -> str:
     pairs = [f"{back} to {fed}" for fed, back in found.states.items()]
     more = f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
     sequences = counted(len(found), "sequence")
-    return f"Ran {sequences} of {counted(steps, 'step')}, fed back: {', '.join(pairs[:_SHOWN])}{more}"
+    kept = f"; not fed back, as the samples hold it: {some_names([*found.unfed])}" if found.unfed else ""
+    return f"Ran {sequences} of {counted(steps, 'step')}, fed back: {', '.join(pairs[:_SHOWN])}{more}{kept}"

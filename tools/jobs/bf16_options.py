@@ -41,7 +41,7 @@ class Bf16Job(ModelJob):
     data: Path | None = samples_folder(help="folder of samples for --min-sqnr", needs=(_SQNR,))
     min_sqnr: float | None = option(
         "--min-sqnr DB",
-        "keep as few nodes in float as possible for this SQNR on the samples of --data",
+        "keep as few nodes in float as possible for this SQNR of every output on --data",
         needs=(DATA,),
         type=number(),
     )
@@ -121,7 +121,8 @@ A folder as --input is converted to a folder: each .onnx file in it, the others 
 
 {SAMPLES_HELP}
 
-exit codes: 0 done, or nothing to do; 1 error in model, data, target or machine; 2 usage.
+exit codes: 0 done; 1 error in model, data, target or machine; 2 usage; 3 nothing to convert, no file is
+written.
 """
 
 
@@ -130,14 +131,15 @@ def run(module: str, words: str | None, source: str, argv: Sequence[str] | None)
     return command_line.run(command(module, words), lambda job: _work(module, source, job), argv)
 
 
-def _work(module: str, source: str, job: Bf16Job) -> None:
+def _work(module: str, source: str, job: Bf16Job) -> int:
     from tools.jobs import bf16
     from tools.jobs.package import convert_package, is_package
 
     if is_package(job):
-        convert_package(job, partial(bf16.convert_file, module, source))
+        done = convert_package(job, partial(bf16.convert_file, module, source))
     else:
-        bf16.convert_file(module, source, job)
+        done = bf16.convert_file(module, source, job) is not None
+    return command_line.DONE if done else command_line.NOTHING_DONE
 
 
 def command(module: str, words: str | None) -> command_line.Command[Bf16Job]:

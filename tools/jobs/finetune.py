@@ -21,14 +21,18 @@ from tools.jobs.finetune_options import FinetuneJob
 from tools.jobs.storage import store
 from tools.jobs.written import ENDING, run_once
 from tools.summaries import running, tuning
+from tools.summaries.quantize import decided
 from tools.summaries.timing import beside_lines
 from transforms import model_io
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.float_reference import float_reference
 from transforms.finetune.finetune_model import TunedModel, finetune_model
 from transforms.finetune.finetune_weights import LayerReport
 from transforms.finetune.options import FinetuneOptions
 from transforms.graph.typed import info_of
 from transforms.model import provenance
+from transforms.moves.decisions import Decisions
+from transforms.pipelines.check_outputs import check_outputs
 from transforms.pipelines.first_run import FirstRun
 from transforms.run.feeds import Feeds, batch_feeds
 from transforms.run.workers import Workers
@@ -81,6 +85,9 @@ def _finetune_file(job: FinetuneJob) -> Tuned:
     with phases("running"):
         stored = store(done.graph, job.storage)
         first = run_once(done.graph, job.float_model, job)
+        record = Decisions()
+        if first.kept:  # after all that was measured
+            check_outputs(twin, done.graph, CalibrationData(feeds, run=chosen.run), record)
     with phases("writing"):
         files = job.save(done.graph, output, entries, first.exported)
     for line in (
@@ -88,6 +95,7 @@ def _finetune_file(job: FinetuneJob) -> Tuned:
         *stored,
         *tuning.lines(done, len(feeds), quantized.source_files, files),
         *running.kept_lines(first),
+        *decided(record),
         *beside_lines(first.time),
     ):
         say(line)

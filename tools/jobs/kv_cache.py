@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnx_graphsurgeon as gs
@@ -10,35 +11,73 @@ from tools.cli.data_options import open_samples
 from tools.cli.said import say
 from tools.jobs.quantize_options import QuantizeJob
 from transforms.calibrate.cache_scales import cache_scales
+from transforms.graph.grown_states import grown_by
+from transforms.graph.selection import label_of
 from transforms.graph.some_names import counted, some_names
-from transforms.graph.state_outputs import state_outputs
-from transforms.quantize_caches import find_caches, quantize_caches
+from transforms.graph.state_outputs import found_pairs
+from transforms.plan.quant_spec import QUANTIZED_BY
+from transforms.quantize_caches import Cache, find_caches, quantize_caches
 from transforms.run.feeds import spread
 from transforms.run.run_model import open_model
 
 _MOST_SAMPLES = 16
 """Samples that scales are measured on."""
 
+_STORED = (
+    "caches are those of float32 or float16 that a GroupQueryAttention, or a Concat of rank 3 or more, makes "
+    "of an input, and nothing else reads that input"
+)
+
 
 def store_caches(graph: gs.Graph, job: QuantizeJob) -> None:
     """Store the caches of a quantized model in few bits, with scales from the float model, and say so.
 
-    Raises ValueError for a model without caches, or with others than can be quantized so.
+    Raises ValueError for a model without caches, or with others that grow and cannot be quantized so.
     """
     bits = int(job.kv_cache.removeprefix("int"))
-    names = [str(one.present.name) for one in find_caches(graph, bits)]
-    others = [name for name in state_outputs(graph) if name not in names]
-    if not names or others:
-        reason = f"{some_names(others)} cannot be" if others else "there is no cache of float32"
-        raise ValueError(
-            f"--kv-cache {job.kv_cache}: {reason}: caches come from a GroupQueryAttention, or a Concat of "
-            "rank 4, and an input"
-        )
+    caches = find_caches(graph, bits)
+    left = _left(graph, caches, job)
+    axes = {str(one.present.name): one.channels for one in caches}
     feeds = spread([feed for _, feed in open_samples(job, graph)], _MOST_SAMPLES)
-    scales = cache_scales(open_model(Path(job.input), job.run), names, feeds, bits=bits)
-    count, channels = quantize_caches(graph, scales, bits=bits), sum(one.size for one in scales.values())
+    scales = cache_scales(open_model(Path(job.input), job.run), axes, feeds, bits=bits)
+    before = sum(scales[str(one.present.name)].size * one.past.dtype.itemsize for one in caches)
+    count, numbers = quantize_caches(graph, scales, bits=bits), sum(one.size for one in scales.values())
     say(
-        f"Stored in {job.kv_cache} after outputs were compared: {counted(count, 'cache')}, "
-        f"{channels * bits // 8:,} bytes a token instead of {channels * 4:,}, "
+        f"Stored in {job.kv_cache}: {counted(count, 'cache')}, "
+        f"{numbers * bits // 8:,} bytes a token instead of {before:,}, "
         f"scales of {counted(len(feeds), 'sample')}"
     )
+    if left:
+        say(f"Left as they are: {counted(len(left), 'state')} that no token makes longer: {some_names(left)}")
+
+
+def _left(graph: gs.Graph, caches: Sequence[Cache], job: QuantizeJob) -> list[str]:
+    """Return the names of states that stay as they are.
+
+    Raises ValueError for one that grows, and for a model without caches that can be stored.
+    """
+    pairs, stored = found_pairs(graph), {str(one.present.name) for one in caches}
+    names = {*pairs.values()} - stored
+    others = [one for one in graph.outputs if one.name in names]
+    fed = [one for one in graph.inputs if one.name in pairs] + [one.past for one in caches]
+    for one in others:
+        if node := grown_by(one, fed):
+            raise _refused(job, _reason(str(one.name), node, fed))
+    left = [str(one.name) for one in others]
+    if not caches:
+        raise _refused(job, f"no token makes {some_names(left)} longer" if left else "there is no cache")
+    return left
+
+
+def _reason(name: str, node: gs.Node, fed: Sequence[gs.Tensor]) -> str:
+    if any(_quantizes(reader) for one in fed for reader in one.outputs):
+        return f"the scheme quantizes what '{name}' is made of, unless with --exclude-op Concat"
+    return f"'{name}' of {node.op} '{label_of(node)}' cannot be stored so"
+
+
+def _quantizes(node: gs.Node) -> bool:
+    return node.op.endswith("QuantizeLinear") or node.op in QUANTIZED_BY
+
+
+def _refused(job: QuantizeJob, reason: str) -> ValueError:
+    return ValueError(f"--kv-cache {job.kv_cache}: {reason}: {_STORED}")

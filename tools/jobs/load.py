@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from glob import escape
 
 import onnx_graphsurgeon as gs
 
@@ -11,8 +12,11 @@ from tools.jobs.quantize_options import QuantizeJob
 from tools.summaries.target import refuse_free
 from transforms import model_io
 from transforms.fix_shapes import fix_shapes
+from transforms.graph.embeddings import readers
+from transforms.graph.selection import label_of
 from transforms.graph.some_names import counted
 from transforms.scheme import Scheme
+from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.targets import target
 from transforms.store_embeddings import tie_embeddings
 
@@ -34,6 +38,17 @@ def load_for(job: QuantizeJob, scheme: Scheme) -> gs.Graph:
     if job.embeddings:
         tie_embeddings(graph)
     return graph
+
+
+def apart_from_embeddings(graph: gs.Graph, scheme: Scheme) -> Scheme:
+    """Return a scheme that leaves embeddings and heads tied to them as they are, to be stored in few bits.
+
+    One of weights alone does so without a word.
+    """
+    if scheme.activation == FLOAT32:
+        return scheme
+    labels = dict.fromkeys(escape(label_of(node)) for node in readers(graph))
+    return scheme.with_(exclude_nodes=(*scheme.exclude_nodes, *labels))
 
 
 def load_fixed(path: str, shapes: Mapping[str, tuple[int, ...]]) -> gs.Graph:

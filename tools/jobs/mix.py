@@ -9,7 +9,7 @@ from tools.cli.command_line import same_file
 from tools.cli.executors import threads_of, workers
 from tools.cli.output_file import check_writable, write_text
 from tools.cli.said import say
-from tools.cli.scheme_options import check_effect, config_name, mixing_scheme
+from tools.cli.scheme_options import check_effect, mixing_scheme, recorded_options
 from tools.cli.unrolled import unrolled
 from tools.cli.user_code import check_code
 from tools.jobs.load import load_model
@@ -55,7 +55,7 @@ def _mix_file(job: MixJob) -> tuple[MixedPrecision, Finished | None]:
         say(line)
     if not output:
         return mixed, None
-    return mixed, finish(Made.of(mixed), scheme, output, {"config": config_name(job.config)}, job, phases)
+    return mixed, finish(Made.of(mixed), scheme, output, recorded_options(job), job, phases)
 
 
 def _check_effect(scheme: Scheme, job: MixJob) -> None:

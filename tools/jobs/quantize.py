@@ -14,15 +14,16 @@ from tools.cli.said import say, warn
 from tools.cli.scheme_options import (
     BLOCKS,
     CALIBRATION,
-    WEIGHTS_ALONE,
+    UNMIXED,
     check_effect,
-    config_name,
     quantization_scheme,
+    recorded_options,
 )
 from tools.cli.unrolled import unrolled
 from tools.cli.user_code import check_code
 from tools.jobs import ranges, reach
-from tools.jobs.load import load_for
+from tools.jobs.compared import Comparison, changed_last
+from tools.jobs.load import apart_from_embeddings, load_for
 from tools.jobs.place import Quantize, find_layers, places
 from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Finished, Made, calibration_data, finish, mix_model, phases_of
@@ -32,11 +33,10 @@ from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.conversion.float_reference import float_reference
 from transforms.conversion.record import Record
-from transforms.graph.embeddings import logits_of
+from transforms.graph.embeddings import logits_of, tables
 from transforms.judge.budget import MOST_NODES, has_many_nodes, too_large
 from transforms.mix_precision.mix import MixingOptions
 from transforms.origins.held_out import HeldOut
-from transforms.pipelines.check_outputs import check_outputs
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.pipelines.steps import IN_MEMORY, run
 from transforms.pipelines.why_nothing import why_nothing
@@ -83,7 +83,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
     asked, scheme = _schemes(job)
     if job.print_config:
         _say_config(scheme)
-    of_tool = {"matmul_nbits": BLOCKS, "embeddings": WEIGHTS_ALONE}
+    of_tool = {"matmul_nbits": BLOCKS, "embeddings": UNMIXED}
     check_effect(asked, job, {**dict.fromkeys(("jobs", "dask"), _SHARED), **of_tool})
     check_code(scheme, job)
     external = job.save_as_external_data
@@ -94,10 +94,13 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
     measures, has_data = _measures(scheme, job), job.data is not None or bool(job.random_data)
     searches = reach.target_of(job) is not None
     is_placed = measures and places(job, scheme)
-    phases = phases_of(scheme, has_data=has_data, compares=measures, searches=searches, places=is_placed)
+    compares = job.data is not None and not job.fast
+    phases = phases_of(scheme, has_data=has_data, compares=compares, searches=searches, places=is_placed)
     with phases("loading"):
         graph = load_for(job, scheme)
-    measures = measures and _may_run(graph)
+    asked, scheme = scheme, apart_from_embeddings(graph, scheme) if job.embeddings else scheme
+    may_run = not (measures or changed_last(job)) or _may_run(graph)
+    measures = measures and may_run
     is_unmeasured = not has_data and bool(logits_of(graph))
     is_placed = is_placed and measures and not too_large(graph)
     data = _data(graph, job, workers)
@@ -105,7 +108,7 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
     data = apart.data if apart else data
     data = data.repeatable(graph) if data and is_placed else data
     made = _make(graph, scheme, data, phases, fixed, job, keep_float=measures or searches)
-    if not made.done.count:
+    if not (made.done.count or (job.embeddings and tables(made.graph))):
         _say_why_nothing(job, scheme)
         return None
     again = partial(_again, scheme, job)
@@ -113,10 +116,8 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
         made = _placed(made, again, data, job, phases)
     if apart:
         made = _reached(made, again, apart, job, phases)
-    judged = data is not None and measures
-    if data is not None and measures:
-        _compare(made, data, job, phases)
-    recorded = {"config": config_name(job.config), "random_data": job.random_data}
+    keys = {"keys": dict(job.changes)} if job.changes else {}
+    recorded = {**recorded_options(job), **keys, "random_data": job.random_data}
     grids = list(made.done.grids or ())
     finished = finish(
         made,
@@ -126,8 +127,8 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
         job,
         phases,
         workers,
-        partial(write_for_runtime, job, scheme),
-        judged=judged,
+        partial(write_for_runtime, job, asked),
+        compare=Comparison(job, data, apart, measures) if data and compares and may_run else None,
         beside=ranges.writing(job, grids),
     )
     for line in ranges.line(job, grids):
@@ -144,18 +145,6 @@ def _say_why_nothing(job: QuantizeJob, scheme: Scheme) -> None:
     say(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
     for line in why_nothing(lambda: model_io.load(job.input), scheme.with_(finetune=None)):
         say(f"  {line}")
-
-
-def _compare(made: Made, data: CalibrationData, job: QuantizeJob, phases: Phases) -> None:
-    """Warn of poor outputs; ValueError for a language model of no use."""
-    with phases("comparing"):
-        outputs = check_outputs(made.float_graph(), made.graph, data, made.done.decisions)
-    if outputs and outputs.is_diverged:
-        alone = made.scheme.format(made.scheme.activation) is None
-        raise ValueError(running.useless(outputs, job.config, of_weights=alone))
-    if outputs:
-        for line in running.poor(outputs.error, outputs.where, job.config, of_tokens=outputs.of_tokens):
-            warn(line)
 
 
 def _make(

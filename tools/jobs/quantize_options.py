@@ -15,7 +15,6 @@ from tools.cli.job_options import (
     memory_limit,
     provider,
     samples_folder,
-    threads,
     timed,
 )
 from tools.cli.needs import DATA, Need
@@ -60,7 +59,6 @@ class QuantizeJob(SchemeJob):
         type=whole(),
     )
     provider: str = provider(_ANY_DATA)
-    threads: int = threads(_ANY_DATA)
     memory_limit: int | None = memory_limit(TENSORS_OF_A_SAMPLE, _ANY_DATA)
     jobs: int | None = jobs(
         "processes that run samples, with the same result for any N (default: this one alone)",
@@ -75,7 +73,7 @@ class QuantizeJob(SchemeJob):
     )
     min_sqnr: float | None = option(
         "--min-sqnr DB",
-        "keep as few layers in float as possible for this SQNR of the outputs on held-out samples, see below",
+        "as few layers in float as possible for this SQNR of every output on held-out samples, see below",
         group=SEARCH,
         needs=(_JUDGED,),
         type=number(),

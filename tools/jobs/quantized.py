@@ -13,19 +13,20 @@ from tools.cli.data_options import report_litter
 from tools.cli.job_options import SchemeJob
 from tools.cli.progress import Phases
 from tools.cli.said import say, warn
-from tools.cli.scheme_options import config_name
+from tools.cli.scheme_options import recorded_options
 from tools.jobs.finetune import tune, tuning_options
 from tools.jobs.storage import store
-from tools.jobs.written import ENDING, run_once
+from tools.jobs.written import RUNNING, WRITING, run_once
 from tools.summaries import quantize, running, tuning
 from tools.summaries.target import SATURATES, refuse_broken, target_lines
-from tools.summaries.timing import beside_lines, what_helps
+from tools.summaries.timing import beside_lines, for_cpu, what_helps
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.conversion.record import Record
 from transforms.graph.typed import info_of
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
 from transforms.mix_precision.mixed_model import Mixed
 from transforms.model import provenance
+from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.first_run import FirstRun
 from transforms.run.feeds import open_feeds
 from transforms.run.workers import Workers
@@ -38,9 +39,7 @@ from transforms.search.assign_precision import Step
 from transforms.search.target import LATENCY
 
 SLOW_HERE = ("int8",)
-FASTER = (
-    "ONNX Runtime's CPU provider runs int8 activations slowly: --target ort-cpu makes a faster model for it"
-)
+FASTER = "ONNX Runtime's CPU provider runs int8 activations slowly: {} makes a faster model for it"
 
 NOTHING_BESIDE: AbstractContextManager[object] = nullcontext()
 
@@ -79,6 +78,11 @@ class Finished:
     first: FirstRun
 
 
+Compare = Callable[[Made, gs.Graph, FirstRun], bool]
+"""Compares a model as it is written with the float model, if that says anything new, and returns whether it
+did; raises ValueError if the model is of no use."""
+
+
 def calibration_data(job: SchemeJob, run: RunOptions) -> CalibrationData | None:
     """Return the samples of ``--data``, or None."""
     if job.data is None:
@@ -110,7 +114,7 @@ def phases_of(
     compared = ("comparing",) if compares else ()
     placed = ("placing",) if places else ()
     searched = ("searching",) if searches else ()
-    ends = *placed, *searched, *compared, *tuned, *ENDING
+    ends = *placed, *searched, *tuned, RUNNING, *compared, WRITING
     return Phases("loading", "preparing", *measured, *fitted, *ends)
 
 
@@ -127,7 +131,7 @@ def mix_model(
 
     def _bytes_written(mixed: Mixed, used: Scheme) -> int:
         store(mixed.graph, job.storage, used.named_formats)
-        recorded = provenance.entries("quantize", {"config": config_name(job.config)}, source)
+        recorded = provenance.entries("quantize", recorded_options(job), source)
         entries = _entries(recorded, used.with_(finetune=scheme.finetune), mixed.done)
         return job.bytes_written(mixed.graph, entries)
 
@@ -159,14 +163,14 @@ def finish(
     workers: Workers | None = None,
     last: Callable[[gs.Graph], None] | None = None,
     *,
-    judged: bool = False,
+    compare: Compare | None = None,
     beside: AbstractContextManager[object] = NOTHING_BESIDE,
 ) -> Finished:
     """Tune a model if ``scheme`` says so, write it with the ``recorded`` options, and say what was done.
 
     ``workers`` run the samples for that; ``last`` is a rewrite of the model as it is written.
-    ``judged``: its outputs were compared. ``beside``: a file that appears with the model or not at all.
-    Raises ValueError or OSError; nothing is written then.
+    ``compare`` looks at its outputs when nothing changes them any more. ``beside``: a file that appears with
+    the model or not at all. Raises ValueError or OSError; nothing is written then.
     """
     graph, used = made.graph, made.scheme
     entries = provenance.entries("quantize", recorded, graph.source_sha256)
@@ -178,9 +182,9 @@ def finish(
             info_of(tuned).metadata.setdefault(_SCHEME, "")  # the first of the entries, as in files of old
         if made.mixed is None or _holds(made.mixed, tuned):
             graph, used = tuned, used.with_(finetune=scheme.finetune)
-    entries = _entries(entries, used, made.done)
     if last:
         last(graph)
+    unstored = copy_graph(graph) if compare and job.storage != "plain" else graph
     row = target(used.target) if used.target else None
     with phases("running"):
         stored = store(graph, job.storage, used.named_formats)
@@ -190,15 +194,25 @@ def finish(
         about = [*target_lines(graph, row)] if row else []
         if row and row.name == ON_CPU and has_vnni() is False:
             about.append(SATURATES)
+    judged = bool(scheme.finetune)
+    if compare:
+        with phases("comparing"):  # another form of the same numbers may have no kernels here
+            judged |= compare(made, graph if first.why_not is None else unstored, first)
+    elif first.kept:
+        check_mixed(made.mixed, graph)
+    entries = _entries(entries, used, made.done)
     _check_size(lambda: job.bytes_written(graph, entries, first.exported), scheme)
     with phases("writing"), beside:
         files = job.save(graph, output, entries, first.exported)
-    *lines, end = (*stored, *running.kept_lines(first), *quantize.lines(made.done, graph, files, first))
-    hint = [FASTER] if row is None and used.activation in SLOW_HERE and first.time is None else []
-    advice = what_helps(used, first.time, placed=made.placed)
+    summary = quantize.lines(made.done, graph, files, first, is_plain=not stored)
+    *lines, end = (*stored, *running.kept_lines(first), *summary)
+    is_slow = row is None and used.activation in SLOW_HERE and first.time is None
+    hint = [FASTER.format(for_cpu(used))] if is_slow else []
+    is_nbits = "matmul_nbits" in job.given
+    advice = what_helps(used, first.time, placed=made.placed, needs_blocks=is_nbits)
     for line in (*lines, *hint, *beside_lines(first.time, advice), end, *about):
         say(line)
-    for line in running.warnings(first, job.config, judged=judged or scheme.finetune is not None):
+    for line in running.warnings(first, job.config, judged=judged):
         warn(line)
     return Finished(made, graph, used, files, first)
 
@@ -244,6 +258,16 @@ def tune_quantized(
     for line in filter(None, (tuning.broken_limit(done, job.memory_limit), *tuning.poor(done))):
         warn(line)
     return done.graph
+
+
+def check_mixed(mixed: MixedPrecision | None, graph: gs.Graph) -> None:
+    """Raise TargetError for a model in mixed precision that misses its target as it is written."""
+    target = mixed.assignment.target if mixed and mixed.assignment else None
+    if target is None or mixed is None or mixed.evaluation is None:
+        return
+    value = mixed.evaluation.score(copy_graph(graph))
+    target.check(value, "the model as it is written")
+    say(f"As it is written: {target.text(value)}, the target is {target.bound}")
 
 
 def _holds(mixed: MixedPrecision, tuned: gs.Graph) -> bool:

@@ -14,9 +14,9 @@ from tools.jobs.load import load_for
 from tools.jobs.quantize_options import QuantizeJob
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.record import Record
-from transforms.graph.some_names import counted
+from transforms.graph.some_names import counted, some_names
 from transforms.judge.budget import MOST_NODES, too_large
-from transforms.origins.finer_layers import Built, Reached, fallback_rule, reach_target
+from transforms.origins.finer_layers import Built, Reached, fallback_rule, reach_target, score_of
 from transforms.origins.held_out import HeldOut, hold_out
 from transforms.scheme import Scheme
 from transforms.search.target import LOST_TOP1, Target
@@ -97,11 +97,31 @@ def reached(
     return found.graph, replace(results[-1], decisions=done.decisions), found.scheme
 
 
+def _kind(target: Target) -> str:
+    return "states, no answers" if target.metric == LOST_TOP1 else "caches that the logits are made of"
+
+
+def check_target(float_graph: gs.Graph, graph: gs.Graph, apart: HeldOut | None, job: QuantizeJob) -> None:
+    """Raise TargetError for a model that misses its target as it is written; print what it has."""
+    target = target_of(job)
+    if target is None or apart is None:
+        return
+    value, where = score_of(graph, float_graph, apart.feeds, target, job.run), _where(apart)
+    target.check(value, f"the model as it is written, on {where},")
+    say(f"Target of {target.bound}: {target.text(value)} on {where} as it is written")
+
+
+def _where(apart: HeldOut) -> str:
+    if apart.is_apart:
+        return counted(len(apart.feeds), "held-out sample")
+    return f"{counted(len(apart.feeds), 'sample')}, too few to hold any out"
+
+
 def _lines(found: Reached, target: Target, fallback: str, apart: HeldOut) -> Iterator[str]:
     """Yield what the target took: the metric before and after, the layers by name, and their price."""
-    where = counted(len(apart.feeds), "held-out sample")
-    if not apart.is_apart:
-        where = f"{counted(len(apart.feeds), 'sample')}, too few to hold any out"
+    if found.left_out:
+        yield f"Left out of the target: {some_names(found.left_out)}, fed back as {_kind(target)}"
+    where = _where(apart)
     if not found.layers:
         yield f"Target of {target.bound}: {target.text(found.before)} on {where}, no layer needs {fallback}"
         return

@@ -11,12 +11,13 @@ from transforms.graph import walk
 from transforms.graph.selection import NodeSet, label_of, matches
 from transforms.graph.some_names import counted
 from transforms.scheme import Scheme
-from transforms.store_embeddings import store_embeddings
+from transforms.store_embeddings import store_embeddings, tie_embeddings
 from transforms.write_matmul_nbits import write_matmul_nbits
 
 
 def write_for_runtime(job: QuantizeJob, scheme: Scheme, graph: gs.Graph) -> None:
-    """Write what has operators of ONNX Runtime as these, and say so."""
+    """Write what has operators of ONNX Runtime as these, and say so; a head in float reads its table."""
+    tie_embeddings(graph)
     if job.matmul_nbits:
         _write_nbits(graph, job.accuracy_level)
     if job.embeddings:

@@ -21,7 +21,8 @@ from transforms.scheme.targets import ON_CPU, Target
 
 log = logging.getLogger(__name__)
 
-ENDING = ("running", "writing")
+RUNNING, WRITING = "running", "writing"
+ENDING = (RUNNING, WRITING)
 """Phases that end the work of a tool."""
 
 

@@ -124,7 +124,8 @@ def _row(row: Row) -> dict[str, float]:
 def _files(found: Inspection) -> Iterator[str]:
     for name, size in found.files.items():
         if name != found.path.name:
-            yield f"External data: '{name}', {'missing' if size is None else f'{size:,} bytes'}"
+            state = f" {found.unread[name]}" if size is None else f", {size:,} bytes"
+            yield f"External data: '{name}'{state}"
 
 
 def _table(title: str, rows: Mapping[str, Row]) -> Iterator[str]:

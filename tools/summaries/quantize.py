@@ -26,8 +26,13 @@ _HARDLY_SMALLER = 0.9
 """Share of the bytes of the float model from which a hint says how to store less."""
 
 
-def lines(done: Record, graph: gs.Graph, files: list[Path], first: FirstRun) -> Iterator[str]:
-    """Yield the summary: notes, what changed, what stayed float, sizes in bytes, where the result runs."""
+def lines(
+    done: Record, graph: gs.Graph, files: list[Path], first: FirstRun, *, is_plain: bool = True
+) -> Iterator[str]:
+    """Yield the summary: notes, what changed, what stayed float, sizes in bytes, where the result runs.
+
+    ``is_plain``: weights of block formats are stored as float32.
+    """
     yield from done.notes
     for what, count in done.changes.items():
         if count:
@@ -40,7 +45,7 @@ def lines(done: Record, graph: gs.Graph, files: list[Path], first: FirstRun) -> 
         yield f"Quantized to {name}: " + ", ".join(counted(count, role) for role, count in roles)
     yield _kept(graph)
     yield written(graph.source_files, files)
-    if total_bytes(files) > _HARDLY_SMALLER * total_bytes(graph.source_files):
+    if is_plain and total_bytes(files) > _HARDLY_SMALLER * total_bytes(graph.source_files):
         yield from _unpacked(done)
     yield running.runs_line(first, graph)
     yield from running.rounded_line(first, graph)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import onnx_graphsurgeon as gs
 
@@ -10,11 +10,12 @@ from ops.formats import FORMATS
 from tools.summaries.operator_library import needed_library
 from transforms.deploy.rounded_inputs import OPTION, rounded_inputs
 from transforms.functions.attach_functions import has_all_functions
-from transforms.graph.some_names import counted
+from transforms.graph.some_names import counted, some_names
 from transforms.judge.constants import DIVERGED
 from transforms.moves.decisions import Checked
-from transforms.pipelines.first_run import FirstRun, decibels
+from transforms.pipelines.first_run import FirstRun
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT
+from transforms.runtime.output_errors import decibels
 from transforms.scheme.presets import PRESETS
 
 LEAST = 10.0
@@ -22,6 +23,9 @@ LEAST = 10.0
 
 _ENOUGH_BITS = {ACTIVATION: 16, WEIGHT: 4}
 """Bits with which tensors lose little in a language model: with W2, SmolLM2 diverges by 0.93 nats."""
+
+_OF_WEIGHTS = ("W4", "W8")
+"""Presets of weights alone that language models may be of use in."""
 
 _WIDER = {"A8W8": "A16W8", "U8S8": "U16S8"}
 """Presets of the same weights whose activations have 16 bits."""
@@ -43,6 +47,8 @@ def runs_line(found: FirstRun, graph: gs.Graph, *, standard: str = "none", no_ke
     answer = f"no ({found.why_not})" if found.why_not is not None else "yes"
     if found.not_run:
         answer = f"opens; not run: {found.not_run}"
+    elif found.fixed and found.why_not is None:
+        answer += f", tried at one size of {some_names(found.fixed)} alone"
     return f"Runs on ONNX Runtime CPU: {answer}. Operator library needed: {needed}"
 
 
@@ -70,15 +76,17 @@ def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iter
         yield from poor(error, found.sample, config)
 
 
-def useless(outputs: Checked, config: str, *, of_weights: bool) -> str:
+def useless(outputs: Checked, config: str, *, weight: str = "", ways: Sequence[str] = ()) -> str:
     """Return why a language model is not written whose probabilities are far from the float model's.
 
-    ``of_weights``: nothing but weights was quantized.
+    ``weight``: their format, if the scheme quantizes nothing but weights; ``ways``: what helps beside it.
     """
     name = f"{config}: " if config in PRESETS else ""
-    ways = [f"--config {_WIDER[config]} has activations of 16 bits"] if config in _WIDER else []
-    if of_weights:
-        ways.append("--config W4 or W8 has more bits")
+    ways = [*ways]
+    ways += [f"--config {_WIDER[config]} has activations of 16 bits"] if config in _WIDER else []
+    if weight:
+        finer = [one for one in _OF_WEIGHTS if _bits(str(PRESETS[one]["weight"])) > _bits(weight)]
+        ways += [f"--config {' or '.join(finer)} has more bits"] if finer else []
     else:
         ways.append(
             "--config W4 --matmul-nbits --accuracy-level 4 has 8 bits for the inputs of products, row by row"
@@ -106,18 +114,25 @@ def _bits(name: str) -> float:
 
 
 def poor(
-    error: float, where: str, config: str = "", *, tuned: bool = False, of_tokens: bool = False
+    error: float,
+    where: str,
+    config: str = "",
+    *,
+    tuned: bool = False,
+    of_tokens: bool = False,
+    ways: Sequence[str] = (),
 ) -> Iterator[str]:
     """Yield a warning for a squared error of outputs by their power that leaves little of them.
 
-    ``of_tokens``: it is the divergence of probabilities of tokens, in nats for each.
+    ``of_tokens``: it is the divergence of probabilities of tokens, in nats for each. ``ways``: what to do
+    about what is no part of the scheme.
     """
     if error <= 10 ** (-LEAST / 10):
         return
     name = f"{config}: " if config in PRESETS else ""
     tuning = f"{config}_ADAQUANT"
     how = f"tools.finetune or --config {tuning} tunes" if tuning in PRESETS else "tools.finetune tunes"
-    ways = [] if tuned else [f"{how} the weights"]
+    ways = [*ways, *([] if tuned else [f"{how} the weights"])]
     ways += [f"--config {_WIDER[config]} has activations of 16 bits"] if config in _WIDER else []
     figure = f"outputs at {decibels(error)} dB"
     if of_tokens:

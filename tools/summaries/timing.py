@@ -54,10 +54,13 @@ def times(ratio: Timing) -> str:
     return f"{ratio.median:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
-def what_helps(scheme: Scheme, found: BesideFloat | None, *, placed: bool = False) -> str:
+def what_helps(
+    scheme: Scheme, found: BesideFloat | None, *, placed: bool = False, needs_blocks: bool = False
+) -> str:
     """Return what makes a model of a scheme faster on this machine, empty if nothing is known to.
 
-    ``found``: its time; ``placed``: layers were looked for already that are faster in float.
+    ``found``: its time; ``placed``: layers were looked for already that are faster in float;
+    ``needs_blocks``: its operators have weights in blocks alone.
     """
     if placed:
         return "no faster choice of layers in float was found"
@@ -66,6 +69,19 @@ def what_helps(scheme: Scheme, found: BesideFloat | None, *, placed: bool = Fals
     fmt = scheme.format(scheme.activation)
     if fmt is None:
         rounds_caches = bool(found and found.lost and found.lost[0].op == "QuantizeLinear")
-        is_in_blocks = scheme.block_size and not rounds_caches
+        is_in_blocks = scheme.block_size and not (rounds_caches or needs_blocks)
         return "--set block_size=0, a scale per channel, is faster" if is_in_blocks else ""
-    return "--target ort-cpu makes a faster model" if fmt.is_integer else EMULATED.format(scheme.activation)
+    return f"{for_cpu(scheme)} makes a faster model" if fmt.is_integer else EMULATED.format(scheme.activation)
+
+
+def for_cpu(scheme: Scheme) -> str:
+    """Return the option for ONNX Runtime's CPU provider, and whether that takes the formats of a scheme."""
+    from transforms.scheme.apply_target import adapted
+    from transforms.scheme.targets import ON_CPU, target
+
+    option = f"--target {ON_CPU}"
+    try:
+        adapted(scheme, target(ON_CPU))
+    except ValueError:
+        return f"{option} (in place of --config)"
+    return option

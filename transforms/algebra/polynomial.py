@@ -1,7 +1,8 @@
 """Polynomials in the quantities of a normalisation or an activation, with arrays as coefficients.
 
 Quantities are x, its mean and mean square, ``rsqrt``, erf and tanh of x, and ``relu6``, which is
-min(max(x + 3, 0), 6). ``rsqrt`` with parameter e stands for ``1 / sqrt(square - mean^2 + e)``.
+min(max(x + 3, 0), 6). ``rsqrt`` with parameter e stands for ``1 / sqrt(square - mean^2 + e)``, ``rms`` for
+``1 / sqrt(square + e)``.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def _product(left: Monomial, right: Monomial) -> Monomial:
 
 
 X, MEAN, SQUARE, ERF, TANH, RELU6 = (Symbol(name) for name in ("x", "mean", "square", "erf", "tanh", "relu6"))
-RSQRT = "rsqrt"
+RSQRT, RMS = "rsqrt", "rms"
 
 ERF_ARGUMENT = {monomial(x=1): float(np.sqrt(0.5))}
 TANH_ARGUMENT = {
@@ -122,23 +123,27 @@ RELU6_ARGUMENT: dict[Monomial, float] = {monomial(x=1): 1.0, ONE: 3.0}
 _POWERS_OF_X: tuple[Monomial, ...] = (ONE, ((MEAN, 1),), ((SQUARE, 1),))
 
 
-def variance_form(polynomial: Polynomial, tolerance: float) -> tuple[float, float] | None:
-    """Return (c, e) of a polynomial that is c * (variance + e) with c > 0 and e >= 0, else None."""
+def variance_form(polynomial: Polynomial, tolerance: float) -> tuple[float, Symbol] | None:
+    """Return (c, s) of a polynomial that is c / s^2 with c > 0, else None.
+
+    ``s`` is the inverse root of the variance, or of the mean square, plus e >= 0.
+    """
     scale, mean_square = polynomial.get(((SQUARE, 1),)), polynomial.get(((MEAN, 2),))
     if len(polynomial.terms) > 3 or not polynomial.is_uniform or scale <= 0:
         return None
-    if not is_close(-scale, mean_square, tolerance):
+    is_centred = ((MEAN, 2),) in polynomial.terms
+    if is_centred and not is_close(-scale, mean_square, tolerance):
         return None
     offset = float(polynomial.get(ONE) / scale)
     is_whole = polynomial.terms.keys() <= {ONE, ((SQUARE, 1),), ((MEAN, 2),)}
-    return (float(scale), offset) if is_whole and offset >= 0 else None
+    return (float(scale), Symbol(RSQRT if is_centred else RMS, offset)) if is_whole and offset >= 0 else None
 
 
 def inverse(polynomial: Polynomial, tolerance: float) -> Polynomial | None:
     """Return one divided by the polynomial, or None if that is not a polynomial."""
     form = variance_form(polynomial, tolerance)
     if form is not None:
-        return Polynomial({((Symbol(RSQRT, form[1]), 2),): np.asarray(1 / form[0])})
+        return Polynomial({((form[1], 2),): np.asarray(1 / form[0])})
     term = polynomial.single()
     if term is None or not np.all(term[1]):
         return None
@@ -146,14 +151,14 @@ def inverse(polynomial: Polynomial, tolerance: float) -> Polynomial | None:
 
 
 def square_root(polynomial: Polynomial, tolerance: float) -> Polynomial | None:
-    """Return the root of a variance plus epsilon, or of an even power of such a root, else None."""
+    """Return the root of a variance or mean square plus epsilon, or of an even power of it, else None."""
     form = variance_form(polynomial, tolerance)
     if form is not None:
-        return Polynomial({((Symbol(RSQRT, form[1]), -1),): np.asarray(np.sqrt(form[0]))})
+        return Polynomial({((form[1], -1),): np.asarray(np.sqrt(form[0]))})
     term = polynomial.single()
     if term is None or np.any(term[1] <= 0):
         return None
-    if any(symbol.name != RSQRT or power % 2 for symbol, power in term[0]):
+    if any(symbol.name not in (RSQRT, RMS) or power % 2 for symbol, power in term[0]):
         return None
     return Polynomial({tuple((symbol, power // 2) for symbol, power in term[0]): np.sqrt(term[1])})
 

@@ -26,6 +26,7 @@ from transforms.calibrate.range_statistics import Moments, RangeStats, SampleEnd
 from transforms.files.cleanup import destination, locked, replacing
 from transforms.files.model_files import clear_leftovers
 from transforms.files.named_file import in_words, read_text
+from transforms.files.paths import AnyPath
 from transforms.graph.dot_products import TensorAxis
 from transforms.model import provenance
 from transforms.model.graph_proto import model_hash
@@ -45,7 +46,7 @@ Entries = dict[str, dict[str, Any]]  # statistics as JSON, by tensor, by key
 
 
 def calibrate_cached(
-    path: str | Path,
+    path: AnyPath,
     graph: gs.Graph,
     names: Collection[str],
     feeds: Feeds,

@@ -23,33 +23,47 @@ that a Concat makes, whose scales are coarser, have 0.0013 with and without.
 
 
 def cache_scales(
-    model: OpenModel, names: Sequence[str], feeds: Sequence[Feed], *, bits: int = 8
+    model: OpenModel, axes: Mapping[str, Sequence[int]], feeds: Sequence[Feed], *, bits: int = 8
 ) -> dict[str, Float32Array]:
-    """Return the scale of each channel of the caches of a float model, [heads, channels], by their names.
+    """Return the scale of each channel of the caches of a float model by their names.
 
-    ``names``: outputs [batch, heads, tokens, channels]. In 8 bits the largest level is ``MARGIN`` times the
-    largest magnitude on the samples; a channel of zeros has the scale 1. In 4 bits, whose steps are coarse,
-    the scale is the one of least squared error: the samples run twice. Raises ValueError for samples that
-    leave all caches empty.
+    ``axes``: by names of outputs, those that scales belong to, which are the axes of what is returned:
+    [heads, channels], for example. In 8 bits the largest level is ``MARGIN`` times the largest magnitude on
+    the samples; that of a channel of zeros is the mean of the others, since other texts may fill it. In 4
+    bits, whose steps are coarse, the scale is the one of least squared error: the samples run twice. Raises
+    ValueError for samples that leave all caches empty, and for a cache that is not finite.
     """
     largest: dict[str, Float32Array] = {}
     for feed in feeds:
-        for name, array in model.run(feed, names).items():
+        for name, array in model.run(feed, list(axes)).items():
             if array.size:
-                found = np.abs(array).max((0, 2))
+                others = tuple(axis for axis in range(array.ndim) if axis not in axes[name])
+                found = np.abs(array).max(others).astype(np.float32)
                 largest[name] = np.maximum(largest.get(name, found), found)
-    if missing := [name for name in names if name not in largest]:
+    if infinite := [name for name, found in largest.items() if not np.isfinite(found).all()]:
+        raise ValueError(f"cache '{infinite[0]}' has no range: it is not finite on the samples")
+    if missing := [name for name in axes if name not in largest]:
         raise ValueError(f"cache '{missing[0]}' has no range: it is empty on all samples")
     margin = MARGIN if bits == 8 else 1
     scales = {
-        name: range_scale(0, margin * found, f"int{bits}", symmetric=True)[0]
+        name: range_scale(0, margin * _filled(found), f"int{bits}", symmetric=True)[0]
         for name, found in largest.items()
     }
-    return scales if bits == 8 else _of_least_error(model, scales, feeds, bits)
+    return scales if bits == 8 else _of_least_error(model, scales, axes, feeds, bits)
+
+
+def _filled(largest: Float32Array) -> Float32Array:
+    """Return the magnitudes of channels with the mean of the others for those that are 0."""
+    positive = largest[largest > 0]
+    return np.where(largest > 0, largest, positive.mean() if positive.size else 0)
 
 
 def _of_least_error(
-    model: OpenModel, scales: Mapping[str, Float32Array], feeds: Sequence[Feed], bits: int
+    model: OpenModel,
+    scales: Mapping[str, Float32Array],
+    axes: Mapping[str, Sequence[int]],
+    feeds: Sequence[Feed],
+    bits: int,
 ) -> dict[str, Float32Array]:
     """Return scales times those of ``ALPHAS`` with which caches are rounded with the least squared error.
 
@@ -61,7 +75,8 @@ def _of_least_error(
     for feed in feeds:
         for name, array in model.run(feed, list(scales)).items():
             if array.size:
-                rows = array.swapaxes(2, 3).reshape(len(array), -1, array.shape[2])
+                rows = np.moveaxis(array, axes[name], range(len(axes[name])))
+                rows = rows.reshape(1, scales[name].size, -1).astype(np.float32)
                 errors[name] += squared_errors(rows, tried[name], np.zeros(tried[name].shape), fmt)
     return {
         name: np.take_along_axis(found, errors[name].argmin(0)[None], 0).reshape(scales[name].shape)

@@ -21,7 +21,7 @@ def cause_of_nan(
     leaves the model.
     """
     end = next(tensor for tensor in graph.outputs if tensor.name == output)
-    on_the_way = _ancestors(end) | {id(end)}
+    on_the_way = walk.ancestors(end) | {id(end)}
     floats = [t for t in _in_order(graph) if id(t) in on_the_way and dtypes.is_type(t, dtypes.FLOAT)]
     broken, infinite = set[str](), set[str]()
 
@@ -34,7 +34,7 @@ def cause_of_nan(
     names = [tensor.name for tensor in floats if isinstance(tensor, gs.Variable)]
     InstrumentedModel(graph, [], run, watched=names).run(feed, see=_see)
     first = next((tensor for tensor in floats if tensor.name in broken), None)
-    before = set() if first is None else _ancestors(first)
+    before = set() if first is None else walk.ancestors(first)
     for tensor in floats:
         is_constant = isinstance(tensor, gs.Constant)
         is_infinite = np.isinf(tensor.values).any() if is_constant else tensor.name in infinite
@@ -51,14 +51,3 @@ def _in_order(graph: gs.Graph) -> Iterator[gs.Tensor]:
     for node in graph.nodes:
         yield from (tensor for tensor in walk.reads(node) if isinstance(tensor, gs.Constant))
         yield from (tensor for tensor in node.outputs if tensor.name)
-
-
-def _ancestors(tensor: gs.Tensor) -> set[int]:
-    """Return the ids of all tensors that a tensor depends on."""
-    seen, waiting = set[int](), [tensor]
-    while waiting:
-        for node in waiting.pop().inputs:
-            new = [one for one in walk.reads(node) if id(one) not in seen]
-            seen.update(id(one) for one in new)
-            waiting += new
-    return seen

@@ -13,7 +13,7 @@ from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, sum_axis
 from transforms.graph.lazy_values import constant
 from transforms.graph.rewire import position
-from transforms.graph.selection import Exclusion, resolve
+from transforms.graph.selection import Choice, Exclusion, resolve
 
 _UNEVEN = 64  # largest over smallest range: formats with 7 bits for magnitudes keep one bit of the smallest
 _OUTLIER = 16  # over the median range
@@ -34,7 +34,12 @@ class _Rule:
 
 
 def balance_channels(
-    graph: gs.Graph, *, depthwise: bool = True, outliers: bool = False, exclude: Exclusion = None
+    graph: gs.Graph,
+    *,
+    depthwise: bool = True,
+    outliers: bool = False,
+    nodes: Choice | None = None,
+    exclude: Exclusion = None,
 ) -> int:
     """Multiply the input channels of dot products by powers of two and divide the weights by the same; return
     how many dot products got such a Mul in front.
@@ -56,7 +61,7 @@ def balance_channels(
     are not float32, to a weight of one axis, and to nodes in ``exclude``.
     """
     rules = [rule for rule, wanted in ((_DEPTHWISE, depthwise), (_OUTLIERS, outliers)) if wanted]
-    balancer = _Balancer(graph, resolve(exclude, graph))
+    balancer = _Balancer(graph, resolve(exclude, graph, nodes))
     return sum(balancer.balance(inner, rules) for inner in walk.graphs(graph))
 
 

@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 from transforms.channels.layer_pairs import LayerPair, PairFinder
 from transforms.channels.scaled_layer import Exponents, Ranges
 from transforms.graph import walk
-from transforms.graph.selection import Exclusion, resolve
+from transforms.graph.selection import Choice, Exclusion, resolve
 
 _SWEEPS = 1000  # chains of layers of real models need about ten
 _CENTRED = 20  # sweeps in which medians may rise
@@ -16,7 +16,7 @@ _NEAR = 1.0001  # powers of two from the median: one, plus the rounding of logar
 _LEAST, _LARGEST = 2.0**-60, 2.0**60  # range of a channel to scale: far from underflow and overflow
 
 
-def equalize_layers(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
+def equalize_layers(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclusion = None) -> int:
     """Scale the channels between layers so that the weights of both sides have similar ranges; return how
     many pairs of layers were scaled.
 
@@ -33,7 +33,7 @@ def equalize_layers(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     across a Clip, whose bounds are the same for all channels, across masks that are added, at sums of layers,
     at tensors with several consumers, and with weights that are used elsewhere.
     """
-    finder = PairFinder(graph, resolve(exclude, graph))
+    finder = PairFinder(graph, resolve(exclude, graph, nodes))
     return sum(_equalize(finder.pairs(inner)) for inner in walk.graphs(graph))
 
 

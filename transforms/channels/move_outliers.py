@@ -16,13 +16,19 @@ from transforms.channels.layer_pairs import PairFinder, Scaling
 from transforms.graph import dtypes, walk
 from transforms.graph.lazy_values import Weight, become_constant, constant, derived
 from transforms.graph.rewire import STANDARD_DOMAINS, Insertions
-from transforms.graph.selection import Exclusion, resolve
+from transforms.graph.selection import Choice, Exclusion, resolve
 from transforms.scheme.outlier_move import OutlierMove
 
 log = logging.getLogger(__name__)
 
 
-def move_outliers(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude: Exclusion = None) -> int:
+def move_outliers(
+    graph: gs.Graph,
+    moves: Mapping[str, OutlierMove],
+    *,
+    nodes: Choice | None = None,
+    exclude: Exclusion = None,
+) -> int:
     """Divide channels of tensors by powers of two, or give them products of their own; return how many
     tensors were changed.
 
@@ -43,7 +49,7 @@ def move_outliers(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude:
     with own channels for a Gemm whose alpha is not 1. Raises ValueError for a channel that a tensor does
     not have.
     """
-    mover = _Mover(graph, resolve(exclude, graph))
+    mover = _Mover(graph, resolve(exclude, graph, nodes))
     known = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}
     count = 0
     for name, move in moves.items():

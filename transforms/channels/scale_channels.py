@@ -13,7 +13,7 @@ from transforms.channels.layer_pairs import CONVOLUTIONS, PairFinder
 from transforms.channels.scaled_layer import Companion, Exponents, ScaledLayer
 from transforms.graph import dtypes, walk
 from transforms.graph.rewire import STANDARD_DOMAINS, Insertions
-from transforms.graph.selection import Exclusion, resolve
+from transforms.graph.selection import Choice, Exclusion, NodeSet, resolve
 from transforms.scheme.outlier_move import OutlierMove
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,13 @@ _GATES = frozenset({"Sigmoid", "HardSigmoid"})
 _ALPHA, _BETA = 1 / 6, 0.5  # of the HardSigmoid in a HardSwish
 
 
-def scale_channels(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude: Exclusion = None) -> int:
+def scale_channels(
+    graph: gs.Graph,
+    moves: Mapping[str, OutlierMove],
+    *,
+    nodes: Choice | None = None,
+    exclude: Exclusion = None,
+) -> int:
     """Divide channels of tensors between convolutions by powers of two; return how many tensors.
 
     ``moves``, by the name of a tensor of the outermost graph that convolutions (or, after a Flatten, a
@@ -37,7 +43,7 @@ def scale_channels(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude
     ``exclude``. Raises ValueError for a channel that a tensor does not have.
     """
     scaler = _Scaler(graph)
-    found = list(_moved(graph, moves, exclude))
+    found = list(_moved(graph, moves, resolve(exclude, graph, nodes)))
     for span, exponents in found:
         scaler.scale(span, exponents)
     scaler.insertions.place(graph)
@@ -116,10 +122,10 @@ class SpanFinder(PairFinder):
 
 
 def _moved(
-    graph: gs.Graph, moves: Mapping[str, OutlierMove], exclude: Exclusion
+    graph: gs.Graph, moves: Mapping[str, OutlierMove], exclude: NodeSet
 ) -> Iterator[tuple[Span, Exponents]]:
     """Yield the spans that are moved, with the exponents of their channels."""
-    spans = {str(span.read.name): span for span in SpanFinder(graph, resolve(exclude, graph)).spans(graph)}
+    spans = {str(span.read.name): span for span in SpanFinder(graph, exclude).spans(graph)}
     for name, move in moves.items():
         span = spans.get(name)
         if span is None or move.own:

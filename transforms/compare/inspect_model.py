@@ -35,7 +35,8 @@ _BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 class Inspection:
     """What a model is.
 
-    ``files``: bytes of the model's file and of its external data, None if missing. ``operators`` by domain.
+    ``files``: bytes of the model's file and of its external data, None if missing or not read, for the reason
+    in ``unread``. ``operators`` by domain.
     ``functions``: how many of each kind, and their bytes. ``weights`` and ``activations`` by format;
     ``are_sizes_known`` tells whether all sizes of the latter are. ``rounded_weights``: constants that nodes
     round in every run. ``runs``: by provider of this ONNX Runtime, None or why not; None altogether if not
@@ -60,6 +61,7 @@ class Inspection:
     rounded_weights: Counter[str] = field(default_factory=Counter)
     runs: dict[str, str | None] = field(default_factory=dict)
     libraries: list[str] = field(default_factory=list)
+    unread: dict[str, str] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -99,7 +101,7 @@ def inspect_model(path: Path, *, run: bool = True) -> Inspection:
     )
     for node in each_node(model.graph):
         found.operators.setdefault(node.domain or "ai.onnx", Counter())[node.op_type] += 1
-    found.functions = _functions(model)
+    found.functions, found.unread = _functions(model), file.unread
     found.libraries = _libraries(model)
     found.weights = weight_rows(file, _block_formats(scheme))
     _run(found, file, tried=run)

@@ -12,6 +12,7 @@ import numpy as np
 from ops.array_types import AnyArray, Float64Array
 from ops.divergence import log_softmax
 from transforms.compare.compare_results import ResultPair
+from transforms.files.array_archive import read_arrays
 from transforms.files.named_file import named
 from transforms.run.array_files import read_array
 from transforms.run.samples import IDS
@@ -132,7 +133,8 @@ def _following(texts: Path, pair: ResultPair, shape: Sequence[int]) -> AnyArray:
 
 
 def _ids(path: Path) -> AnyArray:
-    with named(path), np.load(path, allow_pickle=False) as arrays:
+    with named(path):
+        arrays = read_arrays(path)
         if IDS not in arrays:
             raise ValueError(f"there is no array '{IDS}', there are {', '.join(arrays)}")
-        return np.asarray(arrays[IDS])
+        return arrays[IDS]

@@ -11,6 +11,7 @@ import onnx
 import onnx.external_data_helper as external
 from google.protobuf.message import DecodeError
 
+from transforms.files.external_file import external_file
 from transforms.files.mapped_file import map_file
 from transforms.graph.lazy_values import Weight, load_values
 from transforms.model.mapped_weights import is_heavy, parse_in_place, weight_at
@@ -23,13 +24,15 @@ _LARGEST_FILE = (1 << 31) - 1
 class LightFile:
     """A model whose large initializers have no data, those that are in files by name, and the files.
 
-    ``files`` are the model's and those of external data with their bytes, None for a file that is missing.
+    ``files`` are the model's and those of external data with their bytes, None for a file that is missing,
+    or not read for another reason: ``unread`` has it by name.
     """
 
     path: Path
     model: onnx.ModelProto
     mapped: dict[str, Weight]
     files: dict[str, int | None]
+    unread: dict[str, str]
 
 
 def read_light(path: Path) -> LightFile:
@@ -44,24 +47,27 @@ def read_light(path: Path) -> LightFile:
         raise ModelError(f"'{path}' is not an ONNX model: it is empty")
     if not model.opset_import or not (model.graph.node or model.graph.output):
         raise ModelError(f"'{path}' is not an ONNX model: it has no graph")
-    files: dict[str, int | None] = {path.name: path.stat().st_size}
+    light = LightFile(path, model, mapped, {path.name: path.stat().st_size}, {})
     for tensor in tensors(model):
-        if tensor.name in mapped or not external.uses_external_data(tensor):
-            continue
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        location = entries.get("location", "")
-        file = path.parent / location
-        found = _is_beside(file, path) and file.is_file()
-        files[location] = file.stat().st_size if found else None
-        if found and is_heavy(tensor) and tensor.name:
-            weight = _weight(tensor, file, entries)
-            if weight is not None:
-                mapped[tensor.name] = weight
-    return LightFile(path, model, mapped, files)
+        if tensor.name not in mapped and external.uses_external_data(tensor):
+            _add_external(light, tensor)
+    return light
 
 
-def _is_beside(file: Path, path: Path) -> bool:
-    return file.resolve().is_relative_to(path.parent.resolve())
+def _add_external(light: LightFile, tensor: onnx.TensorProto) -> None:
+    """Note the file that a tensor names, and the tensor's array if it is large."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    try:
+        file = external_file(light.path, location)
+    except ValueError as error:
+        light.files[location], light.unread[location] = None, str(error)
+        return
+    light.files[location] = file.stat().st_size
+    if is_heavy(tensor) and tensor.name:
+        weight = _weight(tensor, file, entries)
+        if weight is not None:
+            light.mapped[tensor.name] = weight
 
 
 def _weight(tensor: onnx.TensorProto, file: Path, entries: dict[str, str]) -> Weight | None:

@@ -104,6 +104,7 @@ def prepare_bf16(graph: gs.Graph, options: Bf16Options, done: Conversion) -> Sel
         merge_products=True,
         keep_io_types=options.keep_io_types,
         newest=options.opset,
+        keep_tied=True,
     )
     done.fused = prepared.fused
     done.notes += prepared.notes

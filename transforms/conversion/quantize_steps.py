@@ -7,7 +7,7 @@ from functools import cache
 
 import onnx_graphsurgeon as gs
 
-from transforms.align_scales import align_concat
+from transforms.align_concat import align_concat
 from transforms.channels.apply_moves import apply_moves
 from transforms.channels.balance_channels import balance_channels
 from transforms.channels.equalize_layers import equalize_layers
@@ -19,6 +19,7 @@ from transforms.fix_shapes import fix_shapes
 from transforms.fold_relu import fold_relu
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
+from transforms.graph.selection import label_of
 from transforms.graph.some_names import counted, some_names
 from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.lift_constants import lift_constants
@@ -27,11 +28,13 @@ from transforms.model import provenance
 from transforms.model.read_model import ModelError
 from transforms.part_biases import part_biases
 from transforms.plan.qparams import Ranges
-from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
+from transforms.plan.quant_spec import QUANTIZED_BY, TABLE, WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan, saturated_constants
 from transforms.plan.scheme_targets import FormatTable, SchemeTargets, Targets
+from transforms.plan.stored_tables import stored_tables
 from transforms.plan.weight_cache import WeightMemory
 from transforms.qdq_to_cast import qdq_to_cast
+from transforms.quantize_tables import TABLE_FORMAT, quantize_tables
 from transforms.runtime_workarounds import (
     leave_out_biases,
     leave_out_pool_attributes,
@@ -42,7 +45,7 @@ from transforms.runtime_workarounds import (
 )
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.scheme import Scheme
-from transforms.scheme.scheme import AUTO, FLOAT32
+from transforms.scheme.scheme import AUTO
 from transforms.scheme.targets import ON_CPU
 from transforms.write_out_axes import write_out_axes
 
@@ -87,9 +90,13 @@ def write_plan(
     _note_whole(plan, done)
     _note_infinite(plan, done)
     _note_widened(plan, done)
+    _note_routers(plan, done)
     if plan.scheme.align_concat == AUTO and ranges is not None:
         done.changes[_ALIGNED] = plan.settle(ranges.extremes())
+    tables = stored_tables(plan)  # as long as nodes are those that the scheme speaks of
     insert_qdq(plan, ranges, memory=memory, grids=done.grids)
+    if count := quantize_tables(plan.graph, tables, memory):
+        done.tensors[TABLE_FORMAT, TABLE] = count
 
 
 def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Record) -> None:
@@ -148,7 +155,7 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Reco
         targets.excluded,
         optimized=scheme.optimize,
         newest=scheme.opset,
-        keep_tied=scheme.activation == FLOAT32,
+        keep_tied=_keeps_tied(scheme),
     )
     done.notes += prepared.notes
     done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
@@ -173,6 +180,13 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Reco
     move_named_outliers(graph, scheme, targets, done)
     raise_opset(graph, scheme)
     note_mended(graph, done.notes)
+
+
+def _keeps_tied(scheme: Scheme) -> bool:
+    """Return whether heads multiply by the Transpose of an embedding: none has a format for weights alone."""
+    activation = scheme.format(scheme.activation)
+    is_float = activation is None or (activation.is_float and scheme.weight == scheme.activation)
+    return is_float and not scheme.auto_mixed_precision
 
 
 def _part_biases(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets) -> int:
@@ -218,6 +232,15 @@ def _note_widened(plan: QuantizationPlan, done: Record) -> None:
     if names := plan.specs.widened:
         reason = "2 are computed wrongly by ONNX Runtime unless 4 divides the outputs of a layer"
         done.notes.append(f"4 bits in place of 2: {some_names(names)}; {reason}")
+
+
+def _note_routers(plan: QuantizationPlan, done: Record) -> None:
+    """Say which routers of experts have more bits than other layers."""
+    if found := plan.specs.formats.routers:
+        weight = plan.specs.formats[found[0]].weight
+        names = some_names([label_of(node) for node in found])
+        bits = "in float" if weight is None else f"in {weight.name}"
+        done.notes.append(f"Weights {bits} that choose experts: {names}; layers entries change that")
 
 
 def _note_infinite(plan: QuantizationPlan, done: Record) -> None:

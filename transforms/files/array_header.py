@@ -1,12 +1,10 @@
-"""Headers of .npy files and of members of .npz archives, checked before the array is read."""
+"""Headers of .npy files, alone or in an archive, checked before the array is read."""
 
 from __future__ import annotations
 
 import math
 import os
-import zipfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -58,26 +56,3 @@ def stored_bytes(file: IO[bytes]) -> int:
     status = os.fstat(file.fileno())
     blocks = getattr(status, "st_blocks", None)
     return status.st_size if blocks is None else min(status.st_size, 512 * blocks)
-
-
-def read_headers(path: Path) -> dict[str, ArrayHeader]:
-    """Return the headers of the members of a .npz archive, by name.
-
-    Raises ValueError, naming the member, if one is not an array or expands to far more than is stored; and
-    the reader's own errors.
-    """
-    headers: dict[str, ArrayHeader] = {}
-    if not zipfile.is_zipfile(path):
-        raise ValueError("it is not a .npz archive")
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            name = member.filename.removesuffix(".npy")
-            if name in headers:
-                raise ValueError(f"it holds two arrays '{name}'")
-            try:
-                refuse_expansion(member.file_size, member.compress_size)
-                with archive.open(member) as file:
-                    headers[name] = read_header(file, member.file_size)
-            except ValueError as error:
-                raise ValueError(f"{error}, array '{name}'") from error
-    return headers

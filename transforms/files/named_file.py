@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from transforms.files.paths import AnyPath
 from transforms.files.runtime_message import is_of_runtime, said_by_runtime
 
 _IN_WORDS: dict[type[Exception], str] = {
@@ -28,19 +30,20 @@ def read_text(path: Path, most: int, encoding: str = "utf-8") -> str:
 
 
 @contextmanager
-def named(path: str | Path, kind: type[ValueError] = ValueError) -> Iterator[None]:
+def named(path: AnyPath, kind: type[ValueError] = ValueError) -> Iterator[None]:
     """Turn any error of a reader on the content of a file into one error of ``kind`` that names the file.
 
     An OSError that names a file passes unchanged, and so does a ValueError that names this one.
     """
+    name = os.fspath(path)
     try:
         yield
     except Exception as error:  # readers of archives, images and graphs share no narrower class
         if isinstance(error, OSError) and error.filename:
             raise
-        if isinstance(error, ValueError) and f"'{path}'" in str(error):
+        if isinstance(error, ValueError) and f"'{name}'" in str(error):
             raise
-        raise kind(f"'{path}' cannot be read: {in_words(error)}") from error
+        raise kind(f"'{name}' cannot be read: {in_words(error)}") from error
 
 
 def in_words(error: Exception) -> str:

@@ -15,6 +15,11 @@ _SIBLING = re.compile(r"\n+(?=\(op_type:)|\n *Stacktrace:")
 
 _CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
 
+NO_REASON = "ONNX Runtime gives no reason"
+"""Said of a status alone, as for types that it does not know."""
+
+_STATUS = re.compile(r"\[ONNXRuntimeError\] : \d+ : (\w+) :")
+
 _PREFIX = re.compile(
     r"\[ONNXRuntimeError\] : \d+ : \w+ : |\[(?:Shape|Type)InferenceError\] *|Inference error\(s\): *"
     r"|Exception (?:during initialization|caught): *|Fatal error: |Type Error: |Invalid model\. "
@@ -71,6 +76,8 @@ def said_by_runtime(error: BaseException | str) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, ValueError | OSError) or not text:
         return text or type(error).__name__
+    if status := _STATUS.fullmatch(text):
+        return f"{status[1].replace('_', ' ').lower()}, {NO_REASON}"
     said = " ".join(_SIBLING.split(str(error).strip(), maxsplit=1)[0].split())
     nodes = []
     if found := _CONTEXT.match(said):

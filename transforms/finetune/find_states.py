@@ -8,7 +8,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
-from transforms.graph.state_outputs import belong_together
+from transforms.graph.paired_names import belong_together
 from transforms.run.instrumented_model import InstrumentedModel, float_outputs
 from transforms.run.run_each import with_fixed_threads
 from transforms.runtime.session import RunOptions
@@ -23,8 +23,9 @@ def find_states(graph: gs.Graph, feeds: Sequence[Feed], options: RunOptions | No
     """Return the outputs, by input, that a float model makes for the next sample; none if that is not clear.
 
     A state and its output are of one type and shape in each sample, and have names that belong together
-    (``h`` and ``h_out``, ``in_state`` and ``out_state``); without such names, their elements are of equal
-    magnitude over the samples. A model all of whose inputs would be states has none.
+    (``h`` and ``h_out``, ``in_state`` and ``out_state``) or else elements of equal magnitude over the
+    samples. An input whose numbers change, and not as those of its output do, is a signal. A model all of
+    whose inputs would be states has none.
     """
     outputs = float_outputs(graph)
     inputs = [str(tensor.name) for tensor in graph.inputs]
@@ -43,7 +44,11 @@ def find_states(graph: gs.Graph, feeds: Sequence[Feed], options: RunOptions | No
         for fed, back in pairs
     }
     alike = {pair: value for pair, value in differences.items() if value is not None}
-    named = {pair: value for pair, value in alike.items() if belong_together(*pair)}
+    named = {
+        pair: value
+        for pair, value in alike.items()
+        if belong_together(*pair) and (value < _LARGEST_DIFFERENCE or not _changes(few, pair[0]))
+    }
     alike = {pair: value for pair, value in alike.items() if value < _LARGEST_DIFFERENCE}
     states = _matched(named) or _matched(alike)
     return states if len(states) < len(inputs) else {}
@@ -53,6 +58,11 @@ def _is_fixed(feeds: Sequence[Feed], name: str) -> bool:
     """Return whether an input is of float32 and one shape, of more than one number, in all samples."""
     shapes = {np.shape(feed[name]) for feed in feeds if name in feed}
     return len(shapes) == 1 and all(feed[name].dtype == np.float32 for feed in feeds if name in feed)
+
+
+def _changes(feeds: Sequence[Feed], name: str) -> bool:
+    """Return whether the numbers of an input are others in some samples, unlike those of first steps."""
+    return any(not np.array_equal(feed[name], feeds[0][name]) for feed in feeds)
 
 
 def _difference(fed: Sequence[AnyArray], made: Sequence[AnyArray]) -> float | None:

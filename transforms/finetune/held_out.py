@@ -16,8 +16,9 @@ from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph.number_shapes import in_words, judged_tensors
 from transforms.judge.constants import ENOUGH, MOST_SAMPLES, PASSES, WORTH
 from transforms.judge.errors import Errors, Gain, changes, energies, gain, signals
-from transforms.judge.judge import Judge, Run
+from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
+from transforms.run.coded_caches import Run
 from transforms.run.feeds import spread
 from transforms.run.kept_arrays import KeptArrays
 

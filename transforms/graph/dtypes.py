@@ -33,18 +33,19 @@ def element_type(tensor: gs.Tensor) -> int | None:
     dtype = tensor.dtype
     if dtype is None or isinstance(dtype, int):
         return dtype
-    return _element_of(dtype)
+    return element_of(dtype)
 
 
 def sequence_element(tensor: gs.Tensor) -> int | None:
     """Return the element type of the tensors of a sequence, or None if unknown or not a sequence."""
     if not isinstance(tensor, gs.Variable) or tensor.type != "sequence_type" or tensor.dtype is None:
         return None
-    return tensor.dtype if isinstance(tensor.dtype, int) else _element_of(tensor.dtype)
+    return tensor.dtype if isinstance(tensor.dtype, int) else element_of(tensor.dtype)
 
 
 @lru_cache(maxsize=256)
-def _element_of(dtype: Any) -> int:
+def element_of(dtype: Any) -> int:
+    """Return the ``onnx.TensorProto.DataType`` of a NumPy type."""
     return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 

@@ -69,6 +69,12 @@ def tables(graph: gs.Graph) -> list[gs.Constant]:
     return [tensor for tensor in found if tensor is largest or is_tied(tensor)]
 
 
+def readers(graph: gs.Graph) -> list[gs.Node]:
+    """Return the nodes that read the :func:`tables` of a model, and the heads behind them."""
+    direct = [node for table in tables(graph) for node in table.outputs]
+    return [*direct, *(head for node in direct for head in heads(node))]
+
+
 def logits_of(graph: gs.Graph) -> frozenset[str]:
     """Return the names of the outputs of a float model that are logits of tokens.
 

@@ -1,6 +1,6 @@
 """How the outputs of models are compared: logits as after the Softmax, and no caches beside them.
 
-What caches are read for is in the logits.
+What caches are read for is in the logits. All other outputs are compared, also states: a user may read them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 
 from ops.metrics import without_row_means
 from transforms.graph.embeddings import logits_of
-from transforms.graph.state_outputs import state_outputs
+from transforms.graph.state_outputs import cache_outputs
 
 
 @dataclass(frozen=True)
 class OutputView:
     """How the outputs of a model are compared: of ``logits`` without the mean of each row, no ``caches``.
 
-    A model without logits has no caches here: its states are results as others are.
+    Caches are outputs that inputs take back, and of whose numbers the logits are made. A model without
+    logits has none here: its states are results as others are.
     """
 
     logits: frozenset[str] = frozenset()
@@ -44,4 +45,4 @@ ALL = OutputView()
 def output_view(graph: gs.Graph) -> OutputView:
     """Return how the outputs of a float model are compared."""
     logits = logits_of(graph)
-    return OutputView(logits, frozenset(state_outputs(graph) if logits else ()) - logits)
+    return OutputView(logits, frozenset(cache_outputs(graph, logits)))

@@ -135,6 +135,35 @@ def import_domains(graph: gs.Graph, domains: set[str]) -> None:
         graph.import_domains = [*graph.import_domains, *new]
 
 
+def forget_domains(graph: gs.Graph, domains: set[str]) -> None:
+    """Drop the imports of those of the domains that no node of a model, bodies included, is of any more."""
+    gone = domains - {node.domain for node in walk.nodes(graph)}
+    graph.import_domains = [opset for opset in graph.import_domains or () if opset.domain not in gone]
+
+
+def bypass(graph: gs.Graph, nodes: Sequence[gs.Node], outputs: set[int]) -> int:
+    """Take out nodes of a graph that pass their first input on; return how many that was possible for.
+
+    ``outputs`` (:func:`walk.outputs`) keep their names: in place of one that a node makes, the producer of
+    its input makes it. A node stays where no node of the same graph makes its input, and between two outputs.
+    """
+    inside, gone = {id(node) for node in graph.nodes}, []
+    for node in nodes:
+        source, result = node.inputs[0], node.outputs[0]
+        maker = walk.producer(source)
+        if id(result) not in outputs:
+            walk.redirect(result, source)
+        elif maker is None or id(maker) not in inside or id(source) in outputs:
+            continue
+        else:
+            detach(node)
+            walk.replace_output(maker, source, result)
+            walk.redirect(source, result)
+        gone.append(node)
+    drop(graph, gone)
+    return len(gone)
+
+
 def _strike(lists: Sequence[list[gs.Node]], nodes: Sequence[gs.Node]) -> None:
     gone = {id(node) for node in nodes}
     for users in {id(users): users for users in lists}.values():

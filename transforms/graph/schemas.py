@@ -10,7 +10,7 @@ import onnx
 import onnx_graphsurgeon as gs
 import onnxruntime.capi.onnxruntime_pybind11_state as runtime
 
-from transforms.graph import dtypes
+from transforms.graph import dtypes, walk
 from transforms.graph.rewire import STANDARD_DOMAINS
 
 _TYPE_STRINGS = {
@@ -40,6 +40,7 @@ The last of them is that of all further tensors as well.
 
 def versions(graph: gs.Graph) -> dict[str, int]:
     """Return the operator-set version of each domain that the model imports."""
+    walk.check_graph(graph)
     found = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in graph.import_domains or ()}
     return {"": graph.opset, **found}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 import onnx_graphsurgeon as gs
@@ -78,13 +78,59 @@ class Selection:
         return NodeSet((node for node, _ in marked if id(node) in found), self)
 
 
-Exclusion = Selection | NodeSet | None
-"""What rewrites take as ``exclude``: each resolves it in its graph on entry."""
+Choice = Selection | NodeSet | Callable[[gs.Node], bool] | str | Iterable[str | gs.Node]
+"""What rewrites take as ``nodes`` and ``exclude``; each resolves it in its graph on entry.
+
+A selection, a function that tells which nodes are chosen, or one or several of: a node, a node's name, a
+shell pattern of names, an operator type. A chosen If, Loop or Scan includes its bodies, but for a function,
+which is asked about each node in them.
+"""
+
+Exclusion = Choice | None
 
 
-def resolve(exclude: Exclusion, graph: gs.Graph) -> NodeSet:
-    """Return the nodes of a graph that a rewrite is to leave alone."""
-    return NodeSet() if exclude is None else exclude.resolve_in(graph)
+def resolve(exclude: Exclusion, graph: gs.Graph, nodes: Choice | None = None) -> NodeSet:
+    """Return the nodes of a graph that a rewrite is to leave alone: ``exclude``, and all but ``nodes``.
+
+    Raises ValueError, naming it, for a name or operator type that no node has, and for a node of another
+    graph; TypeError for anything that is not a choice.
+    """
+    excluded = NodeSet() if exclude is None else chosen_nodes(exclude, graph, "exclude")
+    if nodes is None:
+        return excluded
+    chosen = chosen_nodes(nodes, graph, "nodes")
+    left = [node for node in walk.nodes(graph) if node in excluded or node not in chosen]
+    return NodeSet(left, Selection(graph, left))
+
+
+def chosen_nodes(choice: Choice, graph: gs.Graph, keyword: str) -> NodeSet:
+    """Return the nodes of a graph that are chosen by an argument of a name; raises as :func:`resolve`."""
+    if isinstance(choice, Selection | NodeSet):
+        return choice.resolve_in(graph)
+    every = list(walk.nodes(graph))
+    if callable(choice):
+        chosen = NodeSet(node for node in every if choice(node))
+        return NodeSet(chosen, Selection(graph, chosen))
+    terms = [choice] if isinstance(choice, str | gs.Node) or not isinstance(choice, Iterable) else choice
+    chosen = with_bodies(node for term in terms for node in _meant(term, every, keyword))
+    return NodeSet(chosen, Selection(graph, chosen))
+
+
+def _meant(term: str | gs.Node, every: list[gs.Node], keyword: str) -> list[gs.Node]:
+    """Return the nodes that a name, pattern or operator type means, or the node itself."""
+    if not isinstance(term, str | gs.Node):
+        legal = "a selection, a function of a node, or nodes, their names, patterns and operator types"
+        raise TypeError(f"{keyword} takes {legal}, not {term!r}")
+    if isinstance(term, str):
+        meant = [node for node in every if node.op == term or matches(label_of(node), term)]
+    else:
+        meant = [node for node in every if node is term]
+    if meant:
+        return meant
+    if not isinstance(term, str):
+        raise ValueError(f"the node '{label_of(term)}' of {keyword} is not a node of the graph")
+    near = did_you_mean(term, [*map(label_of, every), *{str(node.op) for node in every}])
+    raise ValueError(f"no node name or operator type matches '{term}'{near}")
 
 
 def select(graph: gs.Graph, *, names: Sequence[str] = (), op_types: Sequence[str] = ()) -> Selection:

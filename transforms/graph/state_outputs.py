@@ -1,120 +1,115 @@
-"""Outputs that are caches or states, no result of the model, and the inputs that take them next."""
+"""States of a model: outputs that it takes back at the next step, and the inputs that they are fed to.
+
+Whoever looks for them needs another certainty. For a sequence, an input that the samples do not hold has to
+be a state, and its output is looked for; one that they hold is none unless the user says so. An output that
+is not judged has to be a cache by the nodes of the model and its names (:func:`cache_outputs`).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
 from ops.legal_names import refuse_unknown
 from transforms.graph import walk
-from transforms.graph.embeddings import logits_of
+from transforms.graph.carried_states import carried_inputs, makers
+from transforms.graph.paired_names import Likeness, likeness
+from transforms.graph.some_names import some_names
 
 _NAMES = re.compile(
     r"(?:^|[^a-z])(past|present|cache|caches|states?|hidden|memory|mems?|kv|h[0n]|c[0n]|state\w*)(?:[^a-z]|$)",
     re.IGNORECASE,
 )
-_DIRECTIONS = re.compile(
-    r"(?<![a-z])(past_key_values|present_key_values|in|out|input|output|old|new|prev|next|past|present)(?![a-z])"
-)
-_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
-_MOVES = frozenset(
-    {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Slice", "Concat", "Gather"}
-    | {"If", "Cast"}
-)
+_SAY = "name them, --state INPUT=OUTPUT"
 
 
-def state_outputs(graph: gs.Graph) -> list[str]:
-    """Return the names of the outputs that are states, none where no other output would be left.
+@dataclass(frozen=True)
+class _Pair:
+    """An input and an output that fits it; ``is_carried``: whether nodes tell that it follows from it.
 
-    An output is one if it has the rank of an input and either of them a name of states, or if it is moved
-    together from the last states of recurrent layers alone. Logits of tokens are none.
+    ``alike``: dimensions that are the same number in both, or free in both. ``grows``: whether one of them
+    is a larger number in the output.
     """
-    logits = logits_of(graph)
-    found = [one.name for one in graph.outputs if one.name not in logits and _is_state(one, graph)]
-    return found if len(found) < len(graph.outputs) else []
 
+    fed: str
+    back: str
+    likeness: Likeness
+    is_carried: bool
+    alike: int
+    grows: bool
 
-def _is_state(tensor: gs.Tensor, graph: gs.Graph) -> bool:
-    alike = [one for one in graph.inputs if may_be_fed(tensor.shape, one.shape) and one.dtype == tensor.dtype]
-    if any(_has_name(tensor.name) or _has_name(one.name) for one in alike):
-        return True
-    return bool(alike) and _is_of_recurrent(tensor)
+    @property
+    def is_clear(self) -> bool:
+        """Whether names or nodes tell that they are one state."""
+        return self.is_carried or self.likeness >= Likeness.STEP
 
-
-def _has_name(name: str) -> bool:
-    return _NAMES.search(name.replace("_", " ").replace(".", " ")) is not None
-
-
-def may_be_fed(made: Sequence[object] | None, read: Sequence[object] | None) -> bool:
-    """Return whether what is made fits an input: known sizes are equal, except for one that grows."""
-    if made is None or read is None or len(made) != len(read) or len(made) < 2:
-        return False
-    pairs = zip(made, read, strict=True)
-    return sum(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs) <= 1
-
-
-def _is_of_recurrent(tensor: gs.Tensor) -> bool:
-    waiting, found = [tensor], False
-    while waiting:
-        one = waiting.pop()
-        node = walk.producer(one)
-        if node is None:
-            if not walk.is_given(one):
-                return False
-            continue
-        if node.op in _RECURRENT:
-            if one is node.outputs[0]:
-                return False
-            found = True
-        elif node.op in _MOVES:
-            waiting += node.inputs[: None if node.op == "Concat" else 1]
-        else:
-            return False
-    return found
-
-
-def belong_together(fed: str, back: str) -> bool:
-    """Whether names of an input and an output differ in their direction alone: ``h``, ``h_out``."""
-    one, other = fed.lower(), back.lower()
-    if one.startswith(other) or other.startswith(one):
-        return True
-    return _stem(one) == _stem(other)
-
-
-def _stem(name: str) -> str:
-    return _DIRECTIONS.sub("", name.lower()).strip("_./:")
-
-
-def state_pairs(graph: gs.Graph, given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the output that each input of states is fed with at the next step.
-
-    ``given`` are all pairs, if any, otherwise those that :func:`found_pairs` returns. Raises ValueError for
-    an unknown name, for a model without states, and for one all of whose inputs are.
-    """
-    inputs, outputs = ({str(one.name): one for one in ends} for ends in (graph.inputs, graph.outputs))
-    for fed, back in (given or {}).items():
-        refuse_unknown(fed, inputs, "input")
-        refuse_unknown(back, outputs, "output")
-    pairs = dict(given or found_pairs(graph))
-    if not pairs or len(pairs) == len(inputs):
-        why = "all inputs would be states" if pairs else "no output of the model is known to be a state"
-        raise ValueError(f"{why}: name them, --state INPUT=OUTPUT")
-    return pairs
+    @property
+    def rank(self) -> tuple[bool, int, int]:
+        """The most certain is the largest."""
+        return self.is_carried, self.likeness, self.alike
 
 
 def found_pairs(graph: gs.Graph) -> dict[str, str]:
-    """Return the pairs of input and output that names and shapes tell; none of a model without states.
+    """Return the output that each input of states is fed with, where names or nodes tell; none of others.
 
-    They are the outputs with the name of an input except for its direction, and those that
-    :func:`state_outputs` finds, each with the input of its type and shape that
-    has a name like its own, or is the only one.
+    They are of one type, and of one shape except for a dimension that grows.
     """
-    inputs, outputs = ({str(one.name): one for one in ends} for ends in (graph.inputs, graph.outputs))
-    stems = {_stem(name) for name in inputs} - {""}
-    states = {name for name in outputs if _stem(name) in stems}.union(state_outputs(graph))
-    return _found(inputs, {name: one for name, one in outputs.items() if name in states})
+    return _clear(_fitting(graph))
+
+
+def cache_outputs(graph: gs.Graph, results: Collection[str]) -> list[str]:
+    """Return the outputs that hold nothing that some results do not: errors in them are in the results, too.
+
+    They are taken back as states, and the results are made of the numbers in them.
+    """
+    backs = set(found_pairs(graph).values()).difference(results) if results else set()
+    if not backs:
+        return []
+    read = set().union(*(walk.ancestors(one) for one in graph.outputs if one.name in results))
+    return [
+        str(one.name)
+        for one in graph.outputs
+        if one.name in backs and all(any(id(x) in read for x in node.outputs) for node in makers(one))
+    ]
+
+
+def state_pairs(
+    graph: gs.Graph, given: Mapping[str, str] | None = None, held: Collection[str] | None = None
+) -> dict[str, str]:
+    """Return the output that each input of states is fed with at the next step of a sequence.
+
+    ``given``: pairs that the user names, to which those that are found are added. ``held``: inputs that the
+    samples hold, which are no states unless they are given; None if that is not known. An input that they do
+    not hold is one: its output may be the only one of its type and shape that depends on it.
+
+    Raises ValueError for an unknown name, an input that no output is known for, a model without states, and
+    one all of whose inputs would be.
+    """
+    given = given or {}
+    inputs, outputs = ([str(one.name) for one in ends] for ends in (graph.inputs, graph.outputs))
+    for fed, back in given.items():
+        refuse_unknown(fed, inputs, "input")
+        refuse_unknown(back, outputs, "output")
+    able = [
+        one
+        for one in _fitting(graph)
+        if one.fed not in given and one.back not in given.values() and not one.grows
+    ]
+    pairs = _added(given, able, held or (), graph, is_known=held is not None)
+    if held is not None:
+        for name in inputs:
+            if name not in held and name not in pairs:
+                raise ValueError(_why_unpaired(name, able, pairs))
+    elif len(pairs) == len(inputs) == len(given) + 1:
+        pairs = dict(given)  # the samples hold something, which is the only input that is left
+    if not pairs:
+        raise ValueError(_why_none(able, held or ()))
+    if len(pairs) == len(inputs):
+        raise ValueError(f"all inputs would be states: {_SAY}")
+    return pairs
 
 
 def first_state(fed: Sequence[object], back: Sequence[object]) -> list[int]:
@@ -125,19 +120,105 @@ def first_state(fed: Sequence[object], back: Sequence[object]) -> list[int]:
     ]
 
 
-def _found(inputs: Mapping[str, gs.Tensor], states: Mapping[str, gs.Tensor]) -> dict[str, str]:
-    """Return pairs of one type and shape: by names first, then where only one input is left for a state."""
-    pairs: dict[str, str] = {}
-    for is_alone in (False, True):
-        for back, state in states.items():
-            if back in pairs.values():
-                continue
-            fits = [
-                name
-                for name, one in inputs.items()
-                if name not in pairs and one.dtype == state.dtype and may_be_fed(state.shape, one.shape)
-            ]
-            named = sorted((name for name in fits if belong_together(name, back)), key=len, reverse=True)
-            if named or (is_alone and len(fits) == 1):
-                pairs[(named or fits)[0]] = back
-    return pairs
+def _pair(fed: gs.Tensor, back: gs.Tensor, carried: Collection[int]) -> _Pair | None:
+    """Return the pair of two tensors if they fit: known sizes are equal, except for one that grows."""
+    read, made = fed.shape, back.shape
+    if fed.dtype != back.dtype or made is None or read is None or len(made) != len(read):
+        return None
+    sizes = [(a, b) for a, b in zip(made, read, strict=True) if isinstance(a, int) and isinstance(b, int)]
+    others = [a > b for a, b in sizes if a != b]
+    if others not in ([], [True]):
+        return None
+    free = sum(not isinstance(a, int) and not isinstance(b, int) for a, b in zip(made, read, strict=True))
+    names = str(fed.name), str(back.name)
+    alike = free + len(sizes) - len(others)
+    return _Pair(*names, likeness(*names), id(fed) in carried, alike, bool(others))
+
+
+def _fitting(graph: gs.Graph) -> list[_Pair]:
+    """Return all pairs of an input and an output that fit, the most certain first."""
+    found: list[_Pair] = []
+    for back in graph.outputs:
+        carried = {id(one) for one in carried_inputs(back)}
+        found += [pair for one in graph.inputs if (pair := _pair(one, back, carried)) is not None]
+    return sorted(found, key=lambda pair: pair.rank, reverse=True)
+
+
+def _clear(pairs: Sequence[_Pair], known: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return known pairs and those that are clear, none where two are equally certain."""
+    found = dict(known or {})
+    clear = [one for one in pairs if one.is_clear]
+    for one in clear:
+        if one.fed in found or one.back in found.values():
+            continue
+        others = (
+            other
+            for other in clear
+            if (other.fed == one.fed) != (other.back == one.back) and other.rank == one.rank
+        )
+        if not any(other.fed not in found and other.back not in found.values() for other in others):
+            found[one.fed] = one.back
+    return found
+
+
+def _added(
+    given: Mapping[str, str],
+    able: Sequence[_Pair],
+    held: Collection[str],
+    graph: gs.Graph,
+    *,
+    is_known: bool,
+) -> dict[str, str]:
+    """Return given pairs, those that are clear, and those of which each is the only one that is left.
+
+    An output that clearly goes with an input that is held, as ``audio_out`` with ``audio_in``, is a signal.
+    Where it is not known what the samples hold, the name of one that is left has to be that of a state.
+    """
+    free = [one for one in able if one.fed not in held]
+    pairs = _clear(free, given)
+    signals = set(_clear([one for one in able if one.fed in held], pairs).values())
+    while True:
+        taken = signals.union(pairs.values())
+        rest = [one for one in free if one.fed not in pairs and one.back not in taken]
+        alone = next((one for one in rest if _is_alone(one, rest, graph, is_known=is_known)), None)
+        if alone is None:
+            return pairs
+        pairs[alone.fed] = alone.back
+
+
+def _is_alone(pair: _Pair, rest: Sequence[_Pair], graph: gs.Graph, *, is_known: bool) -> bool:
+    """Return whether neither end of a pair is in another of at least its likeness, and names or nodes tell
+    that they belong together.
+    """
+    others = [one for one in rest if (one.fed == pair.fed) != (one.back == pair.back)]
+    if any(one.likeness >= pair.likeness for one in others):
+        return False
+    if not is_known and not any(_NAMES.search(_spaced(name)) for name in (pair.fed, pair.back)):
+        return False
+    (back,) = (one for one in graph.outputs if one.name == pair.back)
+    (fed,) = (one for one in graph.inputs if one.name == pair.fed)
+    return bool(pair.likeness) or id(fed) in walk.ancestors(back)
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ").replace(".", " ")
+
+
+def _why_unpaired(name: str, able: Sequence[_Pair], pairs: Mapping[str, str]) -> str:
+    fits = [one.back for one in able if one.fed == name and one.back not in pairs.values()]
+    why = f"{some_names(fits)} may be" if fits else "none left has its type and shape"
+    return (
+        f"the samples have no array for input '{name}', and no output is known to be its state "
+        f"({why}): --state {name}=OUTPUT"
+    )
+
+
+def _why_none(able: Sequence[_Pair], held: Collection[str]) -> str:
+    both = [one for one in able if one.fed in held and one.is_clear]
+    if not both:
+        return f"no output of the model is known to be a state: {_SAY}"
+    fed, back = both[0].fed, both[0].back
+    return (
+        "no state is left to feed back: the samples hold arrays for all inputs; "
+        f"if '{fed}' is a state, leave its arrays out, or name it: --state {fed}={back}"
+    )

@@ -1,14 +1,36 @@
-"""Walking a graph and the graphs nested in it: owners of constants, free names."""
+"""Walking a graph and the graphs nested in it: owners of constants, free names; a check that it is one."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
+from os import PathLike
 
 import onnx_graphsurgeon as gs
 
 
+def check_graph(graph: object) -> None:
+    """Raise TypeError unless this is a graph of graph-surgeon."""
+    if isinstance(graph, gs.Graph):
+        return
+    is_path = isinstance(graph, str | PathLike)
+    given = f"the path '{graph}'" if is_path else f"a {type(graph).__name__}"
+    is_model = is_path or type(graph).__name__ == "ModelProto"
+    hint = ": load it with transforms.model_io.load" if is_model else ""
+    raise TypeError(f"a graph of onnx_graphsurgeon is needed, not {given}{hint}")
+
+
+def reaches(graph: gs.Graph, opset: int, module: str) -> bool:
+    """Return whether a graph has the opset that a rewrite needs; if not, the log of its module says so."""
+    check_graph(graph)
+    if graph.opset < opset:
+        logging.getLogger(module).debug("needs opset %d, the graph has %d", opset, graph.opset)
+    return bool(graph.opset >= opset)
+
+
 def graphs(graph: gs.Graph) -> Iterator[gs.Graph]:
     """Yield the graph and then every graph nested in it (bodies of If, Loop and Scan), outer before inner."""
+    check_graph(graph)
     yield graph
     for node in graph.nodes:
         for value in node.attrs.values():  # as bodies() would, which takes twice the time
@@ -138,6 +160,18 @@ def steps_to(tensor: gs.Tensor, passes: Callable[[gs.Node], bool]) -> Iterator[g
             return
         yield node
         (tensor,) = computed
+
+
+def ancestors(tensor: gs.Tensor) -> set[int]:
+    """Return ``id`` of each tensor that a tensor depends on, also through bodies."""
+    seen, waiting = set[int](), [tensor]
+    while waiting:
+        for node in waiting.pop().inputs:
+            ends = (one for body in bodies(node) for inner in graphs(body) for one in inner.outputs)
+            new = [one for one in (*reads(node), *ends) if id(one) not in seen]
+            seen.update(id(one) for one in new)
+            waiting += new
+    return seen
 
 
 def computed_inputs(node: gs.Node) -> list[gs.Tensor]:

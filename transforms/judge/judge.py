@@ -8,19 +8,22 @@ it has given (two-fold cross-validation).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed, Float64Array
+from transforms.graph import walk
 from transforms.judge.constants import FEWEST, MOST_SAMPLES
 from transforms.judge.errors import Errors, energies, signals
 from transforms.judge.reference import Reference, Sample
+from transforms.run.coded_caches import Run, coded_caches, with_codes
 from transforms.run.run_each import run_each
 from transforms.run.run_model import open_model
+from transforms.run.two_steps import TwoSteps
 from transforms.runtime.session import RunOptions
-
-Run = Callable[[Feed], Feed]
+from transforms.write_matmul_nbits import OPERATOR as MATMUL_NBITS
 
 
 class Judge:
@@ -71,27 +74,38 @@ class Judge:
         return self._made(samples, list(run_each(_of, samples, self.run)))
 
     def errors_of(
-        self, graph: gs.Graph, count: int | None = None, shifts: Mapping[str, float] | None = None
+        self,
+        graph: gs.Graph,
+        count: int | None = None,
+        shifts: Mapping[str, float] | None = None,
+        steps: TwoSteps | None = None,
     ) -> Errors:
         """Return the errors of a quantized model, which may not be used afterwards.
 
-        ``shifts``: by how much tensors are less than in the float model.
+        ``shifts``: by how much tensors are less than in the float model. ``steps``: how texts are read.
         """
         self._samples(count)  # closes the float model: large weights are in memory once
         run = self.opened(graph, shifts)
+        run = steps.through(run) if steps else run
         return self.errors(lambda _: run, count)
 
     def opened(self, graph: gs.Graph, shifts: Mapping[str, float] | None = None) -> Run:
-        """Return what runs a quantized model, which may not be used afterwards; it makes what is compared."""
+        """Return what runs a quantized model, which may not be used afterwards; it makes what is compared.
+
+        Caches in few bits are fed and compared as the numbers that they stand for.
+        """
         self.reference.show(graph)
-        model, shown = open_model(graph, self.reference.options), self.shown
+        caches, options = coded_caches(graph), self.reference.options
+        if any(node.op == MATMUL_NBITS for node in walk.nodes(graph)):
+            options = replace(options, prepack=True)  # without, its kernel leaves inputs as they are
+        model, shown = open_model(graph, options), self.shown
         back = {name: np.float32(shift) for name, shift in (shifts or {}).items() if name in shown}
 
         def _run(feed: Feed) -> Feed:
             made = model.run(feed)
             return {**made, **{name: made[name] + shift for name, shift in back.items() if name in made}}
 
-        return _run
+        return with_codes(_run, caches)
 
     def _samples(self, count: int | None) -> list[Sample]:
         return self.reference.samples(self.count if count is None else min(count, self.count))

@@ -112,6 +112,12 @@ class Reference:
         names, pairs = self.shown, enumerate(self.feeds[:count])
         return [Sample(i % 2, feed, {name: self._made[i][name] for name in names}) for i, feed in pairs]
 
+    def run(self, feed: Feed) -> Feed:
+        """Return the outputs for another feed; the model stays open until the samples are run."""
+        self._model = self._model or self._open()
+        made = self._model.run(feed)
+        return {name: made[name] for name in (str(tensor.name) for tensor in self._graph.outputs)}
+
     def _floats(self) -> list[str]:
         return [name for name, array in self._first().items() if is_float_array(array)]
 

@@ -24,7 +24,7 @@ from transforms.plan.rounding_plan import RoundingPlan
 from transforms.run.instrumented_model import InstrumentedModel, open_showing
 from transforms.runtime.session import OpenModel, RunOptions
 from transforms.saturate import saturate_fills
-from transforms.search.output_metrics import METRICS, Outputs
+from transforms.search.output_metrics import Outputs, least_sqnr
 from transforms.simulate_bf16 import input_tensors
 from transforms.widen_bf16 import widen_bf16
 
@@ -88,7 +88,7 @@ class Bf16Error:
 
     def of(self, model: Shown, flags: Feed | None = None, every: int = 1) -> float:
         """Return the SQNR of a model on every n-th sample, fed with flags as well."""
-        value = METRICS["sqnr"].score(self._pairs(model, flags or {}, every))
+        value = least_sqnr(self._pairs(model, flags or {}, every))
         self._count += 1
         if self._progress:
             self._progress(self._count, f"{value:.2f} dB")

@@ -22,6 +22,7 @@ from transforms.mix_precision.mixed_model import Mixed, MixedModel
 from transforms.model import provenance
 from transforms.model.graph_proto import model_hash
 from transforms.model_io import bytes_written
+from transforms.run.coded_caches import coded_caches, with_codes
 from transforms.run.feeds import Feeds
 from transforms.run.instrumented_model import open_showing
 from transforms.run.task_log import TaskLog
@@ -81,7 +82,8 @@ class EvaluationSet:
         """Return the metric of any graph with the inputs and outputs of the float model."""
         names = list(self.expected[0])
         session = open_showing(graph, names, self.run)
-        made = (session.run(feed, names) for feed in self.feeds)
+        run = with_codes(lambda feed: session.run(feed, names), coded_caches(graph))
+        made = map(run, self.feeds)
         if self.metric == EVALUATE:
             return load_metric(self.evaluate)(list(made))
         pairs: Iterator[OutputsPair] = zip(

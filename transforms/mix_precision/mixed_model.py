@@ -18,7 +18,13 @@ from transforms.graph import walk
 from transforms.mix_precision.candidates import layers_of
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.sampled_exceptions import guarded_nan, kept_in_float
+from transforms.plan.sampled_exceptions import (
+    guarded_nan,
+    kept_in_float,
+    of_zeros,
+    without_range,
+    zero_inputs,
+)
 from transforms.plan.scheme_targets import Targets, named
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
@@ -74,11 +80,16 @@ class MixedModel:
         holding = self._ranges.holding_nan if self._ranges else set[str]()
         names = list(dict.fromkeys(name for plan in plans for name in guarded_nan(plan, holding)))
         if names:
-            self._keep_float(names)
+            self._keep_float(names, "NaN that the model looks for")
+        feeds = data.feeds(self.graph) if data and self._ranges else None
+        zeros = zero_inputs(self.graph, (feed for _, feed in feeds)) if feeds and feeds.is_repeatable else []
+        names = list(dict.fromkeys(name for plan in plans for name in without_range(plan, zeros)))
+        if names:
+            self._keep_float(names, of_zeros(zeros))
 
-    def _keep_float(self, names: list[str]) -> None:
-        """Let tensors stay float in all mixes, for NaN that they hold and that the model looks for."""
-        self.prepared.notes.append(kept_in_float(names, "NaN that the model looks for"))
+    def _keep_float(self, names: list[str], why: str) -> None:
+        """Let tensors stay float in all mixes."""
+        self.prepared.notes.append(kept_in_float(names, why))
         tensors = {**self.scheme.tensors, **dict.fromkeys(names, FLOAT32)}
         self.scheme = self.scheme.with_(tensors=tensors)
         self._targets = self._targets.naming(self.graph, self.scheme)

@@ -17,6 +17,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms import model_io
+from transforms.files.array_archive import read_arrays, write_arrays
 from transforms.files.cleanup import replacing
 from transforms.graph.output_view import ALL, OutputView
 from transforms.run.run_model import open_model
@@ -52,7 +53,6 @@ def write_folder(
     """
     about = {
         "switches": [list(one) for one in switches],
-        "inputs": list(feeds[0]),
         "outputs": list(expected[0]),
         "provider": run.provider,
         "threads": run.threads,
@@ -117,8 +117,7 @@ class _Bench:
 
     @cached_property
     def _expected(self) -> list[Outputs]:
-        names = self._about["outputs"]
-        return [self._view.of(self._read("expected", i, names)) for i in range(self._about["count"])]
+        return [self._view.of(self._read("expected", i)) for i in range(self._about["count"])]
 
     def _user_metric(self, place: str) -> UserMetric:
         """Return the function of a file, which is read once for each model: it may change between two."""
@@ -129,18 +128,17 @@ class _Bench:
     def _outputs(self, switch: str) -> list[Outputs]:
         """Return what the model makes of all samples with a switch on."""
         flags = {name: np.array(name == switch) for one in self._about["switches"] for name in one}
-        feeds = (self._read("feed", i, self._about["inputs"]) for i in range(self._about["count"]))
+        feeds = (self._read("feed", i) for i in range(self._about["count"]))
         return [self._model.run({**feed, **flags}, self._about["outputs"]) for feed in feeds]
 
-    def _read(self, kind: str, number: int, names: Sequence[str]) -> dict[str, np.ndarray]:
-        with np.load(_sample(self._folder, kind, number)) as file:
-            return {name: file[f"arr_{i}"] for i, name in enumerate(names)}
+    def _read(self, kind: str, number: int) -> dict[str, np.ndarray]:
+        return read_arrays(_sample(self._folder, kind, number))
 
 
 def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write arrays whole or not at all: tasks of another run may read the same folder."""
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, *arrays.values())
+    with replacing(path) as temporary:
+        write_arrays(temporary, arrays)
 
 
 def _sample(folder: Path, kind: str, number: int) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,15 +12,16 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
+from transforms.files.external_file import is_inside
 from transforms.files.named_file import named
 from transforms.functions.packed_calls import unpack_calls
 from transforms.functions.unpackers import format_of_own
 from transforms.graph.dtypes import numpy_type
 from transforms.graph.lazy_values import Weight
 from transforms.graph.proto_graphs import each_graph, sizes_of
-from transforms.model import detached_weights, graph_proto
+from transforms.model import constant_size, detached_weights, graph_proto
 from transforms.model.constant_size import count_constants
-from transforms.model.read_model import ModelError, parse, read
+from transforms.model.read_model import ModelError, parse, read, tensors
 
 _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
@@ -28,11 +29,17 @@ PROTOBUF_LIMIT = (1 << 31) - (1 << 20)
 """Bytes above which a model cannot be one protobuf message, with room for what surrounds the weights."""
 
 
+_MOST_STEPS = 64
+"""Times of its stored bytes that a weight takes in all steps that make it, at most: 6 bits become some 16
+arrays of four bytes."""
+
+
 class Bounds(NamedTuple):
     """What a file comes to: bytes of its initializers in runs, optimizers that a session is to leave out.
 
     ``reread``: whether a session needs the model as :func:`reread` returns it: for weights that functions
-    made here decode, which nothing has counted, or sparse tensors in functions.
+    made here decode, which nothing has counted, sparse tensors in functions, or data to which links in the
+    model's folder lead, which some versions of the runtime refuse.
     """
 
     stored: int = 0
@@ -52,10 +59,20 @@ def refuse_bomb(path: Path) -> Bounds:
             return Bounds()
         unsafe = unsafe_optimizers(model.graph)
         claimed = sum(map(_claimed, model.graph.initializer))
-        if any(map(format_of_own, model.functions)) or any(detached_weights.sparse_in_functions(model)):
+        is_packed = any(map(format_of_own, model.functions))
+        has_sparse = any(detached_weights.sparse_in_functions(model))
+        if is_packed or has_sparse or _has_data_elsewhere(model, path):
             return Bounds(claimed, unsafe, reread=True)
         _refuse_constants(model, detached_weights.hollow(model))
     return Bounds(claimed, unsafe)
+
+
+def _has_data_elsewhere(model: onnx.ModelProto, path: Path) -> bool:
+    """Return whether data of a model lie where only a link in its folder leads to, or nowhere."""
+    entries = (entry for tensor in tensors(model) for entry in tensor.external_data)
+    locations = {entry.value for entry in entries if entry.key == "location"}
+    files = [path.parent / location for location in locations]
+    return any(not file.is_file() or not is_inside(file, path) for file in files)
 
 
 def _refuse_constants(model: onnx.ModelProto, weights: Collection[str]) -> None:
@@ -77,12 +94,33 @@ def reread(path: Path) -> tuple[onnx.ModelProto, dict[str, Weight]]:
     file = read(path)
     with named(path, ModelError):
         light, weights = detached_weights.split(file.model, file.mapped)
-        unpack_calls(light, weights)
-        copy = onnx.ModelProto()
-        copy.CopyFrom(light)
-        _refuse_constants(copy, weights)
+        _unpack(light, weights)
         detached_weights.as_initializers(light, weights)
     return light, weights
+
+
+def _unpack(light: onnx.ModelProto, weights: dict[str, Weight]) -> None:
+    """Decode the packed weights of a light model, in place; ModelError for what it then comes to."""
+    unpack_calls(light, weights)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(light)
+    _refuse_constants(copy, weights)
+
+
+def refuse_unreadable(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
+    """Raise ModelError for a light model whose file would be refused when it is read.
+
+    Only one with many weights is counted: what is made of a model has no other large constants than that.
+    """
+    stored = light.ByteSize() + sum(one.nbytes for one in weights.values())
+    if stored <= constant_size.ALL // _MOST_STEPS:
+        return
+    copy = onnx.ModelProto()
+    copy.CopyFrom(detached_weights.as_inputs(light, weights))
+    try:
+        _unpack(copy, dict(weights))
+    except ModelError as error:
+        raise ModelError(f"no tool could read what would be written: {error}") from error
 
 
 def bytes_in_runs(dtype: np.dtype, size: int) -> int:

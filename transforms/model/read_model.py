@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import warnings
 from collections.abc import Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import onnx.external_data_helper as external
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from transforms.files.external_file import external_file
 from transforms.files.mapped_file import map_file
 from transforms.files.named_file import named
 from transforms.graph.dtypes import numpy_type
@@ -23,6 +23,7 @@ from transforms.graph.lazy_values import Weight
 from transforms.graph.proto_graphs import bodies_in
 from transforms.model.mapped_weights import parse_in_place, unique_heavy, weight_at
 from transforms.model.model_error import ModelError
+from transforms.model.stored_number import stored_number
 
 __all__ = ["ModelError", "ModelFile", "check_opsets", "parse", "read", "read_bytes", "tensors"]
 
@@ -79,7 +80,8 @@ def read(path: Path) -> ModelFile:
     """Return the model in a file; large initializers in external data or a large file stay there, mapped.
 
     Raises ModelError if the file is not an ONNX model, is cut short, or names external data that is missing,
-    lies outside of its folder or is shorter than claimed; OSError if it cannot be opened.
+    not in its folder (:mod:`transforms.files.external_file`) or shorter than claimed; OSError if it cannot be
+    opened.
     """
     with named(path, ModelError):
         data = _content(path)
@@ -205,12 +207,12 @@ def _read_external(
     heavy = [t for t in unique_heavy(model.graph) if id(t) in places]
     mapped = {t.name: weight_at(contents[places[id(t)]], _offset(t), t) for t in heavy}
     kept = {id(tensor) for tensor in heavy}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of keys that no version of the format has
-        for tensor in (tensor for tensor in outside if id(tensor) not in kept):
-            external.load_external_data_for_tensor(tensor, str(path.parent))
-            tensor.ClearField("data_location")
-            del tensor.external_data[:]
+    for tensor in (tensor for tensor in outside if id(tensor) not in kept):
+        begin, content = _offset(tensor), contents.get(places[id(tensor)])
+        end = begin + _claimed_bytes(tensor)
+        tensor.raw_data = b"" if content is None else content[begin:end].tobytes()
+        tensor.ClearField("data_location")
+        del tensor.external_data[:]
     return files, mapped
 
 
@@ -221,23 +223,20 @@ def _offset(tensor: onnx.TensorProto) -> int:
 def _check_external(tensor: onnx.TensorProto, path: Path) -> Path:
     """Return the file that holds the tensor's data, after checking that it can."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    location = Path(entries.get("location", ""))
-    file = (path.parent / location).resolve()
+    location = entries.get("location", "")
     what = f"external data '{location}' of tensor '{tensor.name}'"
-    if location.is_absolute() or not file.is_relative_to(path.parent.resolve()):
-        raise ModelError(f"{what} lies outside the folder of '{path}'")
-    if not file.is_file():
-        raise ModelError(f"{what} is missing beside '{path}'")
     try:
-        offset = int(entries.get("offset", 0))
-        length = int(entries.get("length", _claimed_bytes(tensor)))
-    except ValueError:
-        raise ModelError(f"{what} has an offset or length that is not a number: {entries}") from None
+        file = external_file(path, location)
+    except ValueError as error:
+        raise ModelError(f"{what} {error}") from None
+    claimed = _claimed_bytes(tensor)
+    offset = stored_number(entries, "offset", 0, what)
+    length = stored_number(entries, "length", claimed, what)
     size = file.stat().st_size
     if offset < 0 or length < 0 or offset + length > size:
         raise ModelError(f"{what} claims bytes {offset} to {offset + length}, the file has {size}")
-    if length != _claimed_bytes(tensor):
-        raise ModelError(f"{what} has {length} bytes, its shape and type claim {_claimed_bytes(tensor)}")
+    if length != claimed:
+        raise ModelError(f"{what} has {length} bytes, its shape and type claim {claimed}")
     return file
 
 

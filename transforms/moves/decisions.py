@@ -36,13 +36,15 @@ class Checked:
     """The squared error of the outputs by their power, on so many samples.
 
     ``decided``: whether choices were made by these; None if nothing was chosen. ``of_tokens``: of a language
-    model, the error is the divergence of the probabilities of tokens, in nats for each.
+    model, the error is the divergence of the probabilities of tokens, in nats for each. ``through_caches``:
+    texts were read in two steps, the second with the caches of the first.
     """
 
     error: float
     samples: int
     decided: bool | None = None
     of_tokens: bool = False
+    through_caches: bool = False
 
     @property
     def is_diverged(self) -> bool:
@@ -59,7 +61,8 @@ class Checked:
     def where(self) -> str:
         """The samples, in words."""
         said = {None: "", True: " that choices were made by", False: " that decided nothing"}
-        return f"{counted(self.samples, 'sample')}{said[self.decided]}"
+        read = ", read in two steps through the caches" if self.through_caches else ""
+        return f"{counted(self.samples, 'sample')}{said[self.decided]}{read}"
 
 
 @dataclass

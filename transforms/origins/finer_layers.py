@@ -19,8 +19,9 @@ from transforms.conversion.quantize_steps import prepare_for
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph import walk
 from transforms.graph.lazy_values import stored_bytes
+from transforms.graph.output_view import output_view
 from transforms.graph.selection import label_of
-from transforms.graph.state_outputs import state_outputs
+from transforms.graph.state_outputs import found_pairs
 from transforms.judge.judge import Judge
 from transforms.mix_precision.mixed_model import exactly
 from transforms.model.copy_graph import copy_graph
@@ -30,9 +31,10 @@ from transforms.run.feeds import spread
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
+from transforms.scheme.scheme import FLOAT32
 from transforms.search.group_search import add_in_groups
-from transforms.search.output_metrics import METRICS, OutputsPair, lost_top1
-from transforms.search.target import Target, TargetError
+from transforms.search.output_metrics import METRICS, OutputsPair, least_sqnr, lost_top1
+from transforms.search.target import LOST_TOP1, Target, TargetError
 
 FALLBACKS = ("float32", "int16", "bf16")
 """What layers may have instead, by the names of the option."""
@@ -57,7 +59,7 @@ class Reached:
     """The model that reaches a target, its scheme, the layers that became finer, and how many there are.
 
     ``before`` and ``after``: the metric on the samples that judge. ``bytes_before`` and ``bytes_after``: of
-    the stored numbers.
+    the stored numbers. ``left_out``: outputs that the target does not hold for.
     """
 
     graph: gs.Graph
@@ -68,17 +70,22 @@ class Reached:
     after: float
     bytes_before: int
     bytes_after: int
+    left_out: tuple[str, ...]
 
 
 def fallback_rule(name: str, scheme: Scheme) -> LayerRule:
-    """Return the formats of layers that fall back; ValueError if they have them already."""
+    """Return the formats of layers that fall back; ValueError if they have them already.
+
+    Where weights alone are quantized, those of the layers are all that gets finer.
+    """
     activation = scheme.format(scheme.activation)
     is_unsigned = activation is not None and activation.is_integer and not activation.is_signed
     formats = {"float32": ("float32", "float32"), "bf16": ("bfloat16", "bfloat16")}
     pair = formats.get(name, ("uint16" if is_unsigned else "int16", "int16"))
-    if pair[0] == scheme.activation:
-        raise ValueError(f"fallback '{name}': activations of this scheme are {scheme.activation} already")
-    return LayerRule(*pair)
+    rule = LayerRule(FLOAT32 if activation is None else pair[0], pair[1])
+    if (rule.activation, rule.weight) == (scheme.activation, scheme.weight):
+        raise ValueError(f"fallback '{name}': the formats of this scheme are {rule.label} already")
+    return rule
 
 
 def reach_target(
@@ -104,7 +111,7 @@ def reach_target(
     before = bench.score(graph)
     sizes = bytes_of_numbers(graph)
     if target.holds(before):
-        return Reached(graph, scheme, (), 0, before, before, sizes, sizes)
+        return Reached(graph, scheme, (), 0, before, before, sizes, sizes, bench.left_out)
     model = SwitchedLayers(copy_graph(float_graph), copy_graph(graph), run)
     names = names_of(load, scheme)
     search = _Search(model, feeds, target, bench.names, names)
@@ -122,14 +129,13 @@ def reach_target(
             )
         if target.holds(after):
             parts = tuple(model.parts[i] for i in sorted(kept))
-            return Reached(
-                graph, used, parts, len(model.parts), before, after, sizes, bytes_of_numbers(graph)
-            )
+            last = bytes_of_numbers(graph)
+            return Reached(graph, used, parts, len(model.parts), before, after, sizes, last, bench.left_out)
         if len(kept) == len(search.able):
             break
         wanted, count = _higher(target, wanted, after), math.ceil(len(kept) * _MORE) + 1
     raise TargetError(
-        f"no choice of layers in {fallback.label} meets the target of {target.bound}: {target.text(before)} "
+        f"the target of {target.bound} cannot be met by layers in {fallback.label}: {target.text(before)} "
         f"with none, {target.text(after)} with {len(kept)} of {len(model.parts)}"
     )
 
@@ -166,7 +172,11 @@ def bytes_of_numbers(graph: gs.Graph) -> int:
 
 
 class _Bench:
-    """Samples that judge, with what the float model makes of them."""
+    """Samples that judge, with what the float model makes of them.
+
+    The target holds for each output. Of a model that makes logits, caches are left out, whose numbers these
+    are made of; of a share of rows, outputs that are fed back: a state has no answer in a row.
+    """
 
     def __init__(
         self,
@@ -177,11 +187,17 @@ class _Bench:
         progress: Progress | None,
     ) -> None:
         self._judge, self._target, self._progress = Judge(float_graph, feeds, run), target, progress
-        states = state_outputs(float_graph)
         outputs = self._judge.reference.outputs
-        self.names = [name for name in outputs if name not in states] or outputs
-        if not self.names:
+        if not outputs:
             raise ValueError("the model has no output of a floating type to hold to a target")
+        states = set(found_pairs(float_graph).values()) if target.metric == LOST_TOP1 else ()
+        self.names = [name for name in outputs if name not in states] or outputs
+        caches = output_view(float_graph).caches
+        self.left_out = tuple(
+            str(one.name)
+            for one in float_graph.outputs
+            if one.name in caches or (one.name in outputs and one.name not in self.names)
+        )
         self._samples, self._count = self._judge.reference.samples(self._judge.count), 0
 
     def score(self, graph: gs.Graph) -> float:
@@ -202,8 +218,21 @@ class _Bench:
         return value
 
 
+def score_of(
+    graph: gs.Graph,
+    float_graph: gs.Graph,
+    feeds: Sequence[Feed],
+    target: Target,
+    run: RunOptions | None = None,
+) -> float:
+    """Return the metric of a target of a quantized model, which stays as it is, on some feeds."""
+    return _Bench(float_graph, feeds, target, run, None).score(graph)
+
+
 def score(target: Target, pairs: Iterable[OutputsPair]) -> float:
-    """Return the metric of a target over samples."""
+    """Return the metric of a target over samples; the SQNR is that of the worst output."""
+    if target.metric == "sqnr":
+        return least_sqnr(pairs)
     return METRICS[target.metric].score(pairs) if target.metric in METRICS else lost_top1(pairs)
 
 

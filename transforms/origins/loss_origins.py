@@ -7,7 +7,7 @@ take half of the error with them, and more than all others do (:mod:`transforms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed, Float64Array
 from ops.metrics import Sums
-from transforms.graph.state_outputs import state_outputs
+from transforms.graph.output_view import output_view
 from transforms.origins.carries_half import carries_half
 from transforms.origins.input_ranges import InputRange, input_ranges
 from transforms.origins.loss_causes import Cause, cause_of
@@ -59,8 +59,8 @@ class OutputLoss:
     """An output: its SQNR in dB, and the layers that hold half of its error or more, by their places.
 
     ``named``: those of most error first; ``without``: the SQNR with them in float, ``others``: that with all
-    other layers in float instead. ``share``: of the squared error that goes with them. ``is_state``: whether
-    it is a cache or a state.
+    other layers in float instead. ``share``: of the squared error that goes with them. ``is_cache``: whether
+    it is a cache beside logits (:mod:`transforms.graph.output_view`).
     """
 
     name: str
@@ -69,7 +69,7 @@ class OutputLoss:
     without: float
     others: float
     share: float
-    is_state: bool
+    is_cache: bool
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class LossOrigins:
 
     @property
     def main(self) -> OutputLoss:
-        """The output of the largest error that is not a state."""
+        """The output of the largest error that is not a cache."""
         return self.outputs[0]
 
     def first(self) -> LayerLoss | None:
@@ -108,14 +108,17 @@ def find_origins(
     ``float_graph`` is the float model in the form that was quantized; both graphs are changed. Raises
     ValueError as :class:`SwitchedLayers` does, without a feed and without an output of floats.
     """
-    states = state_outputs(float_graph)
-    return origins_of(SwitchedLayers(float_graph, quantized_graph, run), feeds, states, progress)
+    caches = output_view(float_graph).caches
+    return origins_of(SwitchedLayers(float_graph, quantized_graph, run), feeds, caches, progress)
 
 
 def origins_of(
-    model: SwitchedLayers, feeds: Sequence[Feed], states: Sequence[str] = (), progress: Progress | None = None
+    model: SwitchedLayers,
+    feeds: Sequence[Feed],
+    caches: Collection[str] = (),
+    progress: Progress | None = None,
 ) -> LossOrigins:
-    """Return the same of a model that is open; ``states`` are outputs that count less."""
+    """Return the same of a model that is open; ``caches``: outputs that come last."""
     if not feeds:
         raise ValueError("there are no samples to find the origins of errors on")
     if not model.outputs:
@@ -134,8 +137,8 @@ def origins_of(
         for i, part in enumerate(model.parts)
     ]
     together = Trials(model, spread(feeds, MOST_SAMPLES))
-    outputs = [_output(together, name, layers, is_state=name in states) for name in model.outputs]
-    outputs.sort(key=lambda one: (one.is_state, one.sqnr))
+    outputs = [_output(together, name, layers, is_cache=name in caches) for name in model.outputs]
+    outputs.sort(key=lambda one: (one.is_cache, one.sqnr))
     named = dict.fromkeys(place for one in outputs for place in one.named[:MOST_CAUSES])
     causes = {place: _cause(trials, model.parts[place]) for place in named}
     ranges = input_ranges(model.readings.values(), feeds)
@@ -192,7 +195,7 @@ def _rest(total: Sums, own: Sums) -> Sums:
     return Sums(total.count, total.baseline_energy, error_energy=error, peak=total.peak)
 
 
-def _output(trials: Trials, name: str, layers: Sequence[LayerLoss], *, is_state: bool) -> OutputLoss:
+def _output(trials: Trials, name: str, layers: Sequence[LayerLoss], *, is_cache: bool) -> OutputLoss:
     """Return an output with the fewest layers, in the order of their share, that hold half of its error."""
     every = trials.everything
     ranked = sorted(every, key=lambda i: (-layers[i].shares[name], i))
@@ -203,7 +206,7 @@ def _output(trials: Trials, name: str, layers: Sequence[LayerLoss], *, is_state:
         return carries_half(whole, trials.errors(every - those, name), trials.errors(those, name))
 
     if not whole.any():
-        return OutputLoss(name, sqnr, (), sqnr, sqnr, 0.0, is_state)
+        return OutputLoss(name, sqnr, (), sqnr, sqnr, 0.0, is_cache)
     low, high = 0, len(ranked)  # all of them do, none does not
     while high - low > 1:
         middle = min((low + high) // 2, 2 * low + 1)
@@ -211,4 +214,4 @@ def _output(trials: Trials, name: str, layers: Sequence[LayerLoss], *, is_state:
     named = tuple(ranked[:high])
     left, others = trials.pooled(every.difference(named), name), trials.pooled(named, name)
     share = 1 - left.error_energy / float(whole.sum())
-    return OutputLoss(name, sqnr, named, left.sqnr(), others.sqnr(), share, is_state)
+    return OutputLoss(name, sqnr, named, left.sqnr(), others.sqnr(), share, is_cache)

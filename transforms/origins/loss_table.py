@@ -8,12 +8,12 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from ops.array_types import Feed
 from transforms import model_io
 from transforms.conversion.float_reference import float_reference
+from transforms.files.paths import AnyPath
 from transforms.origins.loss_origins import MOST_SAMPLES, LossOrigins, Progress, find_origins
 from transforms.runtime.session import RunOptions
 
@@ -21,8 +21,8 @@ Row = dict[str, Any]
 
 
 def origins_of_files(
-    float_path: str | Path,
-    quantized_path: str | Path,
+    float_path: AnyPath,
+    quantized_path: AnyPath,
     feeds: Iterable[Feed],
     run: RunOptions | None = None,
     progress: Progress | None = None,
@@ -38,7 +38,7 @@ def origins_of_files(
 
 
 def loss_table(
-    float_path: str | Path, quantized_path: str | Path, feeds: Iterable[Feed], run: RunOptions | None = None
+    float_path: AnyPath, quantized_path: AnyPath, feeds: Iterable[Feed], run: RunOptions | None = None
 ) -> list[Row]:
     """Return a row for each layer, in the order of the model: ``pandas.DataFrame(loss_table(...))``."""
     return rows(origins_of_files(float_path, quantized_path, feeds, run))
@@ -91,7 +91,7 @@ def to_json(origins: LossOrigins, about: Mapping[str, object] | None = None) -> 
         "outputs": [
             {
                 "name": one.name,
-                "is_state": one.is_state,
+                "is_cache": one.is_cache,
                 "sqnr_db": one.sqnr,
                 "named": [layers[place].part.name for place in one.named],
                 "sqnr_db_with_named_in_float": one.without,

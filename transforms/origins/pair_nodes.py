@@ -25,6 +25,10 @@ _ROUNDINGS = QUANTIZED_BY | {
     *("Cast", BFP, MX),
 }
 _OF_INTEGERS = frozenset({"MatMulNBits"})
+_WRITTEN_AS = frozenset({("Add", "Sum"), ("Gather", "Mul")})
+"""By :func:`transforms.runtime_workarounds.sum_before_layernorm`, and of rows with scales by
+:func:`transforms.quantize_tables.quantize_tables`."""
+
 _SUFFIXES = ("_raw", "_bf16", "_fp16", "_quantized")
 """Under which conversions keep the output of a layer where a rounding takes its name."""
 
@@ -134,10 +138,11 @@ def _pairs(float_graph: gs.Graph, quantized_graph: gs.Graph) -> list[Pair]:
 
 
 def _is_alike(node: gs.Node, counterpart: gs.Node) -> bool:
-    """Return whether a node may stand for another: tuning adds biases by an Add of its own, and an Add may be
-    written as a Sum (:func:`transforms.runtime_workarounds.sum_before_layernorm`).
+    """Return whether a node may stand for another: tuning adds biases by an Add of its own, and some are
+    written as another operator.
     """
-    if node.op == counterpart.op or node.op in _OF_INTEGERS or (counterpart.op, node.op) == ("Add", "Sum"):
+    is_same = node.op == counterpart.op or (counterpart.op, node.op) in _WRITTEN_AS
+    if is_same or node.op in _OF_INTEGERS:
         return True
     return node.op == "Add" and dot_products.is_dot_product(counterpart)
 

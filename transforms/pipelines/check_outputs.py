@@ -14,7 +14,9 @@ from transforms.judge.constants import FEW_SAMPLES, MOST_SAMPLES
 from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
 from transforms.moves.decisions import Checked, Decisions
+from transforms.run.coded_caches import coded_caches
 from transforms.run.failing_samples import failing
+from transforms.run.two_steps import TwoSteps
 
 
 def check_outputs(
@@ -23,19 +25,33 @@ def check_outputs(
     """Return the error of a model beside the float model as it was quantized; None without float outputs.
 
     It is put into the ``record`` of what decided. An output whose rows numbers choose counts as what is
-    before that. Raises ValueError for a model that fails on a sample, naming it.
+    before that. Texts of a model with caches in few bits are read in two steps, so that what it has kept
+    counts, if the float model makes the same of both. Raises ValueError for a model that fails on a sample,
+    naming it.
     """
     first = list(islice(data.feeds(float_graph), MOST_SAMPLES + FEW_SAMPLES))
     spared = checked(len(first))
     chosen = dict(first[spared.start :] if spared else first[:FEW_SAMPLES])
     judge = Judge(float_graph, list(chosen.values()), data.run)
+    steps = _two_steps(float_graph, quantized_graph, judge)
     with failing(chosen, float_graph, data.run, "the quantized model"):
         if not judge.reference.outputs:
             return None
-        found = judge.errors_of(copy_graph(quantized_graph), shifts=shifts_within(quantized_graph))
+        found = judge.errors_of(
+            copy_graph(quantized_graph), shifts=shifts_within(quantized_graph), steps=steps
+        )
     if not np.isfinite(found.signal).all():
         return None
     decides = bool(record.tried) or record.fitted
     decided = not spared if decides else None
-    record.outputs = Checked(found.relative, len(chosen), decided, judge.of_tokens)
+    record.outputs = Checked(found.relative, len(chosen), decided, judge.of_tokens, steps is not None)
     return record.outputs
+
+
+def _two_steps(float_graph: gs.Graph, quantized_graph: gs.Graph, judge: Judge) -> TwoSteps | None:
+    """Return how texts are read in two steps; None without caches in few bits, and where that differs."""
+    steps = TwoSteps.of(float_graph, coded_caches(quantized_graph))
+    if steps is None:
+        return None
+    reference = judge.reference
+    return steps if any(steps.agrees(reference.run, feed) for feed in reference.feeds[:1]) else None

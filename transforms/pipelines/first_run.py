@@ -2,53 +2,44 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from ops.array_types import Feed
+from ops.array_types import AnyArray, Feed
 from transforms import model_io
 from transforms.deploy.rounded_inputs import rounded_inputs
 from transforms.files.runtime_message import said_by_runtime
 from transforms.functions.attach_functions import attach_functions
 from transforms.graph.number_shapes import judged_tensors
-from transforms.graph.shapes import shape_of
 from transforms.graph.typed import source_files
 from transforms.leave_float import leave_float
+from transforms.model.bounds import refuse_unreadable
 from transforms.model.read_model import ModelError
 from transforms.model_io import Exported
-from transforms.run.beside_float import BesideFloat
-from transforms.run.mend_shapes import fits
-from transforms.run.tensor_sizes import TensorSizes
-from transforms.runtime.compare_runs import (
-    MOST_WEIGHTS,
-    feed_and_run,
-    free_sizes,
-    not_repeatable,
-    run_in_time,
-    too_large,
+from transforms.pipelines.first_faults import fault, is_of_the_float_model, useless
+from transforms.pipelines.float_runs import (
+    MOST_AT_ONCE,
+    RANDOM,
+    FloatRun,
+    FloatRuns,
+    Made,
+    Samples,
+    run_float,
 )
+from transforms.run.beside_float import BesideFloat
+from transforms.run.coded_caches import coded_caches, encoded
+from transforms.runtime.compare_runs import MOST_WEIGHTS, not_repeatable, too_large
 from transforms.runtime.devices import has_vnni
-from transforms.runtime.inputs import ModelInput, check_feed, taken_shape
-from transforms.runtime.session import RunOptions, open_session, why_not_on_cpu
-from transforms.runtime.trial import Outputs, Trial, find_fault, open_as_user, try_model
+from transforms.runtime.inputs import ModelInput, check_feed, model_inputs, taken_shape
+from transforms.runtime.session import RunOptions, why_not_on_cpu
+from transforms.runtime.trial import Case, Outputs, Trial, try_model
 
 _MOST_KEPT = 16
 """Nodes left in float before a model is refused: each takes twenty sessions to find."""
-
-_MOST_AT_ONCE = 1 << 26
-"""Bytes of tensors at once above which a model is not run. Copies and outputs of three sessions take about
-three times that, and tools 200 MB beyond a plain run (tests/whole_models/test_bounded_memory.py)."""
-
-RANDOM = "random numbers"
-
-Samples = Callable[[Sequence[ModelInput]], Iterable[tuple[str, Feed]]]
-"""Returns named feeds for the inputs of a model."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +65,8 @@ class FirstRun:
     ``why_not``: why the CPU provider does not open it; ``not_run``: why it was only opened. ``sample``: what
     it was run on, with the result ``trial``, and ``feeds``, its own and that of the float model; ``rounded``:
     the same where ONNX Runtime rounds inputs of products, which a session option prevents. ``kept``: a line
-    on each node that was left in float; ``wrong``: on one that was not. ``time``: how fast it is, if timed.
+    on each node that was left in float; ``wrong``: on one that was not. ``fixed``: free sizes that were never
+    other ones. ``time``: how fast it is, if timed.
     """
 
     exported: Exported
@@ -85,6 +77,7 @@ class FirstRun:
     rounded: Trial | None = None
     kept: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    fixed: list[str] = field(default_factory=list)
     feeds: tuple[Feed, Feed] | None = field(default=None, repr=False)
     time: BesideFloat | None = None
 
@@ -95,46 +88,79 @@ class FirstRun:
 
 
 def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
-    """Export a graph, and run it once before it is saved.
+    """Export a graph, and run it once before it is saved, and once more where sizes of inputs are free.
 
     A node that ONNX Runtime computes wrongly when it optimizes the model is left in float, in the graph.
     Raises ModelError, naming node and reason, for a model that does not run although the float model does,
-    or that is computed wrongly all the same; nothing is saved then.
+    or that is computed wrongly all the same, or that no tool could read; nothing is saved then.
     """
     exported = _export(graph, options)
+    refuse_unreadable(*exported)
     found = FirstRun(exported, why_not_on_cpu(*exported), _too_large(graph, exported, options.source))
     if found.why_not is not None or found.not_run:
         return found
     run = RunOptions(threads=options.threads, spin=False, arena=False)  # for one run neither pays
     try:
-        inputs = open_as_user(*exported, replace(run, optimize=False)).inputs
-    except ValueError as error:  # bfloat16, for example, or a sequence
+        inputs = model_inputs(graph)
+    except ModelError as error:  # bfloat16, for example, or a sequence
         return replace(found, not_run=str(error))
     try:
-        found.sample, given, wanted = _reference(options, run, inputs, free_sizes(exported[0].graph))
+        floats = run_float(options.source, options.samples, inputs, Made(graph, exported[0].graph), run)
     except Exception as error:  # of the runtime, which shares no narrower class, and on the float model
         return replace(found, not_run=f"the float model does not run: {said_by_runtime(error)}")
-    pairs = [(one, given[one.name]) for one in inputs]
-    feed = {
-        one.name: array.astype(one.dtype, copy=False).reshape(taken_shape(one, array)) for one, array in pairs
-    }
+    found.sample, found.fixed = floats.first.sample, floats.fixed
+    if floats.at_once > MOST_AT_ONCE:
+        taken = f"its tensors take {floats.at_once:,} bytes at once, more than {MOST_AT_ONCE:,}"
+        return replace(found, not_run=taken)
+    return _run_beside(graph, found, floats, inputs, run, options)
+
+
+def _run_beside(
+    graph: gs.Graph,
+    found: FirstRun,
+    floats: FloatRuns,
+    inputs: Sequence[ModelInput],
+    run: RunOptions,
+    options: FirstRunOptions,
+) -> FirstRun:
+    """Run the model on the feeds of the float model, as far as they fit its inputs."""
     try:
-        check_feed(inputs, feed, found.sample)
-    except ValueError:  # a cache in 4 bits, for example, whose sample is not empty
+        feed = _fed(graph, inputs, floats.first)
+    except ValueError:
         return replace(found, not_run=f"{found.sample} has other shapes than its inputs")
-    found.feeds = feed, given
-    if (taken := _bytes_of(graph, feed)) > _MOST_AT_ONCE:
-        return replace(
-            found, not_run=f"its tensors take {taken:,} bytes at once, more than {_MOST_AT_ONCE:,}"
-        )
+    found.feeds = feed, floats.first.feed
+    known = _comparable(graph, found.exported[0])
+    cases, pairs = [Case(feed, _of(known, floats.first))], [floats.first]
+    for other in floats.others:
+        try:
+            cases.append(Case(_fed(graph, inputs, other), _of(known, other), other.sample))
+        except ValueError:  # the same
+            found.fixed.append(other.sizes)
+        else:
+            pairs.append(other)
     try:
-        return _run(graph, found, feed, wanted, run, options)
+        return _run(graph, found, cases, pairs, run, options)
     except TimeoutError as error:
         return replace(found, not_run=str(error))
     except ModelError as error:
         if found.trial is None and any(judged != [name] for name, judged in judged_tensors(graph).items()):
             return replace(found, not_run=f"it fails on {found.sample}: {error}")
         raise
+
+
+def _fed(graph: gs.Graph, inputs: Sequence[ModelInput], reference: FloatRun) -> dict[str, AnyArray]:
+    """Return the feed of a model for one of its float model; ValueError if it does not fit."""
+    taken = {**reference.feed, **encoded(reference.feed, coded_caches(graph))}
+    pairs = [(one, taken[one.name]) for one in inputs]
+    feed = {
+        one.name: array.astype(one.dtype, copy=False).reshape(taken_shape(one, array)) for one, array in pairs
+    }
+    check_feed(inputs, feed, reference.sample)
+    return feed
+
+
+def _of(names: Collection[str], reference: FloatRun) -> Outputs:
+    return {name: array for name, array in reference.outputs.items() if name in names}
 
 
 def _too_large(graph: gs.Graph, exported: Exported, source: Path) -> str:
@@ -146,33 +172,36 @@ def _too_large(graph: gs.Graph, exported: Exported, source: Path) -> str:
     return too_large(*exported)
 
 
-def _bytes_of(graph: gs.Graph, feed: Feed) -> int:
-    """Return what tensors take at once for a feed, those aside whose sizes numbers decide.
-
-    Also those of a model with a constant that only our operators can size; the float model's was sized.
-    """
-    try:
-        return TensorSizes(graph, (), lambda *_: {}).of(feed).at_once
-    except ModelError:
-        return 0
-
-
 def _run(
-    graph: gs.Graph, found: FirstRun, feed: Feed, wanted: Outputs, run: RunOptions, options: FirstRunOptions
+    graph: gs.Graph,
+    found: FirstRun,
+    cases: list[Case],
+    pairs: list[FloatRun],
+    run: RunOptions,
+    options: FirstRunOptions,
 ) -> FirstRun:
-    """Run the model, and again after each node that is left in float."""
-    contradiction = "" if found.has_sample else _contradiction(graph, wanted)
-    wanted = _comparable(graph, found.exported[0], wanted)
+    """Run the model on cases, each the pair of a run of the float model, and again after each node that is
+    left in float."""
+    light = found.exported[0].graph
+    contradiction = "" if found.has_sample else Made(graph, light).contradiction(pairs[0].outputs)
     while True:
-        found.trial = try_model(*found.exported, feed, wanted, run)
-        if not _is_broken(found.trial):
+        trials = try_model(*found.exported, cases, run)
+        found.trial = trials[0]
+        broken = next((place for place, trial in enumerate(trials) if _is_broken(trial)), None)
+        if broken is None:
+            if reason := useless(cases, trials):
+                raise ModelError(reason)
             return found
         if contradiction:
             return replace(found, trial=None, sample="", not_run=contradiction)
+        if broken and is_of_the_float_model(options.source, pairs[broken], run):
+            found.fixed.append(pairs[broken].sizes)
+            del cases[broken], pairs[broken]
+            continue
         if rounded_inputs(graph) and not run.full_inputs:
             run, found.rounded = replace(run, full_inputs=True), found.trial
             continue
-        reason, made = _fault(found, feed, run)
+        reason, made = fault(found.exported, cases[broken], trials[broken], run)
         if not options.mends:
             return replace(found, wrong=[reason])
         if len(found.kept) == _MOST_KEPT or not leave_float(graph, made):
@@ -181,28 +210,14 @@ def _run(
         found.exported = _export(graph, options)
 
 
-def _contradiction(graph: gs.Graph, made: Outputs) -> str:
-    """Return how random numbers contradict the declared shape of an output, empty if they do not.
-
-    Where inputs decide sizes, those that a model is made for may fit what it declares, and the optimization
-    of ONNX Runtime goes by that.
-    """
-    for tensor in graph.outputs:
-        declared, value = shape_of(tensor), made.get(str(tensor.name))
-        if declared is not None and isinstance(value, np.ndarray) and not fits(declared, value.shape):
-            return f"'{tensor.name}' is declared as {list(declared)}, {RANDOM} make {list(value.shape)}"
-    return ""
-
-
-def _comparable(graph: gs.Graph, light: onnx.ModelProto, wanted: Outputs) -> Outputs:
-    """Return the outputs whose numbers have those of another run for each of them.
+def _comparable(graph: gs.Graph, light: onnx.ModelProto) -> Collection[str]:
+    """Return the names of outputs whose numbers have those of another run for each of them.
 
     Not so if the model draws numbers, or where numbers decide how many rows there are.
     """
     if not_repeatable(light.graph):
-        return {}
-    alike = (name for name, judged in judged_tensors(graph).items() if judged == [name])
-    return {name: wanted[name] for name in alike if name in wanted}
+        return ()
+    return {name for name, judged in judged_tensors(graph).items() if judged == [name]}
 
 
 def _is_broken(trial: Trial) -> bool:
@@ -210,54 +225,8 @@ def _is_broken(trial: Trial) -> bool:
     return bool(trial.failure or (trial.wrong and has_vnni() is not False))
 
 
-def _fault(found: FirstRun, feed: Feed, run: RunOptions) -> tuple[str, str]:
-    """Return what is wrong in words, and the name of the tensor that the node makes, empty if unknown."""
-    trial, (light, weights) = found.trial, found.exported
-    assert trial is not None, "it showed the fault"
-    change = None if trial.failure else max(one.between for one in trial.wrong.values())
-    node = find_fault(light, weights, feed, run, change)
-    where = f"{node.op_type} '{node.name or node.output[0]}'" if node else "the model"
-    what = f"fails: {trial.failure}" if trial.failure else f"computes it wrongly: {_figures(trial)}"
-    words = f"{where}: ONNX Runtime with its default optimization {what}"
-    return words, node.output[0] if node else ""
-
-
-def _figures(trial: Trial) -> str:
-    name, errors = next(iter(trial.wrong.items()))
-    return f"output '{name}' at {decibels(errors.made)} dB, {decibels(errors.plain)} dB without"
-
-
-def sqnr(error: float) -> float:
-    """Return a squared error by power as a signal to noise ratio in dB; infinite without any."""
-    if not math.isfinite(error):
-        return -math.inf
-    return -10 * math.log10(error) if error else math.inf
-
-
-def decibels(error: float) -> str:
-    """Return the same in words."""
-    return f"{sqnr(error):.1f}"
-
-
 def _export(graph: gs.Graph, options: FirstRunOptions) -> Exported:
     light, weights = model_io.export(graph)
     if options.functions:
         attach_functions(light)
     return light, weights
-
-
-def _reference(
-    options: FirstRunOptions, run: RunOptions, inputs: Sequence[ModelInput], free: Sequence[int]
-) -> tuple[str, Feed, Outputs]:
-    """Return the name of a feed of the float model, the feed, and what the float model makes of it.
-
-    ``inputs``: those of the model beside it; ``free``: sizes of their free dimensions. The float model is not
-    optimized: it shows what its file says.
-    """
-    model = open_session(options.source, replace(run, optimize=False))
-    if options.samples is None:
-        kinds = {one.name: one.dtype for one in model.inputs}
-        sizes = [replace(one, dtype=kinds[one.name]) for one in inputs]
-        return RANDOM, *feed_and_run(model, {}, sizes, sizes=free)
-    sample, feed = next(iter(options.samples(model.inputs)))
-    return f"sample '{sample}'", feed, run_in_time(model, feed)

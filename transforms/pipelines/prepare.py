@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import chain, islice
 
 from transforms.calibrate.calibrate_plan import MissingDataError
 from transforms.conversion.prepare import note_mended
 from transforms.conversion.quantize_steps import prepare_for
 from transforms.judge.constants import SEARCHED_ON
 from transforms.pipelines.work import Work
-from transforms.plan.sampled_exceptions import fed_masks, kept_in_float, masked_by
+from transforms.plan.sampled_exceptions import (
+    fed_masks,
+    kept_in_float,
+    masked_by,
+    of_zeros,
+    without_range,
+    zero_inputs,
+)
 from transforms.run.mend_shapes import mend_shapes
 from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.scheme_values import FEW_BITS, OFF
@@ -34,7 +41,7 @@ def prepare(work: Work) -> None:
         work.data = work.data.repeatable(work.graph)
         mend_shapes(work.graph, (feed for _, feed in work.data.feeds(work.graph)), work.data.run)
         note_mended(work.graph, work.record.notes)
-        _keep_masks(work)
+        _keep_exceptions(work)
 
 
 def fits_weights(work: Work) -> bool:
@@ -44,18 +51,21 @@ def fits_weights(work: Work) -> bool:
     return work.asked.fits_weights and work.data is not None and work.data.decides and not work.fixed
 
 
-def _keep_masks(work: Work) -> None:
-    """Keep in float the tensors whose range a mask that is fed would set."""
-    assert work.data is not None
+def _keep_exceptions(work: Work) -> None:
+    """Keep in float the tensors whose range masks that are fed, or zeros alone, would set."""
+    assert work.data is not None, "looked at before"
     if not any(fmt.is_integer for fmt in work.scheme.named_formats):
         return
-    feeds = (feed for _, feed in work.data.feeds(work.graph))
-    masks = fed_masks(work.graph, islice(feeds, SEARCHED_ON))
-    names = masked_by(work.plan(), masks) if masks else []
-    if names:
-        work.record.notes.append(kept_in_float(names, "masks in the samples"))
-        tensors = {**dict.fromkeys(names, FLOAT32), **work.scheme.tensors}
-        work.asked = work.scheme = work.scheme.with_(tensors=tensors)
+    samples = work.data.feeds(work.graph)
+    masks = fed_masks(work.graph, (feed for _, feed in islice(samples, SEARCHED_ON)))
+    zeros = zero_inputs(work.graph, (feed for _, feed in samples))
+    if not masks and not zeros:
+        return
+    plan = work.plan()
+    kept = {"masks in the samples": masked_by(plan, masks), of_zeros(zeros): without_range(plan, zeros)}
+    work.record.notes += [kept_in_float(names, why) for why, names in kept.items() if names]
+    names = dict.fromkeys(chain(*kept.values()), FLOAT32)
+    work.asked = work.scheme = work.scheme.with_(tensors={**names, **work.scheme.tensors})
 
 
 def _refuse_other_steps(work: Work) -> None:

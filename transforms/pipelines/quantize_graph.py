@@ -6,23 +6,27 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.record import Record
+from transforms.graph import walk
 from transforms.pipelines.steps import IN_MEMORY, run
 from transforms.pipelines.work import Work
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.run.events import SILENT, Events
 from transforms.scheme import Scheme
+from transforms.scheme.sources import scheme_of
 
 
 def quantize_graph(
     graph: gs.Graph,
-    scheme: Scheme,
+    scheme: Scheme | str,
     data: CalibrationData | None = None,
     *,
     events: Events = SILENT,
     keep_grids: bool = False,
     fixed: FixedGrids | None = None,
 ) -> Record:
-    """Quantize a float graph in place, by the steps ``IN_MEMORY``, and return the record of it.
+    """Quantize a float graph in place, by a scheme or the preset of a name; return the record of it.
+
+    The steps are those of ``IN_MEMORY``.
 
     ``events`` receives progress. ``keep_grids`` keeps the grids of tensors in the record, for which weights
     are read once more. Tensors in ``fixed`` have the grids that it gives; what a scheme leaves to the outputs
@@ -36,6 +40,8 @@ def quantize_graph(
     tensor cannot have, NaN in weights, and data that are missing or do not fit; OSError if data cannot be
     read. On error the graph is left in an undefined state.
     """
+    walk.check_graph(graph)
+    scheme = scheme_of(scheme)
     record = Record(grids=[] if keep_grids else None)
     work = Work(graph, scheme, data, fixed or FixedGrids(), events=events, record=record)
     return run(work, IN_MEMORY).record

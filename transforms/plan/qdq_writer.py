@@ -133,6 +133,15 @@ class QdqWriter:
         return constant(self.names.derive(like.name, suffix), exportable(held))
 
 
+def take_name(source: gs.Constant, stored: gs.Tensor, outputs: set[int]) -> None:
+    """Where nothing reads float numbers any more, what is stored of them takes their name and their place."""
+    if source.outputs or id(source) in outputs:
+        return
+    if isinstance(stored, gs.Constant):
+        stored.name = source.name
+    source.values = np.empty(0, np.float32)
+
+
 def neutral_inputs(names: walk.Names, prefix: str, float_type: str) -> tuple[gs.Constant, gs.Constant]:
     """Return scale 1 and zero point 0 of a float type."""
     scale, zero_point = _NEUTRAL[float_type]

@@ -22,6 +22,7 @@ from transforms.plan.quant_spec import ACTIVATION, BIAS, WEIGHT, QuantSite, Quan
 from transforms.plan.scheme_targets import FormatTable, SchemeTargets, Targets
 from transforms.plan.tensor_grids import TensorGrid
 from transforms.scheme.scheme import AUTO, Scheme
+from transforms.scheme.sources import scheme_of
 
 MINMAX, MSE, WEIGHTED = "MinMax", "MSE", "WeightedMSE"
 
@@ -39,17 +40,32 @@ that.
 """
 
 
+def check_plan(plan: object, rewrite: str) -> None:
+    """Raise TypeError unless this is a plan: formats of tensors are not in a graph."""
+    if not isinstance(plan, QuantizationPlan):
+        given = "a graph" if isinstance(plan, gs.Graph) else f"a {type(plan).__name__}"
+        maker = "transforms.plan.quantization_plan.QuantizationPlan(graph, scheme)"
+        raise TypeError(f"{rewrite} changes a plan, not {given}: {maker} makes one")
+
+
 class QuantizationPlan:
     """The quantizations of a graph in the order of first use, and which tensors share a range."""
 
-    def __init__(self, graph: gs.Graph, scheme: Scheme, targets: Targets | None = None) -> None:
-        """Plan a prepared graph; ``targets`` is what the scheme names, if that was found earlier.
+    def __init__(
+        self, graph: gs.Graph, scheme: Scheme | str, targets: Targets | SchemeTargets | None = None
+    ) -> None:
+        """Plan a prepared graph; ``scheme`` may be the name of a preset.
 
-        Raises ValueError for a layer or tensor of the scheme that cannot take its format.
+        ``targets`` is what the scheme names, if that was found earlier. Raises ValueError for a layer or
+        tensor of the scheme that cannot take its format.
         """
-        self.graph, self.scheme = graph, scheme
-        targets = targets or SchemeTargets(graph, scheme).resolve_in(graph)
+        walk.check_graph(graph)
+        self.graph, self.scheme = graph, (scheme := scheme_of(scheme))
+        targets = targets or SchemeTargets(graph, scheme)
+        targets = targets.resolve_in(graph) if isinstance(targets, SchemeTargets) else targets
         self.specs, self.fixed = SpecChooser(graph, scheme, targets), targets.fixed
+        self.named = frozenset(targets.tensors)
+        """``id`` of the tensors to which the scheme gives a format by name."""
         self._shared: dict[int, list[gs.Tensor]] = {}
         self._joining: list[gs.Node] = []
         self._alike = 0

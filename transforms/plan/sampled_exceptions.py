@@ -1,4 +1,4 @@
-"""Activations that stay in float for what samples show: masks that are fed, and NaN that the model looks for.
+"""Activations that stay in float for what samples show: masks, NaN that the model looks for, and zeros alone.
 
 A mask that an input brings is one number so large that it stands for nothing. What it is added to has no
 range that suits the mask and the ordinary numbers beside it. Constants show that before a plan is made
@@ -6,6 +6,9 @@ range that suits the mask and the ordinary numbers beside it. Constants show tha
 
 NaN, as the mean of no tokens or a row of padding, is replaced before an output sees it. No integer is NaN: a
 tensor that is quantized on the way to what looks for it would hand on a number that means nothing.
+
+An input that is zero in all samples, as the states of first steps, has no range, nor has what follows from it
+alone: any scale is a guess, and may round to zero all that is fed later.
 """
 
 from __future__ import annotations
@@ -27,6 +30,10 @@ from transforms.plan.stand_ins import HALF, Bounds, stand_ins
 
 _GUARDS = frozenset({"IsNaN", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
 """Operators whose answer for NaN is not that for the number in its place."""
+
+_LENGTHS = frozenset({"Shape", "Size"})
+
+_PRODUCTS = frozenset({"Mul", "MatMul"})
 
 
 def fed_masks(graph: gs.Graph, feeds: Iterable[Feed]) -> dict[int, Bounds]:
@@ -67,6 +74,41 @@ def guarded_nan(plan: QuantizationPlan, holding: Collection[str]) -> list[str]:
     }
     leads = _leading_to_guards(plan.graph) if found else set()
     return [name for name, tensor in found.items() if id(tensor) in leads]
+
+
+def zero_inputs(graph: gs.Graph, feeds: Iterable[Feed]) -> list[str]:
+    """Return the names of the inputs of floats that are zero in all feeds, and not empty in all."""
+    zeros = {str(one.name): False for one in graph.inputs if dtypes.is_type(one, dtypes.FLOAT)}
+    for feed in feeds if zeros else ():
+        zeros = {name: has or np.size(feed.get(name, ())) > 0 for name, has in zeros.items()}
+        zeros = {name: has for name, has in zeros.items() if not np.any(feed.get(name, 0))}
+        if not zeros:
+            break
+    return [name for name, has_numbers in zeros.items() if has_numbers]
+
+
+def without_range(plan: QuantizationPlan, zeros: Collection[str]) -> list[str]:
+    """Return the names of activations of a plan that follow from inputs that are zero in all samples alone.
+
+    These come first. What is multiplied by zero alone is zero as well. A format that the scheme names for a
+    tensor is that of it.
+    """
+    found = {id(one) for one in plan.graph.inputs if one.name in zeros}
+    for node in plan.graph.nodes if found else ():
+        read = [one for one in walk.reads(node) if isinstance(one, gs.Variable) and not one.is_empty()]
+        of = any if node.op in _PRODUCTS else all
+        if read and node.op not in _LENGTHS and of(id(one) in found for one in read):
+            found.update(map(id, node.outputs))
+    names = [name for name, tensor in _activations(plan).items() if id(tensor) in found]
+    return sorted((name for name in names if name not in plan.scheme.tensors), key=lambda n: n not in zeros)
+
+
+def of_zeros(zeros: Sequence[str]) -> str:
+    """Return in words why what :func:`without_range` finds stays float."""
+    return (
+        f"zeros alone in samples of {some_names(zeros)}, which tell no range "
+        "(--sequences, or samples with other numbers, do)"
+    )
 
 
 def kept_in_float(names: Sequence[str], why: str) -> str:

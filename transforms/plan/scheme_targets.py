@@ -14,6 +14,7 @@ import onnx_graphsurgeon as gs
 import ops
 from ops.legal_names import did_you_mean
 from transforms.graph import walk
+from transforms.graph.routers import routers
 from transforms.graph.selection import NodeSet, Selection, label_of, matches, select, with_bodies
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.scheme.layer_rule import LayerRule
@@ -188,6 +189,13 @@ class NodeFormats:
 
 _FLOAT = NodeFormats(None, None, None, None, False)
 
+_OF_ROUTERS = "int8"
+"""Format of a router's weight beside integer activations; else it stays float, for a few bytes more."""
+
+
+def _has_few_bits(fmt: ops.Format | None) -> bool:
+    return fmt is not None and fmt.bits < ops.get_format(_OF_ROUTERS).bits
+
 
 class FormatTable:
     """The formats of every node; a node of which the scheme says nothing has those of the whole model."""
@@ -202,10 +210,19 @@ class FormatTable:
                 if node in selection:
                     rules[id(node)] = replace(rules.get(id(node), LayerRule()), **rule.said)
         self._formats = {key: self._resolve(rule) for key, rule in rules.items()}
+        self.routers = self._finer_routers(graph) if _has_few_bits(self.default.weight) else []
+        """Routers of experts whose weights have more bits than the scheme says for all."""
         self._formats |= {id(node): _FLOAT for node in self._kept(graph, targets)}
 
     def __getitem__(self, node: gs.Node) -> NodeFormats:
         return self._formats.get(id(node), self.default)
+
+    def _finer_routers(self, graph: gs.Graph) -> list[gs.Node]:
+        """Give routers that no rule names a format of more bits, and return them."""
+        found = [node for node in routers(graph) if id(node) not in self._formats]
+        finer = self._resolve(LayerRule(weight=_OF_ROUTERS)) if self.default.wants_integers else _FLOAT
+        self._formats |= {id(node): finer for node in found}
+        return found
 
     def _kept(self, graph: gs.Graph, targets: Targets) -> Iterator[gs.Node]:
         wanted = set(self._scheme.op_types)

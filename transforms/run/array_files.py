@@ -13,6 +13,7 @@ import numpy as np
 
 from transforms.files.array_header import ArrayHeader, read_header, refuse_expansion, stored_bytes
 from transforms.files.named_file import named
+from transforms.files.paths import AnyPath
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -34,7 +35,7 @@ _FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP")
 _PLAIN_MODES = ("L", "RGB", "RGBA", "I;16", "I", "F")
 
 
-def find_files(folder: str | Path, suffixes: Collection[str] = ARRAY_SUFFIXES) -> dict[str, Path]:
+def find_files(folder: AnyPath, suffixes: Collection[str] = ARRAY_SUFFIXES) -> dict[str, Path]:
     """Return the files of a folder that have one of the suffixes (any letter case), by name.
 
     Those that operating systems put there are left out, see :func:`is_litter`. Names keep their letter case
@@ -62,7 +63,7 @@ def is_litter(name: str) -> bool:
     return _LITTER.fullmatch(name) is not None
 
 
-def find_litter(folder: str | Path) -> list[str]:
+def find_litter(folder: AnyPath) -> list[str]:
     """Return the names in a folder that :func:`is_litter` knows, in order; none if it cannot be listed."""
     try:
         with named(folder):

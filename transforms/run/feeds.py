@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from itertools import islice
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ops.array_types import Feed
+from transforms.files.paths import AnyPath
+from transforms.run.data_sets import NO_SAMPLE, Reader, each_sample, length_of
 from transforms.run.samples import ImageOptions, Samples
 from transforms.runtime.inputs import ModelInput, check_feed, random_array
 
 T = TypeVar("T")
 
 
-@runtime_checkable
-class Reader(Protocol):
-    """ONNX Runtime's CalibrationDataReader: a feed at each call, then None."""
-
-    def get_next(self) -> Mapping[str, ArrayLike] | None:
-        """Return the next feed, None after the last."""
-
-
-Source = str | Path | Reader | Iterable[Mapping[str, ArrayLike]]
+Source = AnyPath | Reader | Iterable[Mapping[str, ArrayLike]]
 
 
 class Feeds:
@@ -66,7 +60,7 @@ class Feeds:
             _refuse_nan(checked, name)
             yield name, checked
         if name is None:
-            raise ValueError("the calibration data hold no sample")
+            raise ValueError(NO_SAMPLE)
 
     def hash(self) -> str:
         """Return a SHA-256 of all feeds: the arrays with their names, types and shapes, in order.
@@ -96,22 +90,23 @@ def open_feeds(
 
     A source is a folder of .npz, .npy and image files (:class:`transforms.run.samples.Samples`, ``images``
     says how to read the last), an object with ``get_next()`` as ONNX Runtime's CalibrationDataReader, or an
-    iterable of feeds by input name. Samples of the last two are named by their number, from 0. Raises
-    OSError or ValueError for a folder without samples, a limit below 1, or image options without images.
+    iterable of feeds by input name, which ends as :func:`transforms.run.data_sets.each_sample` says. Samples
+    of the last two are named by their number, from 0. Raises OSError or ValueError for a folder without
+    samples, ValueError for an empty list, a limit below 1, or image options without images.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit of {limit} samples, at least 1 is needed")
-    if isinstance(source, str | Path):
+    if isinstance(source, str | os.PathLike):
         samples = Samples(Path(source), inputs, images, limit)
         return Feeds(lambda: samples, inputs, count=len(samples))
     if images not in (None, ImageOptions()):
         raise ValueError("size, mean, std or layout of images given, but the samples come from no folder")
-    if isinstance(source, Reader):
-        reader = source
-        return Feeds(lambda: _number(read_all(reader), limit), inputs, is_repeatable=False)
-    repeatable = iter(source) is not source
-    count = min(len(source), limit or len(source)) if isinstance(source, Sized) else None
-    return Feeds(lambda: _number(source, limit), inputs, count=count, is_repeatable=repeatable)
+    length = length_of(source)
+    if length == 0:
+        raise ValueError(NO_SAMPLE)
+    count = None if length is None else min(length, limit or length)
+    is_repeatable = not isinstance(source, Reader) and iter(source) is not source
+    return Feeds(lambda: _number(source, limit), inputs, count=count, is_repeatable=is_repeatable)
 
 
 def random_feeds(inputs: Sequence[ModelInput], count: int, seed: int = 0) -> Feeds:
@@ -152,16 +147,8 @@ def batch_feeds(feeds: Sequence[Feed], inputs: Sequence[ModelInput], size: int) 
     return [_join(feeds[i : i + size], i) for i in range(0, len(feeds), size)]
 
 
-def read_all(reader: Reader) -> Iterator[Mapping[str, ArrayLike]]:
-    """Yield the feeds of a reader."""
-    while (feed := reader.get_next()) is not None:
-        if isinstance(feed, Mapping) and not feed:  # as some readers end
-            return
-        yield feed
-
-
-def _number(source: Iterable[Any], limit: int | None) -> Iterator[tuple[str, Feed]]:
-    for i, feed in enumerate(islice(source, limit)):
+def _number(source: Reader | Iterable[Any], limit: int | None) -> Iterator[tuple[str, Feed]]:
+    for i, feed in enumerate(each_sample(source, limit)):
         if not isinstance(feed, Mapping):
             raise ValueError(f"sample '{i}': a {type(feed).__name__} instead of arrays by input name")
         yield str(i), feed

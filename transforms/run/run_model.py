@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import onnx_graphsurgeon as gs
 import onnxruntime as ort
 
 from transforms import model_io
+from transforms.files.paths import AnyPath
 from transforms.lower_opset import lower_opset
 from transforms.model.read_model import ModelError
 from transforms.runtime.session import MissingKernelError, OpenModel, RunOptions, start_session
@@ -27,7 +27,7 @@ _BEFORE_BFLOAT16 = 21
 runtime has no other kernels than those of the definitions before."""
 
 
-def open_model(source: str | Path | gs.Graph, options: RunOptions | None = None) -> OpenModel:
+def open_model(source: AnyPath | gs.Graph, options: RunOptions | None = None) -> OpenModel:
     """Return a model of any size, a file or a graph, ready to run; a graph may be changed by this.
 
     Our operators are registered. A model with bfloat16 nodes for which the provider has no kernels is run

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from ops.array_types import AnyArray
-from transforms.files.array_header import ArrayHeader, read_headers
+from transforms.files.array_archive import read_arrays, read_headers
+from transforms.files.array_header import ArrayHeader
 from transforms.files.named_file import named
 from transforms.run.array_files import (
     ARRAY_SUFFIXES,
@@ -67,7 +68,7 @@ class Samples:
         """
         found = find_files(folder, SAMPLE_SUFFIXES)
         if not found:
-            raise FileNotFoundError(f"folder '{folder}' holds no .npz, .npy, .png or .jpg file")
+            raise ValueError(f"folder '{folder}' holds no .npz, .npy, .png or .jpg file")
         self._inputs, self._images = inputs, images or ImageOptions()
         self._paths = list(found.values())[:limit]
         self._check_stems()
@@ -208,11 +209,11 @@ def _read_npz(path: Path, inputs: Sequence[ModelInput]) -> dict[str, np.ndarray]
         if one.name in headers and 0 in headers[one.name].shape:
             headers[one.name] = ArrayHeader(one.dtype, taken_shape(one, headers[one.name]))
     check_feed(inputs, headers, path.name)
-    with named(path), np.load(path, allow_pickle=False) as arrays:
-        return {
-            name: arrays[name].astype(one.dtype, copy=False).reshape(one.shape)
-            for name, one in headers.items()
-        }
+    with named(path):
+        arrays = read_arrays(path)
+    return {
+        name: arrays[name].astype(one.dtype, copy=False).reshape(one.shape) for name, one in headers.items()
+    }
 
 
 def takes_tokens(inputs: Sequence[ModelInput]) -> bool:

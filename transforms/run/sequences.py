@@ -10,11 +10,12 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms.files.array_header import read_headers
+from ops.legal_names import refuse_unknown
+from transforms.files.array_archive import read_arrays, read_headers
 from transforms.files.named_file import named
-from transforms.graph.state_outputs import first_state, state_pairs
+from transforms.graph.state_outputs import first_state, found_pairs, state_pairs
 from transforms.run.array_files import find_files, is_litter, natural_order, read_array
-from transforms.run.samples import ImageOptions, Samples
+from transforms.run.samples import SAMPLE_SUFFIXES, ImageOptions, Samples
 from transforms.runtime.inputs import ModelInput, check_feed
 from transforms.runtime.session import OpenModel
 
@@ -36,7 +37,9 @@ class Sequences:
 
     A sequence is a folder of samples, its steps in natural order; or a file of arrays that have one dimension
     more than the inputs, which is time. In an .npz file, arrays of the input's own rank are the same at each
-    step. Neither has arrays for states, which are zero before the first step.
+    step. States are zero before the first step, or what the samples hold for it; what these hold for the
+    others is not read. ``states``: the output that each input of states is fed with. ``unfed``: the same of
+    inputs that look like states, but are fed with what the samples hold.
     """
 
     def __init__(
@@ -48,24 +51,31 @@ class Sequences:
         limit: int | None = None,
         given: Mapping[str, str] | None = None,
     ) -> None:
-        """List the folder, at most ``limit`` sequences, for a model and its graph; ``given``: all its states.
+        """List the folder, at most ``limit`` sequences, for a model and its graph; ``given``: states that the
+        user names.
 
         Raises OSError or ValueError for a folder without any, and ValueError as :func:`state_pairs` does.
         """
         self._model, self._images = model, images
-        self.states = state_pairs(graph, given)
+        self._paths = _find(folder)[:limit]
+        held = _held(self._paths[0])
+        with named(self._paths[0]):
+            for name in held or ():
+                refuse_unknown(name, [one.name for one in model.inputs], "input")
+        self.states = state_pairs(graph, given, held)
+        self.unfed = {
+            fed: back
+            for fed, back in found_pairs(graph).items()
+            if fed not in self.states and back not in self.states.values()
+        }
         ends = {str(one.name): one for one in (*graph.inputs, *graph.outputs)}
         self._first = {
             one.name: np.zeros(first_state(ends[one.name].shape, ends[back].shape), one.dtype)
             for one in model.inputs
             if (back := self.states.get(one.name))
         }
-        self._inputs = tuple(one for one in model.inputs if one.name not in self.states)
-        folders = {path.name: path for path in folder.iterdir() if path.is_dir() and not is_litter(path.name)}
-        found = {**folders, **find_files(folder, (".npz", ".npy"))}
-        self._paths = [found[name] for name in sorted(found, key=natural_order)][:limit]
-        if not self._paths:
-            raise FileNotFoundError(f"folder '{folder}' holds no sequence: a folder of steps, .npz or .npy")
+        rolled = set(self.states).difference(held or ())
+        self._inputs = tuple(one for one in model.inputs if one.name not in rolled)
         if len(set(self.names)) < len(self.names):
             raise ValueError(f"two sequences in '{folder}' have the same name except for the ending")
 
@@ -87,7 +97,7 @@ class Sequences:
         """Run the steps of a sequence, each with the states of the one before."""
         state: Mapping[str, np.ndarray] = self._first
         for number, feed in enumerate(self._steps(path), 1):
-            full = {**feed, **state}
+            full = {**state, **feed} if number == 1 else {**feed, **state}
             outputs = self._model.run(full)
             state = {fed: outputs[back] for fed, back in self.states.items()}
             yield Step(f"{path.stem}.{number:0{DIGITS}}", full, outputs)
@@ -118,11 +128,27 @@ class Sequences:
             yield feed
 
 
+def _find(folder: Path) -> list[Path]:
+    """Return the sequences of a folder in natural order; ValueError for one without any."""
+    folders = {path.name: path for path in folder.iterdir() if path.is_dir() and not is_litter(path.name)}
+    found = {**folders, **find_files(folder, (".npz", ".npy"))}
+    if not found:
+        raise ValueError(f"folder '{folder}' holds no sequence: a folder of steps, .npz or .npy")
+    return [found[name] for name in sorted(found, key=natural_order)]
+
+
+def _held(path: Path) -> set[str] | None:
+    """Return the names of the arrays of a sequence; None where files have none, as .npy and images."""
+    files = [*find_files(path, SAMPLE_SUFFIXES).values()] if path.is_dir() else [path]
+    if not files or files[0].suffix.lower() != ".npz":
+        return None
+    with named(files[0]):
+        return set(read_headers(files[0]))
+
+
 def _read(path: Path, inputs: Sequence[ModelInput]) -> dict[str, np.ndarray]:
     if path.suffix.lower() == ".npz":
-        read_headers(path)
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+        return read_arrays(path)
     if len(inputs) != 1:
         names = ", ".join(f"'{one.name}'" for one in inputs)
         raise ValueError(f"the model has inputs {names}, which takes a .npz file")

@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
+from transforms.run.fresh_process import FreshContext
 from transforms.run.run_each import start_products_on_one_thread
 
 Item = TypeVar("Item")
@@ -76,7 +77,7 @@ class Workers:
                     failed += 1
                     if failed == _ATTEMPTS:
                         words = f"workers died {_ATTEMPTS} times, perhaps for want of memory"
-                        raise ValueError(f"{words}{_of_script()}") from error
+                        raise ValueError(words) from error
                     self.__exit__(type(error), error, error.__traceback__)
                     running = deque(
                         (item, future if _is_done(future) else self._submit(task, item))
@@ -103,14 +104,6 @@ class Workers:
             return future
 
 
-def _of_script() -> str:
-    """Return what else workers die of that were started by a script, which each of them imports."""
-    main = sys.modules["__main__"]
-    name = Path(getattr(main, "__file__", None) or "").name
-    is_script = name.endswith(".py") and main.__spec__ is None
-    return f", or because '{name}' calls this outside of: if __name__ == '__main__'" if is_script else ""
-
-
 def _is_done(future: Future[Any]) -> bool:
     """Return whether there is a result, or an error that is the task's own."""
     if not future.done() or future.cancelled():
@@ -122,15 +115,16 @@ def _is_done(future: Future[Any]) -> bool:
 def open_processes(jobs: int) -> Iterator[Executor]:
     """Yield an executor with as many processes, spawned: threads of a runtime do not survive a fork.
 
+    They do not run the script of this process, so that it needs no main guard.
     At the end of the block they are idle, or killed if an exception or an interrupt ends it.
     """
     check_current_folder()
     _start_resource_tracker()
     others = set(multiprocessing.active_children())
-    spawn = multiprocessing.get_context("spawn")
-    end, alive = spawn.Pipe(duplex=False)
+    context = FreshContext()
+    end, alive = context.Pipe(duplex=False)
     with end, alive:
-        executor = ProcessPoolExecutor(jobs, spawn, _begin, (end,))
+        executor = ProcessPoolExecutor(jobs, context, _begin, (end,))
         try:
             with interrupts_for_this_process_alone(), _signals_deferred():
                 for _ in range(jobs):  # one process is started for each task that finds none idle

@@ -145,7 +145,12 @@ def _open(model: onnx.ModelProto) -> OpenModel:
 
 def free_sizes(graph: onnx.GraphProto) -> tuple[int, ...]:
     """Return the sizes that are tried for the free dimensions of a graph's inputs."""
-    return _SPACIOUS if any(node.op_type == _CRASHING for node in graph.node) else _FREE_SIZES
+    return _SPACIOUS if needs_space(graph) else _FREE_SIZES
+
+
+def needs_space(graph: onnx.GraphProto) -> bool:
+    """Return whether inputs of a few elements may end the process."""
+    return any(node.op_type == _CRASHING for node in graph.node)
 
 
 def feed_and_run(

@@ -7,6 +7,7 @@ some weights in place and would compute with the untransposed ones.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Kernel
 
 from ops.registration import register_custom_ops
 from transforms.deploy import rounded_inputs
-from transforms.files.runtime_message import said_by_runtime
+from transforms.files.paths import AnyPath
+from transforms.files.runtime_message import NO_REASON, said_by_runtime
 from transforms.graph.lazy_values import Weight
 from transforms.model import detached_weights, graph_proto
 from transforms.model.bounds import PROTOBUF_LIMIT, bytes_in_runs, refuse_bomb, reread, unsafe_optimizers
@@ -123,7 +125,7 @@ class OpenModel:
         return list(binding.copy_outputs_to_cpu())
 
 
-def open_session(source: str | Path | gs.Graph, options: RunOptions | None = None) -> OpenModel:
+def open_session(source: AnyPath | gs.Graph, options: RunOptions | None = None) -> OpenModel:
     """Return a model as it stands, given as a file or as a graph, ready to run; a graph is not changed.
 
     Our operators are registered. Raises ValueError if the runtime refuses the model or has no such provider,
@@ -153,7 +155,7 @@ def open_light(
 
 
 def start_session(
-    source: str | Path | gs.Graph, options: RunOptions | None = None
+    source: AnyPath | gs.Graph, options: RunOptions | None = None
 ) -> tuple[ort.InferenceSession, Mapping[str, np.ndarray]]:
     """Return a session, whatever its inputs are, and the arrays that have to live as long as it does."""
     options = options or RunOptions()
@@ -169,7 +171,7 @@ def start_session(
         with weight_arrays(lazy, in_file=True) as weights:
             return _start_light(light, weights, options), weights
     disabled = _without_copies(settings, stored, options) + (list(unsafe) if options.guarded else [])
-    return _start(str(source), settings, options, disabled), {}
+    return _start(os.fspath(source), settings, options, disabled), {}
 
 
 def why_not_on_cpu(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> str | None:
@@ -190,8 +192,17 @@ def why_not_on(provider: str, model: onnx.ModelProto) -> str | None:
     try:
         start_on(provider, model.SerializeToString(), session_settings(RunOptions(optimize=False)))
     except Exception as error:  # the runtime's exceptions share no narrower class
-        return said_by_runtime(error)
+        reason = said_by_runtime(error)
+        return f"{reason}; {_stored_types(model)}" if NO_REASON in reason else reason
     return None
+
+
+def _stored_types(model: onnx.ModelProto) -> str:
+    """Return the types of stored numbers and inputs, one of which a runtime may not know."""
+    types = {one.data_type for one in model.graph.initializer}
+    types |= {one.type.tensor_type.elem_type for one in model.graph.input}
+    names = sorted(onnx.TensorProto.DataType.Name(one) for one in types)
+    return f"types of the model: {', '.join(names)}"
 
 
 def session_settings(options: RunOptions, *, with_operators: bool = True) -> ort.SessionOptions:

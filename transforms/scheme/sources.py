@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import onnx_graphsurgeon as gs
 
 from ops.legal_names import did_you_mean, refuse_unknown
 from transforms.files.named_file import in_words, parse_toml, read_toml
+from transforms.files.paths import AnyPath
 from transforms.graph.typed import info_of
 from transforms.model import provenance
 from transforms.scheme.presets import PRESETS
@@ -22,18 +24,29 @@ def preset(name: str) -> Scheme:
     return Scheme(**PRESETS[name])
 
 
-def read_scheme(source: str | Path) -> Scheme:
+def scheme_of(scheme: Scheme | str) -> Scheme:
+    """Return a scheme, or the preset of a name; ValueError for an unknown name, TypeError for others."""
+    if isinstance(scheme, str):
+        return preset(scheme)
+    if not isinstance(scheme, Scheme):
+        kind = type(scheme).__name__
+        raise TypeError(f"a Scheme of transforms.scheme or the name of a preset is needed, not a {kind}")
+    return scheme
+
+
+def read_scheme(source: AnyPath) -> Scheme:
     """Return the preset of that name, or the scheme in a TOML file.
 
     A file may begin with ``preset = "..."`` and set only the keys that differ. Raises ValueError of one line
     that names the source, unless it is one of the two and legal.
     """
-    if str(source) in PRESETS:
-        return preset(str(source))
+    given = os.fspath(source)
+    if given in PRESETS:
+        return preset(given)
     path = Path(source)
     if not path.is_file():
-        near = did_you_mean(str(source), PRESETS)
-        words = f"'{source}' is neither a file nor one of the presets"
+        near = did_you_mean(given, PRESETS)
+        words = f"'{given}' is neither a file nor one of the presets"
         raise ValueError(
             f"{words}{near} They are {', '.join(PRESETS)}" if near else f"{words} {', '.join(PRESETS)}"
         )

@@ -76,6 +76,20 @@ def lost_top1(pairs: Iterable[OutputsPair], labels: NDArray[np.integer[Any]] | N
     return float(np.mean(right & (found != expected))) if len(right) else 0.0
 
 
+def least_sqnr(pairs: Iterable[OutputsPair]) -> float:
+    """Return the SQNR in dB of the output that has the least, each over all samples.
+
+    A small output beside a large one would not be seen in the SQNR of both. Raises ValueError without
+    samples, and for an output that is not of a floating type.
+    """
+    totals: dict[str, Sums] = {}
+    for expected, found in _some(pairs):
+        for name in expected:
+            _add(totals.setdefault(name, Sums()), ({name: expected[name]}, found))
+    values = [one.sqnr() for one in totals.values()]
+    return min(METRICS["sqnr"].worst if math.isnan(value) else value for value in values)
+
+
 def _mean_of(measure: Callable[[Sums], float]) -> Callable[[Iterable[OutputsPair]], float]:
     """Return the mean over samples of what ``measure`` says of each."""
     return lambda pairs: _mean([measure(_sums([pair])) for pair in pairs])
@@ -163,10 +177,14 @@ def is_float_array(array: object) -> bool:
 def _sums(pairs: Iterable[OutputsPair]) -> Sums:
     totals = Sums()
     for pair in pairs:
-        for f, q in _floats(pair):
-            alike = _are_masked(f, q)
-            totals.add(f[~alike], q[~alike]) if alike.any() else totals.add(f, q)
+        _add(totals, pair)
     return totals
+
+
+def _add(totals: Sums, pair: OutputsPair) -> None:
+    for f, q in _floats(pair):
+        alike = _are_masked(f, q)
+        totals.add(f[~alike], q[~alike]) if alike.any() else totals.add(f, q)
 
 
 def _are_masked(f: NDArray[Any], q: NDArray[Any]) -> NDArray[np.bool_]:

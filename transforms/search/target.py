@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 from transforms.search.output_metrics import METRICS, in_words
@@ -64,6 +65,8 @@ class Target:
 
     def text(self, value: float) -> str:
         """Return the metric with a value, in words: ``sqnr 31.25 dB``."""
+        if value == math.inf and self.larger_is_better:
+            return "no error"
         return f"{self.metric} {in_words(self.metric, value)}"
 
     @property

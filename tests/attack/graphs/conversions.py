@@ -21,6 +21,7 @@ from tests.attack.graphs.strip import strip
 from tests.attack.graphs.tool_runs import Fallen, run, say
 from tests.attack.graphs.trial import COARSE, INTEGER_STEP, Trial
 from tools.cli.job_options import TARGETS
+from transforms.files.array_archive import write_arrays
 
 _BLOCKS = ("BFP16", "MX4", "MX6", "MX9", "MXINT8", "MXFP8E4M3", "MXFP8E5M2", "MXFP6E3M2", "MXFP6E2M3",
            "MXFP4E2M1", "BF16_BFP16")  # fmt: skip
@@ -244,7 +245,7 @@ def _many(trial: Trial) -> Path:
     for i in range(8):
         noise = np.random.default_rng([i, 5])
         feeds = {n: _varied(a, noise) if i else a for n, a in trial.built.feeds.items()}
-        np.savez(folder / f"{i}.npz", **feeds)
+        write_arrays(folder / f"{i}.npz", feeds)
     return folder
 
 

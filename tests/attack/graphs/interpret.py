@@ -182,6 +182,8 @@ def must_stay_float32(node: onnx.NodeProto, index: int) -> bool:
     """Return whether the schema wants an input of float32, as it does of the scales of Resize."""
     if node.op_type in ("Upsample", "Resize") and len(node.input) == 2:
         return index == 1  # scales, before opset 11
+    if not onnx.defs.has(node.op_type, domain=node.domain):
+        return False  # an operator of ONNX Runtime
     schema = onnx.defs.get_schema(node.op_type, domain=node.domain)
     parameter = schema.inputs[min(index, len(schema.inputs) - 1)]
     return bool(parameter.type_str == "tensor(float)")

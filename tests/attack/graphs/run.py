@@ -15,6 +15,7 @@ from tests.attack.graphs.distances import difference
 from tests.attack.graphs.strip import strip
 from tests.attack.graphs.tool_runs import Fallen, run, run_widened
 from tests.attack.graphs.trial import COARSE, FINE, INTEGER_STEP, Trial
+from transforms.files.array_archive import read_arrays, write_arrays
 
 PRESETS = ("A8W8", "XINT8", "U8S8", "A16W8", "BF16", "BFP16", "MX6", "MX9", "MXINT8", "MXFP8E4M3")
 """Quantized for every graph; one of the others on top."""
@@ -38,7 +39,7 @@ def keep(seed: int, path: Path) -> None:
     """Write the model of a seed to ``path`` and its feed beside it, for the seed makes others some day."""
     built = build(seed)
     onnx.save(built.model, path.with_suffix(".onnx"))
-    np.savez(path.with_suffix(".npz"), **built.feeds)
+    write_arrays(path.with_suffix(".npz"), built.feeds)
 
 
 def replay(path: Path, folder: Path) -> str | None:
@@ -48,9 +49,7 @@ def replay(path: Path, folder: Path) -> str | None:
 
 def kept(path: Path) -> Built:
     """Return a model that was kept."""
-    with np.load(path.with_suffix(".npz")) as archive:
-        feeds = {name: archive[name] for name in archive.files}
-    return with_outputs(onnx.load(path), feeds)
+    return with_outputs(onnx.load(path), read_arrays(path.with_suffix(".npz")))
 
 
 def try_all(built: Built, seed: int, folder: Path) -> str | None:
@@ -68,7 +67,7 @@ def try_with(built: Built, folder: Path, convert: Callable[[Trial, Path | None],
     samples = folder / "samples"
     if trial.feedable:
         samples.mkdir()
-        np.savez(samples / "one.npz", **built.feeds)
+        write_arrays(samples / "one.npz", built.feeds)
     convert(trial, samples if trial.feedable else None)
     if source.read_bytes() != data:
         trial.fallen.append("the input was changed")

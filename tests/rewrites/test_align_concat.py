@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers import plans
 from tests.helpers.quantization import Given
-from transforms.align_scales import align_concat
+from transforms.align_concat import align_concat
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.plan.qparams import QParamsTable

@@ -5,21 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from transforms.runtime import trial
+from transforms.runtime import output_errors
 
 RANDOM = np.random.default_rng(0)
 WANTED = RANDOM.standard_normal(1000)
 
 
 def test_errors_scatter_like_as_many_equal_ones() -> None:
-    assert trial._count(WANTED, WANTED + 0.1) == pytest.approx(1000)
-    assert trial._count(WANTED, WANTED + RANDOM.standard_normal(1000)) == pytest.approx(333, rel=0.2)  # n / 3
+    assert output_errors._count(WANTED, WANTED + 0.1) == pytest.approx(1000)
+    assert output_errors._count(WANTED, WANTED + RANDOM.standard_normal(1000)) == pytest.approx(
+        333, rel=0.2
+    )  # n / 3
     few = WANTED.copy()
     few[:2] += 0.1
-    assert trial._count(WANTED, few) == pytest.approx(2)
-    assert trial._count(WANTED, WANTED) == trial._count(WANTED, WANTED[:10]) == 1000
+    assert output_errors._count(WANTED, few) == pytest.approx(2)
+    assert output_errors._count(WANTED, WANTED) == output_errors._count(WANTED, WANTED[:10]) == 1000
     few[0] = np.nan
-    assert trial._count(WANTED, few) == pytest.approx(1)
+    assert output_errors._count(WANTED, few) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("count", "factor", "is_wrong"), [(1000, 4, True), (3, 4, False), (3, 200, True)])
@@ -28,4 +30,4 @@ def test_what_a_few_numbers_carry_may_change_more_by_chance(count: int, factor: 
     wanted = np.zeros(1000)
     wanted[:count] = 1.0
     plain, made = (wanted + 0.03 * np.sqrt(times) * wanted for times in (1, factor))
-    assert trial._errors(wanted, made, plain).is_wrong is is_wrong
+    assert output_errors.OutputErrors.of(wanted, made, plain).is_made_wrong is is_wrong

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from transforms.graph import walk
-from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.quantization_plan import QuantizationPlan, check_plan
 
 
 def align_concat(plan: QuantizationPlan, *, alike: bool = False) -> int:
@@ -13,8 +13,10 @@ def align_concat(plan: QuantizationPlan, *, alike: bool = False) -> int:
     it.
 
     A Concat whose inputs alone are quantized, before an output of the model, is left unchanged: there each
-    part keeps its own scale. So are Concats in bodies and those of other formats, which have no scale.
+    part keeps its own scale. So are Concats in bodies and those of other formats, which have no scale. Raises
+    TypeError for a graph, in which there are no formats yet.
     """
+    check_plan(plan, "align_concat")
     ranged = {id(q.tensor) for q in plan.quantizations if any(step.needs_range for step in q.steps)}
     changed = 0
     for node in walk.nodes(plan.graph):

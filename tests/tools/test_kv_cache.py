@@ -1,0 +1,169 @@
+"""``--kv-cache``: which caches are stored, and what is said. Oracle: the written file, read step by step."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from tests.helpers.cached_decoder import ENCODER, cached_decoder, save_samples
+from tests.helpers.decoder import WORDS, decoder
+from tools import quantize
+from transforms.run.run_model import open_model
+from transforms.run.samples import token_feed
+
+COUNT, LENGTH = 4, 12
+
+
+def written(folder: Path, model: onnx.ModelProto, *options: str) -> int:
+    """Quantize a decoder with its samples; return the exit code."""
+    onnx.save(model, folder / "m.onnx")
+    if not (folder / "data").exists():
+        save_samples(model, folder / "data")
+    words = ["--input", f"{folder}/m.onnx", "--output", f"{folder}/q.onnx", "--data", f"{folder}/data"]
+    return quantize.main([*words, "--no-time", *options])
+
+
+def loud_decoder(keys: float, head: float = 4) -> onnx.ModelProto:
+    """Return a decoder that is sure of its tokens, with keys that are so many times as large."""
+    model, factors = decoder(), {"embedding": 8, "head": head, "wk": keys}
+    for one in model.graph.initializer:
+        if one.name in factors:
+            array = onnx.numpy_helper.to_array(one) * np.float32(factors[one.name])
+            one.CopyFrom(onnx.numpy_helper.from_array(array, one.name))
+    return model
+
+
+def token_samples(folder: Path) -> list[np.ndarray]:
+    """Write samples of tokens, and return them."""
+    (folder / "data").mkdir()
+    texts = [np.random.default_rng(i).integers(0, WORDS, LENGTH) for i in range(COUNT)]
+    onnx.save(decoder(), folder / "m.onnx")
+    for i, text in enumerate(texts):
+        feed = token_feed(text, open_model(folder / "m.onnx").inputs)
+        np.savez(folder / "data" / f"{i}.npz", **feed)  # type: ignore[arg-type]
+    return texts
+
+
+def logits(path: Path, text: np.ndarray) -> np.ndarray:
+    """Return the logits of a text, of which the second half is read with the caches of the first."""
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    model, found = onnxruntime.InferenceSession(path, options), list[np.ndarray]()
+    kinds = {"tensor(int8)": np.int8, "tensor(uint8)": np.uint8, "tensor(float)": np.float32}
+    feed = {
+        one.name: np.zeros([1, *one.shape[1:2], 0, *one.shape[3:]], kinds[one.type])
+        for one in model.get_inputs()
+        if one.name.startswith("past")
+    }
+    for start, end in ((0, LENGTH // 2), (LENGTH // 2, LENGTH)):
+        feed |= {"input_ids": text[None, start:end], "attention_mask": np.ones((1, end), np.int64)}
+        made = dict(zip([one.name for one in model.get_outputs()], model.run(None, feed), strict=True))
+        feed |= {name.replace("present", "past"): made[name] for name in made if name != "logits"}
+        found.append(made["logits"])
+    return np.concatenate(found, 1).astype(np.float64)
+
+
+def divergence(*pair: np.ndarray) -> float:
+    """Return the KL divergence of the second's probabilities from the first's, in nats a token."""
+    shifted = (one - one.max(-1, keepdims=True) for one in pair)
+    wanted, found = (one - np.log(np.exp(one).sum(-1, keepdims=True)) for one in shifted)
+    return float((np.exp(wanted) * (wanted - found)).sum(-1).mean())
+
+
+@pytest.mark.parametrize("kind", ("int8", "int4"))
+def test_the_divergence_that_is_said_is_that_of_the_file_through_its_caches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    texts = token_samples(tmp_path)
+    assert written(tmp_path, loud_decoder(1), "--config", "W8", "--kv-cache", kind) == 0
+    said = capsys.readouterr().out
+    figure = re.search(r"Outputs: KL divergence of (\S+) nats .* read in two steps through the caches", said)
+    pairs = [[logits(tmp_path / name, text) for name in ("m.onnx", "q.onnx")] for text in texts]
+    wanted = np.mean([divergence(*pair) for pair in pairs])
+    assert figure and np.isclose(float(figure[1]), wanted, rtol=0.1)
+    assert ("2 caches" in said) and wanted > (0.01 if kind == "int4" else 1e-5)
+
+
+def test_a_model_that_its_caches_ruin_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token_samples(tmp_path)
+    assert written(tmp_path, loud_decoder(100, head=12), "--config", "W8", "--kv-cache", "int4") == 1
+    said = capsys.readouterr().err
+    assert re.search(
+        r"KL divergence of \S+ nats .*more than 0.5, is of no use: --kv-cache int8 has more", said
+    )
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_a_target_holds_for_the_model_with_its_caches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Caches of 4 bits leave less than layers of 8 bits: the target that these reach is missed."""
+    token_samples(tmp_path)
+    options = "--config", "A8W8", "--min-sqnr", "28"
+    assert written(tmp_path, decoder(), *options) == 0
+    assert written(tmp_path, decoder(), *options, "--force", "--kv-cache", "int4") == 1
+    assert re.search(
+        r"the model as it is written, on 1 held-out sample, breaks the target: sqnr \S+ dB",
+        capsys.readouterr().err,
+    )
+    assert written(tmp_path, decoder(), *options, "--force", "--kv-cache", "int8") == 0
+    assert "dB on 1 held-out sample as it is written" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cross", ("passed", "If"))
+@pytest.mark.parametrize("dtype", (np.float32, np.float16))
+def test_caches_of_an_encoder_stay_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cross: str, dtype: type
+) -> None:
+    model = cached_decoder(cross=cross, dtype=dtype)
+    assert written(tmp_path, model, "--config", "W8", "--kv-cache", "int8") == 0
+    said = capsys.readouterr().out
+    assert "Stored in int8: 2 caches" in said
+    assert "Left as they are: 2 states that no token makes longer: 'present.0.encoder.key', 'pres" in said
+    assert "through the caches" in said and "Runs on ONNX Runtime CPU: yes" in said
+    kinds = {one.name: one.type.tensor_type.elem_type for one in onnx.load(tmp_path / "q.onnx").graph.input}
+    assert {kinds[name] for name in ENCODER} == {onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))}
+    assert kinds["past.0.key"] == onnx.TensorProto.INT8
+
+
+def test_a_cache_of_another_kind_is_refused_with_its_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = cached_decoder()
+    join = next(node for node in model.graph.node if node.name == "join_key")
+    last = onnx.helper.make_node("Relu", ["all_keys"], list(join.output), "kept_keys")
+    join.output[:] = ["all_keys"]
+    model.graph.node.insert(list(model.graph.node).index(join) + 1, last)
+    assert written(tmp_path, model, "--config", "W8", "--kv-cache", "int8") == 1
+    assert "'present.0.key' of Relu 'kept_keys' cannot be stored so" in capsys.readouterr().err
+
+
+def test_a_concat_that_the_scheme_quantizes_is_refused_with_a_way_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = "--config", "A8W8", "--kv-cache", "int8"
+    assert written(tmp_path, cached_decoder(), *options) == 1
+    said = capsys.readouterr().err
+    assert "the scheme quantizes what 'present.0.key' is made of, unless with --exclude-op Concat" in said
+    assert written(tmp_path, cached_decoder(), *options, "--exclude-op", "Concat") == 0
+
+
+def test_only_states_that_do_not_grow_are_no_caches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = cached_decoder(cross="passed")
+    for name in ("key", "value"):  # the decoder reads whole texts alone
+        join = next(node for node in model.graph.node if node.name == f"join_{name}")
+        join.op_type, join.input[:] = "Identity", join.input[1:]
+        del join.attribute[:]
+    kept = [one for one in model.graph.input if not one.name.startswith("past.0.key")]
+    kept = [one for one in kept if not one.name.startswith("past.0.value")]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    assert written(tmp_path, model, "--config", "W8", "--kv-cache", "int8") == 1
+    assert "--kv-cache int8: no token makes 'present.0.key', 'present.0.value', " in capsys.readouterr().err

@@ -1,0 +1,9 @@
+"""Paths that callers give: a string, or any object that Python's functions on files take for one."""
+
+from __future__ import annotations
+
+import os
+from typing import TypeAlias
+
+AnyPath: TypeAlias = str | os.PathLike[str]
+"""A string, a pathlib.Path, or another object with ``__fspath__``."""

@@ -1,0 +1,95 @@
+"""Inputs whose numbers an output carries on: what a step hands to the next one, as nodes tell.
+
+A cache is an input with new numbers behind it or in it; the last state of a recurrent layer follows from its
+first one. On the way are nodes that move numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+import onnx_graphsurgeon as gs
+
+from transforms.graph import walk
+
+_MOVES = frozenset(
+    {
+        "Reshape",
+        "Transpose",
+        "Squeeze",
+        "Unsqueeze",
+        "Flatten",
+        "Identity",
+        "Slice",
+        "Split",
+        "Gather",
+        "Cast",
+    }
+    | {"Expand", "Pad", "QuantizeLinear", "DequantizeLinear", "ScatterND", "ScatterElements", "TensorScatter"}
+)
+"""They take numbers from their first input."""
+
+_STATES: Mapping[str, Mapping[int, int]] = MappingProxyType(
+    {
+        "LSTM": {1: 5, 2: 6},
+        "DynamicQuantizeLSTM": {1: 5, 2: 6},
+        "GRU": {1: 5},
+        "RNN": {1: 5},
+        "GroupQueryAttention": {1: 3, 2: 4},
+        "MultiHeadAttention": {1: 6, 2: 7},
+        "Attention": {1: 4, 2: 5},
+    }
+)
+"""The input that each output of states follows from, by operator."""
+
+
+def carried_inputs(output: gs.Tensor) -> list[gs.Tensor]:
+    """Return the inputs of the model, or of a body, whose numbers an output carries on."""
+    return [tensor for tensor in _way(output) if walk.is_source(tensor) and not walk.is_given(tensor)]
+
+
+def makers(output: gs.Tensor) -> list[gs.Node]:
+    """Return the nodes that compute the numbers of an output: those before the nodes that move them."""
+    nodes = (walk.producer(tensor) for tensor in _way(output, computed=False))
+    return [node for node in nodes if node is not None and not _moves(node)]
+
+
+def _moves(node: gs.Node) -> bool:
+    return node.op in _MOVES or node.op in ("Concat", "Where", "If")
+
+
+def _way(output: gs.Tensor, *, computed: bool = True) -> Iterator[gs.Tensor]:
+    """Yield a tensor and those that it carries on; beyond what layers and loops compute if ``computed``."""
+    waiting, seen = [output], set[int]()
+    while waiting:
+        tensor = waiting.pop()
+        if id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        yield tensor
+        node = walk.producer(tensor)
+        if node is not None and (computed or _moves(node)):
+            place = next(i for i, one in enumerate(node.outputs) if one is tensor)
+            waiting += _before(node, place)
+
+
+def _before(node: gs.Node, place: int) -> list[gs.Tensor]:
+    """Return the tensors whose numbers the output of a node at a place carries on."""
+    if node.op == "Concat":
+        return list(node.inputs)
+    if node.op == "Where":
+        return list(node.inputs[1:])
+    if node.op == "If":
+        return [body.outputs[place] for body in walk.bodies(node)]
+    if node.op in _MOVES:
+        return list(node.inputs[:1])
+    if node.op in ("Loop", "Scan"):
+        states = node.inputs[2:] if node.op == "Loop" else node.inputs[: _states_of_scan(node)]
+        return list(states[place : place + 1])
+    at = _STATES.get(node.op, {}).get(place, len(node.inputs))
+    return list(node.inputs[at : at + 1])
+
+
+def _states_of_scan(node: gs.Node) -> int:
+    return max(0, len(node.inputs) - int(node.attrs.get("num_scan_inputs", len(node.inputs))))

@@ -1,0 +1,53 @@
+"""States that grow with each step, and those that are passed on as they are or computed from no state.
+
+A decoder that reads an encoder keeps the keys and values of what the encoder made: it takes them and returns
+them, or computes them in the branch of an If for the first step. Caches of its own tokens grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_graphsurgeon as gs
+
+from transforms.graph import walk
+
+_MOVES = frozenset({"Identity", "Cast", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Dropout"})
+
+
+def grown_by(state: gs.Tensor, inputs: Iterable[gs.Tensor]) -> gs.Node | None:
+    """Return the node that makes a state of what is new in a step and of one of these inputs, None of others.
+
+    None for a state that is an input as it is, or follows from others than these, in each branch of an If. So
+    is one whose sizes are all known: no step makes it longer.
+    """
+    if state.shape and all(isinstance(size, int) for size in state.shape):
+        return None
+    past, waiting = {id(one) for one in inputs}, [state]
+    while waiting:
+        tensor = waiting.pop()
+        node = walk.producer(tensor)
+        if node is None:
+            continue
+        if node.op == "If":
+            place = next(i for i, one in enumerate(node.outputs) if one is tensor)
+            waiting += [body.outputs[place] for body in walk.bodies(node)]
+        elif node.op in _MOVES:
+            waiting.append(node.inputs[0])
+        elif _depends_on(past, node):
+            return node
+    return None
+
+
+def _depends_on(inputs: set[int], node: gs.Node) -> bool:
+    """Return whether a node reads one of these inputs, or what follows from it."""
+    waiting, seen = [node], {id(node)}
+    while waiting:
+        for tensor in walk.reads(waiting.pop()):
+            if id(tensor) in inputs:
+                return True
+            maker = walk.producer(tensor)
+            if maker is not None and id(maker) not in seen:
+                seen.add(id(maker))
+                waiting.append(maker)
+    return False

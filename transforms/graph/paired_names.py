@@ -1,0 +1,69 @@
+"""Whether names of an input and an output tell that they are one state, before a step and after it."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from functools import lru_cache
+
+_DIRECTIONS = frozenset(
+    {"in", "out", "input", "output", "old", "new", "prev", "previous", "next", "curr", "cur", "current"}
+    | {"init", "initial", "first", "last", "final", "updated"}
+)
+_CACHES = frozenset({"past", "present"})
+_STEPS = frozenset({"0", "n", "t"})
+
+_KEY_VALUES = re.compile(r"(past|present)_key_values?")
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_LETTER_OF_STEP = re.compile(r"[a-z][nt]")
+
+
+class Likeness(IntEnum):
+    """How much two names are alike, from nothing to a difference in direction alone.
+
+    ``PREFIX``: the words of one are the first of the other. ``STEP``: they differ in direction or in the
+    step, as ``h0`` and ``hn``. ``DIRECTION``: ``h_in`` and ``h_out``, ``past.0.key`` and ``present.0.key``.
+    """
+
+    NONE = 0
+    PREFIX = 1
+    STEP = 2
+    DIRECTION = 3
+
+
+def likeness(fed: str, back: str) -> Likeness:
+    """Return how much the names of an input and an output are alike."""
+    words = _words(fed), _words(back)
+    if _stem(words[0]) == _stem(words[1]):
+        return Likeness.DIRECTION
+    if _without_step(words[0]) == _without_step(words[1]):
+        return Likeness.STEP
+    short, long = sorted(words, key=len)
+    return Likeness.PREFIX if long[: len(short)] == short else Likeness.NONE
+
+
+def belong_together(fed: str, back: str) -> bool:
+    """Return whether two names are alike at all."""
+    return likeness(fed, back) > Likeness.NONE
+
+
+@lru_cache(maxsize=1024)
+def _words(name: str) -> tuple[str, ...]:
+    """Return the words and numbers of a name in small letters, also of ``hN``, ``h0`` and ``hn``."""
+    found: list[str] = []
+    for word in _WORDS.findall(_KEY_VALUES.sub(r"\1", name)):
+        small = word.lower()
+        found += small if _LETTER_OF_STEP.fullmatch(small) and small not in _DIRECTIONS else [small]
+    return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def _stem(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words without those of a direction; these alone for a name that has no others."""
+    rest = tuple(word for word in words if word not in _DIRECTIONS and word not in _CACHES)
+    return rest or (("past",) if _CACHES.intersection(words) else words)
+
+
+def _without_step(words: tuple[str, ...]) -> tuple[str, ...]:
+    stem = _stem(words)
+    return tuple(word for word in stem if word not in _STEPS) or stem

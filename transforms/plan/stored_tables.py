@@ -1,0 +1,45 @@
+"""Which embeddings a scheme stores in integers: those between layers whose weights are of 8 bits or less.
+
+No layer multiplies by them, and what reads their rows may stay float: a table is stored, not computed with.
+"""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from transforms.graph import walk
+from transforms.graph.embeddings import is_lookup, is_table
+from transforms.graph.lazy_values import LARGE
+from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.scheme_targets import NodeFormats
+from transforms.scheme.scheme import POWER_OF_TWO
+from transforms.scheme.targets import ON_CPU
+
+_WEIGHT_BITS = 8
+
+
+def stored_tables(plan: QuantizationPlan) -> list[gs.Constant]:
+    """Return the tables of a plan's graph, of 64 KiB or more, that are to be stored in int8.
+
+    None if rounding is to be written as nodes, scales have to be powers of two, or another target than ONNX
+    Runtime runs the model, whose compiler may know another form.
+    """
+    scheme = plan.scheme
+    is_elsewhere = scheme.target not in ("", ON_CPU)
+    if scheme.keep_weight_nodes or scheme.scale == POWER_OF_TWO or is_elsewhere:
+        return []
+    tables = (tensor for tensor in walk.constants(plan.graph) if is_table(tensor))
+    return [
+        table
+        for table in tables
+        if 4 * table.shape[0] * table.shape[1] >= LARGE
+        and id(table) not in plan.named
+        and all(
+            _stores_integers(plan.specs.formats[node]) for node in table.outputs if is_lookup(node, table)
+        )
+    ]
+
+
+def _stores_integers(formats: NodeFormats) -> bool:
+    weight = formats.weight
+    return formats.wants_integers and weight is not None and weight.is_integer and weight.bits <= _WEIGHT_BITS

@@ -1,0 +1,111 @@
+"""Caches that a model keeps in few bits: the codes of float numbers, and the numbers of codes.
+
+Whoever feeds such a model what a float model is fed, and compares what both make, goes through these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.array_types import AnyArray, Feed, Float32Array
+from transforms.graph import walk
+from transforms.graph.constants import load
+from transforms.quantize_caches import ATTENTION, BITS, KIND, SCALES, TOKENS
+
+Run = Callable[[Feed], Feed]
+
+
+@dataclass(frozen=True)
+class CodedCache:
+    """An input and an output of codes, with the scale of each number, in a shape that spreads over a cache.
+
+    ``tokens``: the axis that grows.
+    """
+
+    past: str
+    present: str
+    tokens: int
+    scale: Float32Array
+    bits: int
+
+    def encode(self, numbers: AnyArray) -> AnyArray:
+        """Return the codes of a cache, int8, or in 4 bits uint8 with half the channels."""
+        highest = (1 << (self.bits - 1)) - 1
+        codes = np.clip(np.rint(numbers.astype(np.float32) / self.scale), -highest - 1, highest)
+        if self.bits == 8:
+            return codes.astype(np.int8)
+        halves = (codes + 8).astype(np.uint8)
+        return halves[..., ::2] | halves[..., 1::2] << 4
+
+    def decode(self, codes: AnyArray) -> Float32Array:
+        """Return the numbers that codes stand for."""
+        if self.bits < 8:
+            halves = np.stack([codes & 15, codes >> 4], -1).astype(np.int8) - 8
+            codes = halves.reshape(*codes.shape[:-1], -1)
+        return codes.astype(np.float32) * self.scale
+
+
+def coded_caches(graph: gs.Graph) -> list[CodedCache]:
+    """Return the caches of a model that :func:`transforms.quantize_caches.quantize_caches` stored."""
+    inputs, outputs = {id(one) for one in graph.inputs}, {id(one) for one in graph.outputs}
+    return [
+        CodedCache(str(past.name), str(present.name), *_grid(node, place))
+        for node in graph.nodes
+        for past, present, place in _places(node)
+        if id(past) in inputs and id(present) in outputs
+    ]
+
+
+def with_codes(run: Run, caches: list[CodedCache]) -> Run:
+    """Return what runs a model with such caches on the feeds of a float model, and makes float caches."""
+    if not caches:
+        return run
+
+    def _run(feed: Feed) -> Feed:
+        made = run({**feed, **encoded(feed, caches)})
+        numbers = {one.present: one.decode(made[one.present]) for one in caches if one.present in made}
+        return {**made, **numbers}
+
+    return _run
+
+
+def encoded(feed: Mapping[str, AnyArray], caches: list[CodedCache]) -> dict[str, AnyArray]:
+    """Return the codes of the caches of a feed."""
+    return {one.past: one.encode(feed[one.past]) for one in caches}
+
+
+def _places(node: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor, int]]:
+    """Return what goes in and comes out of a node in codes, and whether it is the first or the second."""
+    if node.op == ATTENTION and BITS in node.attrs:
+        places = [place for place in (0, 1) if KIND.format("kv"[place]) in node.attrs]
+        return [(node.inputs[3 + place], node.outputs[1 + place], place) for place in places]
+    is_joined = node.op == "Concat" and node.inputs[0].dtype == np.int8
+    return [(node.inputs[0], node.outputs[0], 0)] if is_joined and _quantize(node) else []
+
+
+def _grid(node: gs.Node, place: int) -> tuple[int, Float32Array, int]:
+    """Return the axis of the tokens of what a node keeps, the scale, and its bits."""
+    if node.op == ATTENTION:
+        scale = _values(node.inputs[SCALES + place])
+        return TOKENS, scale.reshape(1, int(node.attrs["kv_num_heads"]), 1, -1), int(node.attrs[BITS])
+    quantize, shape = _quantize(node), [1] * len(node.inputs[0].shape)
+    assert quantize is not None, "it was found before"
+    scale = _values(quantize.inputs[1])
+    if scale.ndim:
+        shape[int(quantize.attrs["axis"])] = -1
+    return int(node.attrs["axis"]) % len(shape), scale.reshape(shape), 8
+
+
+def _quantize(node: gs.Node) -> gs.Node | None:
+    """Return the node that quantizes what a Concat adds to a cache."""
+    made = walk.producer(node.inputs[1]) if len(node.inputs) > 1 else None
+    return made if made is not None and made.op == "QuantizeLinear" else None
+
+
+def _values(tensor: gs.Tensor) -> Float32Array:
+    assert isinstance(tensor, gs.Constant), "scales of caches are written so"
+    return np.asarray(load(tensor), np.float32)

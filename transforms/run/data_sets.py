@@ -1,0 +1,114 @@
+"""Samples that a caller has in memory, or makes one by one: how many there are, and where they end."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from numpy.typing import ArrayLike
+
+MOST = 100_000
+"""Samples that are read of what has no length: more take a limit."""
+
+_SHARE = 2
+"""One part of so many of the free space of a disk may be taken by samples."""
+
+NO_SAMPLE = "the data hold no sample"
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """ONNX Runtime's CalibrationDataReader: a feed at each call, then None."""
+
+    def get_next(self) -> Mapping[str, ArrayLike] | None:
+        """Return the next feed, None after the last."""
+
+
+def is_data_set(value: Any) -> bool:
+    """Return whether samples come from an object as it is; a data set may have but indices."""
+    if isinstance(value, type):
+        return False
+    return isinstance(value, Reader) or any(
+        hasattr(type(value), name) for name in ("__iter__", "__getitem__")
+    )
+
+
+def length_of(data: Any) -> int | None:
+    """Return how many samples a data set says that it has, None for one that does not say."""
+    try:
+        return len(data)
+    except (TypeError, NotImplementedError):  # as readers and endless data sets answer
+        return None
+
+
+def each_sample(data: Any, limit: int | None = None) -> Iterator[Any]:
+    """Yield the samples of a data set, or of what a callable returns: at most ``limit``, and its length.
+
+    A data set is a reader, what can be iterated, or what has a sample for each index, in this order; of the
+    last, each index below its length has to have one. Raises TypeError for anything else, and for one sample
+    in place of several; ValueError for a limit below 1, where there is no sample, and where what has neither
+    length nor limit does not end after :data:`MOST` samples.
+    """
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit of {limit} samples, at least 1 is needed")
+    found = data() if callable(data) and not is_data_set(data) else data
+    if isinstance(found, Mapping):
+        raise TypeError(f"samples are a {type(found).__name__}, which is one sample: give a list of them")
+    if not is_data_set(found):
+        raise TypeError(f"samples are a folder, a reader or an iterable, not {type(found).__name__}")
+    length = length_of(found)
+    most = min((bound for bound in (length, limit) if bound is not None), default=None)
+    number = None
+    for number, sample in enumerate(islice(_read(found, length), most)):
+        if most is None and number == MOST:
+            words = f"{type(found).__name__}, has no length and has not ended after {MOST:,} samples"
+            raise ValueError(f"the data, a {words}: give a limit")
+        yield sample
+    if number is None:
+        raise ValueError(NO_SAMPLE)
+
+
+def _read(data: Any, length: int | None) -> Iterable[Any]:
+    if isinstance(data, Reader):
+        return _of_reader(data)
+    return data if hasattr(type(data), "__iter__") else _by_index(data, length)
+
+
+def _of_reader(reader: Reader) -> Iterator[Mapping[str, ArrayLike]]:
+    while (feed := reader.get_next()) is not None:
+        if isinstance(feed, Mapping) and not feed:  # as some readers end
+            return
+        yield feed
+
+
+def _by_index(data: Any, length: int | None) -> Iterator[Any]:
+    """Yield the sample of each index; without a length up to the first that is out of range."""
+    for i in count() if length is None else range(length):
+        try:
+            sample = data[i]
+        except IndexError as error:
+            if length is None:
+                return
+            raise ValueError(f"the data have a length of {length}, but no sample {i}: {error}") from error
+        yield sample
+
+
+class Room:
+    """The space that samples may take in a folder: half of what is free, so that no disk runs full."""
+
+    def __init__(self, folder: Path) -> None:
+        """Look how much is free now."""
+        self._folder = folder
+        self._most = shutil.disk_usage(folder).free // _SHARE
+        self._taken = self._count = 0
+
+    def take(self, size: int) -> None:
+        """Take so many bytes for a sample; ValueError where they are too many."""
+        self._taken, self._count = self._taken + size, self._count + 1
+        if self._taken > self._most:
+            words = f"the first {self._count:,} samples take {self._taken:,} bytes"
+            where = f"in '{self._folder}', at most {self._most:,}, half of what is free, are written"
+            raise ValueError(f"{words}: {where}: give a limit, or set TMPDIR to a larger disk")
