@@ -197,7 +197,6 @@ def _has_few_bits(fmt: ops.Format | None) -> bool:
     return fmt is not None and fmt.bits < ops.get_format(_OF_ROUTERS).bits
 
 
-
 class FormatTable:
     """The formats of every node; a node of which the scheme says nothing has those of the whole model."""
 
