@@ -16,17 +16,17 @@ from transforms.scheme import preset
 WIDTH, EXPERTS = 32, 4
 
 _FRONT = "h = MatMul(x, w0)  l = MatMul(h, gate)"
+_SPREAD = "m = ScatterElements <axis=1> (zeros, i, v)"
 _COMBINE = "a = MatMul(h, w1)  b = MatMul(h, w2)  f, g, r1, r2 = Split <axis=1> (m)"
 _SUM = "c = Mul(a, f)  d = Mul(b, g)  y = Add(c, d)"
 
 ROUTERS = {
-    "factors of experts": f"{_FRONT} v, i = TopK(l, two) p = Softmax(v) m = ScatterElements <axis=1> (zeros, i, p)"
-    f" {_COMBINE} {_SUM}",
-    "softmax first": f"{_FRONT} s = Softmax(l) v, i = TopK(s, two) m = ScatterElements <axis=1> (zeros, i, v)"
-    f" {_COMBINE} {_SUM}",
-    "bias, sigmoid, shape": f"{_FRONT} n = Add(l, bias) s = Sigmoid(n) t = Reshape(s, shape) v, i = TopK(t, two)"
-    f" m = ScatterElements <axis=1> (zeros, i, v) {_COMBINE} {_SUM}",
-    "first of all": f"{_FRONT} i = ArgMax <axis=1, keepdims=0> (l) m = OneHot(i, depth, ends) {_COMBINE} {_SUM}",
+    "factors of experts": f"{_FRONT} u, i = TopK(l, two) v = Softmax(u) {_SPREAD} {_COMBINE} {_SUM}",
+    "softmax first": f"{_FRONT} s = Softmax(l) v, i = TopK(s, two) {_SPREAD} {_COMBINE} {_SUM}",
+    "bias, sigmoid, shape": f"{_FRONT} n = Add(l, bias) s = Sigmoid(n) t = Reshape(s, shape)"
+    f" v, i = TopK(t, two) {_SPREAD} {_COMBINE} {_SUM}",
+    "first of all": f"{_FRONT} i = ArgMax <axis=1, keepdims=0> (l)"
+    f" m = OneHot(i, depth, ends) {_COMBINE} {_SUM}",
     "rows of weights": f"{_FRONT} v, i = TopK(l, two) w = Gather(stack, i) e = Unsqueeze(h, axes)"
     " y = MatMul(e, w)",
     "rows of states": f"{_FRONT} t = Transpose <perm=[1, 0]> (l) v, i = TopK(t, two) j = Reshape(i, flat)"
@@ -38,8 +38,9 @@ HEADS = {
     "class": f"{_FRONT} i = ArgMax <axis=1> (l) y = Cast <to=1> (i)",
     "boxes": f"{_FRONT} b = MatMul(h, w1) s = Sigmoid(l) t = Reshape(s, flat) v, i = TopK(t, two)"
     " c = Gather(b, i) y = Mul(c, half)",
-    "classes that are masked": f"{_FRONT} v, i = TopK(l, two) m = ScatterElements <axis=1> (zeros, i, v) y = Mul(m, l)",
-    "vocabulary": "h = MatMul(x, w0) l = MatMul(h, wide) v, i = TopK(l, two) r = Gather(wide0, i) y = MatMul(r, w1)",
+    "classes that are masked": f"{_FRONT} v, i = TopK(l, two) {_SPREAD} y = Mul(m, l)",
+    "vocabulary": "h = MatMul(x, w0) l = MatMul(h, wide) v, i = TopK(l, two) r = Gather(wide0, i)"
+    " y = MatMul(r, w1)",
     "scores of attention": "h = MatMul(x, w0) t = Transpose <perm=[1, 0]> (x) l = MatMul(h, t)"
     " v, i = TopK(l, two) y = MatMul(v, w3)",
 }
@@ -48,7 +49,7 @@ HEADS = {
 def model(text: str) -> onnx.ModelProto:
     random = np.random.default_rng(0)
     shapes = {
-        "w0": (WIDTH, WIDTH), "gate": (WIDTH, EXPERTS), "w1": (WIDTH, WIDTH), "w2": (WIDTH, WIDTH), "w3": (2, WIDTH),
+        **dict.fromkeys(("w0", "w1", "w2"), (WIDTH, WIDTH)), "w3": (2, WIDTH), "gate": (WIDTH, EXPERTS),
         "stack": (EXPERTS, WIDTH, WIDTH), "wide": (WIDTH, 2000), "wide0": (2000, WIDTH), "bias": (EXPERTS,),
     }  # fmt: skip
     weights = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}

@@ -43,7 +43,6 @@ OTHERS = (
     *(("--config", "A8W8", "--target", name) for name in ("ort-cpu", "tensorrt", "openvino")),
     *(("--config", name, "--storage", "packed") for name in ("MX4", "MX6", "BFP16", "BF16_MIXED_BFP16")),
     ("--config", "own.toml"),
-    ("--config", "W8", "--embeddings", "int8"),
     ("--config", "A8W8", "--keep-weight-nodes"),
     ("--config", "A8W8", "--set", "block_size=16", "--no-per-channel"),
     (
