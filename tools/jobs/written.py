@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from tools.cli.job_options import ModelJob
 from transforms.pipelines.first_run import FirstRun, FirstRunOptions, first_run
+from transforms.pipelines.source import Source
 from transforms.run.beside_float import BesideFloat, time_beside_float
 from transforms.run.feeds import open_feeds
 from transforms.run.run_model import open_model
@@ -34,7 +35,9 @@ def run_once(graph: gs.Graph, source: str, job: ModelJob, target: Target | None 
     """
     samples = None if job.data is None else lambda inputs: _samples(job, inputs)
     is_for_here = target is None or target.name == ON_CPU
-    found = first_run(graph, FirstRunOptions(Path(source), samples, job.functions, is_for_here, job.threads))
+    found = first_run(
+        graph, FirstRunOptions(Source(source), samples, job.functions, is_for_here, job.threads)
+    )
     if job.time and is_for_here and found.trial:
         found.time = _timed(found, source, job)
     found.feeds = None  # they are in the way of what is written next

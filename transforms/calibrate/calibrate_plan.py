@@ -18,7 +18,7 @@ from transforms.plan.quantization_plan import WEIGHTED, QuantizationPlan, weighe
 from transforms.run.feeds import Feeds, Source, open_feeds
 from transforms.run.samples import ImageOptions
 from transforms.run.workers import Workers
-from transforms.runtime.inputs import model_inputs
+from transforms.runtime.inputs import ModelInput, model_inputs
 from transforms.runtime.session import RunOptions
 
 
@@ -43,9 +43,13 @@ class CalibrationData:
 
     def feeds(self, graph: gs.Graph) -> Feeds:
         """Return the feeds of the source for the inputs of a graph; raises what ``open_feeds`` does."""
+        return self.source if isinstance(self.source, Feeds) else self.feeds_of(model_inputs(graph))
+
+    def feeds_of(self, inputs: Sequence[ModelInput]) -> Feeds:
+        """Return the same for the inputs of a model in a session, which tell of others beside them."""
         if isinstance(self.source, Feeds):
             return self.source
-        return open_feeds(self.source, model_inputs(graph), images=self.images, limit=self.limit)
+        return open_feeds(self.source, inputs, images=self.images, limit=self.limit)
 
     def repeatable(self, graph: gs.Graph) -> CalibrationData:
         """Return data that can be taken several times."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from transforms.model_io import Exported
 from transforms.pipelines.float_runs import FloatRun
+from transforms.pipelines.source import Source
 from transforms.runtime.compare_runs import run_in_time
 from transforms.runtime.find_fault import find_fault
 from transforms.runtime.output_errors import NOTICED, OutputErrors, decibels, relative_error
-from transforms.runtime.session import RunOptions, open_session
+from transforms.runtime.session import RunOptions
 from transforms.runtime.trial import Case, Trial
 from transforms.search.output_metrics import is_float_array
 
@@ -55,13 +55,13 @@ def _is_useless(first: OutputErrors, errors: OutputErrors) -> bool:
     return errors.plain * errors.power > max(first.power, errors.power)
 
 
-def is_of_the_float_model(source: Path, reference: FloatRun, run: RunOptions) -> bool:
+def is_of_the_float_model(source: Source, reference: FloatRun, run: RunOptions) -> bool:
     """Return whether ONNX Runtime with optimization fails on the float model, too, or computes another thing.
 
     It goes by declared sizes, which may be those of one sample.
     """
     try:
-        made = run_in_time(open_session(source, run), reference.feed)
+        made = run_in_time(source.open(run), reference.feed)
     except Exception:  # of the runtime, which shares no narrower class
         return True
     arrays = ((name, array) for name, array in reference.outputs.items() if is_float_array(array))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import onnx
 import onnx_graphsurgeon as gs
@@ -15,7 +14,6 @@ from transforms.deploy.rounded_inputs import rounded_inputs
 from transforms.files.runtime_message import said_by_runtime
 from transforms.functions.attach_functions import attach_functions
 from transforms.graph.number_shapes import judged_tensors
-from transforms.graph.typed import source_files
 from transforms.leave_float import leave_float
 from transforms.model.bounds import refuse_unreadable
 from transforms.model.read_model import ModelError
@@ -30,6 +28,7 @@ from transforms.pipelines.float_runs import (
     Samples,
     run_float,
 )
+from transforms.pipelines.source import Source
 from transforms.run.beside_float import BesideFloat
 from transforms.run.coded_caches import coded_caches, encoded
 from transforms.runtime.compare_runs import MOST_WEIGHTS, not_repeatable, too_large
@@ -46,12 +45,12 @@ _MOST_KEPT = 16
 class FirstRunOptions:
     """How a model is run for the first time.
 
-    ``source``: the file of the float model. Without ``samples`` random numbers are fed. ``functions``:
+    ``source``: the float model. Without ``samples`` random numbers are fed. ``functions``:
     whether operators of ours get them. ``mends``: nodes that the runtime computes wrongly are left in float,
     or the model is refused; else, for a model that is made for another runtime, it is said.
     """
 
-    source: Path
+    source: Source
     samples: Samples | None = None
     functions: bool = True
     mends: bool = True
@@ -163,10 +162,9 @@ def _of(names: Collection[str], reference: FloatRun) -> Outputs:
     return {name: array for name, array in reference.outputs.items() if name in names}
 
 
-def _too_large(graph: gs.Graph, exported: Exported, source: Path) -> str:
+def _too_large(graph: gs.Graph, exported: Exported, source: Source) -> str:
     """Return why running a model beside its float model would take too much, empty if it does not."""
-    files = source_files(graph)
-    stored = sum(path.stat().st_size for path in (files if source in files else [source]))
+    stored = source.stored_bytes(graph)
     if stored > MOST_WEIGHTS:
         return f"the float model has {stored:,} bytes, more than {MOST_WEIGHTS:,}"
     return too_large(*exported)

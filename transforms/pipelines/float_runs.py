@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -17,12 +16,13 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.graph.shapes import shape_of
 from transforms.model.read_model import ModelError
+from transforms.pipelines.source import Source
 from transforms.run.mend_shapes import fits
 from transforms.run.other_sizes import Sizes, free_sizes_in, proposals, resized
 from transforms.run.tensor_sizes import TensorSizes
 from transforms.runtime.compare_runs import feed_and_run, free_sizes, needs_space, run_in_time
 from transforms.runtime.inputs import ModelInput
-from transforms.runtime.session import OpenModel, RunOptions, open_session
+from transforms.runtime.session import OpenModel, RunOptions
 from transforms.runtime.trial import Outputs
 
 log = logging.getLogger(__name__)
@@ -94,14 +94,14 @@ class FloatRuns:
 
 
 def run_float(
-    source: Path, samples: Samples | None, inputs: Sequence[ModelInput], made: Made, run: RunOptions
+    source: Source, samples: Samples | None, inputs: Sequence[ModelInput], made: Made, run: RunOptions
 ) -> FloatRuns:
     """Run the float model in a file on the first sample, or random numbers, and on other sizes of that.
 
     ``inputs``: those of what is made of it, whose free dimensions get other sizes. The float model is not
     optimized: it shows what its file says. Raises what its run does.
     """
-    model, start = open_session(source, replace(run, optimize=False)), time.process_time()
+    model, start = source.open(replace(run, optimize=False)), time.process_time()
     if samples is None:
         kinds = {one.name: one.dtype for one in model.inputs}
         sizes = [replace(one, dtype=kinds[one.name]) for one in inputs]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.conversion.record import Record
 from transforms.graph import walk
+from transforms.pipelines.record import JobRecord
 from transforms.pipelines.steps import IN_MEMORY, run
 from transforms.pipelines.work import Work
 from transforms.plan.tensor_grids import FixedGrids
@@ -23,7 +23,7 @@ def quantize_graph(
     events: Events = SILENT,
     keep_grids: bool = False,
     fixed: FixedGrids | None = None,
-) -> Record:
+) -> JobRecord:
     """Quantize a float graph in place, by a scheme or the preset of a name; return the record of it.
 
     The steps are those of ``IN_MEMORY``.
@@ -42,6 +42,6 @@ def quantize_graph(
     """
     walk.check_graph(graph)
     scheme = scheme_of(scheme)
-    record = Record(grids=[] if keep_grids else None)
+    record = JobRecord(grids=[] if keep_grids else None)
     work = Work(graph, scheme, data, fixed or FixedGrids(), events=events, record=record)
     return run(work, IN_MEMORY).record

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.calibrate.calibration import Calibration
+from transforms.conversion.float_reference import float_reference
 from transforms.conversion.quantize_steps import plan_of
 from transforms.conversion.record import Record
 from transforms.judge.judge import Judge
+from transforms.mix_precision.evaluation import MixingOptions
+from transforms.mix_precision.mix import MixedPrecision
+from transforms.model import provenance
 from transforms.moves.improve import Move
+from transforms.origins.held_out import HeldOut
+from transforms.pipelines.options import Options
+from transforms.pipelines.record import JobRecord
+from transforms.pipelines.source import Source
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.plan.weight_cache import WeightMemory
 from transforms.run.events import SILENT, Events
 from transforms.scheme import Scheme
+from transforms.scheme.finetune_rule import FinetuneRule
+
+SCHEME_ENTRY = provenance.PREFIX + "scheme"
+"""The entry of a model's metadata that holds its scheme."""
 
 
 @dataclass
@@ -28,7 +40,7 @@ class Work:
     Attributes
     ----------
     graph : Graph
-        The model as it is now.
+        The model as it is now; empty before the step ``load``.
     asked : Scheme
         The scheme that was asked for. What it leaves open is for the outputs to decide.
     scheme : Scheme
@@ -37,6 +49,14 @@ class Work:
         The samples.
     fixed : FixedGrids
         Grids of tensors that are given, and not to be measured.
+    source : Source or None
+        The float model; None for a work that begins with a graph.
+    options : Options
+        What the job is told beside the scheme.
+    tuning : FinetuneRule or None
+        How the step ``tune`` tunes the weights.
+    compares, may_compare : bool
+        Whether outputs are compared in any case, and whether they may be after changes.
     keeps_float : bool
         Whether ``float_graph`` is kept for later steps.
     moves : sequence of Move, optional
@@ -55,21 +75,47 @@ class Work:
         Compares outputs of candidates with those of the float model; None where nothing can be decided.
     memory : WeightMemory or None
         Weights on the grids of candidates, which the graph that is built shares.
+    held_out : HeldOut or None
+        Samples that a goal is judged on.
+    mixed : MixedPrecision or None
+        The result of the step ``mix``.
+    unstored : Graph or None
+        The graph before weights got the form in which they are stored.
+    mixing : MixingOptions
+        How the step ``mix`` works.
+    recorded : mapping of str to object
+        The options that the metadata of the model record.
+    source_sha256 : str or None
+        The digest of the source, after the step ``load``.
+    stored_apart : Scheme or None
+        The scheme that was asked for, where embeddings are left out of the one that is followed.
     """
 
     graph: gs.Graph
     asked: Scheme
     data: CalibrationData | None = None
     fixed: FixedGrids = field(default_factory=FixedGrids)
+    source: Source | None = None
+    options: Options = field(default_factory=Options)
+    tuning: FinetuneRule | None = None
+    compares: bool = False
+    may_compare: bool = True
     keeps_float: bool = False
     moves: Sequence[Move] | None = None
     events: Events = SILENT
-    record: Record = field(default_factory=Record)
+    record: JobRecord = field(default_factory=JobRecord)
     float_graph: gs.Graph | None = None
     targets: SchemeTargets | None = None
     statistics: Calibration | None = None
     judge: Judge | None = None
     memory: WeightMemory | None = None
+    held_out: HeldOut | None = None
+    mixed: MixedPrecision | None = None
+    unstored: gs.Graph | None = None
+    mixing: MixingOptions = field(default_factory=MixingOptions)
+    recorded: Mapping[str, object] = field(default_factory=dict)
+    source_sha256: str | None = None
+    stored_apart: Scheme | None = None
 
     def __post_init__(self) -> None:
         """Begin with the scheme that was asked for."""
@@ -92,6 +138,13 @@ class Work:
             self.named,
             Record() if record is None else record,
         )
+
+    def float_form(self) -> gs.Graph:
+        """Return the float model as it was quantized: the one that was kept, or made again."""
+        if self.float_graph is not None:
+            return self.float_graph
+        assert self.source is not None, "else it was kept"
+        return float_reference(self.source.load, self.graph, self.scheme)
 
     def close(self) -> None:
         """Let rules decide whatever the scheme leaves open."""

@@ -1,0 +1,56 @@
+"""Step: compare the model with the float model once nothing changes its numbers any more."""
+
+from __future__ import annotations
+
+from transforms.moves.decisions import Checked
+from transforms.origins.finer_layers import score_of
+from transforms.pipelines.check_outputs import check_outputs
+from transforms.pipelines.mix import check_mixed
+from transforms.pipelines.work import Work
+
+
+class UselessError(ValueError):
+    """A language model whose probabilities are too far from those of the float model."""
+
+    def __init__(self, outputs: Checked) -> None:
+        """Say how far they are."""
+        super().__init__(f"{outputs}, which is of no use")
+        self.outputs = outputs
+
+
+def compare(work: Work) -> None:
+    """Compare outputs on samples that decided nothing, and hold the model to its goal as it is written.
+
+    Where nothing was looked at before, models are compared only after changes that nothing has measured.
+    Raises UselessError for a language model of no use, TargetError for one that misses its goal now.
+    """
+    first = work.record.first
+    assert first is not None, "the model was tried out"
+    last = work.options.changes_last
+    if work.data is None or not work.may_compare or not (work.compares or last or first.kept):
+        if first.kept:
+            check_mixed(work)
+        return
+    work.record.is_compared = True
+    if last and first.why_not is not None:
+        work.events.warn(f"Warning: outputs not compared, for the model does not run here: {first.why_not}")
+        return
+    work.events.phase("comparing")
+    graph = work.graph if first.why_not is None or work.unstored is None else work.unstored
+    outputs = check_outputs(work.float_form(), graph, work.data, work.record.decisions)
+    if outputs and outputs.is_diverged:
+        raise UselessError(outputs)
+    if last or first.kept:
+        _check_goal(work)
+        check_mixed(work)
+
+
+def _check_goal(work: Work) -> None:
+    """Raise TargetError for a model that misses its goal as it is written; note its value."""
+    goal, apart = work.options.goal, work.held_out
+    if goal is None or apart is None:
+        return
+    value = score_of(work.graph, work.float_form(), apart.feeds, goal, work.options.run)
+    goal.check(value, f"the model as it is written, on {apart.where},")
+    line = f"Target of {goal.bound}: {goal.text(value)} on {apart.where} as it is written"
+    work.record.rechecked.append(line)

@@ -1,0 +1,61 @@
+"""The metadata of a model that is made, and the files that it becomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_graphsurgeon as gs
+
+from transforms import model_io
+from transforms.conversion.record import Record
+from transforms.model import provenance
+from transforms.pipelines.work import SCHEME_ENTRY, Work
+from transforms.scheme import Scheme
+
+
+def entries(work: Work, scheme: Scheme, record: Record) -> dict[str, str]:
+    """Return the entries of the metadata: tool, version, options, the source's digest, scheme and decisions."""
+    origin = provenance.entries("quantize", work.recorded, work.source_sha256)
+    return {**origin, SCHEME_ENTRY: scheme.to_toml(), **record.decisions.entries()}
+
+
+def bytes_written(
+    work: Work,
+    graph: gs.Graph,
+    scheme: Scheme,
+    record: Record,
+    exported: model_io.Exported | None = None,
+) -> int:
+    """Return the most bytes that the files of a graph may take."""
+    return model_io.bytes_written(
+        graph,
+        metadata=entries(work, scheme, record),
+        external_data=work.options.external_data,
+        functions=work.options.functions,
+        exported=exported,
+    )
+
+
+def save(work: Work, output: Path, *, force: bool = False) -> list[Path]:
+    """Write the model as it was tried out, and return its files, the model first.
+
+    Raises ValueError, before anything is written, for a file above the size that mixed precision had to keep
+    to: tuning, or nodes left in float, may add to a model.
+    """
+    first = work.record.first
+    exported = None if first is None else first.exported
+    rule = work.asked.auto_mixed_precision
+    if rule is not None and rule.size_target is not None:
+        taken = bytes_written(work, work.graph, work.scheme, work.record, exported)
+        if taken > rule.size_target:
+            raise ValueError(f"size_target {rule.size_target:,} bytes is exceeded: the model takes {taken:,}")
+    work.events.phase("writing")
+    return model_io.save(
+        work.graph,
+        output,
+        metadata=entries(work, work.scheme, work.record),
+        external_data=work.options.external_data,
+        force=force,
+        functions=work.options.functions,
+        exported=exported,
+    )

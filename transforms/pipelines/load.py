@@ -1,0 +1,65 @@
+"""Step: read the float model, and hold out samples where the outputs have to reach a goal."""
+
+from __future__ import annotations
+
+from glob import escape
+
+import onnx_graphsurgeon as gs
+
+from transforms.deploy.refuse import refuse_free
+from transforms.fix_shapes import fix_shapes
+from transforms.graph.embeddings import readers
+from transforms.graph.selection import label_of
+from transforms.judge.budget import MOST_NODES, too_large
+from transforms.origins.finer_layers import fallback_rule
+from transforms.origins.held_out import hold_out
+from transforms.pipelines.work import Work
+from transforms.scheme import Scheme
+from transforms.scheme.scheme import FLOAT32
+from transforms.scheme.targets import target
+from transforms.store_embeddings import tie_embeddings
+
+
+def load(work: Work) -> None:
+    """Read the model with the shapes that the scheme gives to its inputs, and part the samples.
+
+    Embeddings that are to be stored in few bits are left out of the scheme. Raises ModelError or OSError for
+    a file that cannot be read, ValueError for free dimensions that the target does not take, and for a goal
+    that layers cannot be chosen for.
+    """
+    work.events.phase("loading")
+    work.graph = read_float(work, work.scheme)
+    work.source_sha256 = getattr(work.graph, "source_sha256", None)
+    if work.options.embeddings and work.scheme.activation != FLOAT32:
+        labels = dict.fromkeys(escape(label_of(node)) for node in readers(work.graph))
+        excluded = (*work.asked.exclude_nodes, *labels)
+        work.stored_apart = work.asked
+        work.asked = work.scheme = work.asked.with_(exclude_nodes=excluded)
+    _hold_out(work)
+
+
+def read_float(work: Work, scheme: Scheme) -> gs.Graph:
+    """Return the float model anew, as a scheme wants it; embeddings that are to be stored are tied."""
+    assert work.source is not None, "a work without a source begins with a graph"
+    graph = work.source.load()
+    work.record.fixed = fix_shapes(graph, scheme.input_shapes)
+    if scheme.target:
+        refuse_free(graph, target(scheme.target))
+    if work.options.embeddings:
+        tie_embeddings(graph)
+    return graph
+
+
+def _hold_out(work: Work) -> None:
+    """Part the samples for a goal; ValueError for a model that is too large, or a fallback without effect."""
+    goal = work.options.goal
+    if goal is None or work.data is None:
+        return
+    if too_large(work.graph):
+        raise ValueError(
+            f"target of {goal.bound}: the model is too large to compare layers: weights above 1 GiB, or more "
+            f"than {MOST_NODES:,} nodes"
+        )
+    fallback_rule(work.options.fallback, work.scheme)  # raises before any work
+    work.held_out = hold_out(work.data, work.graph)
+    work.data = work.held_out.data

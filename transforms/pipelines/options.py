@@ -1,0 +1,50 @@
+"""How a job runs, what its outputs have to reach, and in which form its model is stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from transforms.runtime.session import RunOptions
+from transforms.search.target import Target
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a job is told beside its scheme and its samples.
+
+    Attributes
+    ----------
+    run : RunOptions
+        How models run.
+    goal : Target or None
+        What the outputs have to reach on held-out samples, by layers in ``fallback``.
+    fallback : str
+        One of :data:`transforms.origins.finer_layers.FALLBACKS`.
+    times : bool
+        Whether the model is timed beside the float model, and layers are placed by their time.
+    matmul_nbits, accuracy_level, embeddings, kv_cache
+        Parts that are written as operators of ONNX Runtime.
+    storage : str
+        How weights of block formats are stored: "plain", "packed" or "onnx-mx".
+    functions : bool
+        Whether operators of ours get functions, with which a model needs no library.
+    external_data : bool
+        Whether large weights lie in a file beside the model.
+    """
+
+    run: RunOptions = field(default_factory=RunOptions)
+    goal: Target | None = None
+    fallback: str = "float32"
+    times: bool = True
+    matmul_nbits: bool = False
+    accuracy_level: int | None = None
+    embeddings: str = ""
+    kv_cache: str = ""
+    storage: str = "plain"
+    functions: bool = True
+    external_data: bool = False
+
+    @property
+    def changes_last(self) -> bool:
+        """Whether numbers are changed after all choices."""
+        return bool(self.matmul_nbits or self.embeddings or self.kv_cache)

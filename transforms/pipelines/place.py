@@ -1,0 +1,49 @@
+"""Step: leave layers in float that are faster so on this machine, for a target that runs here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx_graphsurgeon as gs
+
+from transforms.judge.budget import too_large
+from transforms.origins.faster_in_float import faster_in_float
+from transforms.pipelines.load import read_float
+from transforms.pipelines.rebuild import rebuilt, take_over
+from transforms.pipelines.work import Work
+from transforms.scheme import Scheme
+from transforms.scheme.targets import ON_CPU
+
+
+def place(work: Work) -> None:
+    """Find the layers that are faster in float, by whole models that take turns, and build the model so.
+
+    Only for the target ``ort-cpu``, unless the options say not to time anything.
+    """
+    if not _is_asked_for(work):
+        return
+    assert work.data is not None, "outputs are compared on samples"
+    work.events.phase("placing")
+    feed = next(feed for _, feed in work.data.feeds(work.graph))
+    sample = replace(work.data, source=[feed], limit=None, images=None, cache=None, workers=None)
+
+    def _build(scheme: Scheme) -> gs.Graph | None:
+        other = rebuilt(work, scheme, sample)
+        return other.graph if other.record.count else None
+
+    def _load() -> gs.Graph:
+        return read_float(work, work.scheme)
+
+    first = work.graph, work.scheme
+    try:
+        work.record.placed = faster_in_float(first, work.float_form(), _load, _build, feed, work.options.run)
+    except Exception as error:  # the runtime's exceptions share no narrower class
+        work.events.note(f"Layers are not timed: {error}")
+        return
+    if work.record.placed.layers:
+        take_over(work, rebuilt(work, work.record.placed.scheme))
+
+
+def _is_asked_for(work: Work) -> bool:
+    is_wanted = work.asked.keep_float and work.asked.target == ON_CPU and work.options.times
+    return bool(is_wanted and work.data is not None and work.compares and not too_large(work.graph))

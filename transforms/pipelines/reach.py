@@ -1,0 +1,44 @@
+"""Step: keep as few layers finer as the outputs need to reach a goal on held-out samples."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from transforms.judge.constants import SEARCHED_ON
+from transforms.origins.finer_layers import Built, fallback_rule, reach_target
+from transforms.pipelines.load import read_float
+from transforms.pipelines.rebuild import rebuilt, take_over
+from transforms.pipelines.work import Work
+from transforms.scheme import Scheme
+
+
+def reach(work: Work) -> None:
+    """Search the layers, judge each model on the samples that were held out, and take the last one.
+
+    Raises TargetError where no choice of layers reaches the goal.
+    """
+    goal, apart = work.options.goal, work.held_out
+    if goal is None or apart is None:
+        return
+    models: list[Work] = []
+
+    def _build(scheme: Scheme) -> Built:
+        models.append(rebuilt(work, scheme))
+        return models[-1].graph, models[-1].scheme
+
+    progress, told = work.events.phase("searching", "model"), work.scheme
+    found = reach_target(
+        (work.graph, work.scheme),
+        work.float_form(),
+        lambda: read_float(work, told),
+        _build,
+        [feed for _, feed in islice(apart.data.feeds(work.graph), SEARCHED_ON)],
+        apart.feeds,
+        goal,
+        fallback_rule(work.options.fallback, work.scheme),
+        work.options.run,
+        lambda done, note: progress(done, None, note),
+    )
+    work.record.reached = found
+    if found.layers:
+        take_over(work, models[-1])

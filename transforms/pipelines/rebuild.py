@@ -1,0 +1,37 @@
+"""Building the model of a job again by another scheme, in which nothing is open."""
+
+from __future__ import annotations
+
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.pipelines.load import read_float
+from transforms.pipelines.record import JobRecord
+from transforms.pipelines.steps import IN_MEMORY, run
+from transforms.pipelines.work import Work
+from transforms.scheme import Scheme
+
+
+def rebuilt(work: Work, scheme: Scheme, data: CalibrationData | None = None) -> Work:
+    """Return another work on the float model, quantized by a scheme; ``data`` instead of all samples.
+
+    Tensors are shifted to the full range as they were asked for: finer layers leave others to shift.
+    """
+    wish = scheme.with_(full_range=work.asked.full_range)
+    other = Work(
+        read_float(work, wish),
+        wish,
+        data or work.data,
+        source=work.source,
+        options=work.options,
+        keeps_float=work.keeps_float,
+        record=JobRecord(grids=None if work.record.grids is None else []),
+    )
+    return run(other, IN_MEMORY)
+
+
+def take_over(work: Work, other: Work) -> None:
+    """Take over the model of another work, with its scheme and record; decisions stay those of before."""
+    before, record = work.record, other.record
+    record.decisions, record.placed, record.reached = before.decisions, before.placed, before.reached
+    record.fixed, record.steps = before.fixed, before.steps
+    work.graph, work.float_graph = other.graph, other.float_graph
+    work.scheme, work.record = other.scheme, record

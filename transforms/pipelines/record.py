@@ -1,0 +1,34 @@
+"""The record of a job from the float model to the model that is saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from transforms.conversion.record import Record
+from transforms.finetune.finetune_model import TunedModel
+from transforms.origins.faster_in_float import FloatLayers
+from transforms.origins.finer_layers import Reached
+from transforms.pipelines.first_run import FirstRun
+
+
+@dataclass
+class JobRecord(Record):
+    """What each step did beside quantizing.
+
+    ``steps``: each step that ran, with its seconds. ``fixed``: how many dimensions of inputs were fixed.
+    ``placed``: layers in float for their time; ``reached``: finer layers for a goal; ``tuned``: layers with
+    tuned weights, on ``tuned_on`` samples. ``stored``: lines on the form in which weights are stored.
+    ``first``: the first run; ``rechecked``: lines on targets as the model is tuned and written; ``is_compared``:
+    whether outputs were compared then.
+    """
+
+    steps: list[tuple[str, float]] = field(default_factory=list)
+    fixed: int = 0
+    placed: FloatLayers | None = None
+    reached: Reached | None = None
+    tuned: TunedModel | None = None
+    tuned_on: int = 0
+    stored: list[str] = field(default_factory=list)
+    first: FirstRun | None = None
+    rechecked: list[str] = field(default_factory=list)
+    is_compared: bool = False

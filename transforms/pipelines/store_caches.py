@@ -1,0 +1,83 @@
+"""Caches of a decoder in few bits, with scales from the float model on samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_graphsurgeon as gs
+
+from transforms.calibrate.cache_scales import cache_scales
+from transforms.graph.grown_states import grown_by
+from transforms.graph.selection import label_of
+from transforms.graph.some_names import counted, some_names
+from transforms.graph.state_outputs import found_pairs
+from transforms.pipelines.work import Work
+from transforms.plan.quant_spec import QUANTIZED_BY
+from transforms.quantize_caches import Cache, find_caches, quantize_caches
+from transforms.run.feeds import spread
+
+_MOST_SAMPLES = 16
+"""Samples that scales are measured on."""
+
+_STORED = (
+    "caches are those of float32 or float16 that a GroupQueryAttention, or a Concat of rank 3 or more, makes "
+    "of an input, and nothing else reads that input"
+)
+
+
+def store_caches(work: Work) -> list[str]:
+    """Store the caches of the quantized graph in few bits; return lines on it.
+
+    Raises ValueError for a model without caches, or with others that grow and cannot be quantized so.
+    """
+    assert work.data is not None and work.source is not None, "asked for before"
+    name, graph = work.options.kv_cache, work.graph
+    bits = int(name.removeprefix("int"))
+    caches = find_caches(graph, bits)
+    left = _left(graph, caches, name)
+    axes = {str(cache.present.name): cache.channels for cache in caches}
+    feeds = spread([feed for _, feed in work.data.feeds(graph)], _MOST_SAMPLES)
+    scales = cache_scales(work.source.open(work.options.run), axes, feeds, bits=bits)
+    before = sum(scales[str(cache.present.name)].size * cache.past.dtype.itemsize for cache in caches)
+    count, numbers = quantize_caches(graph, scales, bits=bits), sum(one.size for one in scales.values())
+    lines = [
+        f"Stored in {name}: {counted(count, 'cache')}, "
+        f"{numbers * bits // 8:,} bytes a token instead of {before:,}, "
+        f"scales of {counted(len(feeds), 'sample')}"
+    ]
+    if left:
+        states = f"{counted(len(left), 'state')} that no token makes longer: {some_names(left)}"
+        lines.append(f"Left as they are: {states}")
+    return lines
+
+
+def _left(graph: gs.Graph, caches: Sequence[Cache], name: str) -> list[str]:
+    """Return the names of states that stay as they are.
+
+    Raises ValueError for one that grows, and for a model without caches that can be stored.
+    """
+    pairs, stored = found_pairs(graph), {str(cache.present.name) for cache in caches}
+    names = {*pairs.values()} - stored
+    others = [tensor for tensor in graph.outputs if tensor.name in names]
+    fed = [tensor for tensor in graph.inputs if tensor.name in pairs] + [cache.past for cache in caches]
+    for tensor in others:
+        if node := grown_by(tensor, fed):
+            raise _refused(name, _reason(str(tensor.name), node, fed))
+    left = [str(tensor.name) for tensor in others]
+    if not caches:
+        raise _refused(name, f"no token makes {some_names(left)} longer" if left else "there is no cache")
+    return left
+
+
+def _reason(name: str, node: gs.Node, fed: Sequence[gs.Tensor]) -> str:
+    if any(_quantizes(reader) for tensor in fed for reader in tensor.outputs):
+        return f"the scheme quantizes what '{name}' is made of, unless with --exclude-op Concat"
+    return f"'{name}' of {node.op} '{label_of(node)}' cannot be stored so"
+
+
+def _quantizes(node: gs.Node) -> bool:
+    return node.op.endswith("QuantizeLinear") or node.op in QUANTIZED_BY
+
+
+def _refused(name: str, reason: str) -> ValueError:
+    return ValueError(f"--kv-cache {name}: {reason}: {_STORED}")

@@ -1,0 +1,89 @@
+"""Step: tune the weights of the quantized model against the float model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Feed
+from ops.formats import Format
+from ops.rounding import Options as SolverOptions
+from transforms.finetune.finetune_model import TunedModel, finetune_model
+from transforms.finetune.finetune_weights import LayerReport
+from transforms.finetune.options import FinetuneOptions
+from transforms.graph.typed import info_of
+from transforms.pipelines.mix import holds
+from transforms.pipelines.work import SCHEME_ENTRY, Work
+from transforms.run.events import Events
+from transforms.run.workers import Workers
+from transforms.runtime.session import RunOptions
+from transforms.scheme.finetune_rule import FinetuneRule
+
+
+def tune(work: Work) -> None:
+    """Tune the weights as the scheme says; the model stays as it is where the outputs gain nothing.
+
+    A model in mixed precision keeps to its target, or stays as it is. Raises ValueError without samples, or
+    if they do not fit.
+    """
+    rule = work.tuning
+    if rule is None:
+        return
+    if work.data is None:
+        raise ValueError(f"fine-tuning ({rule.algorithm}) needs samples")
+    work.events.phase("reloading")
+    reference = work.float_form()
+    feeds = [feed for _, feed in islice(work.data.feeds(reference), rule.data_size or None)]
+    output = None if rule.output_index < 0 else rule.output_index
+    limit, formats = work.data.memory_limit, work.scheme.named_formats
+    options = tuning_options(rule, work.options.run, output_index=output, memory_limit=limit)
+    done = tuned(
+        reference, work.graph, feeds, options, work.events, formats=formats, workers=work.data.workers
+    )
+    work.record.tuned, work.record.tuned_on = done, len(feeds)
+    if work.mixed:  # the scheme is the first of the entries, as in files of old
+        info_of(done.graph).metadata.setdefault(SCHEME_ENTRY, "")
+    if work.mixed is None or holds(work, work.mixed, done.graph):
+        work.graph, work.scheme = done.graph, work.scheme.with_(finetune=rule)
+
+
+def tuned(
+    float_graph: gs.Graph,
+    graph: gs.Graph,
+    feeds: Sequence[Feed],
+    options: FinetuneOptions,
+    events: Events,
+    *,
+    formats: Sequence[Format] = (),
+    workers: Workers | None = None,
+) -> TunedModel:
+    """Return a model with tuned weights, and tell of each layer and its error."""
+    progress = events.phase("tuning", "layer")
+
+    def _tell(layer: LayerReport, done: int, total: int) -> None:
+        progress(done, total, layer.name)
+
+    return finetune_model(
+        float_graph, graph, feeds, options, formats=formats, workers=workers, progress=_tell
+    )
+
+
+def tuning_options(rule: FinetuneRule, run: RunOptions, **more: Any) -> FinetuneOptions:
+    """Return how a rule says that a model is tuned; ``more`` are other fields of the result."""
+    solver = SolverOptions(
+        iterations=rule.num_iterations, learning_rate=rule.learning_rate or None, early_stop=rule.early_stop
+    )
+    return FinetuneOptions(
+        rule.algorithm,
+        solver=solver,
+        op_types=rule.target_op_type,
+        following_relu=rule.following_relu,
+        seed=rule.fixed_seed,
+        run=run,
+        selective=rule.selective_update,
+        full_range=rule.full_range,
+        **more,
+    )
