@@ -58,13 +58,20 @@ def _words(action: argparse.Action, name: str, value: Any) -> Iterator[str]:
         yield f"{spelled[0]}={_text(name, value)}"
 
 
+_WORDS: Mapping[str, Callable[[Any], str]] = {
+    "assignments": lambda value: _toml(value),
+    "input_shapes": lambda shape: ",".join(map(str, shape)),
+}
+"""Values of mappings whose text is not theirs."""
+
+
 def _texts(name: str, value: Any) -> Iterator[str]:
     """Yield the values of an option that may be given several times."""
     if isinstance(value, str | os.PathLike):
         yield _text(name, value)
     elif isinstance(value, Mapping):
-        pair = "{}={}" if name == "assignments" else "{}:{}"
-        words = _toml if name == "assignments" else lambda shape: ",".join(map(str, shape))
+        pair = "{}:{}" if name == "input_shapes" else "{}={}"
+        words = _WORDS.get(name, str)
         yield from (pair.format(key, words(one)) for key, one in value.items())
     else:
         yield from (_text(name, one) for one in value)

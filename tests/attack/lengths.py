@@ -56,6 +56,14 @@ def _signal(rng: Random, shape: list[int]) -> np.ndarray:
     return rng.uniform(-1, 1, shape).astype(np.float32)
 
 
+def _range(story: Story, name: str) -> tuple[float, float]:
+    """Return the lowest and highest number of a result, and what may lie beyond."""
+    low = min(float(one[name].min()) for one in story.outputs)
+    high = max(float(one[name].max()) for one in story.outputs)
+    beyond = (_BEYOND - 1) * (high - low)
+    return low - beyond, high + beyond
+
+
 def _converted(known: Story, fresh: Story, tries: Tries, way: tuple[str, ...], data: str) -> None:
     tool, *options = way
     config = next((word for word in way if word in _PART), "A8W8" if tool == "quantize" else "BF16")
@@ -71,7 +79,7 @@ def _converted(known: Story, fresh: Story, tries: Tries, way: tuple[str, ...], d
         known = Story(known.model, known.steps[::2])
     held(known, done.model, _PART[config])
     found, _ = held(fresh, done.model, None if is_calibrated else _PART[config])
-    tops = {name: max(largest(one[name]) for one in known.outputs) for name in known.results}
+    ranges = {name: _range(known, name) for name in known.results}
     least = known.steps[0]["x"].shape
     for step, outputs in enumerate(found if is_calibrated else ()):
         is_alike = all(
@@ -80,7 +88,8 @@ def _converted(known: Story, fresh: Story, tries: Tries, way: tuple[str, ...], d
         for name, value in outputs.items() if is_alike else ():  # a mean over few steps is larger
             right = fresh.outputs[step][name]
             gap = np.sqrt(np.mean(np.square(value - right, dtype=np.float64)))
-            within = largest(right) <= _BEYOND * tops[name]
+            low, high = ranges[name]
+            within = low <= right.min() and right.max() <= high
             if within and gap > _WRONG * largest(right):
                 raise Fallen(f"'{name}' is {gap:.3g} off at another size, of {largest(right):.3g}")
 

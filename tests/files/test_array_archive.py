@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from transforms.files.array_archive import read_arrays, read_headers, write_arrays
+from transforms.run.array_files import read_array
 
 NAMES = ("x", "file", "allow_pickle", "args", "kwds", "a", "a.npy", "in/put:0", "input\\0", "größe")
 
@@ -49,3 +50,16 @@ def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
                 np.lib.format.write_array(file, np.zeros(1))
     with pytest.raises(ValueError, match="it holds two arrays 'x'"):
         read_arrays(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy"])
+def test_arrays_of_the_other_byte_order_become_native(suffix: str, tmp_path: Path) -> None:
+    other = np.arange(6, dtype=">f4")
+    path = tmp_path / f"x{suffix}"
+    if suffix == ".npz":
+        write_arrays(path, {"x": other})
+        (array,) = read_arrays(path).values()
+    else:
+        np.save(path, other)
+        array = read_array(path)
+    assert array.dtype.isnative and (array == other).all()

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+import onnx_narrow
 from tools import convert_fp32_to_bf16, evaluate, finetune, infer, quantize, report
 
 NET = """<ir_version: 8, opset_import: ["": 17]>
@@ -64,6 +65,20 @@ def test_a_sequence_is_its_steps_with_their_states(command: tuple, scene: Path) 
     run(tool, scene, *arguments, "--data", "{scene}/data", "--sequences", "--output", "{scene}/a.onnx")
     run(tool, scene, *arguments, "--data", "{scene}/steps", "--output", "{scene}/b.onnx")
     assert (scene / "a.onnx").read_bytes() == (scene / "b.onnx").read_bytes()
+
+
+def test_states_are_named_in_python_as_on_the_command_line(scene: Path) -> None:
+    onnx_narrow.quantize(
+        scene / "m.onnx",
+        scene / "p.onnx",
+        config="A8W8",
+        data=scene / "data",
+        sequences=True,
+        states={"h": "h_out"},
+    )
+    options = "--config", "A8W8", "--data", "{scene}/data", "--sequences", "--state", "h=h_out"
+    run(quantize, scene, "--input", "{scene}/m.onnx", "--output", "{scene}/c.onnx", *options)
+    assert (scene / "p.onnx").read_bytes() == (scene / "c.onnx").read_bytes()
 
 
 def test_errors_are_told_after_steps(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,7 @@ from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.graph.typed import source_files
 from transforms.graph.value_limits import Limits, limits_of
+from transforms.model.model_error import ModelError
 from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
 
@@ -140,7 +141,7 @@ def _constants(graph: gs.Graph, names: Collection[str]) -> dict[str, np.ndarray]
         element = dtypes.element_type(known[name])
         if element not in (None, dtypes.FLOAT):  # what is not known here, the session will tell
             kind = onnx.TensorProto.DataType.Name(element).lower()
-            raise ValueError(f"'{name}' is a tensor({kind}), only tensors of float32 have ranges")
+            raise ModelError(f"'{name}' is a tensor({kind}), only tensors of float32 have ranges")
     return {name: known[name].values for name in names if isinstance(known[name], gs.Constant)}
 
 

@@ -36,8 +36,13 @@ def read_arrays(path: Path) -> dict[str, AnyArray]:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             with archive.open(member) as file:
-                found[_name(member)] = np.lib.format.read_array(file, allow_pickle=False)
+                found[_name(member)] = native(np.lib.format.read_array(file, allow_pickle=False))
     return found
+
+
+def native(array: AnyArray) -> AnyArray:
+    """Return an array in the byte order of this machine: ONNX Runtime reads others as if they were in it."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def read_headers(path: Path) -> dict[str, ArrayHeader]:

@@ -39,7 +39,7 @@ def read_header(file: IO[bytes], size: int) -> ArrayHeader:
     claimed, held = math.prod(shape) * dtype.itemsize, size - file.tell()
     if claimed > held:
         raise ValueError(f"its shape {list(shape)} of {dtype} claims {claimed:,} bytes, it holds {held:,}")
-    return ArrayHeader(dtype, shape)
+    return ArrayHeader(dtype.newbyteorder("="), shape)  # as arrays are read
 
 
 def refuse_expansion(size: int, stored: int) -> None:

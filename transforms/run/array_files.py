@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from transforms.files.array_archive import native
 from transforms.files.array_header import ArrayHeader, read_header, refuse_expansion, stored_bytes
 from transforms.files.named_file import named
 from transforms.files.paths import AnyPath
@@ -98,7 +99,7 @@ def read_array_header(path: Path) -> ArrayHeader:
 def _read_npy(path: Path) -> np.ndarray:
     read_array_header(path)
     with path.open("rb") as file:
-        return np.lib.format.read_array(file, allow_pickle=False)
+        return native(np.lib.format.read_array(file, allow_pickle=False))
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ops.array_types import Feed
+from transforms.files.array_archive import native
 from transforms.files.paths import AnyPath
 from transforms.run.data_sets import NO_SAMPLE, Reader, each_sample, length_of
 from transforms.run.samples import ImageOptions, Samples
@@ -55,7 +56,7 @@ class Feeds:
         """
         name = None
         for name, feed in self._take():
-            checked = {key: _native(array) for key, array in feed.items()}
+            checked = {key: native(np.asarray(array)) for key, array in feed.items()}
             check_feed(self._inputs, checked, name)
             _refuse_nan(checked, name)
             yield name, checked
@@ -152,11 +153,6 @@ def _number(source: Reader | Iterable[Any], limit: int | None) -> Iterator[tuple
         if not isinstance(feed, Mapping):
             raise ValueError(f"sample '{i}': a {type(feed).__name__} instead of arrays by input name")
         yield str(i), feed
-
-
-def _native(array: ArrayLike) -> np.ndarray:
-    array = np.asarray(array)
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _refuse_nan(feed: Feed, sample: str) -> None:
