@@ -15,8 +15,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.helpers.refusal import TOOLS, Scene
-from tools.jobs import quantize, written
-from tools.jobs.place import places
+from tools.jobs import written
+from transforms.pipelines import place, try_out
+from transforms.pipelines.place import is_asked_for
 from transforms.run.beside_float import time_beside_float
 
 # The same examples in every run, however slow the machine is; others: --hypothesis-profile=default.
@@ -42,7 +43,8 @@ def untimed() -> Iterator[None]:
     """Leave out the time beside the float model, a quarter of a small run, and decide nothing by time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(written, "time_beside_float", lambda *_: None)
-        patch.setattr(quantize, "places", lambda *_: False)
+        patch.setattr(try_out, "time_beside_float", lambda *_: None)
+        patch.setattr(place, "is_asked_for", lambda *_: False)
         yield
 
 
@@ -51,4 +53,5 @@ def timed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, untim
     """Take the time in tests that ask for it."""
     if "timed" in request.keywords:
         monkeypatch.setattr(written, "time_beside_float", time_beside_float)
-        monkeypatch.setattr(quantize, "places", places)
+        monkeypatch.setattr(try_out, "time_beside_float", time_beside_float)
+        monkeypatch.setattr(place, "is_asked_for", is_asked_for)

@@ -12,7 +12,7 @@ from tools import quantize as tool
 from tools.cli.progress import Watcher
 from tools.cli.said import Said
 from tools.jobs.quantize import quantize_file
-from tools.jobs.quantized import Finished
+from tools.jobs.work import Finished
 from tools.summaries.quantize import kept_in_float
 from transforms.files.paths import AnyPath
 from transforms.scheme import Scheme
@@ -87,14 +87,16 @@ def quantize(
 
 def of_finished(finished: Finished, said: Said, output: AnyPath | None) -> Result:
     """Return the result of a quantization, whose model is written."""
-    done = finished.made.done
+    work, record = finished.work, finished.work.record
+    assert record.first is not None, "the model was tried out"
     return result_of(
         finished.files,
-        finished.first,
+        record.first,
         said,
         output,
-        scheme=finished.scheme,
-        converted={f"{name} {role}": count for (name, role), count in done.tensors.items()},
-        kept=dict(kept_in_float(finished.graph)),
-        decided=list(done.decisions.tried),
+        scheme=work.scheme,
+        converted={f"{name} {role}": count for (name, role), count in record.tensors.items()},
+        kept=dict(kept_in_float(work.graph)),
+        decided=list(record.decisions.tried),
+        steps=record.steps,
     )

@@ -43,6 +43,8 @@ class Result:
         Signal to quantization noise in dB of the outputs in the first run, None if it was not compared.
     time : BesideFloat or None
         Seconds of an inference here beside the float model, None if it was not timed.
+    steps : list of (str, float)
+        The steps that ran, with the seconds of each; empty for BF16 and tuning.
     notes, warnings : list of str
         What the command prints on stdout and stderr.
     """
@@ -55,6 +57,7 @@ class Result:
     decided: list[Tried] = field(default_factory=list)
     sqnr: float | None = None
     time: BesideFloat | None = None
+    steps: list[tuple[str, float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 

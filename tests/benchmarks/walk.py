@@ -83,11 +83,18 @@ def walk() -> dict[str, int]:
 
     rng = np.random.default_rng(0)
     samples = [rng.random((1, 1, 8, 8), np.float32) for _ in range(16)]
-    onnx_narrow.quantize(_MODEL, config="A8W8", data=samples[:2], fast=True)  # imports are no steps of the call
+    onnx_narrow.quantize(
+        _MODEL, config="A8W8", data=samples[:2], fast=True
+    )  # imports are no steps of the call
     found, is_watching = Walk(), False
 
     def _watch(event: str, arguments: tuple[Any, ...]) -> None:
-        if is_watching and event == "open" and isinstance(arguments[0], str | Path) and arguments[2] & _WRITING:
+        if (
+            is_watching
+            and event == "open"
+            and isinstance(arguments[0], str | Path)
+            and arguments[2] & _WRITING
+        ):
             found.written.add(str(arguments[0]))
 
     with tempfile.TemporaryDirectory() as folder:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from tools.cli.said import say, warn
 from transforms.run.events import Events
 
 T = TypeVar("T")
@@ -151,7 +152,8 @@ class Progress:
         tqdm = importlib.import_module("tqdm.auto" if _is_notebook() else "tqdm").tqdm
         if self._bar is not None:
             self._bar.close()
-        number = f"{self._phases.index(self._what) + 1}/{len(self._phases)} " if self._phases else ""
+        is_known = self._what in self._phases
+        number = f"{self._phases.index(self._what) + 1}/{len(self._phases)} " if is_known else ""
         form = None if self._unit else "{desc} [{elapsed}]"
         self._bar = tqdm(desc=number + self._what, unit=self._unit, leave=False, bar_format=form)
 
@@ -186,18 +188,6 @@ class Progress:
                 self._clock.say(line)
 
 
-class BarEvents(Events):
-    """Shows the phases of a job on a bar."""
-
-    def __init__(self, bar: Progress) -> None:
-        """Take the bar."""
-        self._bar = bar
-
-    def phase(self, name: str, unit: str = "") -> Show:
-        """Switch to another phase."""
-        return self._bar.shows(name, unit)
-
-
 class Phases:
     """The phases of a run in order, some of which may be left out."""
 
@@ -208,3 +198,35 @@ class Phases:
     def __call__(self, what: str, unit: str = "") -> Progress:
         """Return the progress of one of them."""
         return Progress(what, unit, self._names, self._clock)
+
+
+class Shown(Events):
+    """Shows the phases of a job on the terminal, and says its lines and warnings."""
+
+    def __init__(self, *names: str) -> None:
+        """Name the phases in order; empty names are none."""
+        self._phases = Phases(*names)
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> Shown:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(kind, *error)
+
+    def phase(self, name: str, unit: str = "") -> Show:
+        """End the phase before, unless it goes on, and return what shows this one."""
+        if self._bar is None:
+            self._bar = self._phases(name, unit).__enter__()
+        else:
+            self._bar.switch(name, unit)
+        return self._bar.show
+
+    def note(self, line: str) -> None:
+        """Say a line."""
+        say(line)
+
+    def warn(self, line: str) -> None:
+        """Say a warning."""
+        warn(line)

@@ -16,10 +16,11 @@ from tools.jobs.bf16_options import Bf16Job
 from tools.jobs.load import load_fixed
 from tools.jobs.written import ENDING, run_once
 from tools.summaries import bf16, running
-from tools.summaries.target import refuse_broken, refuse_free, target_lines
+from tools.summaries.target import target_lines
 from transforms import model_io
 from transforms.conversion import inspect_bf16
 from transforms.conversion.convert_bf16 import Bf16Options, Conversion, convert_bf16
+from transforms.deploy.refuse import refuse_broken, refuse_free
 from transforms.keep_float.keep import KeptFloat, keep_float
 from transforms.lift_constants import lift_constants
 from transforms.model import provenance

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,12 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.formats import Format
-from ops.rounding import Options as SolverOptions
 from tools.cli.data_options import open_samples
 from tools.cli.executors import open_workers
-from tools.cli.progress import Phases
+from tools.cli.progress import Shown
 from tools.cli.said import say, warn
 from tools.cli.unrolled import unrolled
 from tools.jobs.finetune_options import FinetuneJob
-from tools.jobs.storage import store
 from tools.jobs.written import ENDING, run_once
 from tools.summaries import running, tuning
 from tools.summaries.quantize import decided
@@ -26,16 +23,15 @@ from tools.summaries.timing import beside_lines
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.float_reference import float_reference
-from transforms.finetune.finetune_model import TunedModel, finetune_model
-from transforms.finetune.finetune_weights import LayerReport
-from transforms.finetune.options import FinetuneOptions
+from transforms.finetune.finetune_model import TunedModel
 from transforms.graph.typed import info_of
 from transforms.model import provenance
 from transforms.moves.decisions import Decisions
 from transforms.pipelines.check_outputs import check_outputs
 from transforms.pipelines.first_run import FirstRun
+from transforms.pipelines.store import stored
+from transforms.pipelines.tune import tuned, tuning_options
 from transforms.run.feeds import Feeds, batch_feeds
-from transforms.run.workers import Workers
 from transforms.runtime import devices
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
@@ -72,27 +68,27 @@ def _finetune_file(job: FinetuneJob) -> Tuned:
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.quantized, force=job.force, external_data=external)
     model_io.check_output(job.output, job.float_model, force=job.force)
-    phases = Phases("loading", "tuning", *ENDING)
-    with phases("loading"):
+    with Shown("loading", "tuning", *ENDING) as events:
+        events.phase("loading")
         quantized = model_io.load(job.quantized)
         twin = float_reference(lambda: model_io.load(job.float_model), quantized)
-    model_io.refuse_source(twin, output)  # saving looks at what the result came from, the quantized model
-    feeds = open_samples(job, twin)
-    data = _batches(twin, feeds, job.batch_size)
-    with open_workers(job) as shared:
-        done = tune(twin, quantized, data, chosen, phases, workers=shared)
-    entries = provenance.entries("finetune", _recorded(job), quantized.source_sha256)
-    with phases("running"):
-        stored = store(done.graph, job.storage)
+        model_io.refuse_source(twin, output)  # saving looks at the source of the result, the quantized model
+        feeds = open_samples(job, twin)
+        data = _batches(twin, feeds, job.batch_size)
+        with open_workers(job) as shared:
+            done = tuned(twin, quantized, data, chosen, events, workers=shared)
+        entries = provenance.entries("finetune", _recorded(job), quantized.source_sha256)
+        events.phase("running")
+        lines = stored(done.graph, job.storage)
         first = run_once(done.graph, job.float_model, job)
         record = Decisions()
         if first.kept:  # after all that was measured
             check_outputs(twin, done.graph, CalibrationData(feeds, run=chosen.run), record)
-    with phases("writing"):
+        events.phase("writing")
         files = job.save(done.graph, output, entries, first.exported)
     for line in (
         *info_of(quantized).notes,
-        *stored,
+        *lines,
         *tuning.lines(done, len(feeds), quantized.source_files, files),
         *running.kept_lines(first),
         *decided(record),
@@ -107,33 +103,6 @@ def _finetune_file(job: FinetuneJob) -> Tuned:
     return Tuned(done, files, first)
 
 
-def tune(
-    twin: gs.Graph,
-    quantized: gs.Graph,
-    feeds: Sequence[Mapping[str, np.ndarray]],
-    options: FinetuneOptions,
-    phases: Phases,
-    *,
-    formats: Sequence[Format] = (),
-    workers: Workers | None = None,
-) -> TunedModel:
-    """Tune a model, with a progress bar that names the current layer and its error."""
-    with phases("tuning", "layer") as bar:
-
-        def _show(layer: LayerReport, done: int, total: int) -> None:
-            bar.show(done, total, f"{layer.name} {tuning.in_words(layer.power, layer.after)}")
-
-        return finetune_model(
-            twin,
-            quantized,
-            feeds,
-            options,
-            formats=formats,
-            workers=workers,
-            progress=_show,
-        )
-
-
 def rule_of(job: FinetuneJob) -> FinetuneRule:
     """Return what the command line says of tuning in the words of a scheme."""
     return FinetuneRule(
@@ -146,24 +115,6 @@ def rule_of(job: FinetuneJob) -> FinetuneRule:
         selective_update=job.selective_update,
         following_relu=job.following_relu,
         full_range=job.full_range,
-    )
-
-
-def tuning_options(rule: FinetuneRule, run: RunOptions, **more: Any) -> FinetuneOptions:
-    """Return how a rule says that a model is tuned; ``more`` are other fields of the result."""
-    solver = SolverOptions(
-        iterations=rule.num_iterations, learning_rate=rule.learning_rate or None, early_stop=rule.early_stop
-    )
-    return FinetuneOptions(
-        rule.algorithm,
-        solver=solver,
-        op_types=rule.target_op_type,
-        following_relu=rule.following_relu,
-        seed=rule.fixed_seed,
-        run=run,
-        selective=rule.selective_update,
-        full_range=rule.full_range,
-        **more,
     )
 
 

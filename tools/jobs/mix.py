@@ -4,24 +4,35 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx_graphsurgeon as gs
+
 from tools.charts import pareto_plot, plot_file, sensitivity_chart
 from tools.cli.command_line import same_file
 from tools.cli.executors import threads_of, workers
 from tools.cli.output_file import check_writable, write_text
+from tools.cli.progress import Shown
 from tools.cli.said import say
 from tools.cli.scheme_options import check_effect, mixing_scheme, recorded_options
 from tools.cli.unrolled import unrolled
 from tools.cli.user_code import check_code
-from tools.jobs.load import load_model
 from tools.jobs.mix_options import MixJob
-from tools.jobs.quantized import Finished, Made, calibration_data, finish, mix_model, phases_of
+from tools.jobs.work import Finished, calibration_data, finish, untuned
 from tools.summaries import mixing as mixing_summary
 from transforms import model_io
-from transforms.mix_precision.mix import MixedPrecision, MixingOptions
+from transforms.calibrate.calibrate_plan import MissingDataError
+from transforms.mix_precision.evaluation import MixingOptions
+from transforms.mix_precision.mix import MixedPrecision
+from transforms.pipelines.mix import mix
+from transforms.pipelines.options import Options
+from transforms.pipelines.recipes import MIX
+from transforms.pipelines.source import Source
+from transforms.pipelines.steps import run
+from transforms.pipelines.work import Work
 from transforms.run.array_files import read_array
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.mixing_rule import TARGETS
+from transforms.search.target import LATENCY
 
 
 def mix_file(job: MixJob) -> tuple[MixedPrecision, Finished | None]:
@@ -38,24 +49,57 @@ def _mix_file(job: MixJob) -> tuple[MixedPrecision, Finished | None]:
     _check_effect(scheme, job)
     check_code(scheme, job)
     output = _check_files(job)
-    phases = phases_of(scheme, has_data=job.data is not None)
-    with phases("loading"):
-        graph = load_model(job.input, scheme)
-    with workers(job.jobs, job.dask) as opened:
-        options = MixingOptions(
-            RunOptions(job.provider, threads_of(job.threads, job.jobs)),
-            opened,
-            job.resume,
-            None if job.labels is None else read_array(job.labels),
-            job.analyze_only,
+    run_options = RunOptions(job.provider, threads_of(job.threads, job.jobs))
+    with workers(job.jobs, job.dask) as opened, Shown(*_phases(scheme, job)) as events:
+        labels = None if job.labels is None else read_array(job.labels)
+        work = Work(
+            gs.Graph(),
+            untuned(scheme),
+            calibration_data(job, run_options),
+            source=Source(job.input),
+            options=_options(job),
+            tuning=scheme.finetune,
+            events=events,
+            mixing=MixingOptions(run_options, opened, job.resume, labels, job.analyze_only),
+            recorded=recorded_options(job),
         )
-        mixed = mix_model(graph, scheme, calibration_data(job, options.run), options, job, phases)
-    _write_results(mixed, job)
-    for line in mixing_summary.lines(mixed):
-        say(line)
-    if not output:
-        return mixed, None
-    return mixed, finish(Made.of(mixed), scheme, output, recorded_options(job), job, phases)
+        mixed = _mixed(work, job)
+        if not output:
+            for line in mixing_summary.lines(mixed):
+                say(line)
+            return mixed, None
+        run(work, MIX[MIX.index(mix) + 1 :])
+        return mixed, finish(work, output, job)
+
+
+def _mixed(work: Work, job: MixJob) -> MixedPrecision:
+    """Take the steps up to the mixed model, and write what was found of its layers."""
+    try:
+        run(work, MIX[: MIX.index(mix) + 1])
+    except MissingDataError as error:
+        raise ValueError(f"{error}: give --data DIR") from error
+    assert work.mixed is not None, "the last step makes it"
+    _write_results(work.mixed, job)
+    return work.mixed
+
+
+def _options(job: MixJob) -> Options:
+    return Options(
+        run=job.run,
+        times=job.time,
+        storage=job.storage,
+        functions=job.functions,
+        external_data=job.save_as_external_data,
+    )
+
+
+def _phases(scheme: Scheme, job: MixJob) -> list[str]:
+    rule = scheme.auto_mixed_precision
+    measured = ["calibrating", "measuring", "trying"] if job.data else []
+    if rule and rule.strategy == LATENCY:
+        measured.insert(2, "timing")
+    tuned = ["reloading", "tuning"] if scheme.finetune else []
+    return ["loading", "preparing", *measured, *tuned, *(["running", "writing"] if job.output else [])]
 
 
 def _check_effect(scheme: Scheme, job: MixJob) -> None:

@@ -19,6 +19,7 @@ def build(work: Work) -> None:
     The record's scheme, in which nothing is open, makes the same graph again. It also names tensors that hold
     NaN which the model looks for: they stay float.
     """
+    work.events.phase("quantizing")
     wish = work.asked.full_range
     if work.statistics is not None:
         work.statistics = work.statistics.with_(options_of(work.scheme))

@@ -63,6 +63,7 @@ def decide(work: Work) -> None:
     """
     if work.judge is None:
         return
+    work.events.phase("quantizing")
     prepared, statistics = work.scheme, work.statistics
     if statistics is None:
         work.scheme = _without_ranges(work, work.judge)

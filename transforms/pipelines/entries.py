@@ -14,7 +14,7 @@ from transforms.scheme import Scheme
 
 
 def entries(work: Work, scheme: Scheme, record: Record) -> dict[str, str]:
-    """Return the entries of the metadata: tool, version, options, the source's digest, scheme and decisions."""
+    """Return the metadata: tool, version, options, the digest of the source, scheme and decisions."""
     origin = provenance.entries("quantize", work.recorded, work.source_sha256)
     return {**origin, SCHEME_ENTRY: scheme.to_toml(), **record.decisions.entries()}
 

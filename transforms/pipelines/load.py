@@ -10,7 +10,7 @@ from transforms.deploy.refuse import refuse_free
 from transforms.fix_shapes import fix_shapes
 from transforms.graph.embeddings import readers
 from transforms.graph.selection import label_of
-from transforms.judge.budget import MOST_NODES, too_large
+from transforms.judge.budget import MOST_NODES, has_many_nodes, too_large
 from transforms.origins.finer_layers import fallback_rule
 from transforms.origins.held_out import hold_out
 from transforms.pipelines.work import Work
@@ -35,6 +35,7 @@ def load(work: Work) -> None:
         excluded = (*work.asked.exclude_nodes, *labels)
         work.stored_apart = work.asked
         work.asked = work.scheme = work.asked.with_(exclude_nodes=excluded)
+    _compare_if_fast(work)
     _hold_out(work)
 
 
@@ -48,6 +49,14 @@ def read_float(work: Work, scheme: Scheme) -> gs.Graph:
     if work.options.embeddings:
         tie_embeddings(graph)
     return graph
+
+
+def _compare_if_fast(work: Work) -> None:
+    """Compare nothing where opening the quantized model would take long."""
+    if (work.compares or (work.may_compare and work.options.changes_last)) and has_many_nodes(work.graph):
+        work.compares = work.may_compare = False
+        more = f"more than {MOST_NODES:,} nodes; tools.evaluate compares them"
+        work.events.note(f"Outputs not compared: {more}")
 
 
 def _hold_out(work: Work) -> None:

@@ -69,8 +69,8 @@ def _hooks(work: Work) -> ProgressHooks:
     def _calibrating(done: int, total: int | None) -> None:
         work.events.phase("calibrating", "sample")(done, total)
 
-    def _measuring(done: int, total: int | None) -> None:
-        work.events.phase("measuring", "run")(done, total)
+    def _measuring(done: int, total: int, note: str) -> None:
+        work.events.phase("measuring", "run")(done, total, note)
 
     def _timing(done: int, total: int) -> None:
         work.events.phase("timing", "layer")(done, total)

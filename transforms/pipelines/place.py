@@ -20,7 +20,7 @@ def place(work: Work) -> None:
 
     Only for the target ``ort-cpu``, unless the options say not to time anything.
     """
-    if not _is_asked_for(work):
+    if not is_asked_for(work):
         return
     assert work.data is not None, "outputs are compared on samples"
     work.events.phase("placing")
@@ -44,6 +44,7 @@ def place(work: Work) -> None:
         take_over(work, rebuilt(work, work.record.placed.scheme))
 
 
-def _is_asked_for(work: Work) -> bool:
+def is_asked_for(work: Work) -> bool:
+    """Return whether layers are looked for that are faster in float."""
     is_wanted = work.asked.keep_float and work.asked.target == ON_CPU and work.options.times
     return bool(is_wanted and work.data is not None and work.compares and not too_large(work.graph))

@@ -29,6 +29,7 @@ def prepare(work: Work) -> None:
     for a model that is quantized already, ValueError for names without a match, and for steps and data that
     the scheme needs and does not get.
     """
+    work.events.phase("preparing")
     _refuse_other_steps(work)
     _refuse_fitting(work)
     if work.fixed:

@@ -18,8 +18,8 @@ class JobRecord(Record):
     ``steps``: each step that ran, with its seconds. ``fixed``: how many dimensions of inputs were fixed.
     ``placed``: layers in float for their time; ``reached``: finer layers for a goal; ``tuned``: layers with
     tuned weights, on ``tuned_on`` samples. ``stored``: lines on the form in which weights are stored.
-    ``first``: the first run; ``rechecked``: lines on targets as the model is tuned and written; ``is_compared``:
-    whether outputs were compared then.
+    ``first``: the first run; ``rechecked``: lines on targets as the model is tuned and written;
+    ``is_compared``: whether outputs were compared then.
     """
 
     steps: list[tuple[str, float]] = field(default_factory=list)

@@ -1,0 +1,34 @@
+"""The lists of steps from a float model to a model that can be saved."""
+
+from __future__ import annotations
+
+from transforms.pipelines.build import build
+from transforms.pipelines.compare import compare
+from transforms.pipelines.decide import decide
+from transforms.pipelines.fit import fit
+from transforms.pipelines.load import load
+from transforms.pipelines.measure import measure
+from transforms.pipelines.mix import mix
+from transforms.pipelines.place import place
+from transforms.pipelines.prepare import prepare
+from transforms.pipelines.reach import reach
+from transforms.pipelines.require import require
+from transforms.pipelines.steps import Step
+from transforms.pipelines.store import store
+from transforms.pipelines.try_out import try_out
+from transforms.pipelines.tune import tune
+from transforms.pipelines.write_for_runtime import write_for_runtime
+
+_ENDING: tuple[Step, ...] = (tune, write_for_runtime, store, try_out, compare)
+
+QUANTIZE: tuple[Step, ...] = (
+    *(load, prepare, measure, decide, build, fit, require, place, reach),
+    *_ENDING,
+)
+"""Quantizing by a scheme, with all that outputs on samples decide."""
+
+FAST: tuple[Step, ...] = tuple(step for step in QUANTIZE if step not in (decide, place, compare))
+"""The same by rules alone."""
+
+MIX: tuple[Step, ...] = (load, mix, require, *_ENDING)
+"""Quantizing in mixed precision."""
