@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from onnx_narrow.api.call import call
@@ -15,6 +17,8 @@ from tools.jobs.quantize import quantize_file
 from tools.jobs.work import Finished
 from tools.summaries.quantize import kept_in_float
 from transforms.files.paths import AnyPath
+from transforms.moves.improve import Move
+from transforms.pipelines.steps import Step
 from transforms.scheme import Scheme
 
 
@@ -27,6 +31,8 @@ def quantize(
     target: str | None = None,
     force: bool = False,
     progress: Watcher | None = None,
+    steps: Sequence[Step] | None = None,
+    moves: Sequence[Move] | None = None,
     **options: Any,
 ) -> Result:
     """Quantize a float model.
@@ -47,6 +53,12 @@ def quantize(
         Whether an existing output is overwritten.
     progress : callable, optional
         Called with the phase, how many pieces are done, and of how many.
+    steps : sequence of functions, optional
+        The steps to take, each a function of a :class:`transforms.pipelines.work.Work`, instead of
+        ``transforms.pipelines.recipes.QUANTIZE``.
+    moves : sequence of functions, optional
+        What the step ``decide`` tries, each a function of a :class:`transforms.moves.improve.Best`, instead
+        of ``transforms.pipelines.decide.MOVES``.
     **options
         Any option of ``onnx-narrow quantize`` with underscores, such as ``exclude_nodes=["/head/*"]``,
         ``limit=100`` or ``storage="packed"``; ``assignments={"percentile": 99.9}`` sets keys of the scheme.
@@ -71,6 +83,8 @@ def quantize(
     >>> result.scheme.activation
     'int8'
     """
+    if steps is not None and options.get("fast"):
+        raise ValueError("fast and steps both choose the steps: give one of them")
     with workplace() as folder:
         given = {
             "output": destination(output, folder),
@@ -79,7 +93,8 @@ def quantize(
             "force": force,
             **one_model(model, data, folder, options),
         }
-        finished, said = call(tool.command(), quantize_file, given, progress)
+        work = partial(quantize_file, steps=steps, moves=moves)
+        finished, said = call(tool.command(), work, given, progress)
         if finished is None:
             raise nothing_done(said)
         return of_finished(finished, said, output)

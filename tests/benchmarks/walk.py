@@ -1,8 +1,8 @@
 """How far a reader has to go to follow one call: ``python -m tests.benchmarks.walk``.
 
-Quantizes the example by ``onnx_narrow.quantize`` with 16 arrays, under a profiler hook, and prints how many named
-functions of the project it enters, in how many files and how deep, and how often it plans, copies the graph,
-reads the model and opens files to write. Figures are counted, so that they are the same on every machine.
+Quantizes the example by ``onnx_narrow.quantize`` with 16 arrays, under a profiler hook, and prints how many
+named functions of the project it enters, in how many files and how deep, and how often it plans, copies the
+graph, reads the model and opens files to write. Figures are counted: they are the same on every machine.
 """
 
 from __future__ import annotations
@@ -83,18 +83,14 @@ def walk() -> dict[str, int]:
 
     rng = np.random.default_rng(0)
     samples = [rng.random((1, 1, 8, 8), np.float32) for _ in range(16)]
-    onnx_narrow.quantize(
-        _MODEL, config="A8W8", data=samples[:2], fast=True
-    )  # imports are no steps of the call
+    # Imports are no steps of the call.
+    onnx_narrow.quantize(_MODEL, config="A8W8", data=samples[:2], fast=True)
     found, is_watching = Walk(), False
 
     def _watch(event: str, arguments: tuple[Any, ...]) -> None:
-        if (
-            is_watching
-            and event == "open"
-            and isinstance(arguments[0], str | Path)
-            and arguments[2] & _WRITING
-        ):
+        if not is_watching or event != "open" or not isinstance(arguments[0], str | Path):
+            return
+        if arguments[2] & _WRITING:
             found.written.add(str(arguments[0]))
 
     with tempfile.TemporaryDirectory() as folder:

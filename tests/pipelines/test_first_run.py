@@ -13,6 +13,7 @@ from tools import convert_fp32_to_bf16, quantize
 from transforms import model_io
 from transforms.model.read_model import ModelError
 from transforms.pipelines.first_run import FirstRun, FirstRunOptions, first_run
+from transforms.pipelines.source import Source
 from transforms.runtime import compare_runs
 from transforms.runtime.session import RunOptions, open_session
 
@@ -41,13 +42,13 @@ def _files(folder: Path, text: str, integers: str | None = None) -> tuple[Path, 
 
 
 def _tried(source: Path, model: onnx.ModelProto, **options: bool) -> FirstRun:
-    return first_run(model_io.load(model), FirstRunOptions(source, **options))
+    return first_run(model_io.load(model), FirstRunOptions(Source(source), **options))
 
 
 def test_a_node_that_the_runtime_computes_wrongly_is_left_in_float(tmp_path: Path) -> None:
     source, model = _files(tmp_path, _FLOAT, _INTEGERS)
     graph = model_io.load(model)
-    found = first_run(graph, FirstRunOptions(source))
+    found = first_run(graph, FirstRunOptions(Source(source)))
     assert [line.split(":")[0] for line in found.kept] == ["AveragePool 'p'"]
     feed = corpus.feeds(model)
     model_io.save(graph, tmp_path / "q.onnx")
@@ -75,11 +76,13 @@ def test_random_sizes_that_contradict_the_declared_ones_show_nothing(tmp_path: P
     assert found.not_run.startswith("'a' is declared as [3, 7], random numbers make [")
     assert found.trial is None and not found.sample
     feed = {"x": np.ones((1, 4), np.float32), "pads": np.array([1, 1, 1, 2])}
-    given = FirstRunOptions(source, samples=lambda _: [("one", feed)])
+    given = FirstRunOptions(Source(source), samples=lambda _: [("one", feed)])
     found = first_run(model_io.load(model), given)
     assert found.has_sample and found.trial is not None and not found.trial.wrong
     with pytest.raises(ModelError, match="computes it wrongly"):
-        given = FirstRunOptions(source, samples=lambda _: [("one", feed | {"pads": np.array([1, 1, 0, 1])})])
+        given = FirstRunOptions(
+            Source(source), samples=lambda _: [("one", feed | {"pads": np.array([1, 1, 0, 1])})]
+        )
         first_run(model_io.load(model), given)
 
 
@@ -134,7 +137,7 @@ def test_a_model_that_is_refused_leaves_no_file(
     def _refuse(*_: object) -> FirstRun:
         raise ModelError("AveragePool 'p': ONNX Runtime fails")
 
-    monkeypatch.setattr("tools.jobs.written.first_run", _refuse)
+    monkeypatch.setattr("transforms.pipelines.try_out.first_run", _refuse)
     options = ["--input", str(source), "--output", str(output), "--config", "A8W8", "--random-data", "2"]
     options += ["--set", "quantize_all_op_types=true", "--export-ranges", str(ranges)]
     assert quantize.main(options) == 1
@@ -229,5 +232,5 @@ def test_sizes_at_which_optimization_breaks_the_float_model_show_nothing(tmp_pat
     onnx.save(model, tmp_path / "float.onnx")
     graph = model_io.load(corpus.parse(text, opset=19))
     next(tensor for name, tensor in graph.tensors().items() if name == "v").shape = [2, 4]
-    found = first_run(graph, FirstRunOptions(tmp_path / "float.onnx"))
+    found = first_run(graph, FirstRunOptions(Source(tmp_path / "float.onnx")))
     assert found.trial is not None and found.fixed == ["n = 3"]

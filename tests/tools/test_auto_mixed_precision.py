@@ -7,6 +7,7 @@ import csv
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,13 @@ from tests.helpers.spread import spread
 from tools import auto_mixed_precision, quantize
 from tools.cli import command_line
 from tools.cli.scheme_options import mixing_scheme
-from tools.jobs import quantized
 from tools.jobs.mix_options import MixJob
 from transforms import model_io
+from transforms.finetune.finetune_model import TunedModel, finetune_model
 from transforms.mix_precision import measured_sensitivity, mix
 from transforms.model import provenance
 from transforms.model.copy_graph import copy_graph
+from transforms.pipelines import tune
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import preset
@@ -437,13 +439,14 @@ def test_weights_are_tuned_behind(folder: Path, capsys: pytest.CaptureFixture[st
 def test_a_model_that_breaks_the_target_when_tuned_is_not_tuned(
     folder: Path, tool: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def _spoilt(graph: gs.Graph, *_: object) -> gs.Graph:
-        spoilt = copy_graph(graph)
+    def _spoilt(*given: Any, **options: Any) -> TunedModel:
+        done = finetune_model(*given, **options)
+        spoilt = copy_graph(given[1])
         last = next(node for node in spoilt.nodes if node.name == "dense")
         last.inputs[1] = gs.Constant("zeros", np.zeros((5, 6), np.float32))
-        return spoilt
+        return replace(done, graph=spoilt)
 
-    monkeypatch.setattr(quantized, "tune_quantized", _spoilt)
+    monkeypatch.setattr(tune, "finetune_model", _spoilt)
     rule = {"target": "mx6", "sqnr_target": 30.0}
     scheme = preset("BF16_ADAQUANT").with_(auto_mixed_precision=rule)
     (folder / "config.toml").write_text(scheme.to_toml())

@@ -11,9 +11,9 @@ import pytest
 from tests.helpers import origins
 from tests.helpers.clock import Clock
 from tools import quantize
-from tools.jobs import place
-from tools.jobs import quantize as job
 from transforms.origins import faster_in_float as module
+from transforms.pipelines import place
+from transforms.pipelines.place import is_asked_for
 
 FEEDS = origins.feeds(16)
 TARGET = ("--target", "ort-cpu")
@@ -32,7 +32,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock({1: 6.0, 2: 6.0})
     monkeypatch.setattr(module, "profiled", made.profiled)
     monkeypatch.setattr(place, "faster_in_float", partial(module.faster_in_float, timer=made.timer))
-    monkeypatch.setattr(job, "places", place.places)
+    monkeypatch.setattr(place, "is_asked_for", is_asked_for)
     return made
 
 

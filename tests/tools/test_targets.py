@@ -14,8 +14,9 @@ from onnx import TensorProto, numpy_helper
 from tests.helpers import build, conversion, corpus, plans, tunable
 from tools import auto_mixed_precision, check, convert_fp32_to_bf16, quantize
 from tools.cli.job_options import TARGETS as NAMES
-from tools.jobs import quantized, written
+from tools.jobs import work
 from tools.summaries.timing import what_helps
+from transforms.pipelines import try_out
 from transforms.run.beside_float import BesideFloat, KernelTime
 from transforms.run.turns import Timing
 from transforms.scheme import Scheme
@@ -299,7 +300,7 @@ def test_a_slower_model_is_said_with_the_cause_and_what_helps(
 ) -> None:
     times = Timing(2e-3, 1.9e-3, 2.1e-3, 9), Timing(1e-3, 1e-3, 1e-3, 9), Timing(2.0, 1.9, 2.1, 9)
     lost = KernelTime("DequantizeLinear", 12, 8e-4, 0.0), KernelTime("QLinearConv", 1, 9e-4, 5e-4)
-    monkeypatch.setattr(written, "time_beside_float", lambda *_: BesideFloat(*times, lost))
+    monkeypatch.setattr(try_out, "time_beside_float", lambda *_: BesideFloat(*times, lost))
     options = ["--target", target] if target else ["--config", "A8W8"]
     out = bench.quantize(*options)
     assert "Time here: 2.00 ms, float 1.00 ms: 2.00 times (1.90 to 2.10)\n" in out
@@ -324,7 +325,7 @@ def test_models_for_other_runtimes_are_not_timed(bench: Bench) -> None:
 
 def test_a_saturating_processor_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for known in (True, False):
-        monkeypatch.setattr(quantized, "has_vnni", lambda known=known: known)
+        monkeypatch.setattr(work, "has_vnni", lambda known=known: known)
         out = bench.quantize("--target", "ort-cpu")
         assert ("This processor has no VNNI" in out) is not known
 

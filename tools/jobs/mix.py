@@ -16,7 +16,7 @@ from tools.cli.scheme_options import check_effect, mixing_scheme, recorded_optio
 from tools.cli.unrolled import unrolled
 from tools.cli.user_code import check_code
 from tools.jobs.mix_options import MixJob
-from tools.jobs.work import Finished, calibration_data, finish, untuned
+from tools.jobs.work import Finished, calibration_data, finish, refuse_untunable, untuned
 from tools.summaries import mixing as mixing_summary
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import MissingDataError
@@ -49,6 +49,7 @@ def _mix_file(job: MixJob) -> tuple[MixedPrecision, Finished | None]:
     _check_effect(scheme, job)
     check_code(scheme, job)
     output = _check_files(job)
+    refuse_untunable(scheme, job)
     run_options = RunOptions(job.provider, threads_of(job.threads, job.jobs))
     with workers(job.jobs, job.dask) as opened, Shown(*_phases(scheme, job)) as events:
         labels = None if job.labels is None else read_array(job.labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import onnx_graphsurgeon as gs
@@ -22,24 +23,23 @@ from tools.cli.unrolled import unrolled
 from tools.cli.user_code import check_code
 from tools.jobs import ranges
 from tools.jobs.quantize_options import QuantizeJob
-from tools.jobs.work import Finished, calibration_data, finish, untuned, useless
+from tools.jobs.work import Finished, calibration_data, finish, refuse_untunable, untuned, useless
 from tools.summaries import running
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.graph.embeddings import logits_of
 from transforms.mix_precision.evaluation import MixingOptions
+from transforms.moves.improve import Move
 from transforms.pipelines.compare import UselessError
 from transforms.pipelines.options import Options
 from transforms.pipelines.recipes import FAST, MIX, QUANTIZE
 from transforms.pipelines.record import JobRecord
 from transforms.pipelines.require import NothingToDoError
 from transforms.pipelines.source import Source
-from transforms.pipelines.steps import run
+from transforms.pipelines.steps import Step, run
 from transforms.pipelines.why_nothing import why_nothing
 from transforms.pipelines.work import Work
-from transforms.run.feeds import random_feeds
 from transforms.run.workers import Workers
-from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
 from transforms.search.target import LOST_TOP1, Target
 
@@ -55,14 +55,16 @@ def print_config(job: QuantizeJob) -> None:
     _say_config(_schemes(job)[1])
 
 
-def quantize_file(job: QuantizeJob) -> Finished | None:
+def quantize_file(
+    job: QuantizeJob, steps: Sequence[Step] | None = None, moves: Sequence[Move] | None = None
+) -> Finished | None:
     """Quantize ``job.input`` to ``job.output`` and say what was done; None if nothing was to be done.
 
-    Says the scheme first if the job asks for that. Raises ValueError or OSError; nothing is written then, nor
-    where nothing is done.
+    ``steps`` and ``moves``: others than the job's own. Says the scheme first if the job asks for that. Raises
+    ValueError or OSError; nothing is written then, nor where nothing is done.
     """
     with unrolled(job, job.input) as own, open_workers(own) as workers:
-        return _quantize_file(own, workers)
+        return _quantize_file(own, workers, steps, moves)
 
 
 def _schemes(job: QuantizeJob) -> tuple[Scheme, Scheme]:
@@ -75,7 +77,12 @@ def _say_config(scheme: Scheme) -> None:
     say(scheme.to_toml().removesuffix("\n"))
 
 
-def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None:
+def _quantize_file(
+    job: QuantizeJob,
+    workers: Workers | None,
+    steps: Sequence[Step] | None,
+    moves: Sequence[Move] | None,
+) -> Finished | None:
     asked, scheme = _schemes(job)
     if job.print_config:
         _say_config(scheme)
@@ -89,9 +96,9 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
         model_io.check_output(job.calibration_cache, force=True)
     with Shown(*_phases(scheme, job)) as events:
         work = _work(job, scheme, workers, events)
-        work.fixed = fixed
+        work.fixed, work.moves = fixed, moves
         try:
-            run(work, MIX if scheme.auto_mixed_precision else FAST if job.fast else QUANTIZE)
+            run(work, _steps(scheme, job) if steps is None else steps)
         except NothingToDoError:
             _say_why_nothing(job, scheme)
             return None
@@ -112,13 +119,12 @@ def _quantize_file(job: QuantizeJob, workers: Workers | None) -> Finished | None
 def _work(job: QuantizeJob, scheme: Scheme, workers: Workers | None, events: Shown) -> Work:
     """Return the work of a job, before any step."""
     does_itself = scheme.finetune is not None or scheme.auto_mixed_precision is not None
-    source = Source(job.input)
     keys = {"keys": dict(job.changes)} if job.changes else {}
     work = Work(
         gs.Graph(),
         untuned(scheme),
-        _data(source, job, workers),
-        source=source,
+        _data(job, workers),
+        source=Source(job.input),
         options=_options(job),
         tuning=scheme.finetune,
         compares=job.data is not None and not (job.fast or job.ranges or does_itself),
@@ -129,7 +135,14 @@ def _work(job: QuantizeJob, scheme: Scheme, workers: Workers | None, events: Sho
         record=JobRecord(grids=None if job.export_ranges is None else []),
     )
     _refuse_goal(work, job)
+    refuse_untunable(scheme, job)
     return work
+
+
+def _steps(scheme: Scheme, job: QuantizeJob) -> Sequence[Step]:
+    if scheme.auto_mixed_precision:
+        return MIX
+    return FAST if job.fast else QUANTIZE
 
 
 def _options(job: QuantizeJob) -> Options:
@@ -146,6 +159,7 @@ def _options(job: QuantizeJob) -> Options:
         storage=job.storage,
         functions=job.functions,
         external_data=job.save_as_external_data,
+        random_data=job.random_data or 0,
     )
 
 
@@ -158,11 +172,9 @@ def _refuse_goal(work: Work, job: QuantizeJob) -> None:
         raise ValueError(f"{name} does not go with the table [auto_mixed_precision] of the scheme")
 
 
-def _data(source: Source, job: QuantizeJob, workers: Workers | None) -> CalibrationData | None:
+def _data(job: QuantizeJob, workers: Workers | None) -> CalibrationData | None:
     if job.random_data:
-        feeds = random_feeds(model_inputs(source.load()), job.random_data)
-        limit = job.memory_limit
-        return CalibrationData(feeds, run=job.run, workers=workers, memory_limit=limit, decides=False)
+        return CalibrationData((), run=job.run, workers=workers, memory_limit=job.memory_limit)
     data = calibration_data(job, job.run)
     return data and replace(data, workers=workers)
 

@@ -55,6 +55,12 @@ def untuned(scheme: Scheme) -> Scheme:
     return scheme.with_(finetune=None, fit_weights=fits)
 
 
+def refuse_untunable(scheme: Scheme, job: SchemeJob) -> None:
+    """Raise ValueError for tuning without samples."""
+    if scheme.finetune and job.data is None:
+        raise ValueError(f"fine-tuning ({scheme.finetune.algorithm}) needs samples: give --data DIR")
+
+
 def finish(
     work: Work, output: Path, job: SchemeJob, beside: AbstractContextManager[object] = NOTHING_BESIDE
 ) -> Finished:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from glob import escape
 
 import onnx_graphsurgeon as gs
@@ -14,6 +15,8 @@ from transforms.judge.budget import MOST_NODES, has_many_nodes, too_large
 from transforms.origins.finer_layers import fallback_rule
 from transforms.origins.held_out import hold_out
 from transforms.pipelines.work import Work
+from transforms.run.feeds import random_feeds
+from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.targets import target
@@ -35,6 +38,10 @@ def load(work: Work) -> None:
         excluded = (*work.asked.exclude_nodes, *labels)
         work.stored_apart = work.asked
         work.asked = work.scheme = work.asked.with_(exclude_nodes=excluded)
+    if work.options.random_data:
+        assert work.data is not None, "says how random samples are run"
+        feeds = random_feeds(model_inputs(work.graph), work.options.random_data)
+        work.data = replace(work.data, source=feeds, decides=False)
     _compare_if_fast(work)
     _hold_out(work)
 

@@ -30,6 +30,8 @@ class Options:
         Whether operators of ours get functions, with which a model needs no library.
     external_data : bool
         Whether large weights lie in a file beside the model.
+    random_data : int
+        How many random samples stand in for those of the application, which decide nothing.
     """
 
     run: RunOptions = field(default_factory=RunOptions)
@@ -43,6 +45,7 @@ class Options:
     storage: str = "plain"
     functions: bool = True
     external_data: bool = False
+    random_data: int = 0
 
     @property
     def changes_last(self) -> bool:

@@ -148,4 +148,4 @@ class Work:
 
     def close(self) -> None:
         """Let rules decide whatever the scheme leaves open."""
-        self.asked = self.scheme = self.asked.by_rule()
+        self.asked, self.scheme = self.asked.by_rule(), self.scheme.by_rule()

@@ -1,0 +1,75 @@
+"""Steps that a user leaves out, adds and reorders. Oracle: the files of the options that do the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+import onnx_narrow
+from tests.helpers import tunable
+from transforms.moves.improve import Best
+from transforms.pipelines.compare import compare
+from transforms.pipelines.decide import MOVES, decide
+from transforms.pipelines.recipes import FAST, QUANTIZE
+from transforms.pipelines.work import Work
+
+NETWORK = tunable.conv_net()
+SAMPLES = tunable.samples(NETWORK, 12)
+USUAL = ["A8W8", "U8S8", "XINT8", "W4A8", "MX6", "BF16"]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    onnx.save(NETWORK, tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+@pytest.mark.parametrize("config", USUAL)
+def test_a_list_without_decide_is_the_fast_one_bit_for_bit(config: str, model: Path, tmp_path: Path) -> None:
+    steps = [step for step in QUANTIZE if step not in (decide, compare)]
+    given = {"config": config, "data": SAMPLES}
+    onnx_narrow.quantize(model, tmp_path / "a.onnx", steps=steps, **given)
+    onnx_narrow.quantize(model, tmp_path / "b.onnx", fast=True, **given)
+    onnx_narrow.quantize(model, tmp_path / "c.onnx", steps=FAST, **given)
+    files = [(tmp_path / f"{name}.onnx").read_bytes() for name in "abc"]
+    assert files[0] == files[1] == files[2]
+
+
+def test_a_step_of_the_user_s_runs_in_its_place_and_is_recorded(model: Path, tmp_path: Path) -> None:
+    seen = []
+
+    def my_step(work: Work) -> None:
+        seen.append({node.op for node in work.graph.nodes})
+        work.graph.outputs[0].name = "renamed"
+
+    steps = [*QUANTIZE[:5], my_step, *QUANTIZE[5:]]
+    result = onnx_narrow.quantize(model, config="A8W8", data=SAMPLES, steps=steps)
+    assert "QuantizeLinear" in seen[0] and result.model.graph.output[0].name == "renamed"
+    names = [name for name, seconds in result.steps if seconds >= 0]
+    assert names == [step.__name__ for step in steps]
+
+
+def test_moves_are_those_that_are_given(model: Path) -> None:
+    def my_move(best: Best) -> None:
+        best.try_schemes("mine", [("per tensor", best.scheme.with_(per_channel=False))])
+
+    given = {"config": "A8W8", "data": SAMPLES}
+    every = {one.move for one in onnx_narrow.quantize(model, **given).decided}
+    biases = [move for move in MOVES if move.__name__ == "try_biases"]
+    some = onnx_narrow.quantize(model, moves=[*biases, my_move], **given)
+    assert {one.move for one in some.decided} - {"full range"} == {"biases", "mine"}
+    assert every > {"biases"} and "mine" not in every
+    none = onnx_narrow.quantize(model, moves=(), **given)
+    assert {one.move for one in none.decided} <= {"full range"}
+
+
+def test_fast_and_steps_are_two_words_for_one_thing(model: Path) -> None:
+    with pytest.raises(ValueError, match="fast and steps both choose the steps"):
+        onnx_narrow.quantize(model, config="A8W8", data=SAMPLES, fast=True, steps=QUANTIZE)
+
+
+def test_a_step_before_those_that_it_needs_says_so(model: Path) -> None:
+    with pytest.raises(ValueError, match="the step 'prepare' comes first"):
+        onnx_narrow.quantize(model, config="A8W8", data=SAMPLES, steps=[QUANTIZE[0], *QUANTIZE[2:]])
