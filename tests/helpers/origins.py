@@ -14,7 +14,8 @@ from tests.helpers import build
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.record import Record
-from transforms.pipelines.steps import IN_MEMORY, run
+from transforms.pipelines.in_memory import IN_MEMORY
+from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
 

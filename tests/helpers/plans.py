@@ -18,7 +18,8 @@ from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph import walk
 from transforms.lift_constants import lift_constants
-from transforms.pipelines.steps import IN_MEMORY, run
+from transforms.pipelines.in_memory import IN_MEMORY
+from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
 from transforms.plan.quant_spec import QuantSite
 from transforms.plan.quantization_plan import QuantizationPlan

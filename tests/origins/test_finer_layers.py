@@ -14,8 +14,9 @@ from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.origins.finer_layers import Reached, bytes_of_numbers, fallback_rule, reach_target
 from transforms.origins.held_out import hold_out
+from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.pipelines.steps import IN_MEMORY, run
+from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
 from transforms.run.run_model import open_model
 from transforms.scheme import Scheme, preset

@@ -17,8 +17,9 @@ from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.quantize_steps import prepare_for
 from transforms.model import graph_proto
+from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.pipelines.steps import IN_MEMORY, run
+from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
 from transforms.scheme import preset
 

@@ -14,7 +14,8 @@ from tests.helpers import corpus
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.origins.pair_nodes import PairedModels
-from transforms.pipelines.steps import IN_MEMORY, run
+from transforms.pipelines.in_memory import IN_MEMORY
+from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
 from transforms.run.run_model import open_model
 from transforms.runtime_workarounds import sum_before_layernorm

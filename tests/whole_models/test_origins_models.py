@@ -21,8 +21,9 @@ from transforms.model.copy_graph import copy_graph
 from transforms.origins.finer_layers import naming
 from transforms.origins.loss_origins import find_origins
 from transforms.origins.switched_layers import Part
+from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.pipelines.steps import IN_MEMORY, run
+from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
 from transforms.run.run_model import open_model
 from transforms.run.samples import Samples

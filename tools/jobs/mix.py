@@ -22,12 +22,11 @@ from transforms import model_io
 from transforms.calibrate.calibrate_plan import MissingDataError
 from transforms.mix_precision.evaluation import MixingOptions
 from transforms.mix_precision.mix import MixedPrecision
-from transforms.pipelines.mix import mix
+from transforms.pipelines.mix import MixWork, mix
 from transforms.pipelines.options import Options
 from transforms.pipelines.recipes import MIX
 from transforms.pipelines.source import Source
 from transforms.pipelines.steps import run
-from transforms.pipelines.work import Work
 from transforms.run.array_files import read_array
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
@@ -53,7 +52,7 @@ def _mix_file(job: MixJob) -> tuple[MixedPrecision, Finished | None]:
     run_options = RunOptions(job.provider, threads_of(job.threads, job.jobs))
     with workers(job.jobs, job.dask) as opened, Shown(*_phases(scheme, job)) as events:
         labels = None if job.labels is None else read_array(job.labels)
-        work = Work(
+        work = MixWork(
             gs.Graph(),
             untuned(scheme),
             calibration_data(job, run_options),
@@ -73,7 +72,7 @@ def _mix_file(job: MixJob) -> tuple[MixedPrecision, Finished | None]:
         return mixed, finish(work, output, job)
 
 
-def _mixed(work: Work, job: MixJob) -> MixedPrecision:
+def _mixed(work: MixWork, job: MixJob) -> MixedPrecision:
     """Take the steps up to the mixed model, and write what was found of its layers."""
     try:
         run(work, MIX[: MIX.index(mix) + 1])

@@ -31,6 +31,7 @@ from transforms.graph.embeddings import logits_of
 from transforms.mix_precision.evaluation import MixingOptions
 from transforms.moves.improve import Move
 from transforms.pipelines.compare import UselessError
+from transforms.pipelines.mix import MixWork
 from transforms.pipelines.options import Options
 from transforms.pipelines.recipes import FAST, MIX, QUANTIZE
 from transforms.pipelines.record import JobRecord
@@ -120,7 +121,7 @@ def _work(job: QuantizeJob, scheme: Scheme, workers: Workers | None, events: Sho
     """Return the work of a job, before any step."""
     does_itself = scheme.finetune is not None or scheme.auto_mixed_precision is not None
     keys = {"keys": dict(job.changes)} if job.changes else {}
-    work = Work(
+    work = MixWork(
         gs.Graph(),
         untuned(scheme),
         _data(job, workers),

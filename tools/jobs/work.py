@@ -19,6 +19,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph.some_names import counted
 from transforms.pipelines.compare import UselessError
 from transforms.pipelines.entries import save
+from transforms.pipelines.mix import mixed_of
 from transforms.pipelines.work import Work
 from transforms.runtime.devices import has_vnni
 from transforms.runtime.session import RunOptions
@@ -90,8 +91,8 @@ def _lines(work: Work, files: list[Path], job: SchemeJob) -> Iterator[str]:
     assert record.first is not None, "the model was tried out"
     if record.fixed:
         yield f"Fixed: {counted(record.fixed, 'free dimension')} of inputs"
-    if work.mixed:
-        yield from mixing.lines(work.mixed)
+    if mixed := mixed_of(work):
+        yield from mixing.lines(mixed)
     yield from placed_lines(record.placed)
     where = work.held_out.where if work.held_out else ""
     yield from reached_lines(record.reached, options.goal, options.fallback, where)

@@ -6,6 +6,7 @@ from transforms.calibrate.calibration import options_of
 from transforms.conversion.write_scheme import shift, write_scheme
 from transforms.model.copy_graph import copy_graph
 from transforms.moves.full_range import try_full_range
+from transforms.pipelines.prepare import fits_weights
 from transforms.pipelines.work import Work
 from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -23,7 +24,7 @@ def build(work: Work) -> None:
     wish = work.asked.full_range
     if work.statistics is not None:
         work.statistics = work.statistics.with_(options_of(work.scheme))
-    if work.keeps_float:
+    if work.keeps_float or fits_weights(work):
         work.float_graph = copy_graph(work.graph)
     _note_data(work)
     record = work.record

@@ -6,8 +6,9 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph import walk
+from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.record import JobRecord
-from transforms.pipelines.steps import IN_MEMORY, run
+from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.run.events import SILENT, Events

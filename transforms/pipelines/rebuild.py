@@ -5,13 +5,15 @@ from __future__ import annotations
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.pipelines.load import read_float
 from transforms.pipelines.record import JobRecord
-from transforms.pipelines.steps import IN_MEMORY, run
+from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
 
 
 def rebuilt(work: Work, scheme: Scheme, data: CalibrationData | None = None) -> Work:
-    """Return another work on the float model, quantized by a scheme; ``data`` instead of all samples.
+    """Return another work on the float model, built by a scheme and the steps that built this one.
+
+    ``data``: instead of all samples.
 
     Tensors are shifted to the full range as they were asked for: finer layers leave others to shift.
     """
@@ -25,7 +27,7 @@ def rebuilt(work: Work, scheme: Scheme, data: CalibrationData | None = None) -> 
         keeps_float=work.keeps_float,
         record=JobRecord(grids=None if work.record.grids is None else []),
     )
-    return run(other, IN_MEMORY)
+    return run(other, work.building)
 
 
 def take_over(work: Work, other: Work) -> None:

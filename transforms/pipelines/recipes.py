@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from transforms.pipelines.build import build
 from transforms.pipelines.compare import compare
 from transforms.pipelines.decide import decide
-from transforms.pipelines.fit import fit
+from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.load import load
-from transforms.pipelines.measure import measure
 from transforms.pipelines.mix import mix
 from transforms.pipelines.place import place
-from transforms.pipelines.prepare import prepare
 from transforms.pipelines.reach import reach
 from transforms.pipelines.require import require
 from transforms.pipelines.steps import Step
@@ -21,10 +18,7 @@ from transforms.pipelines.write_for_runtime import write_for_runtime
 
 _ENDING: tuple[Step, ...] = (tune, write_for_runtime, store, try_out, compare)
 
-QUANTIZE: tuple[Step, ...] = (
-    *(load, prepare, measure, decide, build, fit, require, place, reach),
-    *_ENDING,
-)
+QUANTIZE: tuple[Step, ...] = (load, *IN_MEMORY, require, place, reach, *_ENDING)
 """Quantizing by a scheme, with all that outputs on samples decide."""
 
 FAST: tuple[Step, ...] = tuple(step for step in QUANTIZE if step not in (decide, place, compare))

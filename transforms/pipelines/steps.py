@@ -1,37 +1,36 @@
-"""The lists of steps by which models are made, and the loop that takes them."""
+"""The loop that takes the steps of a list."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
-from transforms.pipelines.build import build
-from transforms.pipelines.decide import decide
-from transforms.pipelines.fit import fit
-from transforms.pipelines.measure import measure
-from transforms.pipelines.prepare import fits_weights, prepare
 from transforms.pipelines.work import Work
 from transforms.run.run_each import products_on_one_thread
 
 Step = Callable[[Work], None]
 """Reads and changes a work; one that has nothing to do returns at once."""
 
-IN_MEMORY: tuple[Step, ...] = (prepare, measure, decide, build, fit)
-"""The steps from a float graph to a quantized one."""
+LOAD, DECIDE, REQUIRE = "load", "decide", "require"
+"""Names of steps that the loop looks for."""
 
 
 @products_on_one_thread()
 def run(work: Work, steps: Sequence[Step]) -> Work:
     """Take the steps one after another; the record says which ran, and for how many seconds each.
 
-    Without the step ``decide``, rules decide whatever the scheme leaves open. Raises what a step raises; the
-    graph is then in an undefined state.
+    Without a step ``decide``, rules decide whatever the scheme leaves open. Those between ``load`` and
+    ``require`` build a model, and are taken again where other schemes are tried. Raises what a step raises;
+    the graph is then in an undefined state.
     """
-    if decide not in steps:
+    names = [step.__name__ for step in steps]
+    if DECIDE not in names:
         work.close()
-    work.keeps_float |= fit in steps and fits_weights(work)
-    for step in steps:
+    first = names.index(LOAD) + 1 if LOAD in names else 0
+    work.building = tuple(takewhile(lambda step: step.__name__ != REQUIRE, steps[first:]))
+    for name, step in zip(names, steps, strict=True):
         start = time.perf_counter()
         step(work)
-        work.record.steps.append((step.__name__, time.perf_counter() - start))
+        work.record.steps.append((name, time.perf_counter() - start))
     return work

@@ -15,7 +15,7 @@ from transforms.finetune.finetune_model import TunedModel, finetune_model
 from transforms.finetune.finetune_weights import LayerReport
 from transforms.finetune.options import FinetuneOptions
 from transforms.graph.typed import info_of
-from transforms.pipelines.mix import holds
+from transforms.pipelines.mix import holds, mixed_of
 from transforms.pipelines.work import SCHEME_ENTRY, Work
 from transforms.run.events import Events
 from transforms.run.workers import Workers
@@ -44,9 +44,9 @@ def tune(work: Work) -> None:
         reference, work.graph, feeds, options, work.events, formats=formats, workers=work.data.workers
     )
     work.record.tuned, work.record.tuned_on = done, len(feeds)
-    if work.mixed:  # the scheme is the first of the entries, as in files of old
+    if mixed_of(work):  # the scheme is the first of the entries, as in files of old
         info_of(done.graph).metadata.setdefault(SCHEME_ENTRY, "")
-    if work.mixed is None or holds(work, work.mixed, done.graph):
+    if holds(work, done.graph):
         work.graph, work.scheme = done.graph, work.scheme.with_(finetune=rule)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
@@ -13,8 +13,6 @@ from transforms.conversion.float_reference import float_reference
 from transforms.conversion.quantize_steps import plan_of
 from transforms.conversion.record import Record
 from transforms.judge.judge import Judge
-from transforms.mix_precision.evaluation import MixingOptions
-from transforms.mix_precision.mix import MixedPrecision
 from transforms.model import provenance
 from transforms.moves.improve import Move
 from transforms.origins.held_out import HeldOut
@@ -77,18 +75,16 @@ class Work:
         Weights on the grids of candidates, which the graph that is built shares.
     held_out : HeldOut or None
         Samples that a goal is judged on.
-    mixed : MixedPrecision or None
-        The result of the step ``mix``.
     unstored : Graph or None
         The graph before weights got the form in which they are stored.
-    mixing : MixingOptions
-        How the step ``mix`` works.
     recorded : mapping of str to object
         The options that the metadata of the model record.
     source_sha256 : str or None
         The digest of the source, after the step ``load``.
     stored_apart : Scheme or None
         The scheme that was asked for, where embeddings are left out of the one that is followed.
+    building : sequence of Step
+        The steps that build the model of a scheme, for steps that try others.
     """
 
     graph: gs.Graph
@@ -110,12 +106,11 @@ class Work:
     judge: Judge | None = None
     memory: WeightMemory | None = None
     held_out: HeldOut | None = None
-    mixed: MixedPrecision | None = None
     unstored: gs.Graph | None = None
-    mixing: MixingOptions = field(default_factory=MixingOptions)
     recorded: Mapping[str, object] = field(default_factory=dict)
     source_sha256: str | None = None
     stored_apart: Scheme | None = None
+    building: Sequence[Callable[[Work], None]] = ()
 
     def __post_init__(self) -> None:
         """Begin with the scheme that was asked for."""
