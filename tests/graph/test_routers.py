@@ -20,13 +20,14 @@ _COMBINE = "a = MatMul(h, w1)  b = MatMul(h, w2)  f, g, r1, r2 = Split <axis=1> 
 _SUM = "c = Mul(a, f)  d = Mul(b, g)  y = Add(c, d)"
 
 ROUTERS = {
-    "factors of experts": f"{_FRONT} v, i = TopK(l, two) p = Softmax(v) m = ScatterElements <axis=1> (zeros, i, p)"
-    f" {_COMBINE} {_SUM}",
+    "factors of experts": f"{_FRONT} v, i = TopK(l, two) p = Softmax(v)"
+    f" m = ScatterElements <axis=1> (zeros, i, p) {_COMBINE} {_SUM}",
     "softmax first": f"{_FRONT} s = Softmax(l) v, i = TopK(s, two) m = ScatterElements <axis=1> (zeros, i, v)"
     f" {_COMBINE} {_SUM}",
-    "bias, sigmoid, shape": f"{_FRONT} n = Add(l, bias) s = Sigmoid(n) t = Reshape(s, shape) v, i = TopK(t, two)"
-    f" m = ScatterElements <axis=1> (zeros, i, v) {_COMBINE} {_SUM}",
-    "first of all": f"{_FRONT} i = ArgMax <axis=1, keepdims=0> (l) m = OneHot(i, depth, ends) {_COMBINE} {_SUM}",
+    "bias, sigmoid, shape": f"{_FRONT} n = Add(l, bias) s = Sigmoid(n) t = Reshape(s, shape)"
+    f" v, i = TopK(t, two) m = ScatterElements <axis=1> (zeros, i, v) {_COMBINE} {_SUM}",
+    "first of all": f"{_FRONT} i = ArgMax <axis=1, keepdims=0> (l) m = OneHot(i, depth, ends)"
+    f" {_COMBINE} {_SUM}",
     "rows of weights": f"{_FRONT} v, i = TopK(l, two) w = Gather(stack, i) e = Unsqueeze(h, axes)"
     " y = MatMul(e, w)",
     "rows of states": f"{_FRONT} t = Transpose <perm=[1, 0]> (l) v, i = TopK(t, two) j = Reshape(i, flat)"
@@ -38,8 +39,10 @@ HEADS = {
     "class": f"{_FRONT} i = ArgMax <axis=1> (l) y = Cast <to=1> (i)",
     "boxes": f"{_FRONT} b = MatMul(h, w1) s = Sigmoid(l) t = Reshape(s, flat) v, i = TopK(t, two)"
     " c = Gather(b, i) y = Mul(c, half)",
-    "classes that are masked": f"{_FRONT} v, i = TopK(l, two) m = ScatterElements <axis=1> (zeros, i, v) y = Mul(m, l)",
-    "vocabulary": "h = MatMul(x, w0) l = MatMul(h, wide) v, i = TopK(l, two) r = Gather(wide0, i) y = MatMul(r, w1)",
+    "classes that are masked": f"{_FRONT} v, i = TopK(l, two)"
+    " m = ScatterElements <axis=1> (zeros, i, v) y = Mul(m, l)",
+    "vocabulary": "h = MatMul(x, w0) l = MatMul(h, wide) v, i = TopK(l, two)"
+    " r = Gather(wide0, i) y = MatMul(r, w1)",
     "scores of attention": "h = MatMul(x, w0) t = Transpose <perm=[1, 0]> (x) l = MatMul(h, t)"
     " v, i = TopK(l, two) y = MatMul(v, w3)",
 }
@@ -48,8 +51,9 @@ HEADS = {
 def model(text: str) -> onnx.ModelProto:
     random = np.random.default_rng(0)
     shapes = {
-        "w0": (WIDTH, WIDTH), "gate": (WIDTH, EXPERTS), "w1": (WIDTH, WIDTH), "w2": (WIDTH, WIDTH), "w3": (2, WIDTH),
-        "stack": (EXPERTS, WIDTH, WIDTH), "wide": (WIDTH, 2000), "wide0": (2000, WIDTH), "bias": (EXPERTS,),
+        "w0": (WIDTH, WIDTH), "gate": (WIDTH, EXPERTS), "w1": (WIDTH, WIDTH), "w2": (WIDTH, WIDTH),
+        "w3": (2, WIDTH), "stack": (EXPERTS, WIDTH, WIDTH), "wide": (WIDTH, 2000),
+        "wide0": (2000, WIDTH), "bias": (EXPERTS,),
     }  # fmt: skip
     weights = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     weights |= {"two": np.array([2]), "zeros": np.zeros((8, EXPERTS), np.float32), "axes": np.array([1, 2])}
