@@ -8,8 +8,9 @@ not used for it: where it falls short, the search aims higher.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 import onnx_graphsurgeon as gs
 
@@ -24,25 +25,21 @@ from transforms.graph.state_outputs import found_pairs
 from transforms.judge.judge import Judge
 from transforms.mix_precision.mixed_model import exactly
 from transforms.model.copy_graph import copy_graph
+from transforms.origins.layer_search import LayerSearch, arrays_of, score
 from transforms.origins.readings import OUTPUT
-from transforms.origins.switched_layers import Part, SwitchedLayers, Trials
+from transforms.origins.switched_layers import Part, SwitchedLayers
 from transforms.pipelines.quantize_steps import prepare_for
-from transforms.run.feeds import spread
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import FLOAT32
-from transforms.search.group_search import add_in_groups
-from transforms.search.output_metrics import METRICS, OutputsPair, least_sqnr, lost_top1
+from transforms.search.output_metrics import OutputsPair
 from transforms.search.target import LOST_TOP1, Target, TargetError
 
 FALLBACKS = ("float32", "int16", "bf16")
 """What layers may have instead, by the names of the option."""
 
-_SEARCHED_ON, _RANKING_RUNS = 8, 256
-"""Samples that layers are chosen on; runs in which they are ranked, on as many samples as come to that."""
-
-_ATTEMPTS = 6
+_ATTEMPTS = 6  # after which each one keeps at least twice as many layers as the last
 _ROOM = 0.25  # dB that a search aims higher by, beside what held-out samples fell short by
 _MORE = 1.3  # times as many layers, where a target is not in dB
 
@@ -114,10 +111,10 @@ def reach_target(
         return Reached(graph, scheme, (), 0, before, before, sizes, sizes, bench.left_out)
     model = SwitchedLayers(copy_graph(float_graph), copy_graph(graph), run)
     names = names_of(load, scheme)
-    search = _Search(model, feeds, target, bench.names, names)
-    wanted, count = target, 0
-    for _ in range(_ATTEMPTS):
-        kept = search.fewest(wanted, count)
+    search = LayerSearch(model, feeds, target, bench.names, names)
+    wanted, least = target, 0
+    for attempt in count(1):
+        kept = search.fewest(wanted, least)
         nodes = (node for i in kept for node in model.parts[i].nodes)
         named = naming(scheme, nodes, names, fallback)
         graph, used = build(named)
@@ -133,7 +130,7 @@ def reach_target(
             return Reached(graph, used, parts, len(model.parts), before, after, sizes, last, bench.left_out)
         if len(kept) == len(search.able):
             break
-        wanted, count = _higher(target, wanted, after), math.ceil(len(kept) * _MORE) + 1
+        wanted, least = _higher(target, wanted, after), _more(target, len(kept), attempt)
     raise TargetError(
         f"the target of {target.bound} cannot be met by layers in {fallback.label}: {target.text(before)} "
         f"with none, {target.text(after)} with {len(kept)} of {len(model.parts)}"
@@ -145,6 +142,13 @@ def _higher(target: Target, wanted: Target, reached: float) -> Target:
     if target.metric != "sqnr" or not math.isfinite(reached):
         return wanted
     return replace(wanted, limit=wanted.limit + target.limit - reached + _ROOM)
+
+
+def _more(target: Target, kept: int, attempt: int) -> int:
+    """Return how many layers the next search keeps at least: a target of dB is raised, too."""
+    if attempt >= _ATTEMPTS:
+        return 2 * kept
+    return kept + 1 if target.metric == "sqnr" else math.ceil(kept * _MORE) + 1
 
 
 def names_of(load: Callable[[], gs.Graph], scheme: Scheme) -> set[str]:
@@ -208,7 +212,7 @@ class _Bench:
         def _pairs() -> Iterator[OutputsPair]:
             for sample in self._samples:
                 made = run(sample.feed)
-                expected, found = _of(self.names, sample.expected), _of(self.names, made)
+                expected, found = arrays_of(self.names, sample.expected), arrays_of(self.names, made)
                 yield without_row_means(expected, logits), without_row_means(found, logits)
 
         value = score(self._target, _pairs())
@@ -227,75 +231,3 @@ def score_of(
 ) -> float:
     """Return the metric of a target of a quantized model, which stays as it is, on some feeds."""
     return _Bench(float_graph, feeds, target, run, None).score(graph)
-
-
-def score(target: Target, pairs: Iterable[OutputsPair]) -> float:
-    """Return the metric of a target over samples; the SQNR is that of the worst output."""
-    if target.metric == "sqnr":
-        return least_sqnr(pairs)
-    return METRICS[target.metric].score(pairs) if target.metric in METRICS else lost_top1(pairs)
-
-
-def _of(names: Sequence[str], made: Feed) -> Feed:
-    return {name: made[name] for name in names if name in made}
-
-
-class _Search:
-    """Chooses layers in a session in which they are switched."""
-
-    def __init__(
-        self,
-        model: SwitchedLayers,
-        feeds: Sequence[Feed],
-        target: Target,
-        outputs: Sequence[str],
-        names: set[str],
-    ) -> None:
-        some = min(len(feeds), _SEARCHED_ON)
-        few = max(1, min(some, _RANKING_RUNS // len(model.parts)))
-        self._model = model
-        self._ranks, self._trials = (Trials(model, spread(feeds, count)) for count in (few, some))
-        self._outputs = [name for name in outputs if name in model.outputs] or model.outputs
-        self._metric = target
-        self._known: dict[frozenset[int], float] = {}
-        able = (i for i, part in enumerate(model.parts) if _can_be_named(part, names))
-        self.able = sorted(able, key=lambda i: (-self._alone(i), i))
-
-    def fewest(self, target: Target, least: int) -> list[int]:
-        """Return parts that reach a target on these samples, at least so many of those that matter most."""
-
-        def _holds(kept: Sequence[int]) -> bool:
-            return target.holds(self._score(kept))
-
-        low, high = 0, 1
-        while high < len(self.able) and not _holds(self.able[:high]):
-            low, high = high, high * 2
-        high = min(high, len(self.able))
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if _holds(self.able[:middle]) else (middle, high)
-        found = self.able[:high]
-        given_up = set(add_in_groups(found[::-1], lambda one: _holds([i for i in found if i not in one])))
-        found = [i for i in found if i not in given_up]
-        return found if self._metric.metric == "sqnr" else self.able[: max(least, len(found))]
-
-    def _alone(self, part: int) -> float:
-        sums = [self._ranks.pooled((part,), name) for name in self._outputs]
-        signals = ((one.error_energy, one.baseline_energy) for one in sums)
-        return sum(error / signal for error, signal in signals if signal)
-
-    def _score(self, kept: Sequence[int]) -> float:
-        key = frozenset(kept)
-        if key not in self._known:
-            on = self._trials.everything - key
-            runs = zip(self._trials.feeds, self._trials.expected, strict=True)
-            pairs = (
-                (_of(self._outputs, expected), self._model.run(feed, on, self._outputs))
-                for feed, expected in runs
-            )
-            self._known[key] = score(self._metric, pairs)
-        return self._known[key]
-
-
-def _can_be_named(part: Part, names: Set[str]) -> bool:
-    return any(node in names or node.startswith(OUTPUT) for node in part.nodes)
