@@ -28,7 +28,7 @@ from transforms.moves.float_tensors import (
     try_given_tensors,
 )
 from transforms.moves.improve import Best, Form, Measure
-from transforms.moves.lost_rows import try_lost_rows
+from transforms.moves.lost_rows import loses_tokens, try_lost_rows
 from transforms.moves.outliers import try_channels, try_equalized, try_outliers
 from transforms.moves.record import Record
 from transforms.moves.settings import try_biases, try_ranges_and_scales, try_room
@@ -146,8 +146,7 @@ class _Decision:
         try_biases(best, asked)
         try_room(best, asked)
         if asked.keep_float and not asked.target:
-            is_lost = best.form.judge.reference.logits and best.errors.mean < USELESS
-            (try_lost_rows if is_lost else try_float_tensors)(best)
+            (try_lost_rows if loses_tokens(best) else try_float_tensors)(best)
 
     def _without_ranges(self, judge: Judge) -> Scheme:
         """Return the scheme of formats without ranges, with the tensors in float that they do not suit.
