@@ -68,10 +68,7 @@ def judge_said(
 def _figures(
     right: Sequence[Feeds], runs: Sequence[Sequence[Feeds]], names: Sequence[str]
 ) -> Iterator[float]:
-    """Yield dB of every sample and output: as it is, without the mean of each row, and as logits.
-
-    Errors of logits are divergences beside one nat, where they are averaged with those of other outputs.
-    """
+    """Yield dB of every sample and output: as it is, and without the mean of each row."""
     for run in runs:
         for expected, found in zip(right, run, strict=True):
             for name in names:
@@ -80,4 +77,3 @@ def _figures(
                 if pair[0].ndim > 1:
                     centered = [array - array.mean(-1, keepdims=True) for array in pair]
                     yield sqnr(centered[:1], centered[1:])
-                    yield -10 * np.log10(max(divergence(*pair), 1e-12))

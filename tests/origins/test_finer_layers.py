@@ -12,8 +12,9 @@ import pytest
 from tests.helpers import origins, plans
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.origins.finer_layers import Reached, bytes_of_numbers, fallback_rule, reach_target
+from transforms.origins.finer_layers import Reached, fallback_rule, reach_target
 from transforms.origins.held_out import hold_out
+from transforms.origins.named_layers import bytes_of_numbers
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.run.run_model import open_model
 from transforms.scheme import Scheme, preset

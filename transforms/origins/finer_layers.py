@@ -8,7 +8,7 @@ not used for it: where it falls short, the search aims higher.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -17,27 +17,27 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from ops.metrics import without_row_means
 from transforms.full_range.recorded_shifts import shifts_within
-from transforms.graph import walk
-from transforms.graph.lazy_values import stored_bytes
 from transforms.graph.output_view import output_view
-from transforms.graph.selection import label_of
 from transforms.graph.state_outputs import found_pairs
 from transforms.judge.judge import Judge
-from transforms.mix_precision.mixed_model import exactly
 from transforms.model.copy_graph import copy_graph
-from transforms.origins.layer_search import LayerSearch, arrays_of, score
+from transforms.origins.named_layers import bytes_of_numbers, names_of, naming
 from transforms.origins.readings import OUTPUT
-from transforms.origins.switched_layers import Part, SwitchedLayers
-from transforms.pipelines.quantize_steps import prepare_for
+from transforms.origins.switched_layers import Part, SwitchedLayers, Trials
+from transforms.run.feeds import spread
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import FLOAT32
-from transforms.search.output_metrics import OutputsPair
+from transforms.search.group_search import add_in_groups
+from transforms.search.output_metrics import METRICS, OutputsPair, least_sqnr, lost_top1
 from transforms.search.target import LOST_TOP1, Target, TargetError
 
 FALLBACKS = ("float32", "int16", "bf16")
 """What layers may have instead, by the names of the option."""
+
+_SEARCHED_ON, _RANKING_RUNS = 8, 256
+"""Samples that layers are chosen on; runs in which they are ranked, on as many samples as come to that."""
 
 _ATTEMPTS = 6  # after which each one keeps at least twice as many layers as the last
 _ROOM = 0.25  # dB that a search aims higher by, beside what held-out samples fell short by
@@ -111,7 +111,7 @@ def reach_target(
         return Reached(graph, scheme, (), 0, before, before, sizes, sizes, bench.left_out)
     model = SwitchedLayers(copy_graph(float_graph), copy_graph(graph), run)
     names = names_of(load, scheme)
-    search = LayerSearch(model, feeds, target, bench.names, names)
+    search = _Search(model, feeds, target, bench.names, names)
     wanted, least = target, 0
     for attempt in count(1):
         kept = search.fewest(wanted, least)
@@ -151,30 +151,6 @@ def _more(target: Target, kept: int, attempt: int) -> int:
     return kept + 1 if target.metric == "sqnr" else math.ceil(kept * _MORE) + 1
 
 
-def names_of(load: Callable[[], gs.Graph], scheme: Scheme) -> set[str]:
-    """Return the names of nodes that a scheme can name: those of the model, before channels are moved."""
-    graph = load()
-    names = {label_of(node) for node in walk.nodes(graph)}
-    prepare_for(graph, scheme.with_(outliers={}, layers={}, tensors={}))
-    return names | {label_of(node) for node in walk.nodes(graph)}
-
-
-def naming(scheme: Scheme, nodes: Iterable[str], names: set[str], rule: LayerRule) -> Scheme:
-    """Return the scheme in which some nodes of parts, as far as they are among these names, have a rule."""
-    layers, tensors = dict(scheme.layers), dict(scheme.tensors)
-    for node in nodes:
-        if node.startswith(OUTPUT) and node not in names:
-            tensors[node.removeprefix(OUTPUT)] = str(rule.activation)
-        elif node in names:
-            layers[exactly(node)] = rule
-    return scheme.with_(layers=layers, tensors=tensors)
-
-
-def bytes_of_numbers(graph: gs.Graph) -> int:
-    """Return the bytes of the numbers that a graph stores; those of few bits share bytes."""
-    return sum(stored_bytes(tensor._values) for tensor in walk.constants(graph))
-
-
 class _Bench:
     """Samples that judge, with what the float model makes of them.
 
@@ -212,7 +188,7 @@ class _Bench:
         def _pairs() -> Iterator[OutputsPair]:
             for sample in self._samples:
                 made = run(sample.feed)
-                expected, found = arrays_of(self.names, sample.expected), arrays_of(self.names, made)
+                expected, found = _of(self.names, sample.expected), _of(self.names, made)
                 yield without_row_means(expected, logits), without_row_means(found, logits)
 
         value = score(self._target, _pairs())
@@ -231,3 +207,80 @@ def score_of(
 ) -> float:
     """Return the metric of a target of a quantized model, which stays as it is, on some feeds."""
     return _Bench(float_graph, feeds, target, run, None).score(graph)
+
+
+def score(target: Target, pairs: Iterable[OutputsPair]) -> float:
+    """Return the metric of a target over samples; the SQNR is that of the worst output."""
+    if target.metric == "sqnr":
+        return least_sqnr(pairs)
+    return METRICS[target.metric].score(pairs) if target.metric in METRICS else lost_top1(pairs)
+
+
+def _of(names: Sequence[str], made: Feed) -> Feed:
+    """Return the arrays of these names that a run made."""
+    return {name: made[name] for name in names if name in made}
+
+
+class _Search:
+    """Chooses layers in a session in which they are switched."""
+
+    def __init__(
+        self,
+        model: SwitchedLayers,
+        feeds: Sequence[Feed],
+        target: Target,
+        outputs: Sequence[str],
+        names: set[str],
+    ) -> None:
+        """Rank layers by the error of ``outputs``; ``names`` are those of nodes that a scheme can name."""
+        some = min(len(feeds), _SEARCHED_ON)
+        few = max(1, min(some, _RANKING_RUNS // len(model.parts)))
+        self._model = model
+        self._ranks, self._trials = (Trials(model, spread(feeds, count)) for count in (few, some))
+        self._outputs = [name for name in outputs if name in model.outputs] or model.outputs
+        self._metric = target
+        self._known: dict[frozenset[int], float] = {}
+        able = (i for i, part in enumerate(model.parts) if _can_be_named(part, names))
+        self.able = sorted(able, key=lambda i: (-self._alone(i), i))
+
+    def fewest(self, target: Target, least: int) -> list[int]:
+        """Return parts that reach a target on these samples, with those that matter most at least so many."""
+
+        def _holds(kept: Sequence[int]) -> bool:
+            return target.holds(self._score(kept))
+
+        low, high = 0, 1
+        while high < len(self.able) and not _holds(self.able[:high]):
+            low, high = high, high * 2
+        high = min(high, len(self.able))
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if _holds(self.able[:middle]) else (middle, high)
+        found = self.able[:high]
+        given_up = set(add_in_groups(found[::-1], lambda one: _holds([i for i in found if i not in one])))
+        found = [i for i in found if i not in given_up]
+        if self._metric.metric != "sqnr":
+            return self.able[: max(least, len(found))]
+        others = [i for i in self.able if i not in found]
+        return found + others[: max(least - len(found), 0)]
+
+    def _alone(self, part: int) -> float:
+        sums = [self._ranks.pooled((part,), name) for name in self._outputs]
+        signals = ((one.error_energy, one.baseline_energy) for one in sums)
+        return sum(error / signal for error, signal in signals if signal)
+
+    def _score(self, kept: Sequence[int]) -> float:
+        key = frozenset(kept)
+        if key not in self._known:
+            on = self._trials.everything - key
+            runs = zip(self._trials.feeds, self._trials.expected, strict=True)
+            pairs = (
+                (_of(self._outputs, expected), self._model.run(feed, on, self._outputs))
+                for feed, expected in runs
+            )
+            self._known[key] = score(self._metric, pairs)
+        return self._known[key]
+
+
+def _can_be_named(part: Part, names: Set[str]) -> bool:
+    return any(node in names or node.startswith(OUTPUT) for node in part.nodes)
