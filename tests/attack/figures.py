@@ -15,7 +15,8 @@ from tests.attack.graphs.tool_runs import Fallen
 from tests.attack.rolled import Feeds
 
 _SLACK_OF_DB, _SLACK_OF_KL = 0.5, 0.1
-_DB = re.compile(r"^Outputs: .*?(-?[\d.]+|inf) dB", re.MULTILINE)
+_DB = re.compile(r"^Outputs: (-?[\d.]+|inf) dB", re.MULTILINE)
+_OTHERS = re.compile(r"^Outputs: KL .* other outputs? at (-?[\d.]+|inf) dB", re.MULTILINE)
 _KL = re.compile(r"^Outputs: KL divergence of ([\d.e+-]+) nats", re.MULTILINE)
 _MOST_KL = 0.5
 """Beyond which a result is refused, or a warning says so."""
@@ -47,10 +48,12 @@ def judge_said(
     """Raise Fallen for a figure that no choice of samples gives.
 
     ``right``: outputs of the float model by samples; ``runs``: those of the result, by session;
-    ``names``: outputs that count.
+    ``names``: outputs that count, of those with logits these first.
     """
-    for text in _DB.findall(said):
-        figures = list(_figures(right, runs, names))
+    levels = [(text, names) for text in _DB.findall(said)]
+    levels += [(text, names[1:]) for text in _OTHERS.findall(said) if names[1:]]
+    for text, of in levels:
+        figures = list(_figures(right, runs, of))
         least, most = min(figures), max(figures)
         if not least - _SLACK_OF_DB <= float(text) <= most + _SLACK_OF_DB:
             raise Fallen(f"says {text} dB, but samples have {least:.1f} to {most:.1f} dB")
