@@ -115,5 +115,5 @@ def pair(
     scheme = preset(name).by_rule().with_(correct_biases=False).with_(**changes)
     float_graph, quantized = graph_proto.import_model(model), graph_proto.import_model(model)
     prepare_for(float_graph, scheme)
-    quantize_graph(quantized, scheme, CalibrationData(feeds))
+    quantize_graph(quantized, scheme, CalibrationData(feeds) if feeds else None)
     return float_graph, quantized

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
-from transforms.build.record import Record
+from transforms.conversion.record import Record
 
 from tests.helpers import plans
 from transforms import model_io

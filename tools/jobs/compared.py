@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import onnx_graphsurgeon as gs
 
@@ -13,6 +14,7 @@ from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Made, check_mixed
 from tools.summaries import running
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.moves.decisions import Checked
 from transforms.origins.held_out import HeldOut
 from transforms.pipelines.check_outputs import check_outputs
 from transforms.pipelines.first_run import FirstRun
@@ -44,19 +46,31 @@ class Comparison:
             return True
         float_graph = made.float_graph()
         outputs = check_outputs(float_graph, graph, self.data, made.done.decisions)
-        ways = list(_more_bits(job))
+        ways, config = list(_more_bits(job)), running.preset_of(job.config, made.scheme)
         if outputs and outputs.is_diverged:
             alone = made.scheme.format(made.scheme.activation) is None
             weight = str(made.scheme.weight) if alone else ""
-            raise ValueError(running.useless(outputs, job.config, weight=weight, ways=ways))
+            raise ValueError(running.useless(outputs, config, weight=weight, ways=ways))
         if outputs:
-            about = outputs.error, outputs.where, job.config
-            for line in running.poor(*about, of_tokens=outputs.of_tokens, ways=ways):
-                warn(line)
+            _warn_of_poor(outputs, config, ways, tuned=made.scheme.finetune is not None)
         if changes or first.kept:
             reach.check_target(float_graph, graph, self.apart, job)
             check_mixed(made.mixed, graph)
         return True
+
+
+def _warn_of_poor(outputs: Checked, config: str, ways: Sequence[str], *, tuned: bool) -> None:
+    """Warn of each figure that leaves little of the outputs, with what helps."""
+    lines = running.poor(
+        outputs.error, outputs.where, config, tuned=tuned, of_tokens=outputs.of_tokens, ways=ways
+    )
+    if outputs.others is not None:
+        others = running.poor(
+            outputs.others, outputs.where, config, tuned=tuned, ways=ways, what="other outputs"
+        )
+        lines = chain(lines, others)
+    for line in lines:
+        warn(line)
 
 
 def changed_last(job: QuantizeJob) -> bool:

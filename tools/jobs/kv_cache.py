@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 import onnx_graphsurgeon as gs
@@ -10,15 +10,16 @@ import onnx_graphsurgeon as gs
 from tools.cli.data_options import open_samples
 from tools.cli.said import say
 from tools.jobs.quantize_options import QuantizeJob
+from transforms import model_io
 from transforms.calibrate.cache_scales import cache_scales
 from transforms.graph.grown_states import grown_by
 from transforms.graph.selection import label_of
 from transforms.graph.some_names import counted, some_names
 from transforms.graph.state_outputs import found_pairs
-from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.quantize_caches import Cache, find_caches, quantize_caches
 from transforms.run.feeds import spread
 from transforms.run.run_model import open_model
+from transforms.widen_float16 import widen_float16
 
 _MOST_SAMPLES = 16
 """Samples that scales are measured on."""
@@ -60,23 +61,25 @@ def _left(graph: gs.Graph, caches: Sequence[Cache], job: QuantizeJob) -> list[st
     names = {*pairs.values()} - stored
     others = [one for one in graph.outputs if one.name in names]
     fed = [one for one in graph.inputs if one.name in pairs] + [one.past for one in caches]
-    for one in others:
-        if node := grown_by(one, fed):
-            raise _refused(job, _reason(str(one.name), node, fed))
+    grown = [(str(one.name), node) for one in others if (node := grown_by(one, fed))]
     left = [str(one.name) for one in others]
-    if not caches:
-        raise _refused(job, f"no token makes {some_names(left)} longer" if left else "there is no cache")
+    if grown or not caches:
+        reason = f"no token makes {some_names(left)} longer" if left else "there is no cache"
+        for name, node in grown[:1]:
+            reason = f"'{name}' of {node.op} '{label_of(node)}' cannot be stored so"
+        raise _refused(job, _quantized(job, stored) or reason)
     return left
 
 
-def _reason(name: str, node: gs.Node, fed: Sequence[gs.Tensor]) -> str:
-    if any(_quantizes(reader) for one in fed for reader in one.outputs):
-        return f"the scheme quantizes what '{name}' is made of, unless with --exclude-op Concat"
-    return f"'{name}' of {node.op} '{label_of(node)}' cannot be stored so"
-
-
-def _quantizes(node: gs.Node) -> bool:
-    return node.op.endswith("QuantizeLinear") or node.op in QUANTIZED_BY
+def _quantized(job: QuantizeJob, stored: Container[str]) -> str:
+    """Return which cache of the float model the scheme has quantized, empty if none."""
+    graph = model_io.load(job.input)
+    widen_float16(graph)
+    caches = find_caches(graph, int(job.kv_cache.removeprefix("int")))
+    lost = [str(one.present.name) for one in caches if one.present.name not in stored]
+    return (
+        f"the scheme quantizes what '{lost[0]}' is made of, unless with --exclude-op Concat" if lost else ""
+    )
 
 
 def _refused(job: QuantizeJob, reason: str) -> ValueError:

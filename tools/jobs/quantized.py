@@ -212,7 +212,7 @@ def finish(
     advice = what_helps(used, first.time, placed=made.placed, needs_blocks=is_nbits)
     for line in (*lines, *hint, *beside_lines(first.time, advice), end, *about):
         say(line)
-    for line in running.warnings(first, job.config, judged=judged):
+    for line in running.warnings(first, running.preset_of(job.config, used), judged=judged):
         warn(line)
     return Finished(made, graph, used, files, first)
 
