@@ -22,11 +22,12 @@ from transforms.graph import dtypes, walk
 from transforms.graph.embeddings import heads, is_tied
 from transforms.graph.lazy_values import become_constant, derived
 from transforms.graph.proto_graphs import each_node
-from transforms.graph.rewire import drop
+from transforms.graph.rewire import drop, onnx_op
 from transforms.graph.selection import Choice, Exclusion, NodeSet, label_of, resolve
 from transforms.graph.unique_names import rename_made
 from transforms.model import proto_pass
 from transforms.model.bounds import unsafe_optimizers
+from transforms.model.detached_weights import is_large
 from transforms.model.quiet_settings import quiet_settings
 from transforms.model.read_model import ModelError
 from transforms.runtime.compare_runs import compare_runs
@@ -72,7 +73,7 @@ def optimize(
 
     def _hide(tensor: gs.Constant) -> bool:
         is_left_alone = all(node.op in _DOT_PRODUCTS and not node.domain for node in tensor.outputs)
-        return is_left_alone or is_tied(tensor)
+        return (is_left_alone and is_large(tensor)) or is_tied(tensor)
 
     def _change(model: onnx.ModelProto) -> onnx.ModelProto | None:
         optimized = _optimized(model, names)
@@ -91,13 +92,20 @@ def optimize(
 def _untie(graph: gs.Graph, kept: NodeSet) -> None:
     """Fold the Transposes of tied tables, which the runtime would hold several copies of meanwhile."""
     tables = [tensor for tensor in walk.constants(graph) if is_tied(tensor)]
-    turns = {id(node) for table in tables for node in table.outputs if heads(node) and node not in kept}
+    turns = {
+        id(node) for table in tables for node in table.outputs if _is_turn(node, table) and node not in kept
+    }
     for owner in walk.graphs(graph):
         own = [n for n in owner.nodes if id(n) in turns and not walk.is_output(n.outputs[0], graph)]
         ends = [(node.inputs[0], node.outputs[0]) for node in own]
         drop(owner, own)
         for table, turned in ends:
             become_constant(turned, derived(table._values, _turned, table.dtype, table.shape[::-1]))
+
+
+def _is_turn(node: gs.Node, table: gs.Constant) -> bool:
+    """Return whether a node is the Transpose of a table in front of a head."""
+    return onnx_op(node) == "Transpose" and bool(heads(node, table))
 
 
 def _turned(table: AnyArray) -> AnyArray:

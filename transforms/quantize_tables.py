@@ -16,7 +16,7 @@ from ops.integers import quantize, weight_scale
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.embeddings import is_lookup
-from transforms.graph.lazy_values import constant, derived, load_values
+from transforms.graph.lazy_values import LARGE, constant, derived, load_values, stored_bytes
 from transforms.graph.rewire import Insertions
 from transforms.plan.weight_cache import WeightMemory
 
@@ -32,17 +32,17 @@ def quantize_tables(
 
     Does nothing for a table that more than Gathers of rows read, or that is an output of a graph. Where a
     DequantizeLinear reads the table's rounding, as it is or transposed, with one scale for all of it or one
-    for each row, both read one constant. ``memory``: of several rewrites of copies of one graph.
+    for each row, both read one constant. A table of less than 64 KiB is stored only so. ``memory``: of
+    several rewrites of copies of one graph.
     """
     outputs = walk.outputs(graph)
-    stored = [table for table in tables if id(table) not in outputs and _is_read_by_rows(table)]
-    writer = _Writer(graph, memory or WeightMemory()) if stored else None
-    for table in stored:
-        assert writer is not None
-        writer.store(table)
-    if writer:
-        writer.place()
-    return len(stored)
+    found = [table for table in tables if id(table) not in outputs and _is_read_by_rows(table)]
+    writer = _Writer(graph, memory or WeightMemory()) if found else None
+    if writer is None:
+        return 0
+    count = sum(writer.store(table) for table in found)
+    writer.place()
+    return count
 
 
 def _is_read_by_rows(table: gs.Constant) -> bool:
@@ -60,10 +60,13 @@ class _Writer:
         """Put all nodes in their places."""
         self._insertions.place(self._graph)
 
-    def store(self, table: gs.Constant) -> None:
-        """Let lookups read integers, those of a layer if they are the same."""
+    def store(self, table: gs.Constant) -> bool:
+        """Let lookups read integers, those of a layer if they are the same; return whether they do."""
         lookups = list({id(node): node for node in table.outputs}.values())
-        stored, scale = self._shared(table) or self._by_rows(table)
+        shared = self._shared(table)
+        if shared is None and stored_bytes(table._values) < LARGE:
+            return False
+        stored, scale = shared or self._by_rows(table)
         for node in lookups:
             target, name = node.outputs[0], node.name
             numbers = self._variable(target, "quantized", np.int8, target.shape)
@@ -73,6 +76,7 @@ class _Writer:
             nodes[-1].name = name  # it makes what the lookup made
             self._insertions.add(self._owners[id(node)], node, nodes)
         table.values = np.empty(0, np.float32)
+        return True
 
     def _dequantize(
         self, numbers: gs.Tensor, scale: gs.Constant, indices: gs.Tensor, target: gs.Tensor

@@ -28,7 +28,7 @@ from transforms.graph.rewire import (
     take_over,
 )
 from transforms.graph.selection import Choice, Exclusion, NodeSet, resolve
-from transforms.write_matmul_nbits import matmul_nbits, stored_scales
+from transforms.write_matmul_nbits import is_plain, matmul_nbits, stored_scales
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def store_embeddings(
     """Store each embedding of a model in int8 or int4; return how many tables.
 
     An embedding is a constant matrix whose rows a Gather reads: the largest of the model, and those that a
-    MatMul multiplies by, transposed. ``accuracy_level`` is that of these MatMulNBits, as of
+    MatMul or Gemm multiplies by, transposed. ``accuracy_level`` is that of the MatMulNBits of these, as of
     :func:`transforms.write_matmul_nbits.write_matmul_nbits`. Does nothing for a table that other nodes read,
     or one of ``exclude``, that is an output of a graph, or with rows that 16 does not divide; and for a model
     that has such an operator already.
@@ -78,7 +78,7 @@ def store_embeddings(
 def tie_embeddings(graph: gs.Graph) -> int:
     """Let products multiply by the transpose of an embedding where their weight is that; return how many.
 
-    A copy of the table as a weight of a MatMul, number for number, is not stored any more.
+    A copy of the table as a weight of a MatMul or Gemm, number for number, is not stored any more.
     """
     names, changed, known = walk.Names(graph), 0, tables(graph)
     for owner in walk.graphs(graph):
@@ -88,6 +88,10 @@ def tie_embeddings(graph: gs.Graph) -> int:
             table = _source(node, known)
             if table is None:
                 continue
+            changed += 1
+            if _turns(node):
+                node.inputs[1] = table
+                continue
             if id(table) not in turned:
                 output = gs.Variable(names.derive(table.name, "turned"), np.float32, table.shape[::-1])
                 transpose = gs.Node("Transpose", names.derive(table.name, "Transpose"), {"perm": [1, 0]})
@@ -95,24 +99,33 @@ def tie_embeddings(graph: gs.Graph) -> int:
                 insertions.add(owner, None, [transpose])
                 turned[id(table)] = output
             node.inputs[1] = turned[id(table)]
-            changed += 1
         insertions.place(owner)
     return changed
 
 
 def _source(node: gs.Node, known: list[gs.Constant]) -> gs.Constant | None:
-    """Return the table that a MatMul has a transposed copy of."""
-    weight = node.inputs[1] if onnx_op(node) == "MatMul" else None
+    """Return the table that a product multiplies by the transpose of, of which it has a copy."""
+    weight = node.inputs[1] if onnx_op(node) in ("MatMul", "Gemm") else None
     if not isinstance(weight, gs.Constant) or not dtypes.is_type(weight, dtypes.FLOAT):
         return None
-    sized = [table for table in known if list(table.shape) == list(weight.shape)[::-1]]
-    return next((table for table in sized if _is_transposed(load(table), load(weight))), None)
+    shape = list(weight.shape) if _turns(node) else list(weight.shape)[::-1]
+    for table in known:
+        if table is weight or list(table.shape) != shape:
+            continue
+        rows = load(weight) if _turns(node) else load(weight).T
+        if _is_same(load(table), rows):
+            return table
+    return None
 
 
-def _is_transposed(table: NDArray[np.generic], weight: NDArray[np.generic]) -> bool:
-    """Return whether two matrices are each other's transpose, looked at in parts."""
+def _turns(node: gs.Node) -> bool:
+    return bool(node.attrs.get("transB", 0))
+
+
+def _is_same(table: NDArray[np.generic], rows: NDArray[np.generic]) -> bool:
+    """Return whether two matrices are equal, looked at in parts."""
     parts = [slice(first, first + _ROWS) for first in range(0, len(table), _ROWS)]
-    return all(np.array_equal(table[part], weight[:, part].T) for part in parts)
+    return all(np.array_equal(table[part], rows[part]) for part in parts)
 
 
 def _why_not(table: gs.Constant, bits: int, outputs: set[int], kept: NodeSet) -> str:
@@ -122,17 +135,17 @@ def _why_not(table: gs.Constant, bits: int, outputs: set[int], kept: NodeSet) ->
     if _block(table, bits) is None:
         return f"its rows of {table.shape[1]} numbers have no blocks of 16"
     for node in table.outputs:
-        products = heads(node)
+        products = heads(node, table)
         if left := [user for user in (node, *products) if user in kept]:
             return f"'{left[0].name}' is excluded"
         if is_lookup(node, table):
             continue
         if not products:
             return f"'{node.name}', a {node.op}, reads it"
-        if any(id(tensor) in outputs for tensor in node.outputs):
+        if node.op == "Transpose" and any(id(tensor) in outputs for tensor in node.outputs):
             return f"what '{node.name}' makes of it is an output"
-        if any(head.inputs[0].shape is None or len(head.inputs[0].shape) < 2 for head in products):
-            return f"'{products[0].name}' may multiply a vector"
+        if wrong := [head for head in products if not is_plain(head)]:
+            return f"'{wrong[0].name}' may multiply a vector, or has factors"
     return ""
 
 
@@ -152,7 +165,7 @@ def _store(graph: gs.Graph, table: gs.Constant, dtype: str, names: walk.Names, l
     reshape = gs.Node("Reshape", names.derive(table.name, "Reshape"), {}, [data, shape], [in_blocks])
     users = list(table.outputs)
     lookups = [node for node in users if is_lookup(node, table)]
-    products = [head for node in users if not is_lookup(node, table) for head in heads(node)]
+    products = [head for node in users if not is_lookup(node, table) for head in heads(node, table)]
     shared += [reshape] if products else []
     news = {id(node): _lookup(node, data, scales, bits, block) for node in lookups}
     numbers = {"K": inputs, "N": rows, "bits": bits, "block_size": block}

@@ -100,7 +100,7 @@ class _Weight:
 
 def _weight(node: gs.Node) -> _Weight | None:
     """Return the weight of a product that MatMulNBits can compute, or None."""
-    if not is_dot_product(node) or node.op not in ("MatMul", "Gemm") or not _is_plain(node):
+    if not is_dot_product(node) or node.op not in ("MatMul", "Gemm") or not is_plain(node):
         return None
     made = walk.producer(node.inputs[1])
     if made is None or onnx_op(made) != "DequantizeLinear":
@@ -127,13 +127,13 @@ def _weight(node: gs.Node) -> _Weight | None:
     return _Weight(made, stored, scale, zero, block, not summed)
 
 
-def _is_plain(node: gs.Node) -> bool:
+def is_plain(node: gs.Node) -> bool:
     """Return whether a product is just that of its inputs, and a sum with one number for each output."""
     data, made = node.inputs[0], node.inputs[1]
-    if not dtypes.is_type(data, dtypes.FLOAT) or data.shape is None or len(data.shape) < 2:
+    if not dtypes.is_type(data, dtypes.FLOAT):
         return False
     if node.op == "MatMul":
-        return True
+        return data.shape is not None and len(data.shape) > 1
     added, attrs = bias(node), node.attrs
     factors = ["alpha"] if added is None else ["alpha", "beta"]
     has_factors = any(float(attrs.get(name, 1)) != 1 for name in factors)

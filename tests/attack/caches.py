@@ -74,8 +74,8 @@ def _converted(
     part = max(_PART[word] for word in options if word in _PART)
     first = _first(story, done.model)
     held(story, done.model, part, first=first)
-    if "--kv-cache" in options and data == "steps":
-        return  # the states of the samples are not those of the result
+    if "--kv-cache" in options and (data == "steps" or not built.form.has_tokens):
+        return  # states of the samples are not those of the result; without a table, the figure is of all
     empty = first if data == "texts" else {}
     runs = [[run({**feed, **empty}) for feed in samples[data]] for run in in_both(done.model)]
     run = session_of(built.model, optimized=False)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.helpers import build, corpus
+from tests.helpers import build, corpus, plans
 from tools import convert_fp32_to_bf16, quantize
 from transforms import model_io
 from transforms.model.read_model import ModelError
@@ -55,6 +55,31 @@ def test_a_node_that_the_runtime_computes_wrongly_is_left_in_float(tmp_path: Pat
     wanted, made = (open_session(path).run(feed)["y"] for path in (source, tmp_path / "q.onnx"))
     assert np.abs(made - wanted).max() <= 0.015 + 1e-6, "half a step of 0.03, for means round no further"
     assert found.trial is not None and not found.trial.wrong
+
+
+_ONE_NAME = """(float[N,4] x, float[N,4] z) => (float[M,4] y) {
+    a = MatMul(x, w) b = MatMul(z, v) c = Relu(b) y = Add(a, c) }"""
+
+
+@pytest.mark.parametrize(
+    "options", [["--config", "A8W8"], ["--config", "A8W8", "--fast"], ["--config", "BF16"]]
+)
+def test_sizes_that_a_model_has_one_name_for_are_refused_in_our_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    """ONNX Runtime runs the float model on these, and reuses the memory of one size for the other in ours."""
+    model = plans.model(_ONE_NAME, {"w": (4, 4), "v": (4, 4)}, opset=17)
+    onnx.save(model, tmp_path / "float.onnx")
+    (tmp_path / "data").mkdir()
+    for i in range(4):
+        feed = {name: np.full((rows, 4), i + 0.5, np.float32) for name, rows in (("x", 3), ("z", 1))}
+        np.savez(tmp_path / "data" / f"{i}.npz", **feed)  # type: ignore[arg-type]
+    assert open_session(tmp_path / "float.onnx").run(feed)["y"].shape == (3, 4)
+    words = ["--input", f"{tmp_path}/float.onnx", "--output", f"{tmp_path}/q.onnx", "--no-time"]
+    assert quantize.main([*words, "--data", f"{tmp_path}/data", *options]) == 1
+    said = capsys.readouterr().err
+    assert "dimension 'N' of the model is 3 in input 'x' and 1 in 'z', which have to be one size" in said
+    assert "buffer" not in said
 
 
 def test_for_another_runtime_it_is_said(tmp_path: Path) -> None:

@@ -43,7 +43,14 @@ def _language(
         nodes.append(helper.make_node("Transpose", ["table"], ["turned"], "turn", perm=[1, 0]))
     elif head == "copy":
         arrays["turned"] = np.ascontiguousarray(table.T)
-    if head:
+    elif head.startswith("gemm"):
+        arrays["flat"], arrays["bias"] = np.array([-1, width]), random.standard_normal(rows, np.float32)
+        arrays["own"] = table.copy()
+        factors = ["rows", "own" if head == "gemm of a copy" else "table"]
+        nodes.append(helper.make_node("Reshape", ["mixed", "flat"], ["rows"], "flatten"))
+        nodes.append(helper.make_node("Gemm", [*factors, "bias"], ["logits"], "head", transB=1))
+        ends.append(build.value("logits", ["n", rows]))
+    if head in ("tied", "copy"):
         nodes.append(helper.make_node("MatMul", ["mixed", "turned"], ["logits"], "head"))
         ends.append(build.value("logits", ["b", "t", rows]))
     inputs = [build.value("tokens", ["b", "t"], index)]
@@ -82,7 +89,7 @@ def _decoded(model: onnx.ModelProto) -> np.ndarray:
     st.integers(2, 60),
     st.sampled_from([16, 48, 64, 160]),
     st.sampled_from(["int8", "int4"]),
-    st.sampled_from(["tied", "copy", ""]),
+    st.sampled_from(["tied", "copy", "gemm", "gemm of a copy", ""]),
     st.sampled_from([np.int64, np.int32]),
     st.booleans(),
 )
@@ -91,7 +98,7 @@ def test_rows_and_head_are_those_of_the_stored_numbers(
 ) -> None:
     source = _language(rows, width, head, index=index)
     graph = graph_proto.import_model(source)
-    assert tie_embeddings(graph) == (head == "copy") and tie_embeddings(graph) == 0
+    assert tie_embeddings(graph) == ("copy" in head) and tie_embeddings(graph) == 0
     assert store_embeddings(graph, dtype, accuracy_level=1) == 1 and store_embeddings(graph, dtype) == 0
     model = graph_proto.export_model(graph)
     onnx.checker.check_model(model, full_check=True)
@@ -106,8 +113,10 @@ def test_rows_and_head_are_those_of_the_stored_numbers(
     assert np.abs(table - whole).max() <= step, "a step: searches may cut off the largest number"
     if head:
         mixed = found["mixed"].astype(np.float64)
-        bound = (width + 3) * 2.0**-23 * (np.abs(mixed) @ np.abs(table.T.astype(np.float64)))
-        assert (np.abs(found["logits"] - mixed @ table.T) <= bound).all()
+        bias = _arrays(source)["bias"] if "gemm" in head else np.float32(0)
+        bound = (width + 4) * 2.0**-23 * (np.abs(mixed) @ np.abs(table.T.astype(np.float64)) + np.abs(bias))
+        logits = found["logits"].reshape(*mixed.shape[:-1], rows)
+        assert (np.abs(logits - mixed @ table.T - bias) <= bound).all()
 
 
 def test_one_table_is_stored() -> None:
@@ -178,9 +187,10 @@ def test_errors() -> None:
         store_embeddings(graph_proto.import_model(_language()), "int5")
 
 
+@pytest.mark.parametrize("rows", [40, 400])
 @pytest.mark.parametrize("keep", [True, False])
-def test_optimizing_may_keep_the_transpose_of_a_table(keep: bool) -> None:
-    model = _language(400, 64)
+def test_optimizing_may_keep_the_transpose_of_a_table(keep: bool, rows: int) -> None:
+    model = _language(rows, 64)
     graph = model_io.load(model)
     optimize(graph, keep_tied=keep)
     assert [node.op for node in graph.nodes].count("Transpose") == keep
@@ -189,12 +199,14 @@ def test_optimizing_may_keep_the_transpose_of_a_table(keep: bool) -> None:
     np.testing.assert_allclose(found["logits"], expected["logits"], rtol=1e-5, atol=1e-5)
 
 
-def test_weights_alone_keep_a_tied_table_once() -> None:
-    source = _language(400, 64)
+@pytest.mark.parametrize("rows", [90, 400])
+@pytest.mark.parametrize("head", ["tied", "gemm"])
+def test_weights_alone_keep_a_tied_table_once(head: str, rows: int) -> None:
+    source = _language(rows, 64, head)
     graph = model_io.load(source)
     quantize_graph(graph, preset("W4"))
-    floats = [array.size for array in _arrays(graph_proto.export_model(graph)).values() if array.ndim == 2]
-    assert sorted(floats)[-1] == 400 * 64 and sum(size == 400 * 64 for size in floats) == 1
+    matrices = [array.size for array in _arrays(graph_proto.export_model(graph)).values() if array.ndim == 2]
+    assert sum(size == rows * 64 for size in matrices) == 1
     assert store_embeddings(graph) == 1
     logits = [
         _run(one, np.arange(6).reshape(2, 3))["logits"] for one in (source, graph_proto.export_model(graph))

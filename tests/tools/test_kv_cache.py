@@ -143,14 +143,41 @@ def test_a_cache_of_another_kind_is_refused_with_its_node(
     assert "'present.0.key' of Relu 'kept_keys' cannot be stored so" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("config", ("A8W8", "BF16"))
+@pytest.mark.parametrize("dtype", (np.float32, np.float16))
+@pytest.mark.parametrize("is_named", (True, False))
 def test_a_concat_that_the_scheme_quantizes_is_refused_with_a_way_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_named: bool, dtype: type, config: str
 ) -> None:
-    options = "--config", "A8W8", "--kv-cache", "int8"
-    assert written(tmp_path, cached_decoder(), *options) == 1
+    """Whatever the names of the caches, and where nodes of float16 and of the scheme lie between."""
+    model, name = cached_decoder(dtype=dtype), "present.0.key"
+    save_samples(model, tmp_path / "data")
+    if not is_named:
+        name = "made.k"
+        _rename_caches(model, tmp_path / "data")
+    options = "--config", config, "--force", "--kv-cache", "int8"
+    assert written(tmp_path, model, *options) == 1
     said = capsys.readouterr().err
-    assert "the scheme quantizes what 'present.0.key' is made of, unless with --exclude-op Concat" in said
-    assert written(tmp_path, cached_decoder(), *options, "--exclude-op", "Concat") == 0
+    assert f"the scheme quantizes what '{name}' is made of, unless with --exclude-op Concat" in said
+    assert written(tmp_path, model, *options, "--exclude-op", "Concat") == 0
+    capsys.readouterr()
+    assert written(tmp_path, model, *options[:-1], "int4") == 1
+    assert "only GroupQueryAttention takes caches in int4" in capsys.readouterr().err
+
+
+def _rename_caches(model: onnx.ModelProto, samples: Path) -> None:
+    """Give caches names that tell nothing, in a model and its samples."""
+    new = {f"{old}.0.{kind}": f"{end}.{kind[0]}" for old, end in (("past", "fed"), ("present", "made"))
+           for kind in ("key", "value")}  # fmt: skip
+    for end in (*model.graph.input, *model.graph.output):
+        end.name = new.get(end.name, end.name)
+    for node in model.graph.node:
+        node.input[:] = [new.get(name, name) for name in node.input]
+        node.output[:] = [new.get(name, name) for name in node.output]
+    for path in samples.iterdir():
+        with np.load(path) as arrays:
+            feed = {new.get(name, name): arrays[name] for name in arrays}
+        np.savez(path, **feed)  # type: ignore[arg-type]
 
 
 def test_only_states_that_do_not_grow_are_no_caches(
@@ -166,4 +193,7 @@ def test_only_states_that_do_not_grow_are_no_caches(
     del model.graph.input[:]
     model.graph.input.extend(kept)
     assert written(tmp_path, model, "--config", "W8", "--kv-cache", "int8") == 1
-    assert "--kv-cache int8: no token makes 'present.0.encoder.key', " in capsys.readouterr().err
+    assert (
+        "--kv-cache int8: no token makes 'present.0.encoder.key', 'present.0.encoder.value' longer"
+        in capsys.readouterr().err
+    )

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.helpers import conversion
 from tests.moves.test_lost_rows import decoder, divergence, texts
 from tools.finetune import main as tune
 from tools.quantize import main
@@ -41,12 +42,40 @@ def test_a_model_of_no_use_is_refused(folder: Path, capfd: pytest.CaptureFixture
     assert divergence(decoder(3000), made, texts(8, 2)) > 0.5
 
 
+def test_advice_names_nothing_that_is_on(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Weights of 2 bits lose enough for a warning; with A8W8's own activations A16W8 is the advice."""
+    for activation in ("int8", "int16"):
+        assert _quantize(folder, "--set", "weight=int2", "--set", f"activation={activation}", "--force") == 0
+        (line,) = (one for one in capfd.readouterr().err.splitlines() if "nats a token" in one)
+        assert ("--config A16W8" in line) == (activation == "int8")
+
+
 def test_the_summary_tells_the_divergence(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert _quantize(folder) == 0
     said = re.search(r"KL divergence of ([\d.e-]+) nats a token on 2 samples", capfd.readouterr().out)
     assert said is not None
     made = (folder / "made.onnx").read_bytes()
     assert float(said[1]) == pytest.approx(divergence(decoder(3000), made, texts(12, 1)[-2:]), rel=0.02)
+
+
+def test_other_outputs_are_told_apart_in_their_own_unit(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nats of logits and dB of states have no mean. Oracle: NumPy's SQNR of the state, and the divergence."""
+    model = decoder(3000)
+    model.graph.output.append(onnx.helper.make_tensor_value_info("d", onnx.TensorProto.FLOAT, ["b", "t", 16]))
+    onnx.save(model, folder / "float.onnx")
+    assert _quantize(folder) == 0
+    said = re.search(
+        r"Outputs: KL divergence of (\S+) nats a token on 2 samples.*; 1 other output at (\S+) dB",
+        capfd.readouterr().out,
+    )
+    assert said is not None
+    feeds, made = texts(12, 1)[-2:], onnx.load(folder / "made.onnx")
+    assert float(said[1]) == pytest.approx(divergence(model, made.SerializeToString(), feeds), rel=0.02)
+    exact, found = (np.array([conversion.run(one, feed)["d"] for feed in feeds]) for one in (model, made))
+    level = 10 * np.log10(np.square(exact).sum() / np.square(exact - found).sum())
+    assert float(said[2]) == pytest.approx(level, abs=0.2)
 
 
 def test_tuning_tells_the_divergence(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -18,8 +18,8 @@ from tests.helpers.decoder import WORDS, decoder
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model.copy_graph import copy_graph
-from transforms.origins.finer_layers import naming
 from transforms.origins.loss_origins import find_origins
+from transforms.origins.named_layers import naming
 from transforms.origins.switched_layers import Part
 from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.quantize_graph import quantize_graph

@@ -17,6 +17,7 @@ from tools.summaries.target import SATURATES, target_lines
 from tools.summaries.timing import beside_lines, for_cpu, what_helps
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph.some_names import counted
+from transforms.moves.decisions import Checked
 from transforms.pipelines.compare import UselessError
 from transforms.pipelines.entries import save
 from transforms.pipelines.mix import mixed_of
@@ -81,8 +82,9 @@ def finish(
 def useless(error: UselessError, work: Work, job: SchemeJob) -> ValueError:
     """Return the error of a language model of no use, with options that make a better one."""
     is_alone = work.scheme.format(work.scheme.activation) is None
-    weight = str(work.scheme.weight) if is_alone else ""
-    return ValueError(running.useless(error.outputs, job.config, weight=weight, ways=list(_more_bits(job))))
+    weight, ways = str(work.scheme.weight) if is_alone else "", list(_more_bits(job))
+    config = running.preset_of(job.config, work.scheme)
+    return ValueError(running.useless(error.outputs, config, weight=weight, ways=ways))
 
 
 def _lines(work: Work, files: list[Path], job: SchemeJob) -> Iterator[str]:
@@ -121,14 +123,23 @@ def _warnings(work: Work, job: SchemeJob) -> Iterator[str]:
     """Yield what is wrong with a model that is written all the same."""
     record, outputs = work.record, work.record.decisions.outputs
     assert record.first is not None, "the model was tried out"
+    config = running.preset_of(job.config, work.scheme)
     if record.is_compared and outputs:
-        about = outputs.error, outputs.where, job.config
-        yield from running.poor(*about, of_tokens=outputs.of_tokens, ways=list(_more_bits(job)))
+        yield from _poor(outputs, config, job, tuned=work.tuning is not None)
     if record.tuned:
         limit = tuning.broken_limit(record.tuned, job.memory_limit)
         yield from filter(None, (limit, *tuning.poor(record.tuned)))
     judged = record.is_compared or record.tuned is not None
-    yield from running.warnings(record.first, job.config, judged=judged)
+    yield from running.warnings(record.first, config, judged=judged)
+
+
+def _poor(outputs: Checked, config: str, job: SchemeJob, *, tuned: bool) -> Iterator[str]:
+    """Yield a warning for each figure that leaves little of the outputs, with what helps."""
+    where, ways = outputs.where, list(_more_bits(job))
+    yield from running.poor(outputs.error, where, config, tuned=tuned, of_tokens=outputs.of_tokens, ways=ways)
+    if outputs.others is not None:
+        others = "other outputs"
+        yield from running.poor(outputs.others, where, config, tuned=tuned, ways=ways, what=others)
 
 
 def _more_bits(job: SchemeJob) -> Iterator[str]:

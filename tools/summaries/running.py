@@ -16,6 +16,7 @@ from transforms.moves.decisions import Checked
 from transforms.pipelines.first_run import FirstRun
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT
 from transforms.runtime.output_errors import decibels
+from transforms.scheme import Scheme
 from transforms.scheme.presets import PRESETS
 
 LEAST = 10.0
@@ -76,6 +77,13 @@ def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iter
         yield from poor(error, found.sample, config)
 
 
+def preset_of(config: str, scheme: Scheme) -> str:
+    """Return the name of a preset whose formats are in use, untuned: others have more to offer then."""
+    said = PRESETS.get(config, {})
+    is_plain = said.get("activation") == scheme.activation and scheme.finetune is None
+    return config if is_plain else ""
+
+
 def useless(outputs: Checked, config: str, *, weight: str = "", ways: Sequence[str] = ()) -> str:
     """Return why a language model is not written whose probabilities are far from the float model's.
 
@@ -92,7 +100,7 @@ def useless(outputs: Checked, config: str, *, weight: str = "", ways: Sequence[s
             "--config W4 --matmul-nbits --accuracy-level 4 has 8 bits for the inputs of products, row by row"
         )
     ways += ["--fast writes the model without a comparison"]
-    return f"{name}{outputs}, more than {DIVERGED}, is of no use: {'; '.join(ways)}"
+    return f"{name}{outputs.figure}, more than {DIVERGED}, is of no use: {'; '.join(ways)}"
 
 
 def unmeasured(tensors: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -121,6 +129,7 @@ def poor(
     tuned: bool = False,
     of_tokens: bool = False,
     ways: Sequence[str] = (),
+    what: str = "outputs",
 ) -> Iterator[str]:
     """Yield a warning for a squared error of outputs by their power that leaves little of them.
 
@@ -134,8 +143,8 @@ def poor(
     how = f"tools.finetune or --config {tuning} tunes" if tuning in PRESETS else "tools.finetune tunes"
     ways = [*ways, *([] if tuned else [f"{how} the weights"])]
     ways += [f"--config {_WIDER[config]} has activations of 16 bits"] if config in _WIDER else []
-    figure = f"outputs at {decibels(error)} dB"
+    figure = f"{what} at {decibels(error)} dB"
     if of_tokens:
         figure = f"KL divergence of {error:.3g} nats a token"
-    what = f"Warning: {name}{figure} on {where}"
-    yield "; ".join(filter(None, (what, ", ".join(ways))))
+    said = f"Warning: {name}{figure} on {where}"
+    yield "; ".join(filter(None, (said, ", ".join(ways))))

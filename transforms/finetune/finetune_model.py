@@ -37,7 +37,7 @@ class TunedModel:
     of layers that have their old weights again; ``blocked`` is the output that regressed most with all of
     them, None if none did. ``spread``: how many more tensors use the full range of int8 than before, and
     ``added``: how many Pads and Subs this took. ``notes``: on outputs that are not compared themselves.
-    ``of_tokens``: errors are divergences of the probabilities of tokens, in nats for each.
+    ``of_tokens``: errors are divergences of the probabilities of tokens, in nats for each, of logits alone.
     """
 
     graph: gs.Graph
@@ -142,9 +142,9 @@ class _Tuner:
         return replace(better, put_back=frozenset(changed) - kept, blocked=found.blocked)
 
     def _judged(self, graph: gs.Graph, errors: Judged, walked: TunedLayers, attempt: str) -> TunedModel:
-        judge, before = self.judge, self.judge.before.relative
+        judge, before = self.judge, self.judge.figure(self.judge.before)
         gain = judge.compare(errors)
-        accepted = (attempt, errors.relative) if judge.accepts(gain) else (None, before)
+        accepted = (attempt, judge.figure(errors)) if judge.accepts(gain) else (None, before)
         found = TunedModel(graph, before, accepted[1], accepted[0], walked, gain)
         return replace(found, notes=judge.notes, of_tokens=judge.of_tokens)
 

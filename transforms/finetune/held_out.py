@@ -70,8 +70,8 @@ class HeldOutJudge:
 
     @property
     def of_tokens(self) -> bool:
-        """As of :class:`transforms.judge.judge.Judge`."""
-        return self._judge.of_tokens
+        """Whether :meth:`figure` is the divergence of the probabilities of tokens, in nats for each."""
+        return bool(self._judge.reference.tokens(self._outputs)) if self.can_judge else False
 
     @property
     def can_judge(self) -> bool:
@@ -93,6 +93,11 @@ class HeldOutJudge:
             columns = [outputs.index(name) for name in self._outputs]
             every = Errors(every.errors[:, columns], every.signal[:, columns], len(columns))
         return Judged(every, _of(every, np.tile(self._is_held, len(every.errors) // len(self._is_held))))
+
+    def figure(self, found: Judged) -> float:
+        """Return the error of the logits on held-out samples if there are any, and else of all outputs."""
+        tokens = self._judge.reference.tokens(self._outputs) if self.can_judge else []
+        return found.held.of_outputs(tokens).relative if tokens else found.relative
 
     def compare(self, new: Judged, old: Judged | None = None) -> Gain:
         """Return the gain of a model over another, or over the quantized one, on held-out samples.

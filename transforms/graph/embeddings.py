@@ -1,7 +1,7 @@
 """Tables of rows that a Gather reads, and the products that multiply by them.
 
 A language model often multiplies its last states by the table that its first node reads, as a Transpose of
-it: the table is stored once, and tied to that product, its head.
+it, or by a Gemm that turns it: the table is stored once, and tied to that product, its head.
 
 The logits that this makes have a number for each token. What is added to all numbers of a row changes no
 probability, and most of their energy may be the mean of each row, which the Softmax that chooses a token
@@ -17,7 +17,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
-from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.rewire import onnx_op
 from transforms.graph.shapes import shape_of
 
 _MATRIX_RANK = 2
@@ -31,21 +31,30 @@ _TABLES = (dtypes.FLOAT, dtypes.FLOAT16)
 
 def is_lookup(node: gs.Node, table: gs.Tensor) -> bool:
     """Return whether a node reads rows of a table."""
-    is_gather = node.op == "Gather" and node.domain in STANDARD_DOMAINS
+    is_gather = onnx_op(node) == "Gather"
     return is_gather and node.inputs[0] is table and int(node.attrs.get("axis", 0)) in (0, -_MATRIX_RANK)
 
 
-def heads(node: gs.Node) -> list[gs.Node]:
-    """Return the MatMuls that multiply by what a Transpose makes of a matrix; none if others read it, too."""
-    is_turned = node.op == "Transpose" and node.domain in STANDARD_DOMAINS
+def heads(node: gs.Node, table: gs.Tensor) -> list[gs.Node]:
+    """Return the products by the transpose of a matrix that a node, which reads the matrix, is or feeds.
+
+    It is a Gemm that turns it, or a Transpose that only products read; none of another node.
+    """
+    if onnx_op(node) == "Gemm":
+        return [node] if node.attrs.get("transB", 0) and _is_factor(node, table) else []
+    is_turned = onnx_op(node) == "Transpose"
     if not is_turned or [int(axis) for axis in node.attrs.get("perm", (1, 0))] != [1, 0]:
         return []
     turned = node.outputs[0]
-    is_head = [
-        user.op == "MatMul" and user.domain in STANDARD_DOMAINS and user.inputs[0] is not turned
-        for user in turned.outputs
-    ]
-    return list(turned.outputs) if all(is_head) else []
+    products = list(turned.outputs)
+    are_heads = all(_is_factor(user, turned) and not user.attrs.get("transB", 0) for user in products)
+    return products if are_heads else []
+
+
+def _is_factor(node: gs.Node, tensor: gs.Tensor) -> bool:
+    """Return whether a tensor is the second factor of a product, and nothing else there."""
+    is_product = onnx_op(node) in ("MatMul", "Gemm")
+    return is_product and [i for i, one in enumerate(node.inputs) if one is tensor] == [1]
 
 
 def is_table(tensor: gs.Tensor, types: Collection[int] = (dtypes.FLOAT,)) -> bool:
@@ -56,10 +65,10 @@ def is_table(tensor: gs.Tensor, types: Collection[int] = (dtypes.FLOAT,)) -> boo
 
 
 def is_tied(tensor: gs.Tensor) -> bool:
-    """Return whether Gathers, and Transposes in front of products, read a matrix, and nothing else does."""
-    if not is_table(tensor) or not any(heads(node) for node in tensor.outputs):
+    """Return whether Gathers, and products by its transpose, read a matrix, and nothing else does."""
+    if not is_table(tensor) or not any(heads(node, tensor) for node in tensor.outputs):
         return False
-    return all(is_lookup(node, tensor) or bool(heads(node)) for node in tensor.outputs)
+    return all(is_lookup(node, tensor) or bool(heads(node, tensor)) for node in tensor.outputs)
 
 
 def tables(graph: gs.Graph) -> list[gs.Constant]:
@@ -71,8 +80,16 @@ def tables(graph: gs.Graph) -> list[gs.Constant]:
 
 def readers(graph: gs.Graph) -> list[gs.Node]:
     """Return the nodes that read the :func:`tables` of a model, and the heads behind them."""
-    direct = [node for table in tables(graph) for node in table.outputs]
-    return [*direct, *(head for node in direct for head in heads(node))]
+    read = [(node, table) for table in tables(graph) for node in table.outputs]
+    return [*(node for node, _ in read), *(head for pair in read for head in heads(*pair))]
+
+
+def shared_heads(graph: gs.Graph) -> list[gs.Node]:
+    """Return the products whose weight is a table itself, not a Transpose of it."""
+    nodes = walk.nodes(graph)
+    return [
+        node for node in nodes if len(node.inputs) > 1 and is_dot_product(node) and is_table(node.inputs[1])
+    ]
 
 
 def logits_of(graph: gs.Graph) -> frozenset[str]:

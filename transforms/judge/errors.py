@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,9 +65,16 @@ class Errors:
         """The mean over the outputs that hold a signal, in dB."""
         return _mean(self.decibels)
 
+    def of_outputs(self, places: Sequence[int]) -> Errors:
+        """Return the errors of some of the outputs alone."""
+        return Errors(self.errors[:, places], self.signal[:, places], len(places))
+
     @property
     def relative(self) -> float:
-        """The error by the power over all samples, in the mean over outputs; may be infinite."""
+        """The error by the power over all samples, in the mean over outputs; may be infinite.
+
+        A figure in one unit only of outputs that are logits, or of none that are.
+        """
         found, power = (part[:, : self.count].sum(0) for part in (self.errors, self.signal))
         with np.errstate(all="ignore"):
             shares = np.where(found == 0, 0.0, found / power)

@@ -53,12 +53,6 @@ class Judge:
         return self.count >= FEWEST and bool(self.reference.outputs)
 
     @property
-    def of_tokens(self) -> bool:
-        """Whether errors are divergences of the probabilities of tokens alone, in nats for each."""
-        outputs = self.reference.outputs
-        return bool(outputs) and self.reference.logits.issuperset(outputs)
-
-    @property
     def shown(self) -> list[str]:
         """The names of the tensors that are compared; those that are not outputs have to be made outputs."""
         return self.reference.shown

@@ -88,6 +88,10 @@ class Reference:
         """
         return self._view.counted(name for name in self._floats() if name in self._judged)
 
+    def tokens(self, outputs: Sequence[str]) -> list[int]:
+        """Return the places of logits among some outputs: their errors are in nats, not shares of a power."""
+        return [place for place, name in enumerate(outputs) if name in self.logits]
+
     @property
     def shown(self) -> list[str]:
         """The names of these outputs, and after them of their views."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from transforms.graph import dtypes, walk
-from transforms.graph.lazy_values import LARGE, Computed, Weight, stored, stored_bytes
+from transforms.graph.lazy_values import LARGE, Computed, Weight, load_values, stored, stored_bytes
 from transforms.model.mapped_weights import copy_fields, is_heavy
 from transforms.model.model_error import ModelError
 
@@ -114,23 +114,33 @@ def placeholder(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
 
 @contextmanager
 def without_data(graph: gs.Graph, hide: Callable[[gs.Constant], bool] | None) -> Iterator[dict[str, Weight]]:
-    """Let the large constants of the graph look empty to the exporter, and yield their arrays by name."""
-    large = [t for t in walk.constants(graph) if _is_large(t) and (hide is None or hide(t))]
-    owners = walk.constant_owners(graph) if large else {}
-    large = [tensor for tensor in large if owners[id(tensor)] is graph]
-    weights: dict[str, Weight] = {tensor.name: tensor._values for tensor in large}
-    for tensor in large:
+    """Let constants of the graph look empty to the exporter, and yield their arrays by name.
+
+    They are those for which ``hide`` is true, by default the large ones.
+    """
+    hidden = [tensor for tensor in walk.constants(graph) if (hide or is_large)(tensor)]
+    owners = walk.constant_owners(graph) if hidden else {}
+    hidden = [tensor for tensor in hidden if owners[id(tensor)] is graph]
+    weights: dict[str, Weight] = {tensor.name: _array_of(tensor) for tensor in hidden}
+    for tensor in hidden:
         tensor._values = LazyValues(_empty(tensor.name, weights[tensor.name]))
     try:
         yield weights
     finally:
-        for tensor in large:
+        for tensor in hidden:
             tensor._values = weights[tensor.name]
 
 
-def _is_large(tensor: gs.Constant) -> bool:
+def is_large(tensor: gs.Constant) -> bool:
+    """Return whether a constant is kept out of light models."""
     values = tensor._values  # `.values` would load what is lazy
     return isinstance(values, (np.ndarray, Computed)) and stored_bytes(values) >= LARGE
+
+
+def _array_of(tensor: gs.Constant) -> Weight:
+    """Return the array of a constant, in memory if it was none; what is computed stays so."""
+    values: Weight = tensor._values
+    return values if isinstance(values, (np.ndarray, Computed)) else load_values(values)
 
 
 def _empty(name: str, values: Weight) -> onnx.TensorProto:

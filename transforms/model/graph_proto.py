@@ -171,7 +171,7 @@ def export_light(
 ) -> tuple[onnx.ModelProto, dict[str, Weight]]:
     """Return the graph as a model whose large initializers have type and shape but no data, and their arrays.
 
-    Of the large ones only those are hidden for which ``hide`` is true, where it is given.
+    Those are hidden for which ``hide`` is true, where it is given, and else the large ones.
     """
     with _quiet(), without_data(graph, hide) as weights:
         model = export_graph(graph)

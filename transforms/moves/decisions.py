@@ -37,7 +37,8 @@ class Checked:
 
     ``decided``: whether choices were made by these; None if nothing was chosen. ``of_tokens``: of a language
     model, the error is the divergence of the probabilities of tokens, in nats for each. ``through_caches``:
-    texts were read in two steps, the second with the caches of the first.
+    texts were read in two steps, the second with the caches of the first. ``others``: the error of as many
+    other outputs by their power, None if there are none.
     """
 
     error: float
@@ -45,6 +46,8 @@ class Checked:
     decided: bool | None = None
     of_tokens: bool = False
     through_caches: bool = False
+    others: float | None = None
+    others_count: int = 0
 
     @property
     def is_diverged(self) -> bool:
@@ -52,10 +55,16 @@ class Checked:
         return self.of_tokens and not self.error <= DIVERGED
 
     def __str__(self) -> str:
+        if self.others is None:
+            return self.figure
+        return f"{self.figure}; {counted(self.others_count, 'other output')} at {_decibels(self.others)} dB"
+
+    @property
+    def figure(self) -> str:
+        """The error in words, without that of other outputs."""
         if self.of_tokens:
             return f"KL divergence of {self.error:.3g} nats a token on {self.where}"
-        ratio = f"{-10 * math.log10(self.error):.1f}" if self.error > 0 else "inf"
-        return f"{ratio} dB on {self.where}"
+        return f"{_decibels(self.error)} dB on {self.where}"
 
     @property
     def where(self) -> str:
@@ -63,6 +72,10 @@ class Checked:
         said = {None: "", True: " that choices were made by", False: " that decided nothing"}
         read = ", read in two steps through the caches" if self.through_caches else ""
         return f"{counted(self.samples, 'sample')}{said[self.decided]}{read}"
+
+
+def _decibels(error: float) -> str:
+    return f"{-10 * math.log10(error):.1f}" if error > 0 else "inf"
 
 
 @dataclass

@@ -16,11 +16,18 @@ from ops.integers import dequantize, quantize
 from transforms.graph.some_names import some_names
 from transforms.judge.candidate_model import CandidateModel
 from transforms.judge.constants import CANDIDATES, FEWEST, MAY_LOSE, USELESS
-from transforms.judge.errors import gain
+from transforms.judge.errors import Errors, gain
 from transforms.judge.switchable_ranges import RangeSite
 from transforms.moves.float_tensors import MOVE, keeping
 from transforms.moves.improve import Best
 from transforms.scheme import Scheme
+
+
+def loses_tokens(best: Best, errors: Errors | None = None) -> bool:
+    """Return whether the logits of a language model are of no use; other outputs do not make up for them."""
+    reference = best.form.judge.reference
+    tokens = reference.tokens(reference.outputs)
+    return bool(tokens) and (errors or best.errors).of_outputs(tokens).mean < USELESS
 
 
 def search_lost_rows(best: Best) -> None:
@@ -32,7 +39,7 @@ def search_lost_rows(best: Best) -> None:
     ordered = _ordered(best, model)
     tried, most = 0, len(ordered) // 2
     start, scheme, errors, names = best.errors, best.scheme, best.errors, list[str]()
-    while errors.mean < USELESS and tried < most:
+    while loses_tokens(best, errors) and tried < most:
         tried = min(2 * tried or CANDIDATES, most)
         candidate = keeping(best.scheme, ordered[:tried])
         made = model.errors(candidate, best.form.judge.count)

@@ -10,21 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import count
 
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.metrics import without_row_means
-from transforms.conversion.quantize_steps import prepare_for
 from transforms.full_range.recorded_shifts import shifts_within
-from transforms.graph import walk
-from transforms.graph.lazy_values import stored_bytes
 from transforms.graph.output_view import output_view
-from transforms.graph.selection import label_of
 from transforms.graph.state_outputs import found_pairs
 from transforms.judge.judge import Judge
-from transforms.mix_precision.mixed_model import exactly
 from transforms.model.copy_graph import copy_graph
+from transforms.origins.named_layers import bytes_of_numbers, names_of, naming
 from transforms.origins.readings import OUTPUT
 from transforms.origins.switched_layers import Part, SwitchedLayers, Trials
 from transforms.run.feeds import spread
@@ -42,7 +39,7 @@ FALLBACKS = ("float32", "int16", "bf16")
 _SEARCHED_ON, _RANKING_RUNS = 8, 256
 """Samples that layers are chosen on; runs in which they are ranked, on as many samples as come to that."""
 
-_ATTEMPTS = 6
+_ATTEMPTS = 6  # after which each one keeps at least twice as many layers as the last
 _ROOM = 0.25  # dB that a search aims higher by, beside what held-out samples fell short by
 _MORE = 1.3  # times as many layers, where a target is not in dB
 
@@ -115,9 +112,9 @@ def reach_target(
     model = SwitchedLayers(copy_graph(float_graph), copy_graph(graph), run)
     names = names_of(load, scheme)
     search = _Search(model, feeds, target, bench.names, names)
-    wanted, count = target, 0
-    for _ in range(_ATTEMPTS):
-        kept = search.fewest(wanted, count)
+    wanted, least = target, 0
+    for attempt in count(1):
+        kept = search.fewest(wanted, least)
         nodes = (node for i in kept for node in model.parts[i].nodes)
         named = naming(scheme, nodes, names, fallback)
         graph, used = build(named)
@@ -133,7 +130,7 @@ def reach_target(
             return Reached(graph, used, parts, len(model.parts), before, after, sizes, last, bench.left_out)
         if len(kept) == len(search.able):
             break
-        wanted, count = _higher(target, wanted, after), math.ceil(len(kept) * _MORE) + 1
+        wanted, least = _higher(target, wanted, after), _more(target, len(kept), attempt)
     raise TargetError(
         f"the target of {target.bound} cannot be met by layers in {fallback.label}: {target.text(before)} "
         f"with none, {target.text(after)} with {len(kept)} of {len(model.parts)}"
@@ -147,28 +144,11 @@ def _higher(target: Target, wanted: Target, reached: float) -> Target:
     return replace(wanted, limit=wanted.limit + target.limit - reached + _ROOM)
 
 
-def names_of(load: Callable[[], gs.Graph], scheme: Scheme) -> set[str]:
-    """Return the names of nodes that a scheme can name: those of the model, before channels are moved."""
-    graph = load()
-    names = {label_of(node) for node in walk.nodes(graph)}
-    prepare_for(graph, scheme.with_(outliers={}, layers={}, tensors={}))
-    return names | {label_of(node) for node in walk.nodes(graph)}
-
-
-def naming(scheme: Scheme, nodes: Iterable[str], names: set[str], rule: LayerRule) -> Scheme:
-    """Return the scheme in which some nodes of parts, as far as they are among these names, have a rule."""
-    layers, tensors = dict(scheme.layers), dict(scheme.tensors)
-    for node in nodes:
-        if node.startswith(OUTPUT) and node not in names:
-            tensors[node.removeprefix(OUTPUT)] = str(rule.activation)
-        elif node in names:
-            layers[exactly(node)] = rule
-    return scheme.with_(layers=layers, tensors=tensors)
-
-
-def bytes_of_numbers(graph: gs.Graph) -> int:
-    """Return the bytes of the numbers that a graph stores; those of few bits share bytes."""
-    return sum(stored_bytes(tensor._values) for tensor in walk.constants(graph))
+def _more(target: Target, kept: int, attempt: int) -> int:
+    """Return how many layers the next search keeps at least: a target of dB is raised, too."""
+    if attempt >= _ATTEMPTS:
+        return 2 * kept
+    return kept + 1 if target.metric == "sqnr" else math.ceil(kept * _MORE) + 1
 
 
 class _Bench:
@@ -237,6 +217,7 @@ def score(target: Target, pairs: Iterable[OutputsPair]) -> float:
 
 
 def _of(names: Sequence[str], made: Feed) -> Feed:
+    """Return the arrays of these names that a run made."""
     return {name: made[name] for name in names if name in made}
 
 
@@ -251,6 +232,7 @@ class _Search:
         outputs: Sequence[str],
         names: set[str],
     ) -> None:
+        """Rank layers by the error of ``outputs``; ``names`` are those of nodes that a scheme can name."""
         some = min(len(feeds), _SEARCHED_ON)
         few = max(1, min(some, _RANKING_RUNS // len(model.parts)))
         self._model = model
@@ -262,7 +244,7 @@ class _Search:
         self.able = sorted(able, key=lambda i: (-self._alone(i), i))
 
     def fewest(self, target: Target, least: int) -> list[int]:
-        """Return parts that reach a target on these samples, at least so many of those that matter most."""
+        """Return parts that reach a target on these samples, with those that matter most at least so many."""
 
         def _holds(kept: Sequence[int]) -> bool:
             return target.holds(self._score(kept))
@@ -277,7 +259,10 @@ class _Search:
         found = self.able[:high]
         given_up = set(add_in_groups(found[::-1], lambda one: _holds([i for i in found if i not in one])))
         found = [i for i in found if i not in given_up]
-        return found if self._metric.metric == "sqnr" else self.able[: max(least, len(found))]
+        if self._metric.metric != "sqnr":
+            return self.able[: max(least, len(found))]
+        others = [i for i in self.able if i not in found]
+        return found + others[: max(least - len(found), 0)]
 
     def _alone(self, part: int) -> float:
         sums = [self._ranks.pooled((part,), name) for name in self._outputs]

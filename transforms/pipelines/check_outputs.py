@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -11,6 +13,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.judge.checked_samples import checked
 from transforms.judge.constants import FEW_SAMPLES, MOST_SAMPLES
+from transforms.judge.errors import Errors
 from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
 from transforms.moves.decisions import Checked, Decisions
@@ -44,8 +47,19 @@ def check_outputs(
         return None
     decides = bool(record.tried) or record.fitted
     decided = not spared if decides else None
-    record.outputs = Checked(found.relative, len(chosen), decided, judge.of_tokens, steps is not None)
+    tokens = judge.reference.tokens(judge.reference.outputs)
+    record.outputs = _figures(found, tokens, Checked(0.0, len(chosen), decided, through_caches=bool(steps)))
     return record.outputs
+
+
+def _figures(found: Errors, tokens: Sequence[int], checked: Checked) -> Checked:
+    """Return what is said of errors: of the logits where there are any, and of the other outputs apart."""
+    if not tokens:
+        return replace(checked, error=found.relative)
+    others = [place for place in range(found.count) if place not in tokens]
+    apart = found.of_outputs(others).relative if others else None
+    error = found.of_outputs(tokens).relative
+    return replace(checked, error=error, of_tokens=True, others=apart, others_count=len(others))
 
 
 def _two_steps(float_graph: gs.Graph, quantized_graph: gs.Graph, judge: Judge) -> TwoSteps | None:

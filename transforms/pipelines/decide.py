@@ -24,7 +24,7 @@ from transforms.moves.float_tensors import (
     try_given_tensors,
 )
 from transforms.moves.improve import Best, Form, Move
-from transforms.moves.lost_rows import search_lost_rows
+from transforms.moves.lost_rows import loses_tokens, search_lost_rows
 from transforms.moves.outliers import try_channels, try_equalized, try_outliers
 from transforms.moves.settings import try_biases, try_ranges_and_scales, try_room
 from transforms.pipelines.measure import change_form, measure_by_rule, measure_for_candidates
@@ -39,8 +39,7 @@ def try_float_tensors(best: Best) -> None:
     """Leave tensors in float that hold most of the error, or lose most of a token, without a target."""
     if not best.asked.keep_float or best.asked.target:
         return
-    is_lost = best.form.judge.reference.logits and best.errors.mean < USELESS
-    (search_lost_rows if is_lost else search_float_tensors)(best)
+    (search_lost_rows if loses_tokens(best) else search_float_tensors)(best)
 
 
 MOVES: tuple[Move, ...] = (

@@ -33,7 +33,7 @@ from transforms.run.beside_float import BesideFloat
 from transforms.run.coded_caches import coded_caches, encoded
 from transforms.runtime.compare_runs import MOST_WEIGHTS, not_repeatable, too_large
 from transforms.runtime.devices import has_vnni
-from transforms.runtime.inputs import ModelInput, check_feed, model_inputs, taken_shape
+from transforms.runtime.inputs import ModelInput, check_feed, model_inputs, taken_shape, two_sizes
 from transforms.runtime.session import RunOptions, why_not_on_cpu
 from transforms.runtime.trial import Case, Outputs, Trial, try_model
 
@@ -144,6 +144,8 @@ def _run_beside(
     except ModelError as error:
         if found.trial is None and any(judged != [name] for name, judged in judged_tensors(graph).items()):
             return replace(found, not_run=f"it fails on {found.sample}: {error}")
+        if sizes := two_sizes({one.name: one.shape for one in graph.inputs}, feed):
+            raise ModelError(f"{found.sample}: {sizes}") from error
         raise
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import onnx_graphsurgeon as gs
+from collections.abc import Container, Sequence
 
 from transforms.calibrate.cache_scales import cache_scales
 from transforms.graph.grown_states import grown_by
@@ -12,9 +10,9 @@ from transforms.graph.selection import label_of
 from transforms.graph.some_names import counted, some_names
 from transforms.graph.state_outputs import found_pairs
 from transforms.pipelines.work import Work
-from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.quantize_caches import Cache, find_caches, quantize_caches
 from transforms.run.feeds import spread
+from transforms.widen_float16 import widen_float16
 
 _MOST_SAMPLES = 16
 """Samples that scales are measured on."""
@@ -34,7 +32,7 @@ def store_caches(work: Work) -> list[str]:
     name, graph = work.options.kv_cache, work.graph
     bits = int(name.removeprefix("int"))
     caches = find_caches(graph, bits)
-    left = _left(graph, caches, name)
+    left = _left(work, caches)
     axes = {str(cache.present.name): cache.channels for cache in caches}
     feeds = spread([feed for _, feed in work.data.feeds(graph)], _MOST_SAMPLES)
     scales = cache_scales(work.source.open(work.options.run), axes, feeds, bits=bits)
@@ -51,32 +49,36 @@ def store_caches(work: Work) -> list[str]:
     return lines
 
 
-def _left(graph: gs.Graph, caches: Sequence[Cache], name: str) -> list[str]:
+def _left(work: Work, caches: Sequence[Cache]) -> list[str]:
     """Return the names of states that stay as they are.
 
     Raises ValueError for one that grows, and for a model without caches that can be stored.
     """
+    graph, name = work.graph, work.options.kv_cache
     pairs, stored = found_pairs(graph), {str(cache.present.name) for cache in caches}
     names = {*pairs.values()} - stored
     others = [tensor for tensor in graph.outputs if tensor.name in names]
     fed = [tensor for tensor in graph.inputs if tensor.name in pairs] + [cache.past for cache in caches]
-    for tensor in others:
-        if node := grown_by(tensor, fed):
-            raise _refused(name, _reason(str(tensor.name), node, fed))
+    grown = [(str(tensor.name), node) for tensor in others if (node := grown_by(tensor, fed))]
     left = [str(tensor.name) for tensor in others]
-    if not caches:
-        raise _refused(name, f"no token makes {some_names(left)} longer" if left else "there is no cache")
+    if grown or not caches:
+        reason = f"no token makes {some_names(left)} longer" if left else "there is no cache"
+        for output, node in grown[:1]:
+            reason = f"'{output}' of {node.op} '{label_of(node)}' cannot be stored so"
+        raise _refused(name, _quantized(work, stored) or reason)
     return left
 
 
-def _reason(name: str, node: gs.Node, fed: Sequence[gs.Tensor]) -> str:
-    if any(_quantizes(reader) for tensor in fed for reader in tensor.outputs):
-        return f"the scheme quantizes what '{name}' is made of, unless with --exclude-op Concat"
-    return f"'{name}' of {node.op} '{label_of(node)}' cannot be stored so"
-
-
-def _quantizes(node: gs.Node) -> bool:
-    return node.op.endswith("QuantizeLinear") or node.op in QUANTIZED_BY
+def _quantized(work: Work, stored: Container[str]) -> str:
+    """Return which cache of the float model the scheme has quantized, empty if none."""
+    assert work.source is not None, "asked for before"
+    graph = work.source.load()
+    widen_float16(graph)
+    caches = find_caches(graph, int(work.options.kv_cache.removeprefix("int")))
+    lost = [str(cache.present.name) for cache in caches if cache.present.name not in stored]
+    if not lost:
+        return ""
+    return f"the scheme quantizes what '{lost[0]}' is made of, unless with --exclude-op Concat"
 
 
 def _refused(name: str, reason: str) -> ValueError:

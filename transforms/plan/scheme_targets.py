@@ -14,6 +14,7 @@ import onnx_graphsurgeon as gs
 import ops
 from ops.legal_names import did_you_mean
 from transforms.graph import walk
+from transforms.graph.embeddings import shared_heads
 from transforms.graph.routers import routers
 from transforms.graph.selection import NodeSet, Selection, label_of, matches, select, with_bodies
 from transforms.plan.tensor_grids import FixedGrids
@@ -212,6 +213,8 @@ class FormatTable:
         self._formats = {key: self._resolve(rule) for key, rule in rules.items()}
         self.routers = self._finer_routers(graph) if _has_few_bits(self.default.weight) else []
         """Routers of experts whose weights have more bits than the scheme says for all."""
+        if self.default.activation is None:  # beside a table in float, a head's own weight is a second copy
+            self._formats = {id(node): _FLOAT for node in shared_heads(graph)} | self._formats
         self._formats |= {id(node): _FLOAT for node in self._kept(graph, targets)}
 
     def __getitem__(self, node: gs.Node) -> NodeFormats:

@@ -9,7 +9,6 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
 from transforms.graph.embeddings import is_lookup, is_table
-from transforms.graph.lazy_values import LARGE
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import NodeFormats
 from transforms.scheme.scheme import POWER_OF_TWO
@@ -17,10 +16,13 @@ from transforms.scheme.targets import ON_CPU
 
 _WEIGHT_BITS = 8
 
+_LEAST = 1 << 12  # bytes of float32
+
 
 def stored_tables(plan: QuantizationPlan) -> list[gs.Constant]:
-    """Return the tables of a plan's graph, of 64 KiB or more, that are to be stored in int8.
+    """Return the tables of a plan's graph, of 4 KiB or more, that are to be stored in int8.
 
+    What a lookup in integers takes, nodes and scales, outweighs the numbers of a smaller one.
     None if rounding is to be written as nodes, scales have to be powers of two, or another target than ONNX
     Runtime runs the model, whose compiler may know another form.
     """
@@ -32,7 +34,7 @@ def stored_tables(plan: QuantizationPlan) -> list[gs.Constant]:
     return [
         table
         for table in tables
-        if 4 * table.shape[0] * table.shape[1] >= LARGE
+        if 4 * table.shape[0] * table.shape[1] >= _LEAST
         and id(table) not in plan.named
         and all(
             _stores_integers(plan.specs.formats[node]) for node in table.outputs if is_lookup(node, table)

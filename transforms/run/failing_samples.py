@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph.typed import source_files
+from transforms.runtime.inputs import SizesError
 from transforms.runtime.session import RunOptions, open_session
 
 Samples = Mapping[str, Feed]
@@ -25,8 +26,10 @@ def failing(samples: Samples, floats: gs.Graph, run: RunOptions | None, made: st
     """
     try:
         yield
-    except ValueError:
-        raise
+    except ValueError as error:
+        if not isinstance(error, SizesError):
+            raise
+        raise ValueError(_blamed(samples, floats, run, made, str(error))) from error
     except Exception as error:  # the runtime's exceptions share no narrower class
         raise ValueError(_blamed(samples, floats, run, made, said_by_runtime(error))) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -46,6 +47,30 @@ def session_input(argument: ort.NodeArg) -> ModelInput:
         raise ValueError(f"input '{argument.name}' of type {argument.type} cannot be fed from arrays")
     shape = tuple(size if isinstance(size, int) else None for size in argument.shape)
     return ModelInput(argument.name, np.dtype(_NUMPY_TYPES[argument.type]), shape)
+
+
+class SizesError(ModelError):
+    """A run that failed on a sample in which a dimension has two sizes."""
+
+
+def two_sizes(declared: Mapping[str, Sequence[int | str | None] | None], feed: Mapping[str, Any]) -> str:
+    """Return which dimension has two sizes in a feed though inputs have one name for it; empty if none.
+
+    ONNX Runtime relies on such names where it reuses memory and merges nodes, and runs some models all the
+    same. ``declared``: the shapes of inputs.
+    """
+    known: dict[str, tuple[int, str]] = {}
+    for one, shape in declared.items():
+        for name, size in zip(shape or (), getattr(feed.get(one), "shape", ()), strict=False):
+            if not isinstance(name, str) or not name:
+                continue
+            other, first = known.setdefault(name, (size, one))
+            if other != size:
+                return (
+                    f"dimension '{name}' of the model is {other} in input '{first}' and {size} in '{one}', "
+                    "which have to be one size"
+                )
+    return ""
 
 
 def check_feed(

@@ -29,7 +29,7 @@ from transforms.model.model_error import ModelError
 from transforms.model.quiet_settings import quiet_settings
 from transforms.runtime.devices import DEVICES, MissingKernelError, ProviderError, start_on
 from transforms.runtime.devices import provider as device_provider
-from transforms.runtime.inputs import session_input
+from transforms.runtime.inputs import SizesError, session_input, two_sizes
 from transforms.runtime.weight_arrays import share_weights, weight_arrays
 
 _BLOCKS = "NchwcTransformer"
@@ -111,7 +111,12 @@ class OpenModel:
         if not names:
             return {}  # of no names the runtime makes all outputs, and refuses a model without any
         is_many = len(feed) >= _MANY and not any(isinstance(value, list) for value in feed.values())
-        made = self._run_bound(feed, names) if is_many else self.session.run(names, dict(feed))
+        try:
+            made = self._run_bound(feed, names) if is_many else self.session.run(names, dict(feed))
+        except Exception as error:  # the runtime's exceptions share no narrower class
+            if reason := two_sizes({one.name: one.shape for one in self.session.get_inputs()}, feed):
+                raise SizesError(reason) from error
+            raise
         return dict(zip(names, made, strict=True))
 
     def _run_bound(self, feed: Mapping[str, np.ndarray], names: Sequence[str]) -> list[np.ndarray]:
