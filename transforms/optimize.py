@@ -30,7 +30,7 @@ from transforms.model.bounds import unsafe_optimizers
 from transforms.model.quiet_settings import quiet_settings
 from transforms.model.read_model import ModelError
 from transforms.runtime.compare_runs import compare_runs
-from transforms.runtime.survival import how_it_ends, is_risky
+from transforms.runtime.crash_probe import crash_of, may_crash
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ def _is_same(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
 
 def _optimize_model(model: onnx.ModelProto) -> onnx.ModelProto:
     level, disabled = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC, unsafe_optimizers(model.graph)
-    if is_risky(model.graph) and (end := how_it_ends(model, int(level), disabled)):
+    if may_crash(model.graph) and (end := crash_of(model, int(level), disabled)):
         raise ModelError(end)
     with cleanup.temporary_folder() as folder:
         target = folder / "optimized.onnx"

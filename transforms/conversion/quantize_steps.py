@@ -174,7 +174,7 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Reco
         done.changes["layers balanced by a Mul in front"] = balance_channels(
             graph,
             depthwise=any(fmt.block > 1 for fmt in own if fmt),
-            outliers=_has_room_for_outliers(scheme),
+            outliers=_has_headroom_for_outliers(scheme),
             exclude=targets.excluded,
         )
     move_named_outliers(graph, scheme, targets, done)
@@ -209,7 +209,7 @@ def move_named_outliers(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets,
     done.changes.update({labels[what]: count for what, count in found.items()})
 
 
-def _has_room_for_outliers(scheme: Scheme) -> bool:
+def _has_headroom_for_outliers(scheme: Scheme) -> bool:
     activation, weight = scheme.format(scheme.activation), scheme.format(scheme.weight)
     if activation is None or weight is None or not (activation.is_integer and weight.is_integer):
         return False
