@@ -133,8 +133,8 @@ def _infer_on(job: InferJob) -> None:
         _check_results(folder, samples.names)
     start = time.perf_counter()
     with phases("running", "sequence" if job.sequences else "sample") as bar:
-        made = _outputs(model, bar.each(samples, len(samples)), names, writer, job.generate)
-        runs, computing = _save_all(made, folders)
+        results = _outputs(model, bar.each(samples, len(samples)), names, writer, job.generate)
+        runs, computing = _save_all(results, folders)
     total = time.perf_counter() - start
     if model.widened:
         say(widening_note(model.widened))
