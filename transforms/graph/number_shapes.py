@@ -102,14 +102,14 @@ class NumberShapes:
         """Return whether the shape of a tensor depends on numbers."""
         return id(tensor) in self._shaped
 
-    def sources(self, tensor: gs.Tensor, known: Iterable[str] | None = None) -> list[str]:
+    def sources(self, tensor: gs.Tensor, other_names: Iterable[str] | None = None) -> list[str]:
         """Return the names of the float tensors by which a tensor got its shape and its numbers.
 
-        They are the last ones whose own shapes depend on no number, of those with ``known`` names, if given.
-        There are none where a body computes all numbers.
+        They are the last ones whose own shapes depend on no number, of those in ``other_names``,
+        if given. There are none where a body computes all numbers.
         """
-        allowed = None if known is None else frozenset(known)
-        found: dict[str, None] = {}
+        allowed = None if other_names is None else frozenset(other_names)
+        float_names: dict[str, None] = {}
         seen, waiting = set[int](), [tensor]
         while waiting:
             node = walk.producer(waiting.pop())
@@ -121,11 +121,11 @@ class NumberShapes:
                     continue
                 is_end = id(read) not in self._shaped and dtypes.element_type(read) in _FLOATS
                 if is_end and (allowed is None or read.name in allowed):
-                    found.setdefault(str(read.name))
+                    float_names.setdefault(str(read.name))
                 else:
                     waiting.append(read)
-        own = {str(made.name) for node in self._graph.nodes for made in node.outputs}
-        return sorted(name for name in found if name in own)
+        node_outputs = {str(output.name) for node in self._graph.nodes for output in node.outputs}
+        return sorted(name for name in float_names if name in node_outputs)
 
     def _visit(self, nodes: Sequence[gs.Node]) -> None:
         """Mark what nodes make, again as long as that changes what bodies are given."""
