@@ -160,14 +160,14 @@ class _Mover:
         if not layers:
             return False
         exponents = move.of_channels(tensor.name, channels_of(layers[0]))
-        own = np.array(move.own, np.int64)
-        divided = self._divide(tensor, exponents, own, len(layers))
-        taken = self._take(tensor, own) if own.size else None
+        channels = np.array(move.own, np.int64)
+        divided = self._divide(tensor, exponents, channels, len(layers))
+        taken = self._take(tensor, channels) if channels.size else None
         for node in layers:
             if taken is not None:
-                self._add_product(node, taken, own)
+                self._add_product(node, taken, channels)
             node.inputs[0] = divided
-            self._multiply_weight(node, exponents, own)
+            self._multiply_weight(node, exponents, channels)
         return True
 
     def _divide(
@@ -212,23 +212,23 @@ class _Mover:
         self.insertions.add(self._graph, walk.producer(tensor), [gather])
         return taken
 
-    def _add_product(self, node: gs.Node, taken: gs.Tensor, own: NDArray[np.int64]) -> None:
+    def _add_product(self, node: gs.Node, taken: gs.Tensor, channels: NDArray[np.int64]) -> None:
         """Let an Add make what the node made, of that and the product of the channels taken."""
         weight, result = node.inputs[1], node.outputs[0]
 
         def _rows(values: NDArray[np.float32]) -> NDArray[np.float32]:
-            return np.ascontiguousarray(rows_of(node, values)[own])
+            return np.ascontiguousarray(rows_of(node, values)[channels])
 
         outputs = rows_of(node, np.empty(weight.shape, np.bool_)).shape[1]
         source: Weight = weight._values
-        rows = derived(source, _rows, np.float32, (len(own), outputs))
+        rows = derived(source, _rows, np.float32, (len(channels), outputs))
         label = self._names.derive(node.name or result.name, "own")
         names = [self._names.derive(result.name, suffix) for suffix in ("rest", "own")]
-        parts = [dtypes.variable(name, dtypes.FLOAT, result) for name in names]
-        weight_own = constant(self._names.derive(weight.name, "own"), rows)
-        product = gs.Node("MatMul", label, inputs=[taken, weight_own], outputs=[parts[1]])
-        node.outputs[0] = parts[0]
-        total = gs.Node("Add", self._names.derive(label, "add"), inputs=parts, outputs=[result])
+        addends = [dtypes.variable(name, dtypes.FLOAT, result) for name in names]
+        weight_rows = constant(self._names.derive(weight.name, "own"), rows)
+        product = gs.Node("MatMul", label, inputs=[taken, weight_rows], outputs=[addends[1]])
+        node.outputs[0] = addends[0]
+        total = gs.Node("Add", self._names.derive(label, "add"), inputs=addends, outputs=[result])
         self.insertions.add(self._graph, node, [product, total])
 
     def _multiply_weight(self, node: gs.Node, exponents: NDArray[np.int64], own: NDArray[np.int64]) -> None:

@@ -90,7 +90,9 @@ def _move(span: Span, sizes: Mapping[str, ChannelSizes], levels: tuple[float, fl
     if read.count < _FEWEST or not np.max(read.largest) > 0:
         return None
     squares = np.asarray(read.squares) / read.samples
-    ranges = [np.asarray(one.largest, np.float64) for one in ((read, before) if span.gate else (read,))]
+    ranges = [
+        np.asarray(sizes_of.largest, np.float64) for sizes_of in ((read, before) if span.gate else (read,))
+    ]
     consumers = [_Consumer.of(node, span.channels, levels[1]) for node in span.consumers]
 
     def _error(exponents: Float64Array) -> float:
