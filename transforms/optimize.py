@@ -67,8 +67,8 @@ def optimize(
             raise ModelError(f"ONNX Runtime would take the GroupNormalization '{label_of(node)}' to pieces")
     before, names = sum(1 for _ in walk.nodes(graph)), walk.Names(graph)
     kept = resolve(exclude, graph, nodes)
-    made = (tensor for node in graph.nodes if node in kept for tensor in node.outputs)
-    pinned = [t for t in made if dtypes.element_type(t) is not None and not walk.is_output(t, graph)]
+    outputs = (tensor for node in graph.nodes if node in kept for tensor in node.outputs)
+    pinned = [t for t in outputs if dtypes.element_type(t) is not None and not walk.is_output(t, graph)]
 
     def _hide(tensor: gs.Constant) -> bool:
         is_left_alone = all(node.op in _DOT_PRODUCTS and not node.domain for node in tensor.outputs)
@@ -142,8 +142,10 @@ def _optimize_model(model: onnx.ModelProto) -> onnx.ModelProto:
         options.graph_optimization_level = level
         options.optimized_model_filepath = str(target)
         options.intra_op_num_threads = 1
-        found = {node.op_type for node in each_node(model.graph) if node.domain == DOMAIN}
-        if found and found.isdisjoint(TWINS):  # ours stay unknown: it would fold a weight and what rounds it
+        own_ops = {node.op_type for node in each_node(model.graph) if node.domain == DOMAIN}
+        if own_ops and own_ops.isdisjoint(
+            TWINS
+        ):  # ours stay unknown: it would fold a weight and what rounds it
             register_custom_ops(options)
         onnxruntime.InferenceSession(
             model.SerializeToString(),

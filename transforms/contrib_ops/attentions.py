@@ -22,10 +22,8 @@ def split_attention(builder: NodeBuilder) -> bool:
     Not one that looks at earlier tokens alone, reads or makes past keys, or turns by positions.
     """
     x, weight, bias, mask, past, extra = (builder.input(place) for place in range(6))
-    sizes, width = (
-        builder.attributes.get("qkv_hidden_sizes"),
-        (builder.facts.shapes.get(weight) or [None])[-1],
-    )
+    sizes = builder.attributes.get("qkv_hidden_sizes")
+    width = (builder.facts.shapes.get(weight) or [None])[-1]
     if past or builder.output(1) or width is None:
         return False
     if builder.attributes.get("do_rotary") or builder.attributes.get("unidirectional"):
@@ -33,11 +31,11 @@ def split_attention(builder: NodeBuilder) -> bool:
     added = _mask(builder, mask, x)
     if added is None:
         return False
-    made = builder.add("MatMul", x, weight)
+    projected = builder.add("MatMul", x, weight)
     if bias:
-        made = builder.add("Add", made, bias)
+        projected = builder.add("Add", projected, bias)
     sizes = [int(size) for size in sizes] if sizes else [width // 3] * 3
-    return _attend(builder, builder.split(made, sizes), sizes, (added, extra))
+    return _attend(builder, builder.split(projected, sizes), sizes, (added, extra))
 
 
 def split_multi_head_attention(builder: NodeBuilder) -> bool:

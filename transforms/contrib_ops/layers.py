@@ -34,17 +34,17 @@ def split_conv(builder: NodeBuilder) -> bool:
         return False
     parameters = [float(value) for value in attributes.pop("activation_params", ())]
     inputs = [builder.input(place) for place in range(3)]
-    made = builder.add("Conv", *(inputs if inputs[2] else inputs[:2]), **attributes)
+    convolved = builder.add("Conv", *(inputs if inputs[2] else inputs[:2]), **attributes)
     if builder.input(3):
-        made = builder.add("Add", made, builder.input(3))
+        convolved = builder.add("Add", convolved, builder.input(3))
     if len(parameters) != (2 if activation == "Clip" else len(_PARAMETERS.get(activation, ()))):
         return False
     if activation == "Clip":
         bounds = [builder.constant(value, end) for value, end in zip(parameters, ("min", "max"), strict=True)]
-        builder.add("Clip", made, *bounds)
+        builder.add("Clip", convolved, *bounds)
     elif activation:
         names: Mapping[str, Any] = dict(zip(_PARAMETERS[activation], parameters, strict=True))
-        builder.add(activation, made, **names)
+        builder.add(activation, convolved, **names)
     return builder.end()
 
 
@@ -64,21 +64,21 @@ def split_gemm(builder: NodeBuilder) -> bool:
 
 def split_matmul(builder: NodeBuilder) -> bool:
     """Take a FusedMatMul apart: Transpose, MatMul and Mul; not where axes of a batch move."""
-    found = builder.attributes
-    if found.get("transBatchA") or found.get("transBatchB"):
+    attributes = builder.attributes
+    if attributes.get("transBatchA") or attributes.get("transBatchB"):
         return False
     inputs = []
     for place, side in enumerate("AB"):
         name = builder.input(place)
-        if found.get(f"trans{side}"):
+        if attributes.get(f"trans{side}"):
             rank = builder.rank_of(name)
             if rank is None or rank < 2:
                 return False
             name = builder.add("Transpose", name, perm=[*range(rank - 2), rank - 1, rank - 2])
         inputs.append(name)
-    made = builder.add("MatMul", *inputs)
-    if (alpha := float(found.get("alpha", 1.0))) != 1:
-        builder.add("Mul", made, builder.constant(alpha, "alpha"))
+    product = builder.add("MatMul", *inputs)
+    if (alpha := float(attributes.get("alpha", 1.0))) != 1:
+        builder.add("Mul", product, builder.constant(alpha, "alpha"))
     return builder.end()
 
 
@@ -90,7 +90,7 @@ def split_gelu(builder: NodeBuilder, *, tanh: bool = False) -> bool:
     if builder.model.opset >= _GELU:
         builder.add("Gelu", x, approximate="tanh" if tanh else "none")
         return builder.end()
-    one, half = builder.constant(1.0, "one"), builder.constant(0.5, "half")
+    unit, half = builder.constant(1.0, "one"), builder.constant(0.5, "half")
     if tanh:
         cube = builder.add("Mul", builder.add("Mul", x, x), x)
         bent = builder.add("Add", x, builder.add("Mul", cube, builder.constant(0.044715, "cubic")))
@@ -99,7 +99,7 @@ def split_gelu(builder: NodeBuilder, *, tanh: bool = False) -> bool:
         )
     else:
         gate = builder.add("Erf", builder.add("Div", x, builder.constant(math.sqrt(2), "root")))
-    builder.add("Mul", builder.add("Mul", x, builder.add("Add", gate, one)), half)
+    builder.add("Mul", builder.add("Mul", x, builder.add("Add", gate, unit)), half)
     return builder.end()
 
 
@@ -208,7 +208,7 @@ def _normalize(
     deviation = builder.add("Sqrt", builder.add("Add", variance, builder.constant(epsilon, "epsilon")))
     if inverse:
         builder.add("Reciprocal", deviation, to=inverse)
-    made = builder.add("Mul", builder.add("Div", x, deviation), gamma)
+    normalized = builder.add("Mul", builder.add("Div", x, deviation), gamma)
     if beta:
-        builder.add("Add", made, beta)
+        builder.add("Add", normalized, beta)
     return builder.end()

@@ -170,10 +170,10 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Reco
     if scheme.equalize_layers is True:
         equalize(graph, targets, done)
     if scheme.balance_channels:
-        own = scheme.format(scheme.activation), scheme.format(scheme.weight)
+        formats = scheme.format(scheme.activation), scheme.format(scheme.weight)
         done.changes["layers balanced by a Mul in front"] = balance_channels(
             graph,
-            depthwise=any(fmt.block > 1 for fmt in own if fmt),
+            depthwise=any(fmt.block > 1 for fmt in formats if fmt),
             outliers=_has_headroom_for_outliers(scheme),
             exclude=targets.excluded,
         )

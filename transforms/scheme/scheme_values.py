@@ -81,7 +81,7 @@ def checked_value(key: str, kind: str, value: object) -> Any:
     if converted is None:
         raise ValueError(f"{key} is {value!r}, it must be {legal}")
     if key in _LEGAL and value not in _LEGAL[key] and not isinstance(converted, tuple):
-        near = did_you_mean(str(value), (one for one in _LEGAL[key] if isinstance(one, str))) or ","
+        near = did_you_mean(str(value), (choice for choice in _LEGAL[key] if isinstance(choice, str))) or ","
         raise ValueError(f"{key} is {value!r}{near} legal are {', '.join(map(repr, _LEGAL[key]))}")
     if key == "opset" and converted not in (0, *_OPSETS):
         raise ValueError(f"opset is {value}, legal are {_OPSETS[0]} to {_OPSETS[-1]}, and 0 for any")
