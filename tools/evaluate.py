@@ -141,6 +141,7 @@ def compare_folders(job: EvaluateJob) -> dict[str, Any]:
     from transforms.run.array_files import read_array
     from transforms.search.target import TargetError
 
+    # pair the files; tokens that were written are compared by themselves
     for path in filter(None, (job.json, job.csv)):
         check_writable(path, force=job.force, inputs=[job.labels])
     pairs = compare_results.pair_files(
@@ -152,6 +153,7 @@ def compare_folders(job: EvaluateJob) -> dict[str, Any]:
         raise ValueError(f"--min-greedy: there are no results in '{GENERATED}'")
     folders = job.baseline_results_folder, job.quantized_results_folder
     report_litter(*(each for folder in folders for each in compare_results.result_folders(folder)))
+    # measure
     labels = read_array(job.labels) if job.labels else None
     with Progress("comparing", "file") as bar:
         compared = compare_results.compare(pairs, job.peak, job.logits)
@@ -164,6 +166,7 @@ def compare_folders(job: EvaluateJob) -> dict[str, Any]:
         for comparison in comparisons
         if job.logits is None or comparison.output in ("", job.logits)
     ]
+    # print, write, and judge by the limits last, when all is there to be read
     if counted:
         _print_files(counted)
         _print_summary(counted)

@@ -116,6 +116,7 @@ def _infer_on(job: InferJob) -> None:
     from transforms.run.run_model import open_model
     from transforms.run.sequences import Sequences
 
+    # refuse wrong names and folders before the first run
     phases = Phases("loading", "running")
     with phases("loading"):
         model = open_model(job.input, job.run)
@@ -131,6 +132,7 @@ def _infer_on(job: InferJob) -> None:
                 f"output folder '{folder}' is the folder of samples, which are never overwritten"
             )
         _check_results(folder, samples.names)
+    # run, saving each result as it comes
     start = time.perf_counter()
     with phases("running", "sequence" if job.sequences else "sample") as bar:
         results = _outputs(model, bar.each(samples, len(samples)), names, writer, job.generate)

@@ -112,9 +112,11 @@ def _write_report(job: ReportJob, data: Data) -> tuple[ModelComparison, LossOrig
             if phase in _THEN:
                 bar.switch(_THEN[phase])
 
+        # compare outputs and tensors, then find the layers where the loss begins
         comparison = compare_models(job.float_model, job.quantized, data, progress=_each)
         bar.switch("origins", "layer")
         origins, lead, about = _origins(job, data, bar.show)
+    # write the page and tables, then print the main figures
     write_text(job.output, page(comparison, lead, job.min_sqnr))
     _write_tables(job, origins)
     say(f"Compared {len(comparison.layers)} tensors on {comparison.samples} samples.")
@@ -149,6 +151,7 @@ def _origins(
     from transforms.run.run_model import open_model
     from transforms.scheme.sources import recorded_scheme
 
+    # refuse models on which the search takes too long, or has no outputs to compare
     model = model_io.load(job.float_model)
     try:
         if too_large(model) or total_bytes(source_files(model)) > _MOST_BYTES:
@@ -159,6 +162,7 @@ def _origins(
                 raise ValueError(f"output '{output.name}' is not a tensor")
     except ValueError as error:
         return _untold(error)
+    # how the quantized model was made decides which commands can be proposed
     quantized = model_io.load(job.quantized)
     creation = Made(
         job.float_model,

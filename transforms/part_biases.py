@@ -1,4 +1,4 @@
-"""Biases that hold masks are parted: what they are beside that stays, an Add after the layer masks.
+"""Split biases that hold masks: the ordinary numbers stay, an Add after the layer applies the mask.
 
 A class or a token that may never come has a bias of -inf or -1e9. As an int32 such a number asks for a scale
 that rounds all weights to 0, and it sets the range of what the layer makes. An Add of it is computed in

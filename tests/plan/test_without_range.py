@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
-from transforms.build.record import Record
 
 from tests.helpers import plans
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.conversion.record import Record
 from transforms.mix_precision.mixed_model import MixedModel
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.plan.quantization_plan import QuantizationPlan

@@ -16,7 +16,7 @@ _MOST_NAMES = 3  # of tensors that differ
 
 
 def lines(model: Inspection) -> Iterator[str]:
-    """Yield what a model is."""
+    """Yield the lines that describe a model."""
     maker = " ".join(filter(None, (model.made_by, model.scheme)))
     by = f", made by {maker or model.producer}" if maker or model.producer else ""
     versions = ", ".join(f"{domain} {version}" for domain, version in model.opsets.items())

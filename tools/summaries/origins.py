@@ -109,7 +109,7 @@ class Made:
                 yield from () if value is True else (str(value),)
 
     def _set(self, unset: Sequence[str]) -> Iterator[str]:
-        """Yield the keys of the scheme that were set, but for some of them, and the shapes of inputs."""
+        """Yield the keys of the scheme that were set, except some of them, and the shapes of inputs."""
         keys, texts = (provenance.option(self.metadata, name) for name in ("keys", "set"))
         by_option = keys.items() if isinstance(keys, dict) else ()
         pairs = [f"{name}={json.dumps(value)}" for name, value in by_option]
@@ -175,11 +175,13 @@ def helps(origins: LossOrigins, creation: Made) -> Iterator[tuple[str, str]]:
     other_ops = {layer.part.op for i, layer in enumerate(origins.layers) if i not in main.named}
     if creation.leaves_nothing(other_ops):
         wanted = {help: None for help in wanted if help not in (KEEP, MORE_BITS)}
+    # remedies for any model
     if KEEP in wanted and nodes:
         yield "Keep in float", _keeping(creation, named_nodes, nodes)
     base = creation.base
     if not base:
         return
+    # remedies that change the command that made it
     is_scheme = creation.tool == "quantize"
     if MORE_BITS in wanted and named_nodes and is_scheme and _takes_int16(creation):
         finer = '{ weight = "int16" }' if _rounds_weights_alone(creation) else '"int16"'

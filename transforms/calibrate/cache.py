@@ -56,7 +56,7 @@ def calibrate_cached(
     halved: bool = False,
     **how: Any,
 ) -> tuple[Calibration, int]:
-    """Calibrate what the file at ``path`` lacks.
+    """Calibrate the tensors that the file at ``path`` lacks.
 
     Arguments are those of :func:`transforms.calibrate.calibrate.calibrate`. Returns the calibration and how
     many tensors of it came from the file, to which the others are added; the file is made if it is not there.
@@ -66,6 +66,7 @@ def calibrate_cached(
     """
     path, options = check_output(path, force=True), options or CalibrationOptions()
     entries = _read(path)
+    # which tensors does the file hold, with all statistics that are asked for?
     keys = [_key(graph, feeds, options) + part for part in ("", *(_HALVES if halved else ()))]
     axes: dict[str, set[int]] = {name: set() for name in names}
     for name, axis in channels:
@@ -82,6 +83,7 @@ def calibrate_cached(
     missing = [name for name in axes if name not in complete_names]
     if not missing:
         return _calibration(graph, options, statistics, axes), len(complete_names)
+    # run the model for the others, and add them to the file
     new = calibrate(
         graph,
         missing,

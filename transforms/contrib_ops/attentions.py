@@ -91,7 +91,7 @@ def _counts_tokens(builder: NodeBuilder, mask: str) -> bool:
 
 
 def _mask(builder: NodeBuilder, mask: str, keys: str) -> str | None:
-    """Add what a mask adds to the scores; return its name, empty without a mask, None for other masks.
+    """Turn a mask into an addend of the scores; return its name, empty without a mask, None for other masks.
 
     Masks are [batch, tokens] or [batch, tokens, tokens], 0 for what is not looked at, or [batch], the numbers
     of tokens that are, which a sum made: other vectors may hold two or three numbers for each sample.

@@ -244,7 +244,7 @@ def _note_routers(plan: QuantizationPlan, done: Record) -> None:
 
 
 def _note_infinite(plan: QuantizationPlan, done: Record) -> None:
-    """Say what a float type saturates, and which tensors stay out of it for their infinities."""
+    """Note constants that a float type saturates, and tensors kept in float32 for their infinities."""
     if names := saturated_constants(plan):
         done.notes.append(f"Saturated at +-65504: {some_names(names)}")
     if names := plan.specs.infinite:

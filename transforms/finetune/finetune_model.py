@@ -25,7 +25,7 @@ from transforms.run.workers import Workers
 from transforms.scheme.scheme_values import OFF, PADDED
 
 ALL, BIASES = "weights, biases and scales", "biases"
-"""The attempts: what is tuned."""
+"""The attempts, named after the constants that are tuned."""
 
 
 @dataclass

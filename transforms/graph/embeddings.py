@@ -70,7 +70,7 @@ def tables(graph: gs.Graph) -> list[gs.Constant]:
 
 
 def readers(graph: gs.Graph) -> list[gs.Node]:
-    """Return the nodes that read the :func:`tables` of a model, and the heads behind them."""
+    """Return the nodes that read the :func:`tables` of a model, and the heads that follow them."""
     direct = [node for table in tables(graph) for node in table.outputs]
     return [*direct, *(head for node in direct for head in heads(node))]
 

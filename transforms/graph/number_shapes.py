@@ -1,9 +1,9 @@
 """Tensors whose shapes depend on the numbers that a model computes, as the boxes that a detector finds.
 
-Two models that compute nearly the same numbers make such tensors of different lengths: there is no element
-of the one for each of the other. Numbers are those of floating types that nodes compute, and whatever follows
-from them, such as what is greater than a threshold. Inputs are as they are fed, and what follows from lengths
-and constants alone, as most arithmetic on shapes, is the same in both.
+Two models that compute nearly the same numbers make such tensors of different lengths: their elements do not
+correspond. Numbers are those of floating types that nodes compute, and whatever follows from them, such as
+what is greater than a threshold. Inputs are as they are fed, and what follows from lengths and constants
+alone, as most arithmetic on shapes, is the same in both.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class NumberShapes:
                     self._compute(node)
 
     def _compute(self, node: gs.Node) -> None:
-        """Mark what a node without bodies makes."""
+        """Mark the outputs of a node without bodies."""
         valued = any(id(tensor) in self._valued for tensor in node.inputs) or node.op in RANDOM
         shaped = any(id(tensor) in self._shaped for tensor in node.inputs)
         is_length = node.op in _MEASURING or all(map(self._is_length, node.inputs))

@@ -82,7 +82,7 @@ def state_pairs(
     """Return the output that each input of states is fed with at the next step of a sequence.
 
     ``named``: pairs that the user names, to which those that are found are added. ``held``: inputs that the
-    samples hold, which are no states unless they are given; None if that is not known. An input that they do
+    samples hold, which are not states unless they are named; None if that is not known. An input that they do
     not hold is one: its output may be the only one of its type and shape that depends on it.
 
     Raises ValueError for an unknown name, an input that no output is known for, a model without states, and

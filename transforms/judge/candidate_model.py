@@ -94,7 +94,7 @@ class CandidateModel:
         return self._judge.errors(_run_of, count)
 
     def close(self) -> None:
-        """Let go of the memory that is needed to measure errors, until they are asked for again."""
+        """Free the memory that is needed to measure errors, until they are asked for again."""
         self._opened = None
         self._weights.clear()
 

@@ -45,12 +45,12 @@ def length_of(data: Any) -> int | None:
 
 
 def each_sample(data: Any, limit: int | None = None) -> Iterator[Any]:
-    """Yield the samples of a data set, or of what a callable returns: at most ``limit``, and its length.
+    """Yield the samples of a data set, or of one that a callable returns: at most ``limit``, and its length.
 
     A data set is a reader, what can be iterated, or what has a sample for each index, in this order; of the
     last, each index below its length has to have one. Raises TypeError for anything else, and for one sample
-    in place of several; ValueError for a limit below 1, where there is no sample, and where what has neither
-    length nor limit does not end after :data:`MOST` samples.
+    in place of several; ValueError for a limit below 1, without any sample, and for a data set with neither
+    length nor limit that does not end after :data:`MOST` samples.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit of {limit} samples, at least 1 is needed")

@@ -46,9 +46,9 @@ PROBES: Mapping[str, Sequence[tuple[str, dict[str, Any]]]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class ShownModel(Generic[Key]):
-    """A light model whose outputs are what is shown, its weights, and where to find what is shown of it.
+    """A light model whose outputs are the tensors to show, its weights, and the place of each tensor.
 
-    ``places``: names of outputs, or of inputs; ``constants``: what is shown and no node makes.
+    ``places``: names of outputs, or of inputs; ``constants``: tensors to show that no node makes.
     """
 
     light: onnx.ModelProto
@@ -70,6 +70,7 @@ def show_tensors(
     tensors, names = walk.tensors(graph), walk.Names(graph)
     for name, dtype in (inputs or {}).items():
         light.graph.input.append(_fed_value(name, dtype, is_sequence=name in sequences))
+    # find each tensor: a constant, a tensor as it is, or the end of a chain of nodes after it
     constants: dict[Key, np.ndarray] = {}
     places: dict[Key, str] = {}
     fed = {value.name for value in light.graph.input}

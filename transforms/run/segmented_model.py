@@ -129,7 +129,7 @@ class SegmentedRun:
         )
 
     def _run(self, step: _Step, feeds: Iterator[Feed]) -> Iterator[dict[str, Any]]:
-        """Yield what the nodes of a step make of the feeds, one after another."""
+        """Yield the outputs of the nodes of a step for each feed in turn."""
         if not step.nodes:
             yield from ({} for _ in feeds)
             return
