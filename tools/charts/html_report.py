@@ -139,10 +139,8 @@ def _results(comparison: ModelComparison) -> str:
     )
     lines = (*unequal_lines(comparison.results), *view_lines(comparison.view))
     note += "".join(f"<p>{escape(line)}.</p>" for line in lines)
-    missing = next(
-        (result.why_no_ssim for result in comparison.results if result.why_no_ssim and not result.mismatch),
-        "",
-    )
+    reasons = (result.why_no_ssim for result in comparison.results if not result.mismatch)
+    missing = next(filter(None, reasons), "")
     note += f"<p>ssim left out: {escape(missing)}.</p>" if missing else ""
     return (
         "<section><h2>End to end</h2><p>Mean over the samples, and below it the worst of them.</p>"
@@ -244,21 +242,16 @@ def _layer_table(layers: Iterable[LayerStatistics], order: Sequence[LayerStatist
     rows = []
     for layer in layers:
         own_rounding = figure(layer.own.sqnr()) if layer.own.count else "-"
-        extent = layer.mismatch or (
-            f"{layer.low:.4g} ... {layer.high:.4g}" if layer.low <= layer.high else "-"
-        )
-        tensor = f"<code>{escape(layer.match.name)}</code>"
-        if layer.match.layer not in ("", layer.match.name):
-            tensor += f"<small>{escape(layer.match.layer)}</small>"
-        sqnr = (
-            f"{layer.total.non_finite} NaN or inf" if layer.total.non_finite else figure(layer.total.sqnr())
-        )
-        figures = [sqnr, own_rounding, figure(layer.total.cosine(), 6), escape(extent)]
-        if not layer.total.count:
+        extent = f"{layer.low:.4g} ... {layer.high:.4g}" if layer.low <= layer.high else "-"
+        match, total = layer.match, layer.total
+        tensor = f"<code>{escape(match.name)}</code>"
+        if match.layer not in ("", match.name):
+            tensor += f"<small>{escape(match.layer)}</small>"
+        sqnr = f"{total.non_finite} NaN or inf" if total.non_finite else figure(total.sqnr())
+        figures = [sqnr, own_rounding, figure(total.cosine(), 6), escape(layer.mismatch or extent)]
+        if not total.count:
             figures[::2] = ["-", "-"]
-        rows.append(
-            [str(place[id(layer)]), tensor, escape(layer.match.op), escape(layer.match.format), *figures]
-        )
+        rows.append([str(place[id(layer)]), tensor, escape(match.op), escape(match.format), *figures])
     return _table(header, rows, "layers")
 
 
