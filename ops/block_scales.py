@@ -96,7 +96,7 @@ def _search(
     fmt: Format,
     importance: NDArray[np.floating] | None,
     candidates: _Candidates,
-    own: Callable[[Float32Array], Float32Array],
+    importance_of: Callable[[Float32Array], Float32Array],
 ) -> tuple[Float32Array, Float64Array]:
     """Return the best of the candidates for each row, with the scale that fits its integers best."""
     count, size = rows.shape
@@ -108,7 +108,7 @@ def _search(
             is_finite = np.isfinite(part.sum(dtype=np.float64))
         if not is_finite:
             part = np.where(np.isfinite(part), part, np.float32(0))
-        counts = own(part) if importance is None else np.asarray(importance[chunk], np.float32)
+        counts = importance_of(part) if importance is None else np.asarray(importance[chunk], np.float32)
         tried, zeros = candidates(part)
         errors = squared_errors(part[None], tried, zeros, fmt, counts[None])
         best = errors.argmin(0), np.arange(len(part))

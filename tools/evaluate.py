@@ -141,6 +141,7 @@ def compare_folders(job: EvaluateJob) -> dict[str, Any]:
     from transforms.run.array_files import read_array
     from transforms.search.target import TargetError
 
+    # pair the files; tokens that were written are compared by themselves
     for path in filter(None, (job.json, job.csv)):
         check_writable(path, force=job.force, inputs=[job.labels])
     pairs = compare_results.pair_files(
@@ -151,7 +152,8 @@ def compare_folders(job: EvaluateJob) -> dict[str, Any]:
     if job.min_greedy is not None and not written:
         raise ValueError(f"--min-greedy: there are no results in '{GENERATED}'")
     folders = job.baseline_results_folder, job.quantized_results_folder
-    report_litter(*(one for folder in folders for one in compare_results.result_folders(folder)))
+    report_litter(*(each for folder in folders for each in compare_results.result_folders(folder)))
+    # measure
     labels = read_array(job.labels) if job.labels else None
     with Progress("comparing", "file") as bar:
         compared = compare_results.compare(pairs, job.peak, job.logits)
@@ -159,7 +161,12 @@ def compare_folders(job: EvaluateJob) -> dict[str, Any]:
     top1 = None if labels is None else compare_results.top1(pairs, labels)
     greedy = compare_tokens(written) if written else None
     language = None if job.logits is None else compare_logits(pairs, job.logits, job.tokens)
-    counted = [one for one in comparisons if job.logits is None or one.output in ("", job.logits)]
+    counted = [
+        comparison
+        for comparison in comparisons
+        if job.logits is None or comparison.output in ("", job.logits)
+    ]
+    # print, write, and judge by the limits last, when all is there to be read
     if counted:
         _print_files(counted)
         _print_summary(counted)
@@ -172,16 +179,16 @@ def compare_folders(job: EvaluateJob) -> dict[str, Any]:
         say(f"Top1 agreement: {top1.agreement:.6g} of {top1.count} rows")
     for line in (*language_lines(language), *greedy_lines(greedy)):
         say(line)
-    found = as_json(comparisons, counted, steps, top1, language, greedy)
+    content = as_json(comparisons, counted, steps, top1, language, greedy)
     if job.json:
-        write_text(job.json, json.dumps(found, indent=2, allow_nan=False) + "\n")
+        write_text(job.json, json.dumps(content, indent=2, allow_nan=False) + "\n")
     if job.csv:
         write_text(job.csv, as_csv(comparisons))
     _refuse_non_finite(comparisons)
     limits = {"max_kl": job.max_kl, "max_perplexity": job.max_perplexity, "min_same": job.min_same}
     if lines := [*missed({**limits, "min_greedy": job.min_greedy}, language, greedy)]:
         raise TargetError("; ".join(lines))
-    return found
+    return content
 
 
 def _print_files(comparisons: Sequence[Comparison]) -> None:
@@ -210,12 +217,12 @@ def _print_summary(comparisons: Sequence[Comparison]) -> None:
             say(f"Mean {metric.label}: {reason}\n{metric.worst_word} {metric.label}: {reason}")
         else:
             say(f"Mean {metric.label}: {mean:.9g}\n{metric.worst_word} {metric.label}: {worst:.9g}")
-    say(f"Files: {len(comparisons)}, identical: {sum(one.is_identical for one in comparisons)}")
-    integers = [one for one in comparisons if one.has_integers]
+    say(f"Files: {len(comparisons)}, identical: {sum(comparison.is_identical for comparison in comparisons)}")
+    integers = [comparison for comparison in comparisons if comparison.has_integers]
     if 0 < len(integers) < len(comparisons):
-        same = sum(one.is_identical for one in integers)
+        same = sum(comparison.is_identical for comparison in integers)
         say(f"Not in mean and worst values: {len(integers)} files of integers, identical: {same}")
-    with_ssim = sum(one.ssim is not None for one in comparisons)
+    with_ssim = sum(comparison.ssim is not None for comparison in comparisons)
     if 0 < with_ssim < len(comparisons):
         say(f"Ssim of {with_ssim} files; the others: {_why_left_out(comparisons, 'ssim')}")
 

@@ -116,6 +116,7 @@ def _infer_on(job: InferJob) -> None:
     from transforms.run.run_model import open_model
     from transforms.run.sequences import Sequences
 
+    # refuse wrong names and folders before the first run
     phases = Phases("loading", "running")
     with phases("loading"):
         model = open_model(job.input, job.run)
@@ -131,10 +132,11 @@ def _infer_on(job: InferJob) -> None:
                 f"output folder '{folder}' is the folder of samples, which are never overwritten"
             )
         _check_results(folder, samples.names)
+    # run, saving each result as it comes
     start = time.perf_counter()
     with phases("running", "sequence" if job.sequences else "sample") as bar:
-        made = _outputs(model, bar.each(samples, len(samples)), names, writer, job.generate)
-        runs, computing = _save_all(made, folders)
+        results = _outputs(model, bar.each(samples, len(samples)), names, writer, job.generate)
+        runs, computing = _save_all(results, folders)
     total = time.perf_counter() - start
     if model.widened:
         say(widening_note(model.widened))

@@ -72,15 +72,15 @@ def _inspect(job: InspectJob) -> None:
     from transforms.compare.inspect_model import inspect_model
     from transforms.compare.model_differences import model_differences
 
-    found = inspect_model(job.input)
+    inspected = inspect_model(job.input)
     if job.against is None:
-        words = inspection.lines(found)
-        result = inspection.as_json(found)
+        words = inspection.lines(inspected)
+        result = inspection.as_json(inspected)
     else:
         other = inspect_model(job.against)
-        differences = model_differences(found, other)
-        words = inspection.against(found, other, differences)
-        both = [inspection.as_json(one) for one in (found, other)]
+        differences = model_differences(inspected, other)
+        words = inspection.against(inspected, other, differences)
+        both = [inspection.as_json(model) for model in (inspected, other)]
         result = {"models": both, "differences": inspection.differences_as_json(differences)}
     _print(job, result, words)
 

@@ -106,15 +106,17 @@ def _write_report(job: ReportJob, data: Data) -> tuple[ModelComparison, LossOrig
 
     with Phases(*_PHASES)("loading") as bar:
 
-        def _each(samples: Iterable, what: str) -> Iterator:
-            bar.switch(what, "sample")
+        def _each(samples: Iterable, phase: str) -> Iterator:
+            bar.switch(phase, "sample")
             yield from bar.each(samples, operator.length_hint(samples))
-            if what in _THEN:
-                bar.switch(_THEN[what])
+            if phase in _THEN:
+                bar.switch(_THEN[phase])
 
+        # compare outputs and tensors, then find the layers where the loss begins
         comparison = compare_models(job.float_model, job.quantized, data, progress=_each)
         bar.switch("origins", "layer")
         origins, lead, about = _origins(job, data, bar.show)
+    # write the page and tables, then print the main figures
     write_text(job.output, page(comparison, lead, job.min_sqnr))
     _write_tables(job, origins)
     say(f"Compared {len(comparison.layers)} tensors on {comparison.samples} samples.")
@@ -124,8 +126,8 @@ def _write_report(job: ReportJob, data: Data) -> tuple[ModelComparison, LossOrig
         say(line)
     for line in unequal_lines(comparison.results):
         say(line)
-    for one in comparison.worst[:3]:
-        say(f"  {one.total.sqnr():6.1f} dB  {one.match.name} ({one.match.op}, {one.match.format})")
+    for layer in comparison.worst[:3]:
+        say(f"  {layer.total.sqnr():6.1f} dB  {layer.match.name} ({layer.match.op}, {layer.match.format})")
     for line in about:
         say(line)
     for line in cost_lines(*comparison.measurements):
@@ -149,18 +151,20 @@ def _origins(
     from transforms.run.run_model import open_model
     from transforms.scheme.sources import recorded_scheme
 
+    # refuse models on which the search takes too long, or has no outputs to compare
     model = model_io.load(job.float_model)
     try:
         if too_large(model) or total_bytes(source_files(model)) > _MOST_BYTES:
             raise ValueError(f"the float model has more than {_MOST_BYTES:,} bytes, or too many nodes")
         opened = open_model(job.float_model, data.options)
-        for one in opened.session.get_outputs():
-            if not one.type.startswith("tensor("):
-                raise ValueError(f"output '{one.name}' is not a tensor")
+        for output in opened.session.get_outputs():
+            if not output.type.startswith("tensor("):
+                raise ValueError(f"output '{output.name}' is not a tensor")
     except ValueError as error:
         return _untold(error)
+    # how the quantized model was made decides which commands can be proposed
     quantized = model_io.load(job.quantized)
-    made = Made(
+    creation = Made(
         job.float_model,
         job.quantized,
         _samples(job),
@@ -171,10 +175,10 @@ def _origins(
     )
     try:
         feeds = (feed for _, feed in data.samples(opened.inputs))
-        found = origins_of_files(job.float_model, job.quantized, feeds, data.options, progress)
+        origins = origins_of_files(job.float_model, job.quantized, feeds, data.options, progress)
     except ValueError as error:
         return _untold(error)
-    return found, origins_section(found, made), list(lines(found, made))
+    return origins, origins_section(origins, creation), list(lines(origins, creation))
 
 
 def _samples(job: ReportJob) -> list[str]:

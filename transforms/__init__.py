@@ -66,10 +66,10 @@ Store, as the last step:
     ``pack_weights``           weights of block formats in their true bits
     ``write_onnx_mx``          Microscaling in ONNX's own form, for runtimes to come
 
-``model_io`` loads and saves. Everything else lies in rooms, whose docstrings say what each is for; a room
-imports only rooms below it (files, graph, functions, model, search, scheme, deploy, plan, algebra,
-runtime, opset, channels; then these rewrites; then run, calibrate, judge, layers, full_range, finetune,
-moves, conversion, mix_precision, keep_float, compare, origins, pipelines).
+``model_io`` loads and saves. The other modules lie in packages, whose docstrings state their
+purpose; a package imports only packages below it (files, graph, functions, model, contrib_ops, search,
+scheme, deploy, plan, algebra, runtime, opset, channels; then these rewrites; then run, calibrate, judge,
+layers, full_range, finetune, moves, conversion, mix_precision, keep_float, compare, origins, pipelines).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ def align_concat(plan: QuantizationPlan, *, alike: bool = False) -> int:
 
     A Concat whose inputs alone are quantized, before an output of the model, is left unchanged: there each
     part keeps its own scale. So are Concats in bodies and those of other formats, which have no scale. Raises
-    TypeError for a graph, in which there are no formats yet.
+    TypeError for a graph, which has no formats yet.
     """
     check_plan(plan, "align_concat")
     ranged = {id(q.tensor) for q in plan.quantizations if any(step.needs_range for step in q.steps)}

@@ -71,8 +71,10 @@ class _Converter:
             return False
         if self._kernels and node.op not in (*self._kernels, *_OUTPUT_TYPES):
             return False
-        variables = (one for one in (*node.inputs, *node.outputs) if isinstance(one, gs.Variable))
-        if any(one.type != "tensor_type" for one in variables):
+        variables = (
+            variable for variable in (*node.inputs, *node.outputs) if isinstance(variable, gs.Variable)
+        )
+        if any(variable.type != "tensor_type" for variable in variables):
             return False  # elements of a sequence would have to change along its whole path
         if any(not t.is_empty() and dtypes.element_type(t) is None for t in node.inputs):
             return False  # it may be float32, which does not fit the element type

@@ -22,7 +22,7 @@ def dual_quant_nodes(plan: QuantizationPlan) -> int:
     scheme.
 
     Does nothing if either side computes in float32, and to constants. Returns how many tensors got a
-    second quantization. Raises TypeError for a graph, in which there are no formats yet.
+    second quantization. Raises TypeError for a graph, which has no formats yet.
     """
     check_plan(plan, "dual_quant_nodes")
     plan.replace_each(lambda quantization: _parts(plan, quantization))

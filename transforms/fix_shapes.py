@@ -62,7 +62,7 @@ def _sizes(graph: gs.Graph, shapes: Shapes) -> dict[str, int]:
     inputs = {tensor.name: tensor for tensor in graph.inputs}
     sizes: dict[str, tuple[int, str]] = {}
     for name, shape in shapes.items():
-        refuse_unknown(name, [str(known) for known in inputs], "input")
+        refuse_unknown(name, [str(size) for size in inputs], "input")
         declared = _listed(inputs[name])
         if declared is None:
             continue
@@ -73,10 +73,10 @@ def _sizes(graph: gs.Graph, shapes: Shapes) -> dict[str, int]:
         for axis, (old, new) in enumerate(zip(declared, shape, strict=True)):
             if isinstance(old, int) and old != new:
                 raise ValueError(f"input '{name}': dimension {axis} is {old}, it cannot be {new}")
-            known, where = sizes.setdefault(old, (new, name)) if isinstance(old, str) else (new, name)
-            if known != new:
-                raise ValueError(f"dimension '{old}' is {known} in input '{where}' and {new} in '{name}'")
-    return {name: size for name, (size, _) in sizes.items()}
+            size, where = sizes.setdefault(old, (new, name)) if isinstance(old, str) else (new, name)
+            if size != new:
+                raise ValueError(f"dimension '{old}' is {size} in input '{where}' and {new} in '{name}'")
+    return {name: wanted for name, (wanted, _) in sizes.items()}
 
 
 def _listed(tensor: gs.Tensor) -> list[int | str | None] | None:

@@ -80,6 +80,6 @@ def _why_not(product: gs.Node, bias: gs.Tensor, outputs: set[int]) -> str | None
 
 
 def _fuse(product: gs.Node, add: gs.Node, bias: gs.Tensor) -> None:
-    """Let the Add compute all of it: what it reads exists where it stands."""
+    """Turn the Add into the Gemm: its inputs exist at its place in the graph."""
     add.op, add.name, add.attrs = "Gemm", product.name, {}
     add.inputs = [*product.inputs, bias]

@@ -139,26 +139,26 @@ class _Insertion:
         together = sorted(together, key=lambda quantization: not quantization.is_output)
         first = together[0]
         source = first.split_off(self._writer.names) if first.is_output else first.tensor
-        made: dict[tuple[QuantSpec, ...], gs.Tensor] = {(): source}
+        tensor_at: dict[tuple[QuantSpec, ...], gs.Tensor] = {(): source}
         nodes: list[gs.Node] = []
         for quantization in together:
             for length, step in enumerate(quantization.steps, 1):
                 steps = quantization.steps[:length]
-                if steps in made:
+                if steps in tensor_at:
                     continue
                 last = quantization.is_output and steps == quantization.steps
                 target = quantization.tensor if last else None
                 parameters = self.parameters.of(quantization.tensor, step)
-                nodes += self._writer.put(made[steps[:-1]], step, parameters, target)
-                made[steps] = nodes[-1].outputs[0]
-            quantization.redirect(made[quantization.steps])
+                nodes += self._writer.put(tensor_at[steps[:-1]], step, parameters, target)
+                tensor_at[steps] = nodes[-1].outputs[0]
+            quantization.redirect(tensor_at[quantization.steps])
         self._insertions.add(first.owner, first.producer, nodes)
         return True
 
     def _store(self, together: list[QuantSite]) -> bool:
         """Store a constant on its grids, each once, and release the original."""
         source, keep_node = together[0].tensor, self._plan.scheme.keep_weight_nodes
-        made: dict[QuantSpec, gs.Tensor] = {}
+        stored_at: dict[QuantSpec, gs.Tensor] = {}
         changed = False
         for quantization in together:
             step = quantization.steps[-1]
@@ -166,12 +166,12 @@ class _Insertion:
                 self._store_biases(quantization, step)
                 changed = True
                 continue
-            if step not in made:
+            if step not in stored_at:
                 parameters = self.parameters.of(source, step)
-                made[step], nodes = self._writer.store(source, step, parameters, keep_node=keep_node)
-                changed |= bool(nodes) or not np.array_equal(made[step].values, source.values)
+                stored_at[step], nodes = self._writer.store(source, step, parameters, keep_node=keep_node)
+                changed |= bool(nodes) or not np.array_equal(stored_at[step].values, source.values)
                 self._insertions.add(quantization.owner, quantization.producer, nodes)
-            quantization.redirect(made[step])
+            quantization.redirect(stored_at[step])
         node, index = together[0].uses[0]
         take_name(source, node.inputs[index], self._outputs)
         return changed

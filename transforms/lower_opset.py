@@ -60,14 +60,14 @@ def lower_opset(graph: gs.Graph, version: int) -> int:
     where = f"the model cannot be lowered from opset {before} to {version}"
     if version < _LEAST:
         raise ModelError(f"{where}: {_LEAST} is the least")
-    constants, found = Constants(graph), []
+    constants, lowered = Constants(graph), []
     for node in filter(onnx_op, walk.nodes(graph)):
         try:
-            found.append((node, *_lowered(node, before, version, constants)))
+            lowered.append((node, *_lowered(node, before, version, constants)))
         except _CannotLowerError as error:
             raise ModelError(f"{where}: {node.op} '{label_of(node)}': {error}") from None
     original, weights = _light(graph)
-    for node, attributes, count in found:
+    for node, attributes, count in lowered:
         node.attrs, node.inputs = attributes, node.inputs[:count]
     import_standard(graph, version)
     graph.ir_version = onnx.helper.find_min_ir_version_for(graph.import_domains, ignore_unknown=True)

@@ -31,7 +31,7 @@ from transforms.model.detached_weights import is_large
 from transforms.model.quiet_settings import quiet_settings
 from transforms.model.read_model import ModelError
 from transforms.runtime.compare_runs import compare_runs
-from transforms.runtime.survival import how_it_ends, is_risky
+from transforms.runtime.crash_probe import crash_of, may_crash
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +68,8 @@ def optimize(
             raise ModelError(f"ONNX Runtime would take the GroupNormalization '{label_of(node)}' to pieces")
     before, names = sum(1 for _ in walk.nodes(graph)), walk.Names(graph)
     kept = resolve(exclude, graph, nodes)
-    made = (tensor for node in graph.nodes if node in kept for tensor in node.outputs)
-    pinned = [t for t in made if dtypes.element_type(t) is not None and not walk.is_output(t, graph)]
+    outputs = (tensor for node in graph.nodes if node in kept for tensor in node.outputs)
+    pinned = [t for t in outputs if dtypes.element_type(t) is not None and not walk.is_output(t, graph)]
 
     def _hide(tensor: gs.Constant) -> bool:
         is_left_alone = all(node.op in _DOT_PRODUCTS and not node.domain for node in tensor.outputs)
@@ -142,7 +142,7 @@ def _is_same(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
 
 def _optimize_model(model: onnx.ModelProto) -> onnx.ModelProto:
     level, disabled = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC, unsafe_optimizers(model.graph)
-    if is_risky(model.graph) and (end := how_it_ends(model, int(level), disabled)):
+    if may_crash(model.graph) and (end := crash_of(model, int(level), disabled)):
         raise ModelError(end)
     with cleanup.temporary_folder() as folder:
         target = folder / "optimized.onnx"
@@ -150,8 +150,10 @@ def _optimize_model(model: onnx.ModelProto) -> onnx.ModelProto:
         options.graph_optimization_level = level
         options.optimized_model_filepath = str(target)
         options.intra_op_num_threads = 1
-        found = {node.op_type for node in each_node(model.graph) if node.domain == DOMAIN}
-        if found and found.isdisjoint(TWINS):  # ours stay unknown: it would fold a weight and what rounds it
+        own_ops = {node.op_type for node in each_node(model.graph) if node.domain == DOMAIN}
+        if own_ops and own_ops.isdisjoint(
+            TWINS
+        ):  # ours stay unknown: it would fold a weight and what rounds it
             register_custom_ops(options)
         onnxruntime.InferenceSession(
             model.SerializeToString(),

@@ -56,27 +56,31 @@ def pack_weights(
     outputs, and weights that packing would not make smaller. Raises ModelError below opset 13.
     """
     walk.check_graph(graph)
-    found = PackedWeights() if done is None else done
+    summary = PackedWeights() if done is None else done
     candidates = [fmt for fmt in formats or _formats_of(graph) if fmt.block > 1]
     candidates.sort(key=lambda fmt: fmt.bits)  # a finer grid often holds the numbers of a coarser one
-    known, outputs = Constants(graph), walk.outputs(graph)
+    constants, outputs = Constants(graph), walk.outputs(graph)
     owners, names = walk.constant_owners(graph), walk.Names(graph)
     nodes: dict[int, list[gs.Node]] = {}
     last = LastEncoded()
     for tensor in list(walk.constants(graph)):
-        if not dtypes.is_type(tensor, dtypes.FLOAT) or known.shape(tensor) is None or id(tensor) in outputs:
+        if (
+            not dtypes.is_type(tensor, dtypes.FLOAT)
+            or constants.shape(tensor) is None
+            or id(tensor) in outputs
+        ):
             continue
         packed, reason = _pack(tensor, candidates, last)
         if packed is None:
-            found.left[reason] += 1
+            summary.left[reason] += 1
             _LOG.debug("'%s' is not packed: %s", tensor.name, reason)
             continue
         if graph.opset < FIRST_OPSET:
             raise ModelError(f"packed weights need opset {FIRST_OPSET}, the model has {graph.opset}")
-        found.formats[packed.format.name] += 1
-        found.elements += int(np.prod(tensor.shape))
-        found.before += int(tensor._values.nbytes)
-        found.after += packed.nbytes
+        summary.formats[packed.format.name] += 1
+        summary.elements += int(np.prod(tensor.shape))
+        summary.before += int(tensor._values.nbytes)
+        summary.after += packed.nbytes
         nodes.setdefault(id(owners[id(tensor)]), []).append(_call(tensor, packed, names))
     for inner in walk.graphs(graph) if nodes else ():
         inner.nodes = [*nodes.get(id(inner), ()), *inner.nodes]

@@ -1,4 +1,4 @@
-"""Biases that hold masks are parted: what they are beside that stays, an Add after the layer masks.
+"""Split biases that hold masks: the ordinary numbers stay, an Add after the layer applies the mask.
 
 A class or a token that may never come has a bias of -inf or -1e9. As an int32 such a number asks for a scale
 that rounds all weights to 0, and it sets the range of what the layer makes. An Add of it is computed in
@@ -23,18 +23,19 @@ from transforms.graph.rewire import Insertions
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 
 
-def part_biases(graph: gs.Graph, parts: Callable[[gs.Node], bool]) -> int:
+def part_biases(graph: gs.Graph, is_wanted: Callable[[gs.Node], bool]) -> int:
     """Take masks out of the constant biases of layers of the outermost graph; return out of how many.
 
-    Layers are those of which ``parts`` is true. The bias keeps 0 in the place of a mask, and the result of
-    the layer keeps its name: the Add makes it. Masks are infinities, numbers that leave no fraction of what
-    they are added to, and those from 10000 on beside smaller ones. Does nothing to a bias whose numbers all
-    are of one kind, such as the offset of a price, nor below rank 2 of what a convolution makes.
+    Layers are those of which ``is_wanted`` is true. The bias keeps 0 in the place of a mask, and the result
+    of the layer keeps its name: the Add makes it. Masks are infinities, numbers that leave no fraction of
+    what they are added to, and those from 10000 on beside smaller ones. Does nothing to a bias whose
+    numbers all are of one kind, such as the offset of a price, nor below rank 2 of what a convolution
+    makes.
     """
     walk.check_graph(graph)
-    found = [node for node in graph.nodes if _has_masks(node) and parts(node)]
-    names, insertions, count = walk.Names(graph if found else None), Insertions(), 0
-    for node in found:
+    masked_layers = [node for node in graph.nodes if _has_masks(node) and is_wanted(node)]
+    names, insertions, count = walk.Names(graph if masked_layers else None), Insertions(), 0
+    for node in masked_layers:
         addend, masked = node.inputs[2], masks_in(node.inputs[2].values)
         values = addend.values
         masks = _as_added(node, np.where(masked, values, np.float32(0)))

@@ -184,7 +184,7 @@ def _quantize_concat(graph: gs.Graph, cache: Cache, scale: Float32Array, names: 
     )
     node.inputs, node.outputs = [cache.past, stored], [whole]
     dequantize.outputs = [present]
-    graph.outputs = [whole if one is present else one for one in graph.outputs]
+    graph.outputs = [whole if output is present else output for output in graph.outputs]
     place = position(graph, node)
     graph.nodes[place : place + 1] = [quantize, node, *([dequantize] if present.outputs else [])]
 

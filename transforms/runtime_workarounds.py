@@ -174,18 +174,22 @@ def requantize_captured(graph: gs.Graph) -> int:
     names, insertions, count = walk.Names(graph), Insertions(), 0
     every = walk.outputs(graph)
     for inner in walk.graphs(graph):
-        own = {id(node) for node in inner.nodes}
+        members = {id(node) for node in inner.nodes}
         ends = every - {id(tensor) for tensor in inner.outputs}
         for node in (node for node in inner.nodes if onnx_op(node) in _MOVED_BEHIND):
-            made, back = node.outputs[0], _moved_from(node)
-            captured = id(made) in ends or any(id(consumer) not in own for consumer in made.outputs)
+            moved_tensor, back = node.outputs[0], _moved_from(node)
+            captured = id(moved_tensor) in ends or any(
+                id(consumer) not in members for consumer in moved_tensor.outputs
+            )
             if back is not None and captured:
-                moved = dtypes.variable(names.derive(made.name, "moved"), dtypes.FLOAT, made)
-                low = gs.Variable(names.derive(made.name, "quantized"), back.inputs[0].dtype, made.shape)
+                moved = dtypes.variable(names.derive(moved_tensor.name, "moved"), dtypes.FLOAT, moved_tensor)
+                low = gs.Variable(
+                    names.derive(moved_tensor.name, "quantized"), back.inputs[0].dtype, moved_tensor.shape
+                )
                 node.outputs[0] = moved
-                name = node.name or made.name
+                name = node.name or moved_tensor.name
                 labels = names.derive(name, "quantize"), names.derive(name, "dequantize")
-                insertions.add(inner, node, _pair(moved, low, made, back, labels))
+                insertions.add(inner, node, _pair(moved, low, moved_tensor, back, labels))
                 count += 1
     insertions.place(graph)
     return count

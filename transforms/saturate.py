@@ -28,20 +28,24 @@ def saturate(
     """
     excluded = resolve(exclude, graph, nodes)
     floats = (tensor for tensor in walk.constants(graph) if dtypes.is_type(tensor, dtypes.FLOAT))
-    used = (one for one in floats if not (excluded and all(node in excluded for node in one.outputs)))
+    used = (
+        constant
+        for constant in floats
+        if not (excluded and all(node in excluded for node in constant.outputs))
+    )
     beyond = [tensor for tensor in used if _exceeds(tensor.values)]
     infinite = any(has_infinity(tensor.values) for tensor in beyond)
     meant = meant_infinities(graph) if infinite else {}
-    found: list[str] = []
+    clipped_names: list[str] = []
     for tensor in beyond:
         clipped = clip_finite if id(tensor) in meant else clip
         if id(tensor) not in meant or _exceeds(_finite(tensor.values)):
             become_constant(tensor, derived(tensor._values, clipped, np.float32))
-            found.append(tensor.name)
-    found += saturate_fills(graph, exclude=excluded)
+            clipped_names.append(tensor.name)
+    clipped_names += saturate_fills(graph, exclude=excluded)
     if names is not None:
-        names += found
-    return len(found)
+        names += clipped_names
+    return len(clipped_names)
 
 
 def saturate_fills(graph: gs.Graph, *, exclude: Exclusion = None) -> list[str]:

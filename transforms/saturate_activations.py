@@ -35,11 +35,11 @@ def saturate_activations(
     left = {id(tensor) for tensor in (() if keep_io_types else graph.inputs)}
     left |= meant_infinities(graph, computed=True).keys()
     roundings = [
-        one
-        for one in plan.roundings
-        if not isinstance(one.tensor, gs.Constant)
-        and (one.producer is None or not is_saturation(one.producer))
-        and id(one.tensor) not in left
+        candidate
+        for candidate in plan.roundings
+        if not isinstance(candidate.tensor, gs.Constant)
+        and (candidate.producer is None or not is_saturation(candidate.producer))
+        and id(candidate.tensor) not in left
     ]
     names = walk.Names(graph)
     bounds = [

@@ -15,8 +15,8 @@ from types import MappingProxyType
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms.fused.attentions import split_attention, split_multi_head_attention
-from transforms.fused.layers import (
+from transforms.contrib_ops.attentions import split_attention, split_multi_head_attention
+from transforms.contrib_ops.layers import (
     split_conv,
     split_embed_norm,
     split_gelu,
@@ -26,7 +26,7 @@ from transforms.fused.layers import (
     split_quick_gelu,
     split_skip_norm,
 )
-from transforms.fused.parts import Known, Parts
+from transforms.contrib_ops.node_builder import ModelFacts, NodeBuilder
 from transforms.graph import walk
 from transforms.graph.proto_graphs import bodies
 from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS
@@ -38,7 +38,7 @@ from transforms.model.proto_facts import Facts
 Operator = tuple[str, str]
 """A domain and a name."""
 
-Split = Callable[[Parts], bool]
+Split = Callable[[NodeBuilder], bool]
 
 OPSET = 13
 """First opset into which nodes are taken apart."""
@@ -93,30 +93,30 @@ class _Split:
     def apply(self, model: onnx.ModelProto) -> onnx.ModelProto | None:
         """Return the model with nodes taken apart, or None if there are none."""
         before, self.left = self.count, 0
-        self._take(model.graph, Facts(), Known(model, self._opset, self._names))
+        self._take(model.graph, Facts(), ModelFacts(model, self._opset, self._names))
         return model if self.count > before else None
 
-    def _take(self, graph: onnx.GraphProto, outer: Facts, known: Known) -> None:
+    def _take(self, graph: onnx.GraphProto, outer: Facts, model_facts: ModelFacts) -> None:
         facts = outer.inside(graph)
         for node in graph.node:  # bodies before the nodes that they are copied with
             for body in bodies(node):
-                self._take(body, facts, known)
-        nodes = [part for node in graph.node for part in self._parts(node, graph, facts, known)]
+                self._take(body, facts, model_facts)
+        nodes = [part for node in graph.node for part in self._parts(node, graph, facts, model_facts)]
         del graph.node[:]
         graph.node.extend(nodes)
 
     def _parts(
-        self, node: onnx.NodeProto, graph: onnx.GraphProto, facts: Facts, known: Known
+        self, node: onnx.NodeProto, graph: onnx.GraphProto, facts: Facts, model_facts: ModelFacts
     ) -> Sequence[onnx.NodeProto]:
         take_apart = self._operators.get(_operator(node))
         if take_apart is None or node.output[0] not in self._wanted:
             return [node]
-        parts = Parts(node, graph, facts, known)
-        if not take_apart(parts):
+        builder = NodeBuilder(node, graph, facts, model_facts)
+        if not take_apart(builder):
             self.left += 1
             return [node]
         self.count += 1
-        return parts.nodes
+        return builder.nodes
 
 
 FUSED: Mapping[Operator, Split] = MappingProxyType(

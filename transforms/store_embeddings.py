@@ -80,12 +80,12 @@ def tie_embeddings(graph: gs.Graph) -> int:
 
     A copy of the table as a weight of a MatMul or Gemm, number for number, is not stored any more.
     """
-    names, changed, known = walk.Names(graph), 0, tables(graph)
+    names, changed, table_by_id = walk.Names(graph), 0, tables(graph)
     for owner in walk.graphs(graph):
         turned: dict[int, gs.Variable] = {}
         insertions = Insertions()
         for node in owner.nodes:
-            table = _source(node, known)
+            table = _source(node, table_by_id)
             if table is None:
                 continue
             changed += 1

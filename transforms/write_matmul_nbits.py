@@ -102,14 +102,14 @@ def _weight(node: gs.Node) -> _Weight | None:
     """Return the weight of a product that MatMulNBits can compute, or None."""
     if not is_dot_product(node) or node.op not in ("MatMul", "Gemm") or not is_plain(node):
         return None
-    made = walk.producer(node.inputs[1])
-    if made is None or onnx_op(made) != "DequantizeLinear":
+    dequantize = walk.producer(node.inputs[1])
+    if dequantize is None or onnx_op(dequantize) != "DequantizeLinear":
         return None
-    if not all(isinstance(tensor, gs.Constant) for tensor in made.inputs):
+    if not all(isinstance(tensor, gs.Constant) for tensor in dequantize.inputs):
         return None
-    scale, *rest = (load(tensor) for tensor in made.inputs[1:])
-    stored = made.inputs[0]._values
-    block, axis = int(made.attrs.get("block_size", 0)), int(made.attrs.get("axis", 1))
+    scale, *rest = (load(tensor) for tensor in dequantize.inputs[1:])
+    stored = dequantize.inputs[0]._values
+    block, axis = int(dequantize.attrs.get("block_size", 0)), int(dequantize.attrs.get("axis", 1))
     is_power = block >= _LEAST_BLOCK and block & (block - 1) == 0
     if (
         len(stored.shape) != 2
@@ -124,7 +124,7 @@ def _weight(node: gs.Node) -> _Weight | None:
     zero = rest[0] if rest else np.zeros(scale.shape, stored.dtype)
     if not summed:
         scale, zero = scale.T, zero.T
-    return _Weight(made, stored, scale, zero, block, not summed)
+    return _Weight(dequantize, stored, scale, zero, block, not summed)
 
 
 def is_plain(node: gs.Node) -> bool:

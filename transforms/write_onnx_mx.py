@@ -53,23 +53,23 @@ def write_onnx_mx(graph: gs.Graph, formats: Sequence[Format] = ()) -> int:
     nodes = [_checked(node) for node in walk.nodes(graph) if node.op in ATTRIBUTES]
     scheme = recorded_scheme(graph)
     named = formats or (scheme.named_formats if scheme else ())
-    known = {fmt.name: fmt for fmt in (*named, *nodes) if fmt.block > 1}
-    for fmt in known.values():
+    format_by_name = {fmt.name: fmt for fmt in (*named, *nodes) if fmt.block > 1}
+    for fmt in format_by_name.values():
         if fmt.op != MX:
             raise ModelError(f"format '{fmt.name}' has no form in ONNX: only those of OCP Microscaling have")
-    used = [*nodes, *(fmt for _, fmt, _ in _weights(graph, known.values()))]
+    used = [*nodes, *(fmt for _, fmt, _ in _weights(graph, format_by_name.values()))]
     if not used:
         return 0
     _raise(graph, max(map(least_opset, used)))
     names, owners = walk.Names(graph), walk.constant_owners(graph)
     stored: dict[int, list[gs.Node]] = {}
-    for tensor, fmt, axis in list(_weights(graph, known.values())):
+    for tensor, fmt, axis in list(_weights(graph, format_by_name.values())):
         stored.setdefault(id(owners[id(tensor)]), []).append(_dequantized(tensor, fmt, axis, names))
     for inner in list(walk.graphs(graph)):
         placed = [new for node in inner.nodes for new in _native(node, names)]
         inner.nodes = [*stored.get(id(inner), ()), *placed]
     left = {node.domain for node in walk.nodes(graph)} | set(STANDARD_DOMAINS)
-    graph.import_domains = [one for one in graph.import_domains or () if one.domain in left]
+    graph.import_domains = [opset for opset in graph.import_domains or () if opset.domain in left]
     import_domains(graph, {DOMAIN} & left)
     return len(used)
 
@@ -152,24 +152,24 @@ def _block_scale(fmt: Format, axis: int, name: str, source: gs.Tensor, scale: gs
 def _dequantized(tensor: gs.Constant, fmt: Format, axis: int, names: walk.Names) -> gs.Node:
     """Return the node that makes a weight of its elements and scales, under the name of the weight."""
     source = tensor._values
-    made = gs.Variable(tensor.name, np.dtype(np.float32), list(tensor.shape))
-    found = native_weight(load_values(source), fmt, axis)
-    assert found is not None, "asked before"
+    weight = gs.Variable(tensor.name, np.dtype(np.float32), list(tensor.shape))
+    native = native_weight(load_values(source), fmt, axis)
+    assert native is not None, "asked before"
 
     def part(number: int) -> Callable[[NDArray[np.float32]], NDArray[np.generic]]:
-        return lambda values: (native_weight(values, fmt, axis) or found)[number]
+        return lambda values: (native_weight(values, fmt, axis) or native)[number]
 
     inputs = [
         constant(
-            names.derive(tensor.name, what),
-            exportable(derived(source, part(number), found[number].dtype, found[number].shape)),
+            names.derive(tensor.name, suffix),
+            exportable(derived(source, part(number), native[number].dtype, native[number].shape)),
         )
-        for number, what in enumerate(("quantized", "scale"))
+        for number, suffix in enumerate(("quantized", "scale"))
     ]
-    walk.redirect(tensor, made)
+    walk.redirect(tensor, weight)
     tensor.values = np.empty(0, np.float32)  # unused: free its memory
     attributes = {"axis": axis, "block_size": fmt.block, "output_dtype": dtypes.FLOAT}
-    return gs.Node("DequantizeLinear", names.derive(made.name, "dequantize"), attributes, inputs, [made])
+    return gs.Node("DequantizeLinear", names.derive(weight.name, "dequantize"), attributes, inputs, [weight])
 
 
 def _type_of(kind: np.dtype[np.generic]) -> int:

@@ -84,8 +84,10 @@ def _walk(
     unit = grid.scale.max(-1, keepdims=True)  # a row's own changes neither its best weights nor Adam's steps
     step_size = rate * (1.0 if grid.element is None else grid.step(target) / grid.scale)
     u, weights = _rows(target / grid.scale, target.shape), _rows(target / unit, target.shape)
-    parts = (grid.scale / unit, grid.lowest, grid.highest, step_size)
-    fixed = np.stack([_rows(np.asarray(part), target.shape) for part in parts], axis=1)  # [G, 4, N, K]
+    per_weight = (grid.scale / unit, grid.lowest, grid.highest, step_size)
+    fixed = np.stack(
+        [_rows(np.asarray(values), target.shape) for values in per_weight], axis=1
+    )  # [G, 4, N, K]
     best, more = np.zeros_like(weights), np.ones(weights.shape[:2])
     element = grid.element
     bits = _INTEGERS if element is None else (element.mantissa_bits, 1 - element.bias)

@@ -1,8 +1,15 @@
 """AdaRound (arXiv 2004.10568): for each weight, which of its two neighbours on the grid it is rounded to.
 
-A weight is below + h (above - below), where h = clip(1.2 sigmoid(v) - 0.1, 0, 1) is learned by Adam for the
-least error plus a regularizer, sum 1 - |2 h - 1|^beta, that pulls h to 0 or 1, more strongly as beta
-falls.
+The paper's equations, with V a variable for each weight:
+
+    (21)  the objective, |W x - W~ x|^2 + lambda f(V), is lowered by Adam
+    (22)  W~ = below + h(V) (above - below), the neighbours on any grid; the paper's are floor(W / s) and one
+          step more
+    (23)  h(V) = clip(sigmoid(V) (zeta - gamma) + gamma, 0, 1), zeta being 1.1 and gamma -0.1
+    (24)  f(V) = sum 1 - |2 h(V) - 1|^beta, which pulls h to 0 or 1, more strongly as beta falls
+
+Equation 25 feeds W~ with quantized inputs: so does an objective around a shifted target, which
+:mod:`ops.rounding.quadratic` makes. The error is a quadratic form of W~, and no step reads samples.
 """
 
 from __future__ import annotations
@@ -14,13 +21,13 @@ from ops.grids.fixed import Grid
 from ops.rounding.adam import Adam
 from ops.rounding.quadratic import Quadratic
 from ops.rounding.row_space import RowQuadratic
+from ops.rounding.split_sums import product
 from ops.subnormals import keeps_subnormals
 
-STRETCH, MARGIN = np.float32(1.2), np.float32(0.1)  # of the sigmoid, so that it reaches 0 and 1
+STRETCH, MARGIN = np.float32(1.2), np.float32(0.1)  # zeta - gamma, and -gamma
 WARM_UP = 0.2  # share of the iterations without the regularizer
 BETA = 20.0, 2.0  # from, to
-PIECE = 256  # numbers in a sum that no library splits
-WEIGHT = 1.0  # of the regularizer, in errors of one step of an average input
+WEIGHT = 1.0  # lambda, in errors of one step of an average input
 
 
 @keeps_subnormals
@@ -38,28 +45,32 @@ def adaround(
     a neighbour, once the regularizer is active. Works on any grid, floating ones included. Arithmetic is in
     float32. No random numbers.
     """
+    # both neighbours, and h where W~ is the target
     below, above = grid.neighbours(quadratic.target)
     width = above - below
-    unit = np.maximum(width.max(-1, keepdims=True), np.finfo(np.float64).tiny)
-    hessian = _normalized(quadratic.hessian)
     fraction = np.clip((quadratic.target - below) / np.where(width > 0, width, 1.0), 0.0, 1.0)
+    # errors in units of a row's largest step, so that one lambda and one rate do for all layers
+    unit = np.maximum(width.max(-1, keepdims=True), np.finfo(np.float64).tiny)
     start = ((below - quadratic.target) / unit).astype(np.float32)
+    hessian = _normalized(quadratic.hessian)
     soft = _SoftRounding(fraction.astype(np.float32), start, (width / unit).astype(np.float32), hessian)
     for i in range(iterations):
         beta = _beta(i / iterations)
         soft.step(np.array(learning_rate, np.float32), beta)
         if early_stop and beta is not None and soft.is_settled:
             break
+    # hard roundings, as far as they are better than the nearest ones
     learned, nearest = np.where(soft.choice() > 0.5, above, below), grid.round(quadratic.target)
     return np.where(quadratic.row_errors(learned) < quadratic.row_errors(nearest), learned, nearest)
 
 
 class _SoftRounding:
-    """h as a function of v, and the slope of the error and of the regularizer."""
+    """V, h(V), and Adam's steps on equation 21."""
 
     def __init__(
         self, fraction: Float32Array, start: Float32Array, width: Float32Array, hessian: Float32Array
     ) -> None:
+        """Start with V at which h is the ``fraction``; W~ less the target is ``start`` + h ``width``."""
         share = (fraction + MARGIN) / STRETCH
         self._v = np.log(share / (1 - share))
         self._start, self._width, self._hessian = start, width, hessian
@@ -72,19 +83,22 @@ class _SoftRounding:
         return bool(((h == 0) | (h == 1)).all())
 
     def choice(self) -> Float32Array:
-        """Return h."""
+        """Return h, equation 23."""
         return np.clip(STRETCH * self._sigmoid() - MARGIN, np.float32(0), np.float32(1))
 
     def step(self, step_size: Float32Array, beta: float | None) -> None:
         """Make one descent step; a beta of None leaves the regularizer out."""
+        # equation 23, and where it is not clipped
         sigmoid = self._sigmoid()
         h = STRETCH * sigmoid - MARGIN
         inside = (h > 0) & (h < 1)
         np.clip(h, 0, 1, out=h)
-        slope = _product(self._start + h * self._width, self._hessian)
+        # the slope of equation 21 in h: of the error of equation 22, and of equation 24
+        slope = product(self._start + h * self._width, self._hessian)
         slope *= 2 * self._width
         if beta is not None:
             slope -= np.float32(WEIGHT) * _term_slope(h, np.float32(beta))
+        # the slope in V, by the derivative of equation 23
         slope *= STRETCH * sigmoid * (1 - sigmoid) * inside
         self._adam.descend(self._v, slope, step_size)
 
@@ -93,26 +107,14 @@ class _SoftRounding:
         return sigmoid
 
 
-def _product(a: Float32Array, b: Float32Array) -> Float32Array:
-    """Return the product of a [..., N, K] and b [..., K, M], the same with any number of threads.
-
-    Libraries of linear algebra split long sums into pieces, of sizes that may depend on the threads; they do
-    not split short sums. Gradient steps amplify a difference in the last bit.
-    """
-    total = np.matmul(a[..., :PIECE], b[..., :PIECE, :])
-    for start in range(PIECE, a.shape[-1], PIECE):
-        piece = slice(start, start + PIECE)
-        total += np.matmul(a[..., piece], b[..., piece, :])
-    return total
-
-
 def _term_slope(h: Float32Array, beta: np.float32) -> Float32Array:
-    """Return the slope of |2 h - 1|^beta."""
+    """Return the slope of |2 h - 1|^beta, the term of equation 24."""
     centred = 2 * h - 1
     return 2 * beta * np.copysign(np.abs(centred) ** (beta - 1), centred)
 
 
 def _beta(progress: float) -> float | None:
+    """Return the exponent of equation 24, which falls along a cosine; None while it plays no part."""
     if progress < WARM_UP:
         return None
     high, low = BETA

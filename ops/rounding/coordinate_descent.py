@@ -10,9 +10,10 @@ import numpy as np
 
 from ops.array_types import FloatArray
 from ops.grids.fixed import Grid
+from ops.rounding.input_order import blocks, inputs_first, outputs_first
 from ops.rounding.quadratic import Descent, Quadratic
 from ops.rounding.round_block import round_block
-from ops.rounding.row_space import BLOCK, RowDescent, RowQuadratic
+from ops.rounding.row_space import RowDescent, RowQuadratic
 from ops.subnormals import keeps_subnormals
 
 
@@ -25,15 +26,12 @@ def coordinate_descent(
     Ends early when a sweep changes nothing.
     """
     order = quadratic.order
-    weights = np.moveaxis(start, -1, -2)[..., order, :]
-    target = np.moveaxis(quadratic.target, -1, -2)[..., order, :]
-    descent = quadratic.descent(target - weights)
+    weights = inputs_first(start, order)
+    descent = quadratic.descent(inputs_first(quadratic.target, order) - weights)
     for _ in range(sweeps):
         if not _sweep(descent, grid, order, weights):
             break
-    result = np.empty_like(weights)
-    result[..., order, :] = weights
-    return np.ascontiguousarray(np.swapaxes(result, -1, -2))
+    return outputs_first(weights, order)
 
 
 def _sweep(
@@ -44,8 +42,7 @@ def _sweep(
 ) -> bool:
     """Visit every input once, in place; return whether anything changed."""
     changed = False
-    for start in range(0, len(order), BLOCK):
-        block = slice(start, min(start + BLOCK, len(order)))
+    for block in blocks(len(order)):
         hessian = descent.near(block)
         curvature = np.diagonal(hessian, axis1=-2, axis2=-1)
         best = weights[..., block, :] + descent.slope(block) / curvature[..., None]

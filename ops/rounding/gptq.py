@@ -1,8 +1,17 @@
 """GPTQ (arXiv 2210.17323): weights are rounded input by input, and the remaining ones compensate.
 
-With the hessian as U D U^T, U unit upper triangular, the error of what is rounded is the sum over inputs j of
-D_j |e_j + sum_{i<j} e_i U_ij|^2, e_j being the rounding error of the weights of input j. Rounding
-target_j + sum_{i<j} e_i U_ij minimizes each term, and no hessian is ever inverted.
+The objective is the paper's equation 1, |W X - W' X|^2 = tr((W - W') H (W - W')^T) with H = X X^T, which
+:mod:`ops.rounding.quadratic` makes of samples; it also adds d I to H, which the paper calls dampening.
+
+Equation 2 rounds the weights of one input and corrects those of all inputs that are left, by a row of H^-1;
+equation 3 takes the input out of H^-1. The paper's algorithm 1 reads these rows from a Cholesky factor of
+H^-1 that is computed beforehand. Here it is a factor of H itself. With H = U D U^T, U unit upper triangular,
+and e = target - rounded, the error of equation 1 is
+
+    sum over inputs j of D_j |e_j + sum_{i<j} e_i U_ij|^2.
+
+Rounding target_j + sum_{i<j} e_i U_ij minimizes each term. These are the weights that equation 2 leaves for
+input j after all corrections, and no hessian is ever inverted.
 """
 
 from __future__ import annotations
@@ -11,9 +20,10 @@ import numpy as np
 
 from ops.array_types import FloatArray
 from ops.grids.fixed import Grid
+from ops.rounding.input_order import blocks, inputs_first, outputs_first
 from ops.rounding.quadratic import Quadratic
 from ops.rounding.round_block import round_block
-from ops.rounding.row_space import BLOCK, RowQuadratic
+from ops.rounding.row_space import RowQuadratic
 from ops.subnormals import keeps_subnormals
 
 
@@ -24,16 +34,18 @@ def gptq(quadratic: Quadratic | RowQuadratic, grid: Grid) -> FloatArray:
     Inputs go in the order of the hessian's diagonal, the largest first, which is the same in all groups. The
     weights have the precision of the target.
     """
+    # step 1 of the paper: one order for the weights of all outputs, so that they share one factor of H
     order = quadratic.order
-    target = np.ascontiguousarray(np.moveaxis(quadratic.target, -1, -2)[..., order, :])
-    rounded = np.zeros_like(target)  # [..., K, N]
+    target = np.ascontiguousarray(inputs_first(quadratic.target, order))
+    # step 3: the factor U, which no rounding changes
     elimination = quadratic.elimination(target.shape[-1])
-    for start in range(0, len(order), BLOCK):
-        block = slice(start, min(start + BLOCK, len(order)))
-        own = (..., block, slice(None))
-        wanted, near = target[own] - elimination.before(block), -elimination.near(block)
-        rounded[own], change = round_block(grid, order[block], wanted, target[own], near)
+    rounded = np.zeros_like(target)  # [..., K, N]
+    for block in blocks(len(order)):
+        place = (..., block, slice(None))
+        # step 2, equation 4: the errors of all blocks before, in one product
+        wanted = target[place] - elimination.before(block)
+        # equation 2 inside of the block: input j is wanted_j + sum_{i<j} e_i U_ij, rounded
+        near = -elimination.near(block)
+        rounded[place], change = round_block(grid, order[block], wanted, target[place], near)
         elimination.add(block, change)
-    result = np.empty_like(target)
-    result[..., order, :] = rounded
-    return np.ascontiguousarray(np.swapaxes(result, -1, -2))
+    return outputs_first(rounded, order)

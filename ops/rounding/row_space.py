@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from ops.array_types import Float64Array
 from ops.rounding.factors import unit_upper
+from ops.rounding.input_order import BLOCK
 from ops.subnormals import keeps_subnormals
-
-BLOCK = 48  # inputs whose effect on each other is summed one by one, and on the rest by a matrix product
 
 
 class Objective(ABC):

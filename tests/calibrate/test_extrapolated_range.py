@@ -82,14 +82,14 @@ def test_no_range_is_beyond_the_limits_of_a_tensor(limits: tuple[float, float]) 
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_few_samples_get_room(count: int) -> None:
+def test_few_samples_get_headroom(count: int) -> None:
     """As by Wide: two or three samples do not tell how their ends scatter."""
     observed = observe(*np.random.default_rng(8).normal(size=(count, 12)))
     for format in ("uint8", "int8", "int16", "int32"):
         assert found(observed, format) == found(observed, format, "Wide")
 
 
-def test_16_bits_have_room_even_if_samples_are_alike() -> None:
+def test_16_bits_have_headroom_even_if_samples_are_alike() -> None:
     samples = np.tile(np.float32([-1, 0.5, 2]), (8, 1))
     assert found(observe(*samples), "uint8") == (-1, 2)
     assert found(observe(*samples), "uint16") == (-1.5, 3)

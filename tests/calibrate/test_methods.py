@@ -64,8 +64,8 @@ def test_min_max_is_exact(format: str, symmetric: bool) -> None:
     assert found == (x.min(), x.max())
 
 
-def test_wide_leaves_room_on_both_sides_of_zero() -> None:
-    """By hand; the room of the largest number ends where float32 does."""
+def test_wide_leaves_headroom_on_both_sides_of_zero() -> None:
+    """By hand; the headroom of the largest number ends where float32 does."""
     assert find(observe(np.float32([-2, 4])), "Wide") == (-2.5, 5)
     assert find(observe(np.float32([0, 4])), "Wide", symmetric=False) == (0, 5)
     assert find(observe(np.float32([3e38])), "Wide")[1] == np.finfo(np.float32).max

@@ -66,7 +66,7 @@ def test_quantizing_shifts_what_the_scheme_says(wish: str, count: int, added: in
             node for node in graph.nodes if node.op == "QuantizeLinear" and node.inputs[0].name == "c1"
         )
         seen = max(_rectified(feed).max() for feed in PADDED_DATA)
-        assert load(first.inputs[1]) * 255 == pytest.approx(8 / 7 * seen, rel=1e-5)  # MinMax, with room
+        assert load(first.inputs[1]) * 255 == pytest.approx(8 / 7 * seen, rel=1e-5)  # MinMax, with headroom
 
 
 def test_no_data_that_decide_no_shift() -> None:
@@ -138,7 +138,7 @@ def test_grids_are_those_of_the_shifted_tensors() -> None:
 
 
 def test_tuning_a_shifted_model_is_tuning_it_shifted() -> None:
-    """Oracle: the model that is shifted by tuning, by the same room: equal sums, equal weights."""
+    """Oracle: the model that is shifted by tuning, by the same headroom: equal sums, equal weights."""
     float_graph, quantized = tunable.pair(PADDED, "A8W8", PADDED_DATA)
     reference, shifted, _ = on_full_range(float_graph, quantized, padded_for=PADDED_DATA)
     alike = shift_alike(float_graph, shifted)

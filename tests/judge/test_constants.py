@@ -17,7 +17,12 @@ GUARDS = {
 """Numbers elsewhere that decide nothing."""
 
 DECIDING = [
-    *(path for room in ("judge", "moves") for path in sorted((ROOT / room).glob("*.py")) if path != TABLE),
+    *(
+        path
+        for package in ("judge", "moves")
+        for path in sorted((ROOT / package).glob("*.py"))
+        if path != TABLE
+    ),
     *(ROOT / "pipelines" / f"{name}.py" for name in ("build", "check_outputs", "decide", "quantize_graph")),
     *(ROOT / "finetune" / f"{name}.py" for name in ("finetune_model", "fit_weights", "held_out", "put_back")),
 ]

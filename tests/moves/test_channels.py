@@ -89,7 +89,7 @@ def test_what_a_scheme_says_is_kept(named: dict[str, object]) -> None:
     assert not any(one.move == "channels" for one in done.decisions.kept)
 
 
-def test_channels_get_room_for_unseen_samples() -> None:
+def test_channels_get_headroom_for_unseen_samples() -> None:
     """By hand: no other channel comes nearer to the largest than half of it, 32 numbers decide nothing."""
     values = np.float32([64, 15, 1, 1 / 64])
     nodes = [

@@ -91,7 +91,7 @@ def test_what_the_scheme_says_is_kept() -> None:
         assert getattr(scheme, key) == value
 
 
-def test_outputs_that_other_samples_leave_the_range_of_get_room() -> None:
+def test_outputs_that_other_samples_leave_the_range_of_get_headroom() -> None:
     """Unseen samples are cut off by the range of these, as those of one half are by that of the other."""
     model, feeds, unseen = network(*NETWORKS[7]), samples(8, 1), samples(28, 2)
     made, done = quantized(model, preset("A8W8").with_(keep_float=False), feeds)
@@ -130,7 +130,7 @@ def test_a_graph_of_many_nodes_follows_the_rules(monkeypatch: pytest.MonkeyPatch
     assert "too large" in done.decisions.notes[0]
 
 
-def test_ends_whose_range_no_sample_changes_get_no_room() -> None:
+def test_ends_whose_range_no_sample_changes_get_no_headroom() -> None:
     """Every image has the same lowest and highest pixel, as those of cameras do."""
     model, feeds = network(*NETWORKS[7]), samples(8, 1)
     for feed in feeds:
@@ -143,7 +143,7 @@ def test_ends_whose_range_no_sample_changes_get_no_room() -> None:
 
 
 @pytest.mark.parametrize("config", spread(("A16W8", "U16S8"), of=2))
-def test_16_bits_leave_room_for_samples_that_were_not_seen(config: str) -> None:
+def test_16_bits_leave_headroom_for_samples_that_were_not_seen(config: str) -> None:
     """Over the extremes as ranges: what they cut off is larger than the steps of 16 bits."""
     gains = []
     for parameters in NETWORKS[:4]:
@@ -158,7 +158,7 @@ def test_16_bits_leave_room_for_samples_that_were_not_seen(config: str) -> None:
 
 
 @pytest.mark.parametrize("config", ("A16W8", "U16S8"))
-def test_16_bits_leave_room_by_rule_too(config: str) -> None:
+def test_16_bits_leave_headroom_by_rule_too(config: str) -> None:
     scheme = preset(config)
     assert scheme.by_rule().calibrate_method == "Extrapolated"
     assert scheme.with_(moving_average=True).by_rule().calibrate_method == "MinMax"

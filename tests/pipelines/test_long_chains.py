@@ -20,7 +20,7 @@ from tests.helpers import build
 from tests.helpers.spread import spread
 from tools import auto_mixed_precision, convert_fp32_to_bf16, quantize
 
-LENGTH, ROOM = 180, 160
+LENGTH, FRAMES = 180, 160
 """Nodes of a chain, and frames that tools and libraries need, whatever the graph is."""
 
 STEPS = {
@@ -68,7 +68,7 @@ def model(step: str) -> onnx.ModelProto:
 @pytest.fixture
 def shallow() -> Iterator[None]:
     before = sys.getrecursionlimit()
-    sys.setrecursionlimit(len(inspect.stack()) + ROOM)
+    sys.setrecursionlimit(len(inspect.stack()) + FRAMES)
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ import pytest
 from ops.formats import FORMATS, LINEAR
 from ops.reference import ELEMENTS
 from tests.helpers.documents import ROOT, blocks, prose, read
-from tests.project.test_rooms import REWRITES, ROOMS
+from tests.project.test_packages import PACKAGES, REWRITES
 
 REWRITES_PAGE, COMPOSE, EXTEND = "docs/reference/rewrites.md", "docs/compose.md", "docs/extend.md"
 FORMATS_PAGE, CODE = "docs/reference/formats.md", "CONTRIBUTING.md"
@@ -66,16 +66,16 @@ def test_packages_are_all_there_in_their_order() -> None:
     rows = [
         row for row in section(CODE, "Packages of transforms").splitlines() if row.startswith(("| `", "| ("))
     ]
-    rooms = [REWRITES if row.startswith("| (") else first_cells(row)[0] for row in rows]
-    assert rooms == ROOMS
+    packages = [REWRITES if row.startswith("| (") else first_cells(row)[0] for row in rows]
+    assert packages == PACKAGES
 
 
 def test_names_to_start_from_are_in_their_packages() -> None:
     for row in section(CODE, "Packages of transforms").splitlines():
-        room, *names = re.findall(r"`([^`]+)`", row) if row.startswith("| `") else [""]
+        package, *names = re.findall(r"`([^`]+)`", row) if row.startswith("| `") else [""]
         for name in names:
             module, _, part = name.partition(".")
-            place = f"transforms.{room}"
+            place = f"transforms.{package}"
             if find_spec(f"{place}.{module}") is None:
                 assert hasattr(import_module(place), module), name
             elif part:

@@ -29,7 +29,7 @@ X = np.random.default_rng(0).standard_normal((5, 1, 3)).astype(np.float32)
 def sequences(text: str, tmp_path: Path, given: dict[str, str] | None = None) -> Sequences:
     path = tmp_path / "model.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
-    return Sequences(open_model(path), model_io.load(path), tmp_path / "data", given=given)
+    return Sequences(open_model(path), model_io.load(path), tmp_path / "data", named_states=given)
 
 
 def states(x: np.ndarray) -> list[np.ndarray]:

@@ -431,7 +431,7 @@ def test_a_cache_is_written_read_and_bound_to_its_data(bench: EvaluationSet) -> 
 
 
 def test_a_limit(bench: EvaluationSet) -> None:
-    """By rules, which leave the input no room beyond its samples."""
+    """By rules, which leave the input no headroom beyond its samples."""
     np.save(bench.data / "9.npy", 100 * bench.feeds[0]["x"])
     scales = []
     for options in ([], ["--limit", 4]):

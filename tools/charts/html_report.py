@@ -60,13 +60,13 @@ def _tiles(comparison: ModelComparison, target: float | None) -> str:
     from transforms.compare.compare_results import output_sqnr
 
     mean, worst = _mean_and_worst(comparison, None)
-    one, two = comparison.models
+    float_model, quantized = comparison.models
     before, after = comparison.measurements
     tiles = [
         ("SQNR of the results, mean", f"{figure(mean['sqnr'])} dB"),
         ("SQNR of the worst result", f"{figure(worst['sqnr'])} dB"),
         ("Cosine similarity, mean", figure(mean["cosine"], 6)),
-        ("Size against float", f"{100 * two.size / one.size:.0f} %"),
+        ("Size against float", f"{100 * quantized.size / float_model.size:.0f} %"),
         ("Time against float", f"{100 * after.run.median / before.run.median:.0f} %"),
     ]
     outputs = output_sqnr(comparison.counted)
@@ -122,7 +122,7 @@ def _record(comparison: ModelComparison) -> str:
 
 
 def _results(comparison: ModelComparison) -> str:
-    outputs = dict.fromkeys(one.output for one in comparison.results)
+    outputs = dict.fromkeys(result.output for result in comparison.results)
     rows = []
     for output in sorted(outputs, key=comparison.view.caches.__contains__):
         mean, worst = _mean_and_worst(comparison, output)
@@ -131,7 +131,7 @@ def _results(comparison: ModelComparison) -> str:
         ]
         rows.append([f"<code>{escape(output)}</code>", *cells])
     table = _table(["Output", *(label for _, label in _RESULT_METRICS)], rows, "figures")
-    bad = sum(not one.is_finite for one in comparison.results)
+    bad = sum(not result.is_finite for result in comparison.results)
     note = (
         f'<p class="alarm">{bad} results hold NaN or infinite elements and are left out of these figures.</p>'
         if bad
@@ -139,9 +139,8 @@ def _results(comparison: ModelComparison) -> str:
     )
     lines = (*unequal_lines(comparison.results), *view_lines(comparison.view))
     note += "".join(f"<p>{escape(line)}.</p>" for line in lines)
-    missing = next(
-        (one.why_no_ssim for one in comparison.results if one.why_no_ssim and not one.mismatch), ""
-    )
+    reasons = (result.why_no_ssim for result in comparison.results if not result.mismatch)
+    missing = next(filter(None, reasons), "")
     note += f"<p>ssim left out: {escape(missing)}.</p>" if missing else ""
     return (
         "<section><h2>End to end</h2><p>Mean over the samples, and below it the worst of them.</p>"
@@ -154,14 +153,14 @@ def _layers(comparison: ModelComparison, kind: str) -> str:
     if not layers:
         return f"<section><h2>{kind}</h2><p>None of the float model's are in the quantized one.</p></section>"
     order = _dots(layers, kind)
-    ranked = sorted(layers, key=lambda one: one.total.sqnr())
+    ranked = sorted(layers, key=lambda layer: layer.total.sqnr())
     plots = [
         scatter(
             order, "position in execution order", "SQNR, dB", f"SQNR of {kind.lower()} in execution order"
         ),
         scatter(_dots(ranked, kind), "rank, worst first", "SQNR, dB", f"SQNR of {kind.lower()}, sorted"),
     ]
-    identical = sum(one.total.sqnr() == math.inf for one in layers)
+    identical = sum(layer.total.sqnr() == math.inf for layer in layers)
     above = f" {identical} of {len(layers)} are identical and lie on the upper edge." if identical else ""
     worst = ranked[:_WORST_ROWS]
     return (
@@ -229,7 +228,7 @@ def _all_layers(comparison: ModelComparison) -> str:
 
 
 def _layer_table(layers: Iterable[LayerStatistics], order: Sequence[LayerStatistics]) -> str:
-    place = {id(one): i for i, one in enumerate(order, 1)}
+    place = {id(layer): i for i, layer in enumerate(order, 1)}
     header = [
         "#",
         "Tensor",
@@ -241,17 +240,18 @@ def _layer_table(layers: Iterable[LayerStatistics], order: Sequence[LayerStatist
         "Range of float values",
     ]
     rows = []
-    for one in layers:
-        own = figure(one.own.sqnr()) if one.own.count else "-"
-        extent = one.mismatch or (f"{one.low:.4g} ... {one.high:.4g}" if one.low <= one.high else "-")
-        tensor = f"<code>{escape(one.match.name)}</code>"
-        if one.match.layer not in ("", one.match.name):
-            tensor += f"<small>{escape(one.match.layer)}</small>"
-        sqnr = f"{one.total.non_finite} NaN or inf" if one.total.non_finite else figure(one.total.sqnr())
-        figures = [sqnr, own, figure(one.total.cosine(), 6), escape(extent)]
-        if not one.total.count:
+    for layer in layers:
+        own_rounding = figure(layer.own.sqnr()) if layer.own.count else "-"
+        extent = f"{layer.low:.4g} ... {layer.high:.4g}" if layer.low <= layer.high else "-"
+        match, total = layer.match, layer.total
+        tensor = f"<code>{escape(match.name)}</code>"
+        if match.layer not in ("", match.name):
+            tensor += f"<small>{escape(match.layer)}</small>"
+        sqnr = f"{total.non_finite} NaN or inf" if total.non_finite else figure(total.sqnr())
+        figures = [sqnr, own_rounding, figure(total.cosine(), 6), escape(layer.mismatch or extent)]
+        if not total.count:
             figures[::2] = ["-", "-"]
-        rows.append([str(place[id(one)]), tensor, escape(one.match.op), escape(one.match.format), *figures])
+        rows.append([str(place[id(layer)]), tensor, escape(match.op), escape(match.format), *figures])
     return _table(header, rows, "layers")
 
 

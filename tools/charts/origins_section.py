@@ -70,16 +70,16 @@ def _outputs(found: LossOrigins) -> str:
     )
 
 
-def _plots(found: LossOrigins) -> str:
-    main = found.main.name
+def _plots(origins: LossOrigins) -> str:
+    main = origins.main.name
     quality, shares = list[Point](), list[Point]()
-    for place, one in enumerate(found.layers, 1):
-        name = one.part.name
-        quality.append(Point(place, one.own, f"{name}: own error alone {one.own:.1f} dB", "ring"))
-        quality.append(Point(place, one.total, f"{name}: all errors {one.total:.1f} dB", "dot"))
-        share = 100 * one.shares[main]
+    for place, layer in enumerate(origins.layers, 1):
+        name = layer.part.name
+        quality.append(Point(place, layer.own, f"{name}: own error alone {layer.own:.1f} dB", "ring"))
+        quality.append(Point(place, layer.total, f"{name}: all errors {layer.total:.1f} dB", "dot"))
+        share = 100 * layer.shares[main]
         shares.append(
-            Point(place, share, f"{name}: {share:.1f} %", "bad" if place - 1 in found.main.named else "dot")
+            Point(place, share, f"{name}: {share:.1f} %", "bad" if place - 1 in origins.main.named else "dot")
         )
     axis = "layer, in the order of the model"
     plots = (
@@ -95,22 +95,28 @@ def _plots(found: LossOrigins) -> str:
     )
 
 
-def _every_layer(found: LossOrigins) -> str:
-    main, layers = found.main, found.layers
+def _every_layer(origins: LossOrigins) -> str:
+    main, layers = origins.main, origins.layers
     columns = [
         Column("Place", [str(i + 1) for i in range(len(layers))], [float(-i) for i in range(len(layers))]),
-        Column("Layer", [_name(one) for one in layers]),
-        Column("Operator", [escape(one.part.op) for one in layers]),
-        Column("Share", [_percent(one, main) for one in layers], [one.shares[main.name] for one in layers]),
-        Column("Own, dB", [_decibels(one.own) for one in layers], [-one.own for one in layers]),
+        Column("Layer", [_name(layer) for layer in layers]),
+        Column("Operator", [escape(layer.part.op) for layer in layers]),
         Column(
-            "Inherited, dB", [_decibels(one.inherited) for one in layers], [-one.inherited for one in layers]
+            "Share",
+            [_percent(layer, main) for layer in layers],
+            [layer.shares[main.name] for layer in layers],
         ),
-        Column("All, dB", [_decibels(one.total) for one in layers], [-one.total for one in layers]),
+        Column("Own, dB", [_decibels(layer.own) for layer in layers], [-layer.own for layer in layers]),
+        Column(
+            "Inherited, dB",
+            [_decibels(layer.inherited) for layer in layers],
+            [-layer.inherited for layer in layers],
+        ),
+        Column("All, dB", [_decibels(layer.total) for layer in layers], [-layer.total for layer in layers]),
     ]
     return (
         f"<details><summary>All {len(layers)} layers that compute with rounded numbers</summary>"
-        f"{sorted_table('origins', columns)}{''.join(_notes(found))}</details>"
+        f"{sorted_table('origins', columns)}{''.join(_notes(origins))}</details>"
     )
 
 

@@ -22,7 +22,7 @@ def sorted_table(name: str, columns: Sequence[Column]) -> str:
     ``name`` is that of its buttons, of letters alone; NaN come last.
     """
     count = len(columns[0].cells)
-    sortable = [(i, one.numbers) for i, one in enumerate(columns) if one.numbers is not None]
+    sortable = [(i, column.numbers) for i, column in enumerate(columns) if column.numbers is not None]
     rules = [
         f".{name}{{display:grid;grid-template-columns:repeat({len(columns)},auto)}}",
         f".{name} :is(thead,tbody,tr){{display:contents}}",
@@ -38,9 +38,9 @@ def sorted_table(name: str, columns: Sequence[Column]) -> str:
         order = sorted(range(count), key=lambda row: (numbers[row] != numbers[row], -numbers[row]))
         places = {row: place for place, row in enumerate(order, 1)}
         rules += [f"#{key}:checked~.scroll .{name}r{row}>td{{order:{places[row]}}}" for row in range(count)]
-    head = "".join(f'<th scope="col">{escape(one.title)}</th>' for one in columns)
+    head = "".join(f'<th scope="col">{escape(column.title)}</th>' for column in columns)
     rows = "".join(
-        f'<tr class="{name}r{row}">{"".join(f"<td>{one.cells[row]}</td>" for one in columns)}</tr>'
+        f'<tr class="{name}r{row}">{"".join(f"<td>{column.cells[row]}</td>" for column in columns)}</tr>'
         for row in range(count)
     )
     table = f'<table class="{name}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'

@@ -126,24 +126,24 @@ def _axes(
     y_texts: Sequence[str] | None = None,
 ) -> str:
     bottom, right = HEIGHT - _BOTTOM, WIDTH - _RIGHT
-    parts = []
+    elements = []
     for value, text in zip(y_ticks, y_texts or [f"{tick:g}" for tick in y_ticks], strict=True):
         y = frame.y(value)
-        parts.append(f'<path class="rule" d="M{_LEFT} {y:.1f}H{right}"/>')
-        parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
+        elements.append(f'<path class="rule" d="M{_LEFT} {y:.1f}H{right}"/>')
+        elements.append(f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
     for value in x_ticks:
         x = frame.x(value)
-        parts.append(f'<path class="rule" d="M{x:.1f} {bottom}v4"/>')
-        parts.append(
+        elements.append(f'<path class="rule" d="M{x:.1f} {bottom}v4"/>')
+        elements.append(
             f'<text class="tick" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{value:g}</text>'
         )
     middle = (_LEFT + right) / 2
-    parts.append(
+    elements.append(
         f'<text class="label" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>'
     )
     turned = f'transform="translate(12 {(bottom + _TOP) / 2}) rotate(-90)"'
-    parts.append(f'<text class="label" text-anchor="middle" {turned}>{escape(y_label)}</text>')
-    return "".join(parts)
+    elements.append(f'<text class="label" text-anchor="middle" {turned}>{escape(y_label)}</text>')
+    return "".join(elements)
 
 
 def _drawing(title: str, content: str) -> str:

@@ -15,33 +15,33 @@ _OURS = ("ai.onnx.contrib", "com.amd.quark")
 _MOST_NAMES = 3  # of tensors that differ
 
 
-def lines(found: Inspection) -> Iterator[str]:
-    """Yield what a model is."""
-    made = " ".join(filter(None, (found.made_by, found.scheme)))
-    by = f", made by {made or found.producer}" if made or found.producer else ""
-    versions = ", ".join(f"{domain} {version}" for domain, version in found.opsets.items())
-    yield f"{found.path}: {found.bytes:,} bytes, IR version {found.ir_version}{by}"
+def lines(model: Inspection) -> Iterator[str]:
+    """Yield the lines that describe a model."""
+    maker = " ".join(filter(None, (model.made_by, model.scheme)))
+    by = f", made by {maker or model.producer}" if maker or model.producer else ""
+    versions = ", ".join(f"{domain} {version}" for domain, version in model.opsets.items())
+    yield f"{model.path}: {model.bytes:,} bytes, IR version {model.ir_version}{by}"
     yield f"Operator sets: {versions}"
-    yield from _files(found)
-    for what, values in (("Inputs", found.inputs), ("Outputs", found.outputs)):
-        yield f"{what}: {', '.join(f'{name} {kind}' for name, kind in values.items()) or 'none'}"
-    for domain, operators in found.operators.items():
+    yield from _files(model)
+    for title, values in (("Inputs", model.inputs), ("Outputs", model.outputs)):
+        yield f"{title}: {', '.join(f'{name} {kind}' for name, kind in values.items()) or 'none'}"
+    for domain, operators in model.operators.items():
         names = ", ".join(f"{op} {count}" for op, count in operators.most_common())
         yield f"Operators of {domain}: {sum(operators.values())}: {names}"
-    if found.bodies:
-        yield f"Bodies of If, Loop and Scan: {found.bodies}"
-    for kind, (count, size) in found.functions.items():
+    if model.bodies:
+        yield f"Bodies of If, Loop and Scan: {model.bodies}"
+    for kind, (count, size) in model.functions.items():
         yield f"Functions, {kind}: {count}, {size:,} bytes"
-    yield from _table("Weights", found.weights)
-    if found.weights:
-        yield f"Bits per weight: {found.weight_bits:.2f}"
-    for name, count in found.rounded_weights.items():
+    yield from _table("Weights", model.weights)
+    if model.weights:
+        yield f"Bits per weight: {model.weight_bits:.2f}"
+    for name, count in model.rounded_weights.items():
         yield f"Rounded to {name} by nodes in every run: {counted(count, 'constant')}"
-    unknown = "" if found.are_sizes_known else ", sizes that are not known count as 1"
-    yield from _table(f"Computed tensors{unknown}", found.activations)
-    for provider, reason in found.runs.items():
+    unknown = "" if model.are_sizes_known else ", sizes that are not known count as 1"
+    yield from _table(f"Computed tensors{unknown}", model.activations)
+    for provider, reason in model.runs.items():
         yield f"Runs on ONNX Runtime {provider}: {'yes' if reason is None else f'no ({reason})'}"
-    yield f"Operator library needed: {needed(found)}"
+    yield f"Operator library needed: {needed(model)}"
 
 
 def needed(found: Inspection) -> str:
@@ -56,59 +56,61 @@ def needed(found: Inspection) -> str:
     return " and ".join(words) or f"none{inside or decoded}"
 
 
-def against(one: Inspection, other: Inspection, found: Differences) -> Iterator[str]:
+def against(first: Inspection, second: Inspection, differences: Differences) -> Iterator[str]:
     """Yield how a second model differs from the first."""
-    ratio = other.bytes / one.bytes
-    yield f"{one.path} -> {other.path}: {one.bytes:,} -> {other.bytes:,} bytes ({ratio:.2f}x)"
-    yield f"Bits per weight: {one.weight_bits:.2f} -> {other.weight_bits:.2f}"
-    for domain in sorted(one.opsets.keys() | other.opsets.keys()):
-        before, after = one.opsets.get(domain, "none"), other.opsets.get(domain, "none")
+    ratio = second.bytes / first.bytes
+    yield f"{first.path} -> {second.path}: {first.bytes:,} -> {second.bytes:,} bytes ({ratio:.2f}x)"
+    yield f"Bits per weight: {first.weight_bits:.2f} -> {second.weight_bits:.2f}"
+    for domain in sorted(first.opsets.keys() | second.opsets.keys()):
+        before, after = first.opsets.get(domain, "none"), second.opsets.get(domain, "none")
         if before != after:
             yield f"Operator set {domain}: {before} -> {after}"
-    if one.ir_version != other.ir_version:
-        yield f"IR version: {one.ir_version} -> {other.ir_version}"
-    if found.operators:
-        changes = (f"{name.removeprefix('ai.onnx::')} {count:+d}" for name, count in found.operators.items())
+    if first.ir_version != second.ir_version:
+        yield f"IR version: {first.ir_version} -> {second.ir_version}"
+    if differences.operators:
+        changes = (
+            f"{name.removeprefix('ai.onnx::')} {count:+d}" for name, count in differences.operators.items()
+        )
         yield f"Operators: {', '.join(changes)}"
-    yield from _formats("Weights", one.weights, other.weights)
-    yield from _formats("Computed tensors", one.activations, other.activations)
-    parts = {
-        "with the same bytes": found.same,
-        "with others": found.changed,
-        f"only in {one.path.name}": found.only_here,
-        f"only in {other.path.name}": found.only_there,
-        "whose data are missing": found.missing,
+    yield from _formats("Weights", first.weights, second.weights)
+    yield from _formats("Computed tensors", first.activations, second.activations)
+    constants = {
+        "with the same bytes": differences.same,
+        "with others": differences.changed,
+        f"only in {first.path.name}": differences.only_here,
+        f"only in {second.path.name}": differences.only_there,
+        "whose data are missing": differences.missing,
     }
-    for words, names in parts.items():
+    for words, names in constants.items():
         if names:
             yield f"Constants {words}: {len(names)}{_some(names) if words != 'with the same bytes' else ''}"
-    yield f"Operator library needed: {needed(one)} -> {needed(other)}"
+    yield f"Operator library needed: {needed(first)} -> {needed(second)}"
 
 
-def as_json(found: Inspection) -> dict[str, Any]:
+def as_json(model: Inspection) -> dict[str, Any]:
     """Return what a model is for a program to read."""
     return {
-        "file": str(found.path),
-        "files": found.files,
-        "bytes": found.bytes,
-        "ir_version": found.ir_version,
-        "opsets": found.opsets,
-        "producer": found.producer,
-        "made_by": found.made_by,
-        "scheme": found.scheme,
-        "inputs": found.inputs,
-        "outputs": found.outputs,
-        "bodies": found.bodies,
-        "operators": {domain: dict(ops.most_common()) for domain, ops in found.operators.items()},
-        "functions": {kind: {"count": n, "bytes": size} for kind, (n, size) in found.functions.items()},
-        "weights": {name: _row(row) for name, row in found.weights.items()},
-        "bits_per_weight": round(found.weight_bits, 4),
-        "rounded_weights": dict(found.rounded_weights),
-        "computed_tensors": {name: _row(row) for name, row in found.activations.items()},
-        "sizes_known": found.are_sizes_known,
-        "runs": {provider: reason is None for provider, reason in found.runs.items()},
-        "why_not": {provider: reason for provider, reason in found.runs.items() if reason},
-        "library": needed(found),
+        "file": str(model.path),
+        "files": model.files,
+        "bytes": model.bytes,
+        "ir_version": model.ir_version,
+        "opsets": model.opsets,
+        "producer": model.producer,
+        "made_by": model.made_by,
+        "scheme": model.scheme,
+        "inputs": model.inputs,
+        "outputs": model.outputs,
+        "bodies": model.bodies,
+        "operators": {domain: dict(ops.most_common()) for domain, ops in model.operators.items()},
+        "functions": {kind: {"count": n, "bytes": size} for kind, (n, size) in model.functions.items()},
+        "weights": {name: _row(row) for name, row in model.weights.items()},
+        "bits_per_weight": round(model.weight_bits, 4),
+        "rounded_weights": dict(model.rounded_weights),
+        "computed_tensors": {name: _row(row) for name, row in model.activations.items()},
+        "sizes_known": model.are_sizes_known,
+        "runs": {provider: reason is None for provider, reason in model.runs.items()},
+        "why_not": {provider: reason for provider, reason in model.runs.items() if reason},
+        "library": needed(model),
     }
 
 

@@ -27,10 +27,10 @@ def lines(mixed: MixedPrecision) -> Iterator[str]:
         yield "No target and no data: layers were moved without measuring"
         return
     yield from _sizes(mixed)
-    found = mixed.assignment
-    kept = f", the target is {found.target.bound}" if found.target else ", no target"
-    values = f"{in_words(mixed.metric, found.baseline)} -> {in_words(mixed.metric, found.value)}"
-    tried = f"{counted(len(found.steps), 'model')} tried on {counted(mixed.samples, 'sample')}"
+    assignment = mixed.assignment
+    kept = f", the target is {assignment.target.bound}" if assignment.target else ", no target"
+    values = f"{in_words(mixed.metric, assignment.baseline)} -> {in_words(mixed.metric, assignment.value)}"
+    tried = f"{counted(len(assignment.steps), 'model')} tried on {counted(mixed.samples, 'sample')}"
     yield f"{mixed.metric}: {values}{kept}; {tried}"
     yield from _time_lines(mixed)
 
@@ -39,17 +39,19 @@ def _table(mixed: MixedPrecision) -> Iterator[str]:
     assert mixed.sensitivity is not None
     rows = [("layer", "operator", "formats", *mixed.labels, "decision")]
     values = {(damage.layer, damage.label): damage.value for damage in mixed.sensitivity.damages}
-    order = sorted(mixed.candidates, key=lambda one: -_worst(mixed, one.name))
-    for one in order:
-        rule = mixed.choices.get(one.name, mixed.plain)
-        found = [f"{values[one.name, label]:.6g}" for label in mixed.labels]
-        rows.append((shortened(one.name), one.op, rule.label, *found, _decision(mixed, one.name)))
+    order = sorted(mixed.candidates, key=lambda layer: -_worst(mixed, layer.name))
+    for layer in order:
+        rule = mixed.choices.get(layer.name, mixed.plain)
+        sensitivities = [f"{values[layer.name, label]:.6g}" for label in mixed.labels]
+        rows.append(
+            (shortened(layer.name), layer.op, rule.label, *sensitivities, _decision(mixed, layer.name))
+        )
     if mixed.is_analysis:
         rows = [(*cells[:2], *cells[3:-1]) for cells in rows]
     unit = METRICS[mixed.sensitivity.metric].unit if mixed.sensitivity.metric in METRICS else ""
-    what = f"{mixed.sensitivity.metric} {unit}".rstrip()
+    quantity = f"{mixed.sensitivity.metric} {unit}".rstrip()
     samples = counted(mixed.sensitivity.samples, "sample")
-    yield f"Sensitivity: {what} with that layer alone in a format, else float, on {samples}"
+    yield f"Sensitivity: {quantity} with that layer alone in a format, else float, on {samples}"
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for cells in rows:
         yield "  ".join(text.ljust(width) for text, width in zip(cells, widths, strict=True)).rstrip()
@@ -103,9 +105,9 @@ def _time_lines(mixed: MixedPrecision) -> Iterator[str]:
         why = "the mixed model is not faster as a whole, beyond the spread" if times.is_refused else ""
     if why:
         yield f"The model is the baseline: {why}"
-    found = times.before if why else times.after or times.before
-    if found.median > times.float_run.median:
-        yield f"Slower than the float model: {found.median / times.float_run.median:.2f} times its time"
+    final = times.before if why else times.after or times.before
+    if final.median > times.float_run.median:
+        yield f"Slower than the float model: {final.median / times.float_run.median:.2f} times its time"
 
 
 def _bytes(bits: float) -> str:

@@ -109,7 +109,7 @@ class Made:
                 yield from () if value is True else (str(value),)
 
     def _set(self, unset: Sequence[str]) -> Iterator[str]:
-        """Yield the keys of the scheme that were set, but for some of them, and the shapes of inputs."""
+        """Yield the keys of the scheme that were set, except some of them, and the shapes of inputs."""
         keys, texts = (provenance.option(self.metadata, name) for name in ("keys", "set"))
         by_option = keys.items() if isinstance(keys, dict) else ()
         pairs = [f"{name}={json.dumps(value)}" for name, value in by_option]
@@ -164,41 +164,46 @@ def suspects(origins: LossOrigins) -> Iterator[str]:
             )
 
 
-def helps(origins: LossOrigins, made: Made) -> Iterator[tuple[str, str]]:
+def helps(origins: LossOrigins, creation: Made) -> Iterator[tuple[str, str]]:
     """Yield what helps the layers that are named first, and the command or the words for it."""
     main = origins.main
     if not main.named:
         return
     wanted = dict.fromkeys(h for p in main.named if p in origins.causes for h in origins.causes[p].helps)
     nodes = [n for place in main.named for n in origins.layers[place].part.nodes]
-    known = [node for node in nodes if node in made.names or node in made.tensors]
-    others = {one.part.op for i, one in enumerate(origins.layers) if i not in main.named}
-    if made.leaves_nothing(others):
+    named_nodes = [node for node in nodes if node in creation.names or node in creation.tensors]
+    other_ops = {layer.part.op for i, layer in enumerate(origins.layers) if i not in main.named}
+    if creation.leaves_nothing(other_ops):
         wanted = {help: None for help in wanted if help not in (KEEP, MORE_BITS)}
+    # remedies for any model
     if KEEP in wanted and nodes:
-        yield "Keep in float", _keeping(made, known, nodes)
-    base = made.base
+        yield "Keep in float", _keeping(creation, named_nodes, nodes)
+    base = creation.base
     if not base:
         return
-    is_scheme = made.tool == "quantize"
-    if MORE_BITS in wanted and known and is_scheme and _takes_int16(made):
-        finer = '{ weight = "int16" }' if _rounds_weights_alone(made) else '"int16"'
-        more = [word for node in known for word in ("--set", f'layers."{escape(node)}"={finer}')]
+    # remedies that change the command that made it
+    is_scheme = creation.tool == "quantize"
+    if MORE_BITS in wanted and named_nodes and is_scheme and _takes_int16(creation):
+        finer = '{ weight = "int16" }' if _rounds_weights_alone(creation) else '"int16"'
+        more = [word for node in named_nodes for word in ("--set", f'layers."{escape(node)}"={finer}')]
         yield "16 bits", f"{base} {shlex.join(more)}"
     if PER_CHANNEL in wanted and is_scheme:
-        yield "A scale per channel", f"{made.base_without('per_channel')} --per-channel"
+        yield "A scale per channel", f"{creation.base_without('per_channel')} --per-channel"
     if OUTLIERS in wanted and is_scheme:
-        yield "Move outliers into weights", f"{made.base_without('move_outliers')} --set move_outliers=true"
+        yield (
+            "Move outliers into weights",
+            f"{creation.base_without('move_outliers')} --set move_outliers=true",
+        )
     if SAMPLES in wanted and is_scheme:
         yield (
             "Ranges of more samples, all they reach",
-            f"{made.base_without(*_OF_RANGES)} --calibrate-method MinMax",
+            f"{creation.base_without(*_OF_RANGES)} --calibrate-method MinMax",
         )
-    if TUNE in wanted and provenance.option(made.metadata, "format") != _WITHOUT_GRID:
-        yield "Tune weights", _tuning(made)
-    if math.isfinite(main.without) and made.takes_target:
-        given = [] if is_scheme else made.samples
-        more = [*given, "--min-sqnr", f"{_reachable(main)}"]
+    if TUNE in wanted and provenance.option(creation.metadata, "format") != _WITHOUT_GRID:
+        yield "Tune weights", _tuning(creation)
+    if math.isfinite(main.without) and creation.takes_target:
+        data_options = [] if is_scheme else creation.samples
+        more = [*data_options, "--min-sqnr", f"{_reachable(main)}"]
         yield "As few layers as a target takes", f"{base} {shlex.join(more)}"
 
 

@@ -34,9 +34,9 @@ def lines(
     ``is_plain``: weights of block formats are stored as float32.
     """
     yield from done.notes
-    for what, count in done.changes.items():
+    for change, count in done.changes.items():
         if count:
-            yield f"{count} {what}"
+            yield f"{count} {change}"
     if done.calibrated:
         yield f"Calibrated: {done.calibrated} tensors"
     yield from decided(done.decisions)

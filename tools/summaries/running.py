@@ -66,7 +66,7 @@ def rounded_line(found: FirstRun, graph: gs.Graph) -> Iterator[str]:
 
 
 def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iterator[str]:
-    """Yield what is wrong with a model that is written all the same.
+    """Yield warnings about a model that is written all the same.
 
     ``judged``: its outputs were compared on more samples before. Random numbers show that it runs, and little
     of how good it is.
@@ -133,8 +133,8 @@ def poor(
 ) -> Iterator[str]:
     """Yield a warning for a squared error of outputs by their power that leaves little of them.
 
-    ``of_tokens``: it is the divergence of probabilities of tokens, in nats for each. ``ways``: what to do
-    about what is no part of the scheme.
+    ``of_tokens``: it is the divergence of probabilities of tokens, in nats for each. ``ways``: remedies
+    that are not keys of the scheme.
     """
     if error <= 10 ** (-LEAST / 10):
         return

@@ -170,8 +170,8 @@ class _Reader:
         if len(layouts) != 1:
             return None
         layout, reduced = layouts.pop(), len(self.context.axes)
-        room = 0 if self.context.rank is None else max(0, self.context.rank - reduced)
-        fits = result.is_uniform and all(value.rank <= room for value in values)
+        free_axes = 0 if self.context.rank is None else max(0, self.context.rank - reduced)
+        fits = result.is_uniform and all(value.rank <= free_axes for value in values)
         return Value(result, layout) if layout != REDUCED or fits else None
 
 

@@ -56,7 +56,7 @@ def calibrate_cached(
     halved: bool = False,
     **how: Any,
 ) -> tuple[Calibration, int]:
-    """Calibrate what the file at ``path`` lacks.
+    """Calibrate the tensors that the file at ``path`` lacks.
 
     Arguments are those of :func:`transforms.calibrate.calibrate.calibrate`. Returns the calibration and how
     many tensors of it came from the file, to which the others are added; the file is made if it is not there.
@@ -66,20 +66,24 @@ def calibrate_cached(
     """
     path, options = check_output(path, force=True), options or CalibrationOptions()
     entries = _read(path)
+    # which tensors does the file hold, with all statistics that are asked for?
     keys = [_key(graph, feeds, options) + part for part in ("", *(_HALVES if halved else ()))]
     axes: dict[str, set[int]] = {name: set() for name in names}
     for name, axis in channels:
         axes.setdefault(name, set()).add(axis)
-    parts = [{name: _decode(path, name, one) for name, one in entries.get(key, {}).items()} for key in keys]
-    stored = parts[0]
-    known = [
+    statistics = [
+        {name: _decode(path, name, entry) for name, entry in entries.get(key, {}).items()} for key in keys
+    ]
+    stored = statistics[0]
+    complete_names = [
         name
         for name in axes
-        if all(name in part and _is_enough(part[name], options, axes[name]) for part in parts)
+        if all(name in part and _is_enough(part[name], options, axes[name]) for part in statistics)
     ]
-    missing = [name for name in axes if name not in known]
+    missing = [name for name in axes if name not in complete_names]
     if not missing:
-        return _calibration(graph, options, parts, axes), len(known)
+        return _calibration(graph, options, statistics, axes), len(complete_names)
+    # run the model for the others, and add them to the file
     new = calibrate(
         graph,
         missing,
@@ -89,11 +93,11 @@ def calibrate_cached(
         halved=halved,
         **how,
     )
-    found = (new.observed, *new.halves)
-    for key, part in zip(keys, found, strict=True):
+    measured = (new.observed, *new.halves)
+    for key, part in zip(keys, measured, strict=True):
         _add(path, key, part)
-    parts = [{**old, **part} for old, part in zip(parts, found, strict=True)]
-    return _calibration(graph, options, parts, axes), len(known)
+    statistics = [{**old, **part} for old, part in zip(statistics, measured, strict=True)]
+    return _calibration(graph, options, statistics, axes), len(complete_names)
 
 
 def _calibration(
@@ -186,7 +190,11 @@ def decode(entry: dict[str, Any]) -> RangeStats:
         observed.average, observed.ends = (low, high), SampleEnds(int(count), total, squares)
         if not -math.inf < observed.low <= observed.high < math.inf:
             raise ValueError(f"range {entry['range']} is none")
-        if len(total) != 3 or len(squares) != 3 or not all(0 <= one < math.inf for one in total + squares):
+        if (
+            len(total) != 3
+            or len(squares) != 3
+            or not all(0 <= moments < math.inf for moments in total + squares)
+        ):
             raise ValueError(f"{entry['ends']} are not sums of the ends of samples")
     if "histogram" in entry:
         stored = entry["histogram"]
@@ -194,11 +202,11 @@ def decode(entry: dict[str, Any]) -> RangeStats:
         if len(counts) != BINS or counts.min() < 0 or exponent not in range(-100, 129):
             raise ValueError(f"there are no {BINS} counts up to a power of two that are not negative")
         observed.histogram = Histogram(exponent, counts)
-    for one in entry.get("moments", ()):
-        sums = None if one["sums"] is None else _unpack(one["sums"], np.float64).reshape(2, -1)
-        if one["axis"] in observed.moments:
-            raise ValueError(f"axis {one['axis']} has moments twice")
-        observed.moments[int(one["axis"])] = Moments(int(one["axis"]), sums, int(one["count"]))
+    for moments in entry.get("moments", ()):
+        sums = None if moments["sums"] is None else _unpack(moments["sums"], np.float64).reshape(2, -1)
+        if moments["axis"] in observed.moments:
+            raise ValueError(f"axis {moments['axis']} has moments twice")
+        observed.moments[int(moments["axis"])] = Moments(int(moments["axis"]), sums, int(moments["count"]))
     return observed
 
 

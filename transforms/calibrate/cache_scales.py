@@ -37,17 +37,17 @@ def cache_scales(
     for feed in feeds:
         for name, array in model.run(feed, list(axes)).items():
             if array.size:
-                others = tuple(axis for axis in range(array.ndim) if axis not in axes[name])
-                found = np.abs(array).max(others).astype(np.float32)
-                largest[name] = np.maximum(largest.get(name, found), found)
-    if infinite := [name for name, found in largest.items() if not np.isfinite(found).all()]:
+                reduced_axes = tuple(axis for axis in range(array.ndim) if axis not in axes[name])
+                maxima = np.abs(array).max(reduced_axes).astype(np.float32)
+                largest[name] = np.maximum(largest.get(name, maxima), maxima)
+    if infinite := [name for name, maxima in largest.items() if not np.isfinite(maxima).all()]:
         raise ValueError(f"cache '{infinite[0]}' has no range: it is not finite on the samples")
     if missing := [name for name in axes if name not in largest]:
         raise ValueError(f"cache '{missing[0]}' has no range: it is empty on all samples")
     margin = MARGIN if bits == 8 else 1
     scales = {
-        name: range_scale(0, margin * _filled(found), f"int{bits}", symmetric=True)[0]
-        for name, found in largest.items()
+        name: range_scale(0, margin * _filled(maxima), f"int{bits}", symmetric=True)[0]
+        for name, maxima in largest.items()
     }
     return scales if bits == 8 else _of_least_error(model, scales, axes, feeds, bits)
 

@@ -85,7 +85,7 @@ def calibrate(
         add_array([observed[name]], values, options, f"constant '{name}'")
     if observed.keys() == constants.keys():
         return Calibration(options, observed)
-    halves = [{name: one.alike() for name, one in observed.items()} for _ in range(2 * halved)]
+    halves = [{name: statistics.alike() for name, statistics in observed.items()} for _ in range(2 * halved)]
     for name in (observed.keys() - constants.keys()) if halved else ():
         observed[name].histogram = None  # those of the halves make it, in the end
     numbers: dict[str, int] = {}
@@ -93,8 +93,10 @@ def calibrate(
 
     def _into(sample: str, name: str) -> list[RangeStats]:
         if sample not in numbers and len(numbers) == 1 and _count(observed) * total > (most or math.inf):
-            for one in (one for part in (observed, *halves) for one in part.values()):
-                one.histogram = None
+            for statistics in (
+                statistics for by_name in (observed, *halves) for statistics in by_name.values()
+            ):
+                statistics.histogram = None
         number = numbers.setdefault(sample, len(numbers))
         return [whole[name] for whole in (observed, *halves[number % 2 :][:1])]
 
@@ -182,7 +184,7 @@ def _merged(
     with cleanup.temporary_folder() as folder:
         model = SampleStatistics(graph, wanted, options, run)
         model_io.save(graph, folder / _MODEL, external_data=True)
-        empty = {name: one.alike() for name, one in wanted.items()}
+        empty = {name: statistics.alike() for name, statistics in wanted.items()}
         files = [path.resolve() for path in source_files(graph)]
         (folder / _CONTEXT).write_bytes(pickle.dumps((empty, options, run, files)))
 
@@ -192,10 +194,10 @@ def _merged(
                 yield SampleTask(str(folder), sample, feed, model.is_small(sample, feed))
 
         try:
-            for number, made in enumerate(workers.map(measure, _tasks())):
+            for number, measured in enumerate(workers.map(measure, _tasks())):
                 sample = names[number]
-                for name, found in made.items():
-                    _merge(found, into(sample, name), options, f"sample '{sample}', tensor '{name}'")
+                for name, addition in measured.items():
+                    _merge(addition, into(sample, name), options, f"sample '{sample}', tensor '{name}'")
                 yield sample
         finally:
             _open.cache_clear()

@@ -85,10 +85,14 @@ def calibrate_plan(
     """
     plans = [plan] if isinstance(plan, QuantizationPlan) else plan
     plan, scheme = plans[0], plans[0].scheme
-    names = list(dict.fromkeys(tensor.name for one in plans for tensor in one.measured()))
+    names = list(dict.fromkeys(tensor.name for each_plan in plans for tensor in each_plan.measured()))
     corrected = data is not None and scheme.correct_biases is True
     wanted = bool(names) or scheme.weight_method == WEIGHTED or corrected
-    channels = list(dict.fromkeys(pair for one in plans for pair in _channels(one, means))) if wanted else []
+    channels = (
+        list(dict.fromkeys(pair for each_plan in plans for pair in _channels(each_plan, means)))
+        if wanted
+        else []
+    )
     if not names and not channels:
         return None
     if data is None:
@@ -101,14 +105,14 @@ def calibrate_plan(
         most = None
     if halved:
         options = replace(options, method="MSE", moving_average=False, tensors={})
-    what = plan.graph, names, data.feeds(plan.graph), options
+    inputs = plan.graph, names, data.feeds(plan.graph), options
     how: dict[str, Any] = {"run": data.run, "workers": data.workers, "progress": progress, "halved": halved}
     if data.cache is None:
-        found = calibrate(*what, channels=channels, most=most, **how)
+        calibration = calibrate(*inputs, channels=channels, most=most, **how)
     else:
-        found = calibrate_cached(data.cache, *what, channels=channels, **how)[0]
-    _refuse_infinite(found, plan.graph)
-    return found.with_empty(_joined_into(found, plan.graph))
+        calibration = calibrate_cached(data.cache, *inputs, channels=channels, **how)[0]
+    _refuse_infinite(calibration, plan.graph)
+    return calibration.with_empty(_joined_into(calibration, plan.graph))
 
 
 def _refuse_infinite(found: Calibration, graph: gs.Graph) -> None:

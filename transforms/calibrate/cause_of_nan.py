@@ -39,7 +39,7 @@ def cause_of_nan(
         is_constant = isinstance(tensor, gs.Constant)
         is_infinite = np.isinf(tensor.values).any() if is_constant else tensor.name in infinite
         if first is not None and id(tensor) in before and is_infinite:
-            is_input = any(tensor is one for one in graph.inputs)
+            is_input = any(tensor is model_input for model_input in graph.inputs)
             kind = "constant" if is_constant else "input" if is_input else "tensor"
             return f"{kind} '{tensor.name}': it holds inf, of which tensor '{first.name}' becomes NaN"
     return None

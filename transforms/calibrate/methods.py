@@ -24,14 +24,14 @@ BEYOND = frozenset({"Extrapolated", "Wide"})
 """Methods whose ranges are wider than what was observed."""
 
 _LARGEST = float(np.finfo(np.float32).max)
-_ROOMS = ((8, 1.25), (16, 1.5), (32, 16.0))
+_HEADROOM = ((8, 1.25), (16, 1.5), (32, 16.0))
 """By how much Wide is wider than what was seen, for formats of up to so many bits: steps are finer there."""
 
 _FEWEST = 4
 """Samples whose ends tell how those of others scatter."""
 
 _FINE = 1 << 16
-"""Numbers of a grid from which on room for what samples do not tell costs next to nothing."""
+"""Numbers of a grid from which on headroom for what samples do not tell costs next to nothing."""
 
 _WIDENED = np.geomspace(1.0, 4.0, 81)
 """By how much ranges may be wider than what was seen: with 8 bits few are worth more than twice of it."""
@@ -118,10 +118,10 @@ def _ends(
     if method == "MinMax":
         return (observed.average if options.moving_average else None) or extremes
     if method in BEYOND:
-        room = next(room for bits, room in _ROOMS if format.bits <= bits)
+        headroom = next(headroom for bits, headroom in _HEADROOM if format.bits <= bits)
         if method == "Extrapolated":
-            return _extrapolated(observed, levels, symmetric=symmetric, room=room)
-        low, high = (float(np.clip(end * room, -_LARGEST, _LARGEST)) for end in extremes)
+            return _extrapolated(observed, levels, symmetric=symmetric, headroom=headroom)
+        low, high = (float(np.clip(end * headroom, -_LARGEST, _LARGEST)) for end in extremes)
         return low, high  # zero stays the end of what begins there
     assert observed.histogram is not None
     if method == "Percentile":
@@ -132,20 +132,20 @@ def _ends(
     return clip(observed.histogram, extremes, levels, symmetric=symmetric)
 
 
-def _extrapolated(seen: RangeStats, levels: int, *, symmetric: bool, room: float) -> tuple[float, float]:
+def _extrapolated(seen: RangeStats, levels: int, *, symmetric: bool, headroom: float) -> tuple[float, float]:
     """Return the range of a grid of ``levels`` numbers with the least expected error of another sample.
 
     A tensor of few numbers has its largest ones in samples that nobody has seen, and every one that is cut
     off costs as much as rounding all of them. Of many numbers a wider range costs more than it brings.
 
     Not within what was seen, and not beyond its limits. ``symmetric``: the grid reaches as far on both sides,
-    and so does the range that the far end asks for. ``room``: by how much it is wider than what was seen at
-    least, if steps are fine or samples too few to tell.
+    and so does the range that the far end asks for. ``headroom``: by how much it is wider than what was seen
+    at least, if steps are fine or samples too few to tell.
     """
     below, above = max(-seen.low, 0.0), max(seen.high, 0.0)
     if seen.ends.count < _FEWEST:
-        return _limited(seen, room * below, room * above)
-    least = room if levels >= _FINE else 1.0
+        return _limited(seen, headroom * below, headroom * above)
+    least = headroom if levels >= _FINE else 1.0
     if symmetric:
         reach = _reach(seen, MAGNITUDE, max(below, above), 2 / levels, 0.0)
         further = [reach if end == max(below, above) else end for end in (below, above)]

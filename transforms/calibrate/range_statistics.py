@@ -150,7 +150,7 @@ class RangeStats:
             self.moments[axis].merge(moments)
 
 
-def add_to_all(parts: Sequence[RangeStats], x: NDArray[np.float32], averaging_constant: float) -> None:
+def add_to_all(collectors: Sequence[RangeStats], x: NDArray[np.float32], averaging_constant: float) -> None:
     """Add the numbers of a sample to several statistics of one tensor, with moments of the same axes.
 
     ValueError when they do not fit the moments.
@@ -160,18 +160,18 @@ def add_to_all(parts: Sequence[RangeStats], x: NDArray[np.float32], averaging_co
     is_finite |= x.size == 0
     if not is_finite:
         low, high = _finite_range(x)
-    sums = {axis: Moments(axis) for one in parts for axis in one.moments}
+    sums = {axis: Moments(axis) for collector in collectors for axis in collector.moments}
     counted = x if is_finite or not sums else np.where(np.isfinite(x), x, 0)
-    for one in parts:
-        one.count += x.size
-        one.has_nan |= has_nan
-        one.add_range(low, high, averaging_constant)
-        if one.histogram:
-            one.histogram.add(x, low, high, finite=is_finite)
+    for collector in collectors:
+        collector.count += x.size
+        collector.has_nan |= has_nan
+        collector.add_range(low, high, averaging_constant)
+        if collector.histogram:
+            collector.histogram.add(x, low, high, finite=is_finite)
     for axis, moments in sums.items():
         moments.add(counted)
-        for one in parts:
-            one.moments[axis].merge(moments)
+        for collector in collectors:
+            collector.moments[axis].merge(moments)
 
 
 def _finite_range(x: NDArray[np.float32]) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.range_statistics import Moments, RangeStats, add_to_all
 from transforms.graph import walk
 from transforms.graph.dot_products import TensorAxis
-from transforms.plan.stand_ins import stand_ins
+from transforms.plan.sentinels import sentinels
 from transforms.run.failing_samples import failing
 from transforms.run.instrumented_model import InstrumentedModel, float_outputs
 from transforms.run.tensor_sizes import Shapes, TensorSizes, is_small_feed, shapes_of
@@ -73,7 +73,7 @@ class SampleStatistics:
         self._outputs = set(float_outputs(graph))
         variables = {name: t for name, t in walk.tensors(graph).items() if isinstance(t, gs.Variable)}
         self._all = [name for name in variables if name in wanted or name in self._outputs]
-        bounds = stand_ins(graph).bounds
+        bounds = sentinels(graph).bounds
         self._bounds = {name: bounds[id(t)] for name, t in variables.items() if id(t) in bounds}
         self._sizes = TensorSizes(graph, self._all, partial(_measure, graph, run))
         operators = [node.op for node in walk.nodes(graph)]
@@ -115,7 +115,7 @@ class SampleStatistics:
         """Add the numbers of each tensor to statistics when it is made, so that one at a time is in memory.
 
         ``small``: what ``is_small`` says, where another process has found it: numbers may depend on it.
-        NaN and numbers that stand for nothing (:mod:`transforms.plan.stand_ins`) are left out. Raises
+        NaN and sentinels (:mod:`transforms.plan.sentinels`) are left out. Raises
         ValueError for NaN in an output of the model, for channels that differ from those of the samples
         before, and if the model fails; for a limit of memory before the run. Statistics are then those of
         some tensors alone.
@@ -143,7 +143,7 @@ class SampleStatistics:
             raise (error if cause is None else ValueError(f"sample '{sample}', {cause}")) from error
 
     def _numbers(self, name: str, array: np.ndarray) -> np.ndarray:
-        """Return an array with infinities in the places of numbers that stand for nothing."""
+        """Return an array with infinities in the places of sentinels."""
         if name not in self._bounds:
             return array
         low, high = self._bounds[name]

@@ -235,7 +235,7 @@ class Scaling:
     companions: list[Companion]
 
     def apply(self, exponents: Exponents) -> None:
-        """Divide what is read by two to the power of the exponent of each channel."""
+        """Divide the input by two to the power of the exponent of each channel."""
         layer = ScaledLayer(self.first)
         layer.out_shift[self.channels] = exponents
         for companion in self.companions:

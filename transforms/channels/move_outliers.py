@@ -1,6 +1,17 @@
 """Outlying channels of activations moved into the weights that they are multiplied with.
 
-A layer is a product of a computed tensor with a constant matrix, which sums over the tensor's channels.
+A layer is a product of a computed tensor X with a constant matrix W, which sums over the tensor's channels.
+SmoothQuant (arXiv 2211.10438) in the paper's equations:
+
+    (1)  a tensor has one step, its largest magnitude over 2^(N-1) - 1: an outlying channel j makes the step
+         large for all others
+    (4)  s_j = max|X_j|^a / max|W_j|^(1-a) is the factor of a channel; :func:`lowering` takes the powers of
+         two for a = 1, and 1 for channels that are not above a limit
+    (3)  X W = (X S^-1) (S W): :func:`move_outliers` divides the tensor, best in constants of the node that
+         makes it, and multiplies the weights
+
+The limit is not a setting: :mod:`transforms.channels.propose_moves` estimates the error of several ones on
+samples. Beyond the paper, few channels may leave the tensor for a product of their own.
 """
 
 from __future__ import annotations
@@ -12,14 +23,21 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms.channels.layer_pairs import PairFinder, Scaling
+from ops.array_types import Float64Array
+from transforms.channels.factor_takers import FactorTakers, channels_of, layers_on, rows_of
 from transforms.graph import dtypes, walk
 from transforms.graph.lazy_values import Weight, become_constant, constant, derived
-from transforms.graph.rewire import STANDARD_DOMAINS, Insertions
+from transforms.graph.rewire import Insertions
 from transforms.graph.selection import Choice, Exclusion, resolve
 from transforms.scheme.outlier_move import OutlierMove
 
 log = logging.getLogger(__name__)
+
+
+def lowering(ranges: Float64Array, limit: float) -> dict[int, int]:
+    """Return the exponents of two by which channels are divided, equation 4, for their ranges max|X_j|."""
+    exponents = np.rint(np.log2(np.maximum(ranges / limit, 1))).astype(int)
+    return {int(i): int(exponents[i]) for i in np.flatnonzero(exponents)}
 
 
 def move_outliers(
@@ -36,7 +54,7 @@ def move_outliers(
     and Gemm multiply it with constant matrices, all of them alike:
 
     * a channel with an exponent is divided by that power of two, and the rows of the weights are multiplied
-      by it (the identity of SmoothQuant, arXiv 2211.10438): X W = (X S^-1) (S W). Scale and bias of the
+      by it (SmoothQuant, arXiv 2211.10438, equation 3): X W = (X S^-1) (S W). Scale and bias of the
       LayerNormalization, or the constant of the Mul, that makes the tensor take the factors in if nothing
       else reads it; or weights and biases of the one layer from which it comes by operators that keep
       channels apart, as those of an attention's values do. Otherwise there is a Mul in front of the layers.
@@ -61,89 +79,6 @@ def move_outliers(
     return count
 
 
-def _multiplies(node: gs.Node, tensor: gs.Tensor) -> bool:
-    """Return whether a node multiplies the rows of a tensor with a constant float32 matrix.
-
-    MatMul, and Gemm unless it transposes the rows.
-    """
-    if (
-        node.op not in ("MatMul", "Gemm")
-        or node.domain not in STANDARD_DOMAINS
-        or node.inputs[0] is not tensor
-    ):
-        return False
-    weight = node.inputs[1]
-    if not isinstance(weight, gs.Constant) or not dtypes.is_type(weight, dtypes.FLOAT):
-        return False
-    return len(weight.shape) == 2 and 0 not in weight.shape and not node.attrs.get("transA", 0)
-
-
-def layers_on(tensor: gs.Tensor) -> list[gs.Node]:
-    """Return the nodes that multiply a tensor with constant matrices; none for constants."""
-    if isinstance(tensor, gs.Constant) or not dtypes.is_type(tensor, dtypes.FLOAT):
-        return []
-    return [node for node, index in walk.uses(tensor) if index == 0 and _multiplies(node, tensor)]
-
-
-def channels_of(node: gs.Node) -> int:
-    """Return over how many channels of its first operand such a node sums."""
-    return int(node.inputs[1].shape[1 if node.attrs.get("transB", 0) else 0])
-
-
-def rows_of(node: gs.Node, values: np.ndarray) -> np.ndarray:
-    """Return a view of the weight of such a node with its channels on the first axis."""
-    return values.T if node.attrs.get("transB", 0) else values
-
-
-class FactorTakers:
-    """Finds the nodes of a graph that can divide the channels of a tensor at no cost."""
-
-    def __init__(self, graph: gs.Graph) -> None:
-        """Note what must not change in the graph."""
-        self._graph, self._finder = graph, PairFinder(graph)
-        self._members = {id(node) for node in graph.nodes}
-
-    def factors(self, tensor: gs.Tensor, layers: int) -> list[int]:
-        """Return the inputs of the node that makes a tensor, by which it can divide its channels.
-
-        It is a LayerNormalization over the last axis, or a Mul with a constant for each channel, and nothing
-        but so many layers reads the tensor.
-        """
-        node = walk.producer(tensor)
-        if node is None or node.domain not in STANDARD_DOMAINS or walk.is_output(tensor, self._graph):
-            return []
-        if len(walk.uses(tensor)) != layers or id(node) not in self._members:
-            return []
-        return _factors(node)
-
-    def scaling(self, tensor: gs.Tensor) -> Scaling | None:
-        """Return the layer that can divide the channels of what one layer reads, and nothing else."""
-        consumers = layers_on(tensor)
-        return self._finder.scales_input(self._graph, consumers[0]) if len(consumers) == 1 else None
-
-    def take(self, tensor: gs.Tensor, layers: int) -> bool:
-        """Return whether a node can divide the channels of a tensor that so many layers read."""
-        return bool(self.factors(tensor, layers)) or self.scaling(tensor) is not None
-
-
-def _factors(node: gs.Node) -> list[int]:
-    """Return the inputs of a node that hold a number for each channel of the last axis, all of its own."""
-    if node.op == "LayerNormalization":
-        axes, last = node.attrs.get("axis", -1), node.outputs[0].shape
-        is_last = axes == -1 or (last is not None and axes == len(last) - 1)
-        found = [i for i in (1, 2) if i < len(node.inputs) and not node.inputs[i].is_empty()]
-        return found if is_last and all(_is_vector(node.inputs[i]) for i in found) else []
-    if node.op == "Mul" and node.outputs[0].shape:
-        channels = node.outputs[0].shape[-1]
-        found = [i for i in (0, 1) if _is_vector(node.inputs[i]) and node.inputs[i].shape[-1] == channels]
-        return found[:1]
-    return []
-
-
-def _is_vector(tensor: gs.Tensor) -> bool:
-    return isinstance(tensor, gs.Constant) and dtypes.is_type(tensor, dtypes.FLOAT) and len(tensor.shape) == 1
-
-
 class _Mover:
     def __init__(self, graph: gs.Graph, exclude: Container[gs.Node]) -> None:
         self._graph, self._names, self._exclude = graph, walk.Names(graph), exclude
@@ -159,21 +94,22 @@ class _Mover:
         layers = [node for node in layers if id(node) in members]
         if not layers:
             return False
+        # equation 3: X S^-1, and S W below; channels with products of their own become 0 in both
         exponents = move.of_channels(tensor.name, channels_of(layers[0]))
-        own = np.array(move.own, np.int64)
-        divided = self._divide(tensor, exponents, own, len(layers))
-        taken = self._take(tensor, own) if own.size else None
+        channels = np.array(move.own, np.int64)
+        divided = self._divide(tensor, exponents, channels, len(layers))
+        taken = self._take(tensor, channels) if channels.size else None
         for node in layers:
             if taken is not None:
-                self._add_product(node, taken, own)
+                self._add_product(node, taken, channels)
             node.inputs[0] = divided
-            self._multiply_weight(node, exponents, own)
+            self._multiply_weight(node, exponents, channels)
         return True
 
     def _divide(
         self, tensor: gs.Tensor, exponents: NDArray[np.int64], own: NDArray[np.int64], layers: int
     ) -> gs.Tensor:
-        """Return the tensor with divided channels, without those that go elsewhere."""
+        """Return X S^-1, the tensor with divided channels, without those that go elsewhere."""
         producer = walk.producer(tensor)
         divided = dtypes.variable(self._names.derive(tensor.name, "moved"), dtypes.FLOAT, tensor)
         if producer is not None and not own.size and self._take_in(producer, tensor, exponents, layers):
@@ -201,37 +137,8 @@ class _Mover:
             scaling.apply(exponents)
         return bool(factors) or scaling is not None
 
-    def _take(self, tensor: gs.Tensor, own: NDArray[np.int64]) -> gs.Tensor:
-        """Return the channels of a tensor that get products of their own."""
-        taken = dtypes.variable(self._names.derive(tensor.name, "own"), dtypes.FLOAT, tensor)
-        if taken.shape is not None:
-            taken.shape = [*taken.shape[:-1], len(own)]
-        indices = gs.Constant(self._names.derive(tensor.name, "own_channels"), own)
-        name = self._names.derive(taken.name, "gather")
-        gather = gs.Node("Gather", name, {"axis": -1}, inputs=[tensor, indices], outputs=[taken])
-        self.insertions.add(self._graph, walk.producer(tensor), [gather])
-        return taken
-
-    def _add_product(self, node: gs.Node, taken: gs.Tensor, own: NDArray[np.int64]) -> None:
-        """Let an Add make what the node made, of that and the product of the channels taken."""
-        weight, result = node.inputs[1], node.outputs[0]
-
-        def _rows(values: NDArray[np.float32]) -> NDArray[np.float32]:
-            return np.ascontiguousarray(rows_of(node, values)[own])
-
-        outputs = rows_of(node, np.empty(weight.shape, np.bool_)).shape[1]
-        source: Weight = weight._values
-        rows = derived(source, _rows, np.float32, (len(own), outputs))
-        label = self._names.derive(node.name or result.name, "own")
-        names = [self._names.derive(result.name, suffix) for suffix in ("rest", "own")]
-        parts = [dtypes.variable(name, dtypes.FLOAT, result) for name in names]
-        weight_own = constant(self._names.derive(weight.name, "own"), rows)
-        product = gs.Node("MatMul", label, inputs=[taken, weight_own], outputs=[parts[1]])
-        node.outputs[0] = parts[0]
-        total = gs.Node("Add", self._names.derive(label, "add"), inputs=parts, outputs=[result])
-        self.insertions.add(self._graph, node, [product, total])
-
     def _multiply_weight(self, node: gs.Node, exponents: NDArray[np.int64], own: NDArray[np.int64]) -> None:
+        """Make the weight S W, without channels that go elsewhere; a copy of it if others read it."""
         weight = node.inputs[1]
         if not walk.is_read_once(weight) or id(weight) in self._fixed:
             node.inputs[1] = constant(self._names.derive(weight.name, "moved"), weight._values)
@@ -246,3 +153,33 @@ class _Mover:
 
         source: Weight = node.inputs[1]._values
         become_constant(node.inputs[1], derived(source, _moved, np.float32))
+
+    def _take(self, tensor: gs.Tensor, own: NDArray[np.int64]) -> gs.Tensor:
+        """Return the channels of a tensor that get products of their own."""
+        taken = dtypes.variable(self._names.derive(tensor.name, "own"), dtypes.FLOAT, tensor)
+        if taken.shape is not None:
+            taken.shape = [*taken.shape[:-1], len(own)]
+        indices = gs.Constant(self._names.derive(tensor.name, "own_channels"), own)
+        name = self._names.derive(taken.name, "gather")
+        gather = gs.Node("Gather", name, {"axis": -1}, inputs=[tensor, indices], outputs=[taken])
+        self.insertions.add(self._graph, walk.producer(tensor), [gather])
+        return taken
+
+    def _add_product(self, node: gs.Node, taken: gs.Tensor, channels: NDArray[np.int64]) -> None:
+        """Let an Add make what the node made, of that and the product of the channels taken."""
+        weight, result = node.inputs[1], node.outputs[0]
+
+        def _rows(values: NDArray[np.float32]) -> NDArray[np.float32]:
+            return np.ascontiguousarray(rows_of(node, values)[channels])
+
+        outputs = rows_of(node, np.empty(weight.shape, np.bool_)).shape[1]
+        source: Weight = weight._values
+        rows = derived(source, _rows, np.float32, (len(channels), outputs))
+        label = self._names.derive(node.name or result.name, "own")
+        names = [self._names.derive(result.name, suffix) for suffix in ("rest", "own")]
+        addends = [dtypes.variable(name, dtypes.FLOAT, result) for name in names]
+        weight_rows = constant(self._names.derive(weight.name, "own"), rows)
+        product = gs.Node("MatMul", label, inputs=[taken, weight_rows], outputs=[addends[1]])
+        node.outputs[0] = addends[0]
+        total = gs.Node("Add", self._names.derive(label, "add"), inputs=addends, outputs=[result])
+        self.insertions.add(self._graph, node, [product, total])

@@ -17,7 +17,8 @@ from ops.array_types import Float32Array, Float64Array
 from ops.channel_sums import channel_sums
 from ops.integers import range_scale
 from ops.squared_errors import squared_errors
-from transforms.channels.move_outliers import FactorTakers, channels_of, layers_on, rows_of
+from transforms.channels.factor_takers import FactorTakers, channels_of, layers_on, rows_of
+from transforms.channels.move_outliers import lowering
 from transforms.graph import walk
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -189,16 +190,13 @@ def _choose(operand: Operand, halves: Sequence[Float32Array], *, clips: bool) ->
 def _candidates(operand: Operand, rows: Float32Array) -> list[OutlierMove]:
     """Return no move, and as many others for any rows: outliers lowered, or with products of their own."""
     ranges = np.abs(rows).max(0).astype(np.float64)
-    found, largest = [OutlierMove()], float(ranges.max())
-    for power in _LOWERED:
-        limit = max(largest * 2.0**-power, _TINY)
-        exponents = np.rint(np.log2(np.maximum(ranges / limit, 1))).astype(int)
-        found.append(OutlierMove({int(i): int(exponents[i]) for i in np.flatnonzero(exponents)}))
+    moves, largest = [OutlierMove()], float(ranges.max())
+    moves += [OutlierMove(lowering(ranges, max(largest * 2.0**-power, _TINY))) for power in _LOWERED]
     if operand.may_split:
         order = np.argsort(-ranges, kind="stable")
         counts = (count for count in _SPLIT if 4 * count <= len(ranges))
-        found += [OutlierMove(own=tuple(sorted(map(int, order[:count])))) for count in counts]
-    return found
+        moves += [OutlierMove(own=tuple(sorted(map(int, order[:count])))) for count in counts]
+    return moves
 
 
 def total_error(move: OutlierMove, rows: Sequence[Float32Array], operand: Operand, *, clips: bool) -> float:

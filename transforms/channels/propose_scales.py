@@ -2,7 +2,7 @@
 
 A tensor of 8 bits has one step for all channels: small ones keep few bits beside large ones. The error that
 layers get from that, and from the rounding of their weights, follows from the largest number and the mean
-square of each channel. Unseen samples hold larger numbers: every channel gets room for twice its largest.
+square of each channel. Unseen samples hold larger numbers: every channel gets headroom for twice its largest.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ def _move(span: Span, sizes: Mapping[str, ChannelSizes], levels: tuple[float, fl
     if read.count < _FEWEST or not np.max(read.largest) > 0:
         return None
     squares = np.asarray(read.squares) / read.samples
-    ranges = [np.asarray(one.largest, np.float64) for one in ((read, before) if span.gate else (read,))]
+    ranges = [
+        np.asarray(sizes_of.largest, np.float64) for sizes_of in ((read, before) if span.gate else (read,))
+    ]
     consumers = [_Consumer.of(node, span.channels, levels[1]) for node in span.consumers]
 
     def _error(exponents: Float64Array) -> float:
@@ -112,7 +114,7 @@ def _move(span: Span, sizes: Mapping[str, ChannelSizes], levels: tuple[float, fl
 
 
 def _toward(ranges: Float64Array, share: float) -> Float64Array:
-    """Return the powers of two that bring channels a share of the way to the largest, less some room."""
+    """Return the powers of two that bring channels a share of the way to the largest, less some headroom."""
     ratios = np.log2(ranges.max() / np.maximum(ranges, ranges.max() * 2.0**-10))
     return np.clip(np.floor(share * ratios - _ROOM), 0, _LARGEST)
 

@@ -95,9 +95,9 @@ class SpanFinder(PairFinder):
             scaled.append(tensor)
             if all(index == 0 and self._ends(way, user) for user, index in uses):
                 return Span(node, scaled, [user for user, _ in uses], way.channels, way.companions, gate)
-            found = None if gate else self._gate(tensor, [user for user, _ in uses])
-            if found is not None:
-                gate, tensor = found
+            gated = None if gate else self._gate(tensor, [user for user, _ in uses])
+            if gated is not None:
+                gate, tensor = gated
             elif len(uses) == 1 and self._passes(way, *uses[0]):
                 tensor = uses[0][0].outputs[0]
             else:

@@ -87,13 +87,15 @@ def _compare_results(
 ) -> tuple[list[Comparison], int, int]:
     """The outputs of the unchanged models, sample by sample; how many samples, how many nodes widened."""
     first, second = open_model(float_path, data.options), open_model(quantized_path, data.options)
-    for what, one, two in (
+    for kind, names, other_names in (
         ("inputs", [i.name for i in first.inputs], [i.name for i in second.inputs]),
         ("outputs", first.outputs, second.outputs),
     ):
-        if set(one) != set(two):
-            raise ValueError(f"the models have different {what}: {', '.join(one)} against {', '.join(two)}")
-    types = {one.name: one.dtype for one in second.inputs}
+        if set(names) != set(other_names):
+            raise ValueError(
+                f"the models have different {kind}: {', '.join(names)} against {', '.join(other_names)}"
+            )
+    types = {names.name: names.dtype for names in second.inputs}
     for fed in first.inputs:
         if fed.dtype != types[fed.name]:
             both = f"{fed.dtype} in the float model, {types[fed.name]} in the other"

@@ -57,8 +57,8 @@ class ResultPair:
 class Comparison:
     """The metrics of one pair: NaN where an element is not finite, ``ssim`` None where it is left out.
 
-    ``has_integers``: the baseline holds integers or booleans, such as class numbers. ``mismatch``: why there
-    is no element of the one for each of the other; no metric has a value then.
+    ``has_integers``: the baseline holds integers or booleans, such as class numbers. ``mismatch``: why the
+    elements of the two do not correspond; no metric has a value then.
     """
 
     name: str

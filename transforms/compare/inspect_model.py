@@ -87,7 +87,7 @@ def inspect_model(path: Path, *, run: bool = True) -> Inspection:
     scheme = _scheme(metadata)
     version = metadata.get(provenance.PREFIX + "version", "")
     tool = provenance.tool(metadata)
-    found = Inspection(
+    inspection = Inspection(
         path,
         file.files,
         model.ir_version,
@@ -100,12 +100,12 @@ def inspect_model(path: Path, *, run: bool = True) -> Inspection:
         sum(1 for node in each_node(model.graph) for a in node.attribute if a.HasField("g")),
     )
     for node in each_node(model.graph):
-        found.operators.setdefault(node.domain or "ai.onnx", Counter())[node.op_type] += 1
-    found.functions, found.unread = _functions(model), file.unread
-    found.libraries = _libraries(model)
-    found.weights = weight_rows(file, _block_formats(scheme))
-    _run(found, file, tried=run)
-    return found
+        inspection.operators.setdefault(node.domain or "ai.onnx", Counter())[node.op_type] += 1
+    inspection.functions, inspection.unread = _functions(model), file.unread
+    inspection.libraries = _libraries(model)
+    inspection.weights = weight_rows(file, _block_formats(scheme))
+    _run(inspection, file, tried=run)
+    return inspection
 
 
 def _run(found: Inspection, file: LightFile, *, tried: bool) -> None:

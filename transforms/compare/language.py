@@ -74,15 +74,17 @@ def compare_logits(pairs: Sequence[ResultPair], output: str, texts: Path | None 
     """
     chosen = [pair for pair in pairs if pair.is_of(output)]
     if not chosen:
-        known = ", ".join(dict.fromkeys(repr(pair.output) for pair in pairs))
-        raise ValueError(f"there are no results of an output '{output}', there are: {known}")
+        named = ", ".join(dict.fromkeys(repr(pair.output) for pair in pairs))
+        raise ValueError(f"there are no results of an output '{output}', there are: {named}")
     sums, losses = np.zeros(3), list[Float64Array]()
     for pair in chosen:
-        one, other = (_rows(path) for path in (pair.baseline, pair.quantized))
-        if one.shape != other.shape:
-            raise ValueError(f"'{pair.quantized}' has logits {list(other.shape)}, not {list(one.shape)}")
-        following = _following(texts, pair, one.shape) if texts else None
-        for part in _parts(one, other, following):
+        float_rows, quantized_rows = (_rows(path) for path in (pair.baseline, pair.quantized))
+        if float_rows.shape != quantized_rows.shape:
+            raise ValueError(
+                f"'{pair.quantized}' has logits {list(quantized_rows.shape)}, not {list(float_rows.shape)}"
+            )
+        following = _following(texts, pair, float_rows.shape) if texts else None
+        for part in _parts(float_rows, quantized_rows, following):
             sums += part[0]
             losses.append(part[1])
     count, kl, same = sums

@@ -57,12 +57,12 @@ def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[lis
     the shifts are left out, since their layer's output is compared.
     """
     shifts, constants = recorded_shifts(quantized_graph), Constants(float_graph)
-    known = {tensor.name: tensor for tensor, _ in _tensors(quantized_graph)}
+    quantized_tensors = {tensor.name: tensor for tensor, _ in _tensors(quantized_graph)}
     matches, missing = [], []
     for tensor, node in _tensors(float_graph):
         if not _is_compared(tensor) or (node is not None and _takes_shift(tensor, node, shifts)):
             continue
-        start = _find(tensor.name, known)
+        start = _find(tensor.name, quantized_tensors)
         if start is None:
             missing.append(tensor.name)
             continue

@@ -30,24 +30,24 @@ class Differences:
     missing: list[str] = field(default_factory=list)
 
 
-def model_differences(one: Inspection, other: Inspection) -> Differences:
+def model_differences(first: Inspection, second: Inspection) -> Differences:
     """Return how the second of two models differs from the first; large weights are compared in turn."""
-    here, there = read_light(one.path), read_light(other.path)
-    found = Differences(operators=_operators(one, other))
-    mine, others = _constants(here), _constants(there)
-    for name, tensor in mine.items():
-        if name not in others:
-            found.only_here.append(name)
+    here, there = read_light(first.path), read_light(second.path)
+    differences = Differences(operators=_operators(first, second))
+    first_constants, second_constants = _constants(here), _constants(there)
+    for name, tensor in first_constants.items():
+        if name not in second_constants:
+            differences.only_here.append(name)
             continue
-        a, b = _bytes(tensor, here), _bytes(others[name], there)
+        a, b = _bytes(tensor, here), _bytes(second_constants[name], there)
         if a is None or b is None:
-            found.missing.append(name)
+            differences.missing.append(name)
         else:
-            kinds = [(t.data_type, tuple(t.dims)) for t in (tensor, others[name])]
+            kinds = [(t.data_type, tuple(t.dims)) for t in (tensor, second_constants[name])]
             is_same = kinds[0] == kinds[1] and np.array_equal(a, b)
-            (found.same if is_same else found.changed).append(name)
-    found.only_there += [name for name in others if name not in mine]
-    return found
+            (differences.same if is_same else differences.changed).append(name)
+    differences.only_there += [name for name in second_constants if name not in first_constants]
+    return differences
 
 
 def _operators(one: Inspection, other: Inspection) -> dict[str, int]:

@@ -92,11 +92,11 @@ def weight_rows(file: LightFile, formats: Sequence[Format] = ()) -> dict[str, Ro
     stored = {tensor.name: _stored_bytes(tensor) for tensor in _constants(file.model.graph)}
     codes = set[str]()
     for node in each_node(file.model.graph):
-        found = format_of_op(node.op_type) if node.domain == PACKED else None
-        if found is not None:
+        format_and_variant = format_of_op(node.op_type) if node.domain == PACKED else None
+        if format_and_variant is not None:
             codes.update(node.input)
             shape = next((list(a.ints) for a in node.attribute if a.name == "shape"), [])
-            row = rows.setdefault(found[0].name + PACKED_WORDS, Row())
+            row = rows.setdefault(format_and_variant[0].name + PACKED_WORDS, Row())
             row.add(math.prod(shape), sum(stored.get(name, 0) for name in set(node.input)))
     for tensor in _constants(file.model.graph):
         if tensor.name in codes:
@@ -234,8 +234,8 @@ class RoundedTensors:
                 a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if not a.ref_attr_name
             }
             try:
-                given = {k: v.decode() if isinstance(v, bytes) else v for k, v in values.items()}
-                fmt = format_of(node.op_type, given)
+                attributes = {k: v.decode() if isinstance(v, bytes) else v for k, v in values.items()}
+                fmt = format_of(node.op_type, attributes)
             except ValueError:
                 return None
             return (fmt.name, fmt.bits) if fmt else None

@@ -31,10 +31,11 @@ def step_sqnr(pairs: Sequence[ResultPair]) -> dict[str, dict[int, float]]:
         if arrays[0].shape != arrays[1].shape or arrays[0].dtype.kind != "f":
             continue
         last = max(last, number := int(step[1]))
-        own = sums.setdefault(pair.output, {mark: Sums() for mark in MARKS})
+        output_sums = sums.setdefault(pair.output, {mark: Sums() for mark in MARKS})
         for mark in MARKS:
             if number <= mark:
-                own[mark].add(*arrays)
+                output_sums[mark].add(*arrays)
     return {
-        output: {mark: own[mark].sqnr() for mark in MARKS if mark <= last} for output, own in sums.items()
+        output: {mark: output_sums[mark].sqnr() for mark in MARKS if mark <= last}
+        for output, output_sums in sums.items()
     }

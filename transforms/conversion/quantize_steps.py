@@ -170,11 +170,11 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Reco
     if scheme.equalize_layers is True:
         equalize(graph, targets, done)
     if scheme.balance_channels:
-        own = scheme.format(scheme.activation), scheme.format(scheme.weight)
+        formats = scheme.format(scheme.activation), scheme.format(scheme.weight)
         done.changes["layers balanced by a Mul in front"] = balance_channels(
             graph,
-            depthwise=any(fmt.block > 1 for fmt in own if fmt),
-            outliers=_has_room_for_outliers(scheme),
+            depthwise=any(fmt.block > 1 for fmt in formats if fmt),
+            outliers=_has_headroom_for_outliers(scheme),
             exclude=targets.excluded,
         )
     move_named_outliers(graph, scheme, targets, done)
@@ -209,7 +209,7 @@ def move_named_outliers(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets,
     done.changes.update({labels[what]: count for what, count in found.items()})
 
 
-def _has_room_for_outliers(scheme: Scheme) -> bool:
+def _has_headroom_for_outliers(scheme: Scheme) -> bool:
     activation, weight = scheme.format(scheme.activation), scheme.format(scheme.weight)
     if activation is None or weight is None or not (activation.is_integer and weight.is_integer):
         return False
@@ -244,7 +244,7 @@ def _note_routers(plan: QuantizationPlan, done: Record) -> None:
 
 
 def _note_infinite(plan: QuantizationPlan, done: Record) -> None:
-    """Say what a float type saturates, and which tensors stay out of it for their infinities."""
+    """Note constants that a float type saturates, and tensors kept in float32 for their infinities."""
     if names := saturated_constants(plan):
         done.notes.append(f"Saturated at +-65504: {some_names(names)}")
     if names := plan.specs.infinite:

@@ -1,4 +1,4 @@
-"""The record of a job: what was changed, what was decided, and notes, for summaries, metadata and callers."""
+"""The record of a job: its changes, decisions and notes, for summaries, metadata and callers."""
 
 from __future__ import annotations
 

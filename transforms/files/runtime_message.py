@@ -68,7 +68,7 @@ _ADVICE = re.compile(
 def said_by_runtime(error: BaseException | str) -> str:
     """Return in one line what an exception of ONNX Runtime, onnx's checker or its inference says is wrong.
 
-    A node is named as in ``Gather 'pick': indices element out of data bounds``, behind the nodes in whose
+    A node is named as in ``Gather 'pick': indices element out of data bounds``, after the nodes in whose
     bodies it lies; without a name it is its operator alone. Status codes, places in C++ sources, signatures,
     tested conditions and advice are left out. Of several errors the first counts. A ValueError or OSError is
     none of theirs: its text in one line is returned, or its type where it has none.

@@ -1,5 +1,5 @@
 """Tuning of quantized layers against the float model; a layer is accepted only if it is better.
 
-Imports ``layers``, ``run``, ``pipelines`` and the rooms below. Names: ``finetune_model.finetune_model``,
+Imports ``layers``, ``run``, ``pipelines`` and the packages below. Names: ``finetune_model.finetune_model``,
 ``options``.
 """

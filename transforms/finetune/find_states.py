@@ -34,13 +34,15 @@ def find_states(graph: gs.Graph, feeds: Sequence[Feed], options: RunOptions | No
         return {}
     model = InstrumentedModel(graph, outputs, with_fixed_threads(options))
     few = feeds[:_LOOKED_AT]
-    made = [model.run(few[0])]
-    pairs = [(fed, back) for fed in fixed for back in outputs if few[0][fed].shape == made[0][back].shape]
+    runs = [model.run(few[0])]
+    pairs = [(fed, back) for fed in fixed for back in outputs if few[0][fed].shape == runs[0][back].shape]
     if not pairs:  # as of most models, which need not run on more samples
         return {}
-    made += [model.run(feed) for feed in few[1:]]
+    runs += [model.run(feed) for feed in few[1:]]
     differences = {
-        (fed, back): _difference([feed[fed] for feed in few], [one[back] for one in made])
+        (fed, back): _difference(
+            [feed[fed] for feed in few], [outputs_of_run[back] for outputs_of_run in runs]
+        )
         for fed, back in pairs
     }
     alike = {pair: value for pair, value in differences.items() if value is not None}

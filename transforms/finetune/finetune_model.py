@@ -25,7 +25,7 @@ from transforms.run.workers import Workers
 from transforms.scheme.scheme_values import OFF, PADDED
 
 ALL, BIASES = "weights, biases and scales", "biases"
-"""The attempts: what is tuned."""
+"""The attempts, named after the constants that are tuned."""
 
 
 @dataclass
@@ -81,9 +81,9 @@ def finetune_model(
     """
     _refuse(float_graph, quantized_graph)
     options = options or FinetuneOptions()
-    given = float_graph, quantized_graph
-    judge = HeldOutJudge(*given, feeds, options, options.output_index)
-    float_graph, spread = shift_alike(*given, formats), 0
+    graphs = float_graph, quantized_graph
+    judge = HeldOutJudge(*graphs, feeds, options, options.output_index)
+    float_graph, spread = shift_alike(*graphs, formats), 0
     if options.algorithm == "auto" and options.rescale and options.full_range != OFF:
         more = feeds if options.full_range == PADDED else None
         pair = float_graph, quantized_graph
@@ -95,10 +95,10 @@ def finetune_model(
         done = biases if biases.attempt else done
     if done.attempt is None and spread:
         without = replace(options, full_range=OFF)
-        return finetune_model(*given, feeds, without, formats=formats, workers=workers, progress=progress)
+        return finetune_model(*graphs, feeds, without, formats=formats, workers=workers, progress=progress)
     if done.attempt is None:
-        return replace(done, graph=given[1])
-    added = count_added(quantized_graph) - count_added(given[1]) if spread else 0
+        return replace(done, graph=graphs[1])
+    added = count_added(quantized_graph) - count_added(graphs[1]) if spread else 0
     return replace(done, spread=spread, added=added)
 
 
@@ -127,19 +127,19 @@ class _Tuner:
             progress=self.progress,
         )
         changed, errors = sorted(walked.changed), judge.errors(graph)
-        found = self._judged(graph, errors, walked, attempt)
-        if not changed or found.gain is None or not found.gain.is_regression:
-            return found
-        found = replace(found, blocked=judge.regressed(errors))
+        tuned = self._judged(graph, errors, walked, attempt)
+        if not changed or tuned.gain is None or not tuned.gain.is_regression:
+            return tuned
+        tuned = replace(tuned, blocked=judge.regressed(errors))
         kept = keep_halves(changed, partial(self._gain, self._switched(walked, options)))
         if not kept:
-            return found
+            return tuned
         switched = self._switched(walked, options)  # layers that were put back may have a bias of zero
         switched.switch(kept)
         better = self._judged(switched.graph, judge.errors(switched.graph), walked, attempt)
         if better.attempt is None:
-            return found
-        return replace(better, put_back=frozenset(changed) - kept, blocked=found.blocked)
+            return tuned
+        return replace(better, put_back=frozenset(changed) - kept, blocked=tuned.blocked)
 
     def _judged(self, graph: gs.Graph, errors: Judged, walked: TunedLayers, attempt: str) -> TunedModel:
         judge, before = self.judge, self.judge.figure(self.judge.before)

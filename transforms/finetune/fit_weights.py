@@ -1,10 +1,11 @@
 """Weights of few bits, rounded so that the outputs of their layers change least: GPTQ, layer after layer.
 
-Layers are visited in execution order, each on its inputs in the quantized model as it is by then. Scales and
-shared exponents have the least error weighted by the squares of the inputs; the mean of what is left goes
-into the bias. No outputs of the model decide: in W4A8 all of 13 models gained 1.1 dB or more on unseen
-samples (of 8), none of nine lost with two; with blocks of few bits most gained, and none lost more than 1.2
-dB (``python -m tests.benchmarks.accuracy_table measure FILE --presets W4A8 MX6``).
+The algorithm for one layer is :mod:`ops.rounding.gptq`, by the paper's equations (arXiv 2210.17323). Layers
+are visited in execution order, each on its inputs in the quantized model as it is by then. Scales and shared
+exponents have the least error weighted by the squares of the inputs; the mean of what is left goes into the
+bias. No outputs of the model decide: in W4A8 all of 13 models gained 1.1 dB or more on unseen samples (of 8),
+none of nine lost with two; with blocks of few bits most gained, and none lost more than 1.2 dB (``python -m
+tests.benchmarks.accuracy_table measure FILE --presets W4A8 MX6``).
 """
 
 from __future__ import annotations
@@ -113,6 +114,7 @@ def _rounded(
     """
     if not fit.count:
         return before
+    # the grid is chosen first, as in the paper, and the objective is its equation 1, from sums over rows
     packed = layer.float_weight
     start = packed.reshape(*packed.shape[:2], -1)
     sums = fit.free()
@@ -128,9 +130,11 @@ def _rounded(
         weights = gptq(form.of_outputs(part), grid.rows(part))
         return _error(weights, few.bias(weights))
 
+    # the paper dampens H by 1 % of its mean diagonal; here held-out rows choose how much
     forms = [quadratic(problem, damping, shift=True, solve=sums.solver) for damping in DAMPINGS]
     errors = [_error_of(form) for form in forms]
     if min(errors) >= _error(before.weights[:, part], before.bias[:, part]):
         return before
+    # all outputs with that damping, and a bias that takes the mean of their errors
     weights = gptq(forms[int(np.argmin(errors))], grid)
     return with_bias(layer, fit, "rounded by outputs", weights, scale)

@@ -33,7 +33,7 @@ LEARNED = ", learned"
 """End of the words for weights with learned roundings."""
 
 AS_IT_WAS, BIAS = "as it was", "bias"
-"""The words for what a layer has, and for that with another bias."""
+"""The words for the constants of a layer as they were, and for another bias alone."""
 
 _MOST_PRODUCTS = 10_000_000_000
 """Multiplications that they may take in a layer: a fraction of a second."""
@@ -150,7 +150,7 @@ class _Tuning:
     def choose_damping(self) -> float:
         """Choose the damping whose unrounded target is best on other rows; return the float weights' error.
 
-        There is no shift if float weights are better than all targets.
+        The weights are not shifted if float weights are better than all targets.
         """
         of_inputs = float(self._held.error(self._start, self._fit.bias(self._start)).sum())
         least = self._error(self._start[:, self._part])

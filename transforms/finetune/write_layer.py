@@ -157,10 +157,10 @@ def unshare_constant(
     stored.source = tensor
     dequant_nodes = []
     for old in stored.dequant_nodes:
-        made = old.outputs[0]
-        target = gs.Variable(names.derive(made.name, "own"), made.dtype, made.shape)
+        dequantized = old.outputs[0]
+        target = gs.Variable(names.derive(dequantized.name, "own"), dequantized.dtype, dequantized.shape)
         inputs = [tensor, *old.inputs[1:]]
-        name = names.derive(old.name or made.name, "own")
+        name = names.derive(old.name or dequantized.name, "own")
         dequant_nodes.append(gs.Node(old.op, name, dict(old.attrs), inputs, [target], domain=old.domain))
         tensor = target
     place = position(graph, node)

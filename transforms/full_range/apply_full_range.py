@@ -21,7 +21,7 @@ from transforms.scheme.scheme_values import FREE, PADDED
 
 _INT8 = "int8"
 _ROOM = 8 / 7
-"""Times the range with a zero point at its end: finer steps leave room for numbers of new data."""
+"""Times the range with a zero point at its end: finer steps leave headroom for numbers of new data."""
 
 
 @dataclass(frozen=True)

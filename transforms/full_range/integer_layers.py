@@ -49,10 +49,10 @@ def integer_layer(node: gs.Node) -> IntegerLayer | None:
         return None
     if any(node.attrs.get(name, 1.0) != 1.0 for name in ("alpha", "beta")) or node.attrs.get("transA", 0):
         return None
-    made = [_stored(node.inputs[index]) for index in (1, 2)]
-    if made[0] is None or made[1] is None:
+    stored = [_stored(node.inputs[index]) for index in (1, 2)]
+    if stored[0] is None or stored[1] is None:
         return None
-    weight, bias = made[0], made[1]
+    weight, bias = stored[0], stored[1]
     numbers, steps = load(bias.inputs[0]), load(bias.inputs[1])
     if numbers.dtype != np.int32 or not (_is_own(bias) and np.all(steps > 0)):
         return None
@@ -116,11 +116,14 @@ def move_zero(
         return np.asarray(np.rint(load(layer.numbers) / ratio) + MIDDLE * layer.integers.sum(1))
 
     changes: list[tuple[IntegerLayer, Callable[[IntegerLayer], Float64Array], float]] = [
-        *((one, _of_consumer, ratio) for one in consumers),
+        *((consumer, _of_consumer, ratio) for consumer in consumers),
         *([(maker, _of_maker, 1.0)] if maker is not None else []),
     ]
     growths = [_growth_of(numbers(layer)) for layer, numbers, _ in changes]
-    if any((growth > 1).any() and not one[0].may_grow for growth, one in zip(growths, changes, strict=True)):
+    if any(
+        (growth > 1).any() and not consumer[0].may_grow
+        for growth, consumer in zip(growths, changes, strict=True)
+    ):
         return False
     for (layer, numbers, factor), growth in zip(changes, growths, strict=True):
         _grow(layer, growth)

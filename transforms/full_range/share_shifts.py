@@ -117,7 +117,7 @@ def _shift_reference(graph: gs.Graph, shifts: Mapping[str, float]) -> None:
 
 
 def _rectify(rectifier: gs.Node, shift: np.float32, names: walk.Names, constants: Constants) -> gs.Variable:
-    """Let a Relu or Clip cut off what is below a shifted zero; return what it makes."""
+    """Make a Relu or Clip cut off numbers below a shifted zero; return its output."""
     ends = [constants.scalar(end) for end in rectifier.inputs[1:3] if not end.is_empty()]
     top = np.float32(ends[1]) if len(ends) > 1 and ends[1] is not None else np.float32(np.inf)
     rectified = rectifier.outputs[0]

@@ -192,9 +192,9 @@ class _Finder:
         """
         rounding, layers = list[gs.Node](), list[gs.Node]()
         waiting = [(tensor, _FLOAT)]
-        for made, kind in waiting:
-            uses = walk.uses(made)
-            if not uses or id(made) in self._outputs or any(index for _, index in uses):
+        for moved, kind in waiting:
+            uses = walk.uses(moved)
+            if not uses or id(moved) in self._outputs or any(index for _, index in uses):
                 return None
             for node, _ in uses:
                 if kind == _FLOAT and _int8_scale(node) == scale:

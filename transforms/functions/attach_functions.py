@@ -113,7 +113,9 @@ def attach_functions(model: onnx.ModelProto) -> int:
     """
     drop_own(model)
     taken = {(function.domain, function.name) for function in model.functions}
-    opset = max((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), default=0)
+    opset = max(
+        (imported.version for imported in model.opset_import if imported.domain in ("", "ai.onnx")), default=0
+    )
     for (domain, op), calls in _calls(model.graph).items():
         types = {kind for _, kind in calls} if TWINS[op].typing_input is not None else {0}
         is_generic = opset >= GENERIC_OPSET or TWINS[op].typing_input is None
@@ -121,9 +123,9 @@ def attach_functions(model: onnx.ModelProto) -> int:
             continue
         if is_generic or (len(types) == 1 and 0 not in types):
             for node, _ in calls:
-                given = {attribute.name for attribute in node.attribute}
-                others = {key: value for key, value in TWINS[op].attributes.items() if key not in given}
-                node.attribute.extend(starmap(onnx.helper.make_attribute, others.items()))
+                named = {attribute.name for attribute in node.attribute}
+                defaults = {key: value for key, value in TWINS[op].attributes.items() if key not in named}
+                node.attribute.extend(starmap(onnx.helper.make_attribute, defaults.items()))
             model.functions.append(make_function(op, domain, opset, min(types)))
     if model.functions:
         model.ir_version = max(model.ir_version, _LEAST_IR_VERSION)

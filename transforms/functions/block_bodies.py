@@ -57,10 +57,12 @@ def _bfp_units() -> str:
     )
     flushed = "kept = Cast <to = 1> (counts) y_a = Mul(product, kept)"
     return (
+        # which numbers count for the exponent of a block, and how NaN and infinities spread in it
         constant("least_normal", "float", _LEAST_NORMAL)
         + either("counts", "is_prime", prime_counts, "counts_b = Identity(is_finite)")
         + either("poison", "is_prime", poison, "poison_b = Identity(nothing)")
         + POWERS
+        # the grid: its step, the shift of a sub-block, and its ends
         + constant("steps", "double", [2.0 ** (10 - width) for width in _WIDTHS])
         + constant("least_width", "int64", _WIDTHS[0])
         + constant("shifts", "double", [2.0 ** (1 - 2**bits) for bits in _SHIFTS])
@@ -84,6 +86,7 @@ span = Add(high, compiler_float)
 low = Neg(span)
 is_compiler = Cast <to = 9> (compiler)
 """
+        # numbers in units of the step, rounded and scaled back
         + either("power", "is_compiler", _grown(), "power_b = Identity(shifted_power)")
         + """unit_wide = Mul(power, step)
 unit_clean = Cast <to = 1> (unit_wide)

@@ -74,13 +74,17 @@ def unpack_calls(light: onnx.ModelProto, weights: dict[str, Weight]) -> int:
     return count
 
 
-def _in_graph(graph: onnx.GraphProto, own: _Own, weights: dict[str, Weight], *, least: float = LARGE) -> int:
+def _in_graph(
+    graph: onnx.GraphProto, decoders: _Own, weights: dict[str, Weight], *, least: float = LARGE
+) -> int:
     """Replace the calls in one graph; results of ``least`` bytes become inputs, in ``weights``."""
-    calls = [node for node in graph.node if node.domain == DOMAIN and node.op_type in own]
+    calls = [node for node in graph.node if node.domain == DOMAIN and node.op_type in decoders]
     if not calls:
         return 0
     stored = {tensor.name: tensor for tensor in graph.initializer}
-    results = {node.output[0]: found for node in calls if (found := _result(node, own, stored, weights))}
+    results = {
+        node.output[0]: result for node in calls if (result := _result(node, decoders, stored, weights))
+    }
     if not results:
         return 0
     gone = [node for node in calls if node.output[0] in results]
@@ -98,16 +102,18 @@ def _in_graph(graph: onnx.GraphProto, own: _Own, weights: dict[str, Weight], *, 
 
 
 def _result(
-    node: onnx.NodeProto, own: _Own, stored: dict[str, onnx.TensorProto], weights: dict[str, Weight]
+    node: onnx.NodeProto, decoders: _Own, stored: dict[str, onnx.TensorProto], weights: dict[str, Weight]
 ) -> Weight | None:
     """Return what a call decodes, computed when needed; None unless all that it needs is stored and fits."""
-    fmt, patched = own[node.op_type]
+    fmt, patched = decoders[node.op_type]
     names = input_names(fmt, patched=patched)
-    if len(node.input) != len(names) or not all(one in stored or one in weights for one in node.input):
+    if len(node.input) != len(names) or not all(
+        operand in stored or operand in weights for operand in node.input
+    ):
         return None
     arrays = {
-        name: weights[one] if one in weights else onnx.numpy_helper.to_array(stored[one])
-        for name, one in zip(names, node.input, strict=True)
+        name: weights[operand] if operand in weights else onnx.numpy_helper.to_array(stored[operand])
+        for name, operand in zip(names, node.input, strict=True)
     }
     layout = _layout(fmt, {attribute.name: list(attribute.ints) for attribute in node.attribute})
     codes = codes_of(fmt)

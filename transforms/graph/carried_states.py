@@ -1,7 +1,7 @@
 """Inputs whose numbers an output carries on: what a step hands to the next one, as nodes tell.
 
-A cache is an input with new numbers behind it or in it; the last state of a recurrent layer follows from its
-first one. On the way are nodes that move numbers.
+A cache is an input with new numbers appended to it or written into it; the last state of a recurrent layer
+follows from its first one. On the way are nodes that move numbers.
 """
 
 from __future__ import annotations

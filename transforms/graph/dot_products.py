@@ -104,10 +104,12 @@ def is_of_outliers(node: gs.Node) -> bool:
         return False
     if len(users) != 1 or users[0].op != "Add" or not isinstance(gather.inputs[1], gs.Constant):
         return False
-    others = [walk.producer(t) for t in users[0].inputs if t is not node.outputs[0]]
-    other = others[0] if others else None
+    addends = [walk.producer(t) for t in users[0].inputs if t is not node.outputs[0]]
+    main_product = addends[0] if addends else None
     multiply = (
-        walk.producer(other.inputs[0]) if other is not None and other.op in ("MatMul", "Gemm") else None
+        walk.producer(main_product.inputs[0])
+        if main_product is not None and main_product.op in ("MatMul", "Gemm")
+        else None
     )
     if multiply is None or multiply.op != "Mul" or multiply.inputs[0] is not gather.inputs[0]:
         return False

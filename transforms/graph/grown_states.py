@@ -23,14 +23,14 @@ def grown_by(state: gs.Tensor, inputs: Iterable[gs.Tensor]) -> gs.Node | None:
     """
     if state.shape and all(isinstance(size, int) for size in state.shape):
         return None
-    past, waiting = {id(one) for one in inputs}, [state]
+    past, waiting = {id(end) for end in inputs}, [state]
     while waiting:
         tensor = waiting.pop()
         node = walk.producer(tensor)
         if node is None:
             continue
         if node.op == "If":
-            place = next(i for i, one in enumerate(node.outputs) if one is tensor)
+            place = next(i for i, end in enumerate(node.outputs) if end is tensor)
             waiting += [body.outputs[place] for body in walk.bodies(node)]
         elif node.op in _MOVES:
             waiting.append(node.inputs[0])

@@ -35,7 +35,7 @@ class Computed(LazyValues):
     def __init__(
         self, shape: Sequence[int], dtype: DTypeLike, compute: Callable[[], NDArray[np.generic]]
     ) -> None:
-        """Take what is known of the array, and the function."""
+        """Take shape, type and the function."""
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)
         self.nbytes = int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
         self._compute = compute

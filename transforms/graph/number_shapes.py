@@ -1,9 +1,9 @@
 """Tensors whose shapes depend on the numbers that a model computes, as the boxes that a detector finds.
 
-Two models that compute nearly the same numbers make such tensors of different lengths: there is no element
-of the one for each of the other. Numbers are those of floating types that nodes compute, and whatever follows
-from them, such as what is greater than a threshold. Inputs are as they are fed, and what follows from lengths
-and constants alone, as most arithmetic on shapes, is the same in both.
+Two models that compute nearly the same numbers make such tensors of different lengths: their elements do not
+correspond. Numbers are those of floating types that nodes compute, and whatever follows from them, such as
+what is greater than a threshold. Inputs are as they are fed, and what follows from lengths and constants
+alone, as most arithmetic on shapes, is the same in both.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ class NumberShapes:
         """Return whether the shape of a tensor depends on numbers."""
         return id(tensor) in self._shaped
 
-    def sources(self, tensor: gs.Tensor, known: Iterable[str] | None = None) -> list[str]:
+    def sources(self, tensor: gs.Tensor, other_names: Iterable[str] | None = None) -> list[str]:
         """Return the names of the float tensors by which a tensor got its shape and its numbers.
 
-        They are the last ones whose own shapes depend on no number, of those with ``known`` names, if given.
-        There are none where a body computes all numbers.
+        They are the last ones whose own shapes depend on no number, of those in ``other_names``,
+        if given. There are none where a body computes all numbers.
         """
-        allowed = None if known is None else frozenset(known)
-        found: dict[str, None] = {}
+        allowed = None if other_names is None else frozenset(other_names)
+        float_names: dict[str, None] = {}
         seen, waiting = set[int](), [tensor]
         while waiting:
             node = walk.producer(waiting.pop())
@@ -121,11 +121,11 @@ class NumberShapes:
                     continue
                 is_end = id(read) not in self._shaped and dtypes.element_type(read) in _FLOATS
                 if is_end and (allowed is None or read.name in allowed):
-                    found.setdefault(str(read.name))
+                    float_names.setdefault(str(read.name))
                 else:
                     waiting.append(read)
-        own = {str(made.name) for node in self._graph.nodes for made in node.outputs}
-        return sorted(name for name in found if name in own)
+        node_outputs = {str(output.name) for node in self._graph.nodes for output in node.outputs}
+        return sorted(name for name in float_names if name in node_outputs)
 
     def _visit(self, nodes: Sequence[gs.Node]) -> None:
         """Mark what nodes make, again as long as that changes what bodies are given."""
@@ -138,7 +138,7 @@ class NumberShapes:
                     self._compute(node)
 
     def _compute(self, node: gs.Node) -> None:
-        """Mark what a node without bodies makes."""
+        """Mark the outputs of a node without bodies."""
         valued = any(id(tensor) in self._valued for tensor in node.inputs) or node.op in RANDOM
         shaped = any(id(tensor) in self._shaped for tensor in node.inputs)
         is_length = node.op in _MEASURING or all(map(self._is_length, node.inputs))

@@ -143,20 +143,20 @@ def select(graph: gs.Graph, *, names: Sequence[str] = (), op_types: Sequence[str
     everything = list(walk.nodes(graph))
     chosen: list[gs.Node] = []
     for pattern in names:
-        found = [node for node in everything if matches(label_of(node), pattern)]
-        if not found:
+        matching = [node for node in everything if matches(label_of(node), pattern)]
+        if not matching:
             names_here = map(label_of, everything)
             raise ValueError(f"no node name matches '{pattern}'{did_you_mean(pattern, names_here)}")
-        chosen += found
+        chosen += matching
     for op_type in op_types:
-        found = [node for node in everything if node.op == op_type]
-        if not found:
+        matching = [node for node in everything if node.op == op_type]
+        if not matching:
             present = sorted({str(node.op) for node in everything})
             near = did_you_mean(op_type, present)
             raise ValueError(
                 f"no node has operator type '{op_type}'{near}; the model has {', '.join(present)}"
             )
-        chosen += found
+        chosen += matching
     return Selection(graph, with_bodies(chosen))
 
 

@@ -79,7 +79,7 @@ _SLOTS: dict[str, Callable[[gs.Node], Iterator[Slot]]] = {
 }
 
 Carries = Callable[[gs.Node, int], bool]
-"""Whether what a node reads as an input is handed on to what it makes."""
+"""Whether the values of an input of a node reach its outputs."""
 
 
 class Spread:

@@ -77,34 +77,34 @@ def cache_outputs(graph: gs.Graph, results: Collection[str]) -> list[str]:
 
 
 def state_pairs(
-    graph: gs.Graph, given: Mapping[str, str] | None = None, held: Collection[str] | None = None
+    graph: gs.Graph, named: Mapping[str, str] | None = None, held: Collection[str] | None = None
 ) -> dict[str, str]:
     """Return the output that each input of states is fed with at the next step of a sequence.
 
-    ``given``: pairs that the user names, to which those that are found are added. ``held``: inputs that the
-    samples hold, which are no states unless they are given; None if that is not known. An input that they do
+    ``named``: pairs that the user names, to which those that are found are added. ``held``: inputs that the
+    samples hold, which are not states unless they are named; None if that is not known. An input that they do
     not hold is one: its output may be the only one of its type and shape that depends on it.
 
     Raises ValueError for an unknown name, an input that no output is known for, a model without states, and
     one all of whose inputs would be.
     """
-    given = given or {}
-    inputs, outputs = ([str(one.name) for one in ends] for ends in (graph.inputs, graph.outputs))
-    for fed, back in given.items():
+    named = named or {}
+    inputs, outputs = ([str(candidate.name) for candidate in ends] for ends in (graph.inputs, graph.outputs))
+    for fed, back in named.items():
         refuse_unknown(fed, inputs, "input")
         refuse_unknown(back, outputs, "output")
     able = [
-        one
-        for one in _fitting(graph)
-        if one.fed not in given and one.back not in given.values() and not one.grows
+        candidate
+        for candidate in _fitting(graph)
+        if candidate.fed not in named and candidate.back not in named.values() and not candidate.grows
     ]
-    pairs = _added(given, able, held or (), graph, is_known=held is not None)
+    pairs = _added(named, able, held or (), graph, is_known=held is not None)
     if held is not None:
         for name in inputs:
             if name not in held and name not in pairs:
                 raise ValueError(_why_unpaired(name, able, pairs))
-    elif len(pairs) == len(inputs) == len(given) + 1:
-        pairs = dict(given)  # the samples hold something, which is the only input that is left
+    elif len(pairs) == len(inputs) == len(named) + 1:
+        pairs = dict(named)  # the samples hold something, which is the only input that is left
     if not pairs:
         raise ValueError(_why_none(able, held or ()))
     if len(pairs) == len(inputs):

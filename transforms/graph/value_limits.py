@@ -43,33 +43,33 @@ _KEPT = frozenset(
 """Operators whose numbers are some of those of their first input, or means of them."""
 
 
-def limits_of(tensor: gs.Tensor, known: dict[int, Limits] | None = None) -> Limits:
+def limits_of(tensor: gs.Tensor, known_limits: dict[int, Limits] | None = None) -> Limits:
     """Return the least and the greatest number that a tensor can hold; infinite where nothing is known.
 
-    ``known``: those of tensors by their ids, to which this one is added; whoever asks for many tensors in the
-    order of their nodes need not go back through all of them each time.
+    ``known_limits``: those of tensors by their ids, to which this one is added; whoever asks for many tensors
+    in the order of their nodes need not go back through all of them each time.
     """
-    known = {} if known is None else known
+    known_limits = {} if known_limits is None else known_limits
     waiting, seen = [tensor], set[int]()
-    found: list[Limits] = []
-    while waiting and (not found or found[-1] != NONE):
-        one = waiting.pop()
-        if id(one) in seen:
+    limits: list[Limits] = []
+    while waiting and (not limits or limits[-1] != NONE):
+        source = waiting.pop()
+        if id(source) in seen:
             continue
-        seen.add(id(one))
-        node = walk.producer(one)
-        if id(one) in known:
-            found.append(known[id(one)])
+        seen.add(id(source))
+        node = walk.producer(source)
+        if id(source) in known_limits:
+            limits.append(known_limits[id(source)])
         elif node is None or node.domain not in STANDARD_DOMAINS:
-            found.append(NONE)
+            limits.append(NONE)
         elif node.op in _KEPT:
             waiting.append(node.inputs[0])
         elif node.op == "Concat":
             waiting += node.inputs
         else:
-            found.append(_made_by(node, one))
-    known[id(tensor)] = min(low for low, _ in found), max(high for _, high in found)
-    return known[id(tensor)]
+            limits.append(_made_by(node, source))
+    known_limits[id(tensor)] = min(low for low, _ in limits), max(high for _, high in limits)
+    return known_limits[id(tensor)]
 
 
 def rectifier_limits(node: gs.Node, constants: Constants) -> Limits | None:

@@ -72,7 +72,7 @@ class CandidateModel:
         self._opened: OpenModel | None = self._open()
         self._nodes = list(walk.nodes(graph))
         self._numbers = {id(node): number for number, node in enumerate(self._nodes)}
-        self._weight_of = {one.use: one for one in self.inputs.weights}
+        self._weight_of = {weight.use: weight for weight in self.inputs.weights}
         read = corrected_inputs(plan_of(graph, scheme))
         folds = [statistics.half(fold, statistics.options) for fold in range(2)] if statistics else []
         self._means = [fold.means(read) for fold in folds]
@@ -94,7 +94,7 @@ class CandidateModel:
         return self._judge.errors(_run_of, count)
 
     def close(self) -> None:
-        """Let go of the memory that is needed to measure errors, until they are asked for again."""
+        """Free the memory that is needed to measure errors, until they are asked for again."""
         self._opened = None
         self._weights.clear()
 

@@ -19,8 +19,8 @@ to bring as much, and twice that is lost without a tensor in float that is neede
 ``accuracy --presets A8W8 U8S8``"""
 
 CERTAINTY = 0.5
-"""Standard errors that room has to gain: one sample of many is cut off, and its gain is uncertain by all of
-it, while what wider steps cost is the same on all. ``accuracy --presets A8W8 U8S8``"""
+"""Standard errors that headroom has to gain: one sample of many is cut off, and its gain is uncertain by
+all of it, while what wider steps cost is the same on all. ``accuracy --presets A8W8 U8S8``"""
 
 PRICE = 3.0
 """dB that each tensor in float has to bring: it halves the error. Of formats without ranges, whose errors

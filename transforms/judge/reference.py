@@ -60,7 +60,7 @@ class Reference:
             pass
 
     def watched(self, names: Collection[str], see: See) -> Iterator[Feed]:
-        """Yield what the model makes of as many of them as are asked for: the outputs with their views."""
+        """Yield the outputs of the model for each feed that is asked for, with their views."""
         model = self._open(names)
         for place, feed in enumerate(self.feeds):
             made = self._kept.keep(model.run(feed, see=see))

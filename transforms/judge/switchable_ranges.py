@@ -137,18 +137,18 @@ class _Writer:
         together = sorted(together, key=lambda site: not site.is_output)
         first = together[0]
         source = first.split_off(self._writer.names) if first.is_output else first.tensor
-        made: dict[tuple[QuantSpec, ...], gs.Tensor] = {(): source}
+        tensor_at: dict[tuple[QuantSpec, ...], gs.Tensor] = {(): source}
         nodes: list[gs.Node] = []
         for site in together:
             for length, step in enumerate(site.steps, 1):
                 steps = site.steps[:length]
-                if steps in made:
+                if steps in tensor_at:
                     continue
                 target = site.tensor if site.is_output and steps == site.steps else None
-                pair = self._put(made[steps[:-1]], step, target, site, group)
+                pair = self._put(tensor_at[steps[:-1]], step, target, site, group)
                 nodes += pair
-                made[steps] = pair[-1].outputs[0]
-            site.redirect(made[site.steps])
+                tensor_at[steps] = pair[-1].outputs[0]
+            site.redirect(tensor_at[site.steps])
         self._insertions.add(first.owner, first.producer, nodes)
 
     def _put(
@@ -170,11 +170,11 @@ class _Writer:
             ]
             for node in nodes:
                 node.inputs[1], node.inputs[2] = inputs
-            scale, zero_point = (str(one.name) for one in inputs)
+            scale, zero_point = (str(tensor.name) for tensor in inputs)
         is_operand = any(is_dot_product(node) for node, _ in site.uses)
-        own, name = "" if switch is None else str(switch.name), str(site.tensor.name)
+        switch_name, name = "" if switch is None else str(switch.name), str(site.tensor.name)
         if switch is not None or step.needs_range:
-            self._ranges.append(RangeSite(scale, zero_point, step, group, name, is_operand, own))
+            self._ranges.append(RangeSite(scale, zero_point, step, group, name, is_operand, switch_name))
         return nodes if switch is None else [*nodes, self._choice(switch, source, nodes[-1], target)]
 
     def _switch(self, site: QuantSite) -> gs.Variable | None:

@@ -82,7 +82,7 @@ def _combined(axes: Sequence[Table], sizes: Sequence[int]) -> Table:
     return whole
 
 
-def _axis(op: str, attrs: Mapping[str, Any], axis: int, kernel: int, made: int, read: int) -> Table:
+def _axis(op: str, attrs: Mapping[str, Any], axis: int, kernel: int, out_size: int, in_size: int) -> Table:
     """Return the table of one axis, for a kernel and sizes of output and input along it.
 
     That of a transposed convolution is the inverse of the table that leads from its output to its input.
@@ -90,7 +90,7 @@ def _axis(op: str, attrs: Mapping[str, Any], axis: int, kernel: int, made: int, 
     names = ("strides", 1), ("dilations", 1), ("output_padding", 0)
     stride, dilation, extra = ((attrs.get(name) or [plain] * (axis + 1))[axis] for name, plain in names)
     is_transposed, auto_pad = op == "ConvTranspose", attrs.get("auto_pad", "NOTSET")
-    few, many = (read, made) if is_transposed else (made, read)
+    few, many = (in_size, out_size) if is_transposed else (out_size, in_size)
     pads = attrs.get("pads")
     begin = int(pads[axis]) if pads and auto_pad == "NOTSET" else 0
     if auto_pad in _SAME or (is_transposed and attrs.get("output_shape")):
@@ -100,7 +100,7 @@ def _axis(op: str, attrs: Mapping[str, Any], axis: int, kernel: int, made: int, 
     inside = (places >= 0) & (places < many)
     if not is_transposed:
         return np.where(inside, places, NOTHING)
-    table = np.full((made, kernel), NOTHING)
+    table = np.full((out_size, kernel), NOTHING)
     source, tap = inside.nonzero()
     table[places[inside], tap] = source
     return table

@@ -76,8 +76,8 @@ def of_operators(
     present = {user.node.op for layer in layers for user in layer.users}
     for op in op_types:
         if layers and op not in present:
-            found = ", ".join(sorted(present))
-            raise ValueError(f"operator type '{op}': no layer of it can be tuned, only of {found}")
+            tunable = ", ".join(sorted(present))
+            raise ValueError(f"operator type '{op}': no layer of it can be tuned, only of {tunable}")
     asked = [layer for layer in layers if all(user.node.op in op_types for user in layer.users)]
     if layers and not asked:
         sharing = next(layer for layer in layers if any(user.node.op in op_types for user in layer.users))
@@ -86,7 +86,7 @@ def of_operators(
     skipped = [
         SkippedLayer(user.name, user.node.op, _NOT_ASKED[user.node.op in op_types])
         for layer in layers
-        if not any(layer is one for one in asked)
+        if not any(layer is kept for kept in asked)
         for user in layer.users
     ]
     return asked, skipped
@@ -132,7 +132,7 @@ class _Finder:
         bias = bias_place(self._graph, node, layer)
         if bias is not None and bias.is_extra and weight.format.is_float:
             bias = None  # the sum would be the only value of another type
-        made, float_bias = self._target(counterpart, bias, layer)
+        target, float_bias = self._target(counterpart, bias, layer)
         return MatchedLayer(
             name=_name(node),
             node=node,
@@ -140,7 +140,7 @@ class _Finder:
             weight=weight,
             bias=bias,
             source=source,
-            target=made.name,
+            target=target.name,
             float_weight=layer.pack(numbers),
             float_bias=float_bias,
         )

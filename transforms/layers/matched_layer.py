@@ -88,10 +88,10 @@ def bias_place(graph: gs.Graph, node: gs.Node, layer: LinearLayer) -> Bias | Non
             raise UnsupportedLayer(f"its bias {list(stored.shape)} is not one number for each output")
         return Bias(node, 2, stored, layer.bias_gain)
     extra = None if node.outputs[0].shape is None else Bias(node, 1, None, is_extra=True)
-    found = added_constant(node.outputs[0], Constants(graph), through=True)
-    if found is None:
+    addition = added_constant(node.outputs[0], Constants(graph), through=True)
+    if addition is None:
         return extra
-    add, index = found
+    add, index = addition
     try:
         stored = trace_constant(graph, add, index, (), 0)
     except UnsupportedLayer:

@@ -133,7 +133,9 @@ class StoredConstant:
                     self._add_zero_point(values, names)
                 continue
             old = self.dequant_nodes[0].inputs[index]
-            alone = all(any(node is one for one in self.dequant_nodes) for node in old.outputs)
+            alone = all(
+                any(node is dequant_node for dequant_node in self.dequant_nodes) for node in old.outputs
+            )
             new = old if alone else gs.Constant(names.derive(old.name, "tuned"), old.values)
             new.values = exportable(values)
             for node in self.dequant_nodes:

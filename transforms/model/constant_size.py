@@ -121,21 +121,23 @@ class _Constants:
                 self._makers[name] = node
 
     def _count(self, node: onnx.NodeProto, name: str, taken: int) -> None:
-        what = f"node '{node.name or node.output[0]}' ({node.op_type})"
+        described = f"node '{node.name or node.output[0]}' ({node.op_type})"
         size = _num_bytes(self._types.get(name))
         if size is None:
             self._types[name] = self._resolve(node, name)
             size = _num_bytes(self._types[name])
         if size is None and node.op_type in _GROWING:
-            raise ModelError(f"{what} makes a constant whose size cannot be told beforehand")
+            raise ModelError(f"{described} makes a constant whose size cannot be told beforehand")
         size = size or 0  # of what it is made of, which was counted
         if size > max(LARGEST, GROWTH * taken) and node.op_type != "Constant":
-            raise ModelError(f"{what} makes a constant of {size:,} bytes, at most {LARGEST:,} are computed")
+            raise ModelError(
+                f"{described} makes a constant of {size:,} bytes, at most {LARGEST:,} are computed"
+            )
         self._bytes += size
         if self._bytes > self.limit:
             raise ModelError(
-                f"{what}: constants up to here come to {self._bytes:,} bytes, at most {self.limit:,} are "
-                "computed"
+                f"{described}: constants up to here come to {self._bytes:,} bytes, at most {self.limit:,} "
+                "are computed"
             )
 
     def _resolve(self, node: onnx.NodeProto, name: str) -> onnx.TypeProto.Tensor:
@@ -170,19 +172,19 @@ class _Constants:
                 stored[name].name = name
             elif id(maker) not in nodes:
                 nodes[id(maker)] = maker
-                waiting += [one for one in maker.input if one]
-        found = {name: onnx.numpy_helper.to_array(stored[name]) for name in names if name in stored}
+                waiting += [source for source in maker.input if source]
+        stored_arrays = {name: onnx.numpy_helper.to_array(stored[name]) for name in names if name in stored}
         rest = [name for name in names if name not in stored]
         if not rest:
-            return found
+            return stored_arrays
         ordered = sorted(nodes.values(), key=lambda node: self._places[id(node)])
         try:
-            made = compute(self._part(ordered, list(stored.values()), rest), rest)
+            computed = compute(self._part(ordered, list(stored.values()), rest), rest)
         except Exception:  # the runtime's share no narrower class; the model may be wrong anyway
-            return found
-        for name, array in made.items():
+            return stored_arrays
+        for name, array in computed.items():
             self._makers[name] = onnx.numpy_helper.from_array(array, name)
-        return found | made
+        return stored_arrays | computed
 
     def _part(
         self,

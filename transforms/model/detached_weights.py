@@ -186,23 +186,23 @@ def sparse_in_functions(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.Spar
         yield from sparse_tensors(function.node)
 
 
-def refuse_large_sparse(found: Iterable[tuple[str, onnx.SparseTensorProto]]) -> None:
+def refuse_large_sparse(sparse_tensors: Iterable[tuple[str, onnx.SparseTensorProto]]) -> None:
     """Raise ModelError, naming the tensor, when the tensors would be too large together when dense."""
     stored = dense = 0
-    pairs = list(found)
-    for what, sparse in pairs:
+    pairs = list(sparse_tensors)
+    for described, sparse in pairs:
         stored += sparse.ByteSize()
         if min(sparse.dims, default=0) < 0:
-            raise ModelError(f"{what} has a negative dimension in {list(sparse.dims)}")
-    for what, sparse in pairs:
+            raise ModelError(f"{described} has a negative dimension in {list(sparse.dims)}")
+    for described, sparse in pairs:
         dtype = dtypes.numpy_type(sparse.values.data_type)
         if dtype is None:
-            raise ModelError(f"{what} has unknown element type {sparse.values.data_type}")
+            raise ModelError(f"{described} has unknown element type {sparse.values.data_type}")
         dense += math.prod(sparse.dims) * dtype.itemsize
         if dense > max(MOST_BYTES, GROWTH * stored):
             raise ModelError(
-                f"{what} of shape {list(sparse.dims)} brings sparse tensors to {dense:,} bytes when dense, "
-                f"more than {MOST_BYTES:,} and than {GROWTH} times the {stored:,} that are stored"
+                f"{described} of shape {list(sparse.dims)} brings sparse tensors to {dense:,} bytes when "
+                f"dense, more than {MOST_BYTES:,} and than {GROWTH} times the {stored:,} that are stored"
             )
 
 
@@ -234,13 +234,13 @@ def _dense(sparse: onnx.SparseTensorProto, what: str) -> NDArray:
     return dense
 
 
-def _places(what: str, dims: tuple[int, ...], indices: NDArray, values: NDArray) -> NDArray:
+def _places(described: str, dims: tuple[int, ...], indices: NDArray, values: NDArray) -> NDArray:
     """Return where each value belongs, counted in row-major order."""
     sizes, count = list(dims), values.size
     limits = [math.prod(sizes)] if indices.ndim == 1 else sizes
     if values.ndim != 1 or indices.shape not in ((count,), (count, len(sizes))) or indices.dtype.kind != "i":
         raise ModelError(
-            f"{what} of shape {sizes} has {count} values and indices of shape {list(indices.shape)}"
+            f"{described} of shape {sizes} has {count} values and indices of shape {list(indices.shape)}"
         )
     coordinates = indices.reshape(count, len(limits))
     for axis, limit in enumerate(limits):
@@ -248,10 +248,10 @@ def _places(what: str, dims: tuple[int, ...], indices: NDArray, values: NDArray)
         if len(outside):
             along = f" along axis {axis}" if indices.ndim == 2 else ""
             legal = f"legal are 0 ... {limit - 1}"
-            raise ModelError(f"{what} of shape {sizes} has index {outside[0]}{along}, {legal}")
+            raise ModelError(f"{described} of shape {sizes} has index {outside[0]}{along}, {legal}")
     places = np.ravel_multi_index(tuple(coordinates.T), tuple(limits))
     falling = np.flatnonzero(np.diff(places) <= 0)
     if len(falling):
         before, after = (indices[falling[0] + i].tolist() for i in (0, 1))
-        raise ModelError(f"{what} has index {after} after {before}, they have to ascend")
+        raise ModelError(f"{described} has index {after} after {before}, they have to ascend")
     return places

@@ -41,7 +41,7 @@ def read_info(model: onnx.ModelProto) -> ModelInfo:
 
 
 def write_info(info: ModelInfo, model: onnx.ModelProto) -> None:
-    """Write back what a model says of itself, as far as the tensors that it speaks of are there."""
+    """Write the metadata back into a model; entries of tensors that are gone are left out."""
     model.domain, model.model_version, model.doc_string = info.domain, info.model_version, info.doc_string
     onnx.helper.set_model_props(model, info.metadata)
     _write_entries(model.graph, info.graph_metadata)

@@ -90,9 +90,9 @@ class Facts:
             if not name or name in seen:
                 continue
             seen.add(name)
-            known = self._known(name)
-            if known is not None:
-                nodes.append(constant(name, known))
+            value = self._known(name)
+            if value is not None:
+                nodes.append(constant(name, value))
                 continue
             node, met = self.producers.get(name), met + 1
             if (

@@ -38,15 +38,15 @@ def apply(
         light, weights = graph_proto.export_light(graph, hide=hide)
     finally:
         graph.outputs = outputs
-    made = change(detached_weights.as_inputs(light, weights))
-    if made is None:
+    new_model = change(detached_weights.as_inputs(light, weights))
+    if new_model is None:
         return
-    light, shown = detached_weights.split(made)
+    light, shown = detached_weights.split(new_model)
     changed = graph_proto.import_light(light, weights | shown)
     changed.outputs = changed.outputs[: len(outputs)]
     _restore_documentation(graph, changed)
-    known = info_of(graph).notes
-    known += [note for note in info_of(changed).notes if note not in known]
+    notes = info_of(graph).notes
+    notes += [note for note in info_of(changed).notes if note not in notes]
     used = (
         {node.domain or "" for node in walk.nodes(changed)} | {o.domain for o in graph.import_domains} | {""}
     )

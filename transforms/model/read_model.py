@@ -224,19 +224,19 @@ def _check_external(tensor: onnx.TensorProto, path: Path) -> Path:
     """Return the file that holds the tensor's data, after checking that it can."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
-    what = f"external data '{location}' of tensor '{tensor.name}'"
+    described = f"external data '{location}' of tensor '{tensor.name}'"
     try:
         file = external_file(path, location)
     except ValueError as error:
-        raise ModelError(f"{what} {error}") from None
+        raise ModelError(f"{described} {error}") from None
     claimed = _claimed_bytes(tensor)
-    offset = stored_number(entries, "offset", 0, what)
-    length = stored_number(entries, "length", claimed, what)
+    offset = stored_number(entries, "offset", 0, described)
+    length = stored_number(entries, "length", claimed, described)
     size = file.stat().st_size
     if offset < 0 or length < 0 or offset + length > size:
-        raise ModelError(f"{what} claims bytes {offset} to {offset + length}, the file has {size}")
+        raise ModelError(f"{described} claims bytes {offset} to {offset + length}, the file has {size}")
     if length != claimed:
-        raise ModelError(f"{what} has {length} bytes, its shape and type claim {claimed}")
+        raise ModelError(f"{described} has {length} bytes, its shape and type claim {claimed}")
     return file
 
 

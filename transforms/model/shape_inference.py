@@ -95,9 +95,9 @@ def _clear_wrong(model: onnx.ModelProto) -> list[str]:
     for graph in each_graph(bare.graph):
         for value in _declared(graph):
             value.type.tensor_type.ClearField("shape")
-    found = infer_types(bare)
+    inferred_model = infer_types(bare)
     notes = []
-    for graph, inferred in zip(each_graph(model.graph), each_graph(found.graph), strict=True):
+    for graph, inferred in zip(each_graph(model.graph), each_graph(inferred_model.graph), strict=True):
         shapes = {value.name: value.type for value in (*inferred.value_info, *inferred.output)}
         for value in _declared(graph):
             right = shapes.get(value.name)

@@ -108,7 +108,7 @@ class _Ties:
             self._tie_body(node, body, scope)
 
     def _tie_body(self, node: onnx.NodeProto, body: onnx.GraphProto, scope: ChainMap[str, int]) -> None:
-        """Tie what a node hands to its body, and what the body hands back."""
+        """Tie the inputs and outputs of a node to those of its body."""
         inner = self.read(body, scope)
         inputs, outputs = [value.name for value in body.input], [value.name for value in body.output]
         pairs: list[tuple[Sequence[str], Sequence[str]]] = []

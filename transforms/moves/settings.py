@@ -1,4 +1,4 @@
-"""Moves of single keys: how ranges are found, scales per channel, corrected biases, room at the ends."""
+"""Moves of single keys: how ranges are found, scales per channel, corrected biases, headroom at the ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from transforms.judge.constants import CERTAINTY
 from transforms.moves.improve import Best, Candidates
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
-from transforms.scheme.scheme_values import SPREAD, has_room
+from transforms.scheme.scheme_values import SPREAD, has_headroom
 
 EXTRAPOLATED, WIDE = "Extrapolated", "Wide"
 
@@ -32,18 +32,18 @@ def try_biases(best: Best) -> None:
         best.try_schemes("biases", [(change, best.scheme.with_(correct_biases=corrected))])
 
 
-def try_room(best: Best) -> None:
+def try_headroom(best: Best) -> None:
     """Try ranges wider than the samples: at the ends of the model, and where ends of samples scatter.
 
     Formats with bits to spare have such ranges by rule.
     """
     asked = best.asked
-    if not _open_ranges(asked) or has_room(asked.format(asked.activation)):
+    if not _open_ranges(asked) or has_headroom(asked.format(asked.activation)):
         return
-    best.try_schemes("room", list(_rooms(best)), certainty=CERTAINTY)
+    best.try_schemes("headroom", list(_headroom_schemes(best)), certainty=CERTAINTY)
 
 
-def _rooms(best: Best) -> Iterator[tuple[str, Scheme]]:
+def _headroom_schemes(best: Best) -> Iterator[tuple[str, Scheme]]:
     form = best.form
     statistics = form.statistics
     assert statistics is not None, "ranges are open"

@@ -143,16 +143,16 @@ def _resize_nodes(node: NodeProto, mode: str, facts: Facts, opset: int, names: w
         return [_asymmetric(node.name, x, scales, node.output, nearest_mode="floor")]
     if values is not None and (values <= 1).all():
         return [_asymmetric(node.name, x, scales, node.output, nearest_mode="ceil")]
-    parts = _Parts(node, names)
+    builder = _Parts(node, names)
     if values is not None:
-        one = np.float32(1)
-        down = parts.array("down", np.minimum(values, one))
-        up = parts.array("up", np.concatenate([[np.float32(2)], np.maximum(values, one)]))
+        unit = np.float32(1)
+        down = builder.array("down", np.minimum(values, unit))
+        up = builder.array("up", np.concatenate([[np.float32(2)], np.maximum(values, unit)]))
     elif is_made_of_shapes(facts, scales):
-        down, up = _split(parts, scales)
+        down, up = _split(builder, scales)
     else:
         raise ModelError(f"its scales '{scales}' are neither constant nor computed from shapes")
-    return parts.resize_twice(x, down, up)
+    return builder.resize_twice(x, down, up)
 
 
 def _asymmetric(name: str, x: str, scales: str, outputs: Sequence[str], **attributes: str) -> NodeProto:

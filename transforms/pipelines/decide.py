@@ -26,7 +26,7 @@ from transforms.moves.float_tensors import (
 from transforms.moves.improve import Best, Form, Move
 from transforms.moves.lost_rows import loses_tokens, search_lost_rows
 from transforms.moves.outliers import try_channels, try_equalized, try_outliers
-from transforms.moves.settings import try_biases, try_ranges_and_scales, try_room
+from transforms.moves.settings import try_biases, try_headroom, try_ranges_and_scales
 from transforms.pipelines.measure import change_form, measure_by_rule, measure_for_candidates
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
@@ -49,7 +49,7 @@ MOVES: tuple[Move, ...] = (
     try_channels,
     try_ranges_and_scales,
     try_biases,
-    try_room,
+    try_headroom,
     try_float_tensors,
 )
 """The moves of ``decide`` in order; ranges once more where channels have changed the form of the graph."""

@@ -60,13 +60,13 @@ def roots_of_squares(graph: gs.Graph) -> set[int]:
         weighs = onnx_op(node) == "MatMul" and any(isinstance(tensor, gs.Constant) for tensor in node.inputs)
         return weighs or onnx_op(node) in _SUMS
 
-    found: set[int] = set()
+    node_ids: set[int] = set()
     for node in walk.nodes(graph):
         if onnx_op(node) in _ROOTS or _is_power(node, 0.5, -0.5):
             way = walk.way_to(node.inputs[:1], walk.is_given, _adds, _is_square)
             if way and any(map(_is_square, way.values())):
-                found |= way.keys() | {id(node)}
-    return found
+                node_ids |= way.keys() | {id(node)}
+    return node_ids
 
 
 def float16_limits(graph: gs.Graph) -> set[int]:

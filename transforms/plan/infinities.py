@@ -142,8 +142,8 @@ class _Meant:
             if node.op in _TELLING or (node.op not in MOVES and self._is_before_nan(node))
         ]
         before = self._spread.backwards(tensor for _, tensor in telling)
-        sources = [one for one in before.values() if is_infinite(one)]
-        sources += (one for one in _filled(self._graph) if id(one) in before)
+        sources = [source for source in before.values() if is_infinite(source)]
+        sources += (source for source in _filled(self._graph) if id(source) in before)
         reached = self._spread.onwards(sources)
         ends = (
             tensor

@@ -48,9 +48,9 @@ def is_operand_moved(tensor: gs.Tensor) -> bool:
 def needing_floats(graph: gs.Graph) -> set[int]:
     """Return the ids of the nodes of the outermost graph that may not read what was an integer.
 
-    A default session would fail on them, or make other numbers. So are the moves in front of them, behind
+    A default session would fail on them, or make other numbers. So are the moves in front of them, after
     which it moves a DequantizeLinear; and in front of a node without a kernel for channels that are last, all
-    back to the layers, behind which it moves the Transposes of these.
+    back to the layers, after which it moves the Transposes of these.
     """
     wrong, transposed = set[int](), set[int]()
     if not any(_takes_no_last_channels(node) or _is_pooled_wrongly(node) for node in graph.nodes):

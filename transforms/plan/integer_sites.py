@@ -16,8 +16,8 @@ Clip that alone reads a Concat. Outputs of the model are quantized where such a 
 Concat, or Concats of Concats: their inputs are, so that boxes and scores in one output each keep their own
 scale.
 
-What stays float: nodes that compute with numbers that stand for nothing, beside ordinary ones
-(:mod:`transforms.plan.stand_ins`), and what kernels of integers would compute wrongly, with what it reads
+What stays float: nodes that compute with sentinels, beside ordinary ones
+(:mod:`transforms.plan.sentinels`), and what kernels of integers would compute wrongly, with what it reads
 (:mod:`transforms.plan.integer_moves`).
 
 A computed divisor is an integer only for targets with a kernel for that: next to zero, steps of one size are
@@ -40,7 +40,7 @@ from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product, is_of_ou
 from transforms.graph.rewire import onnx_op
 from transforms.plan.float_only_nodes import float_zone, given_masks
 from transforms.plan.integer_moves import MOVES, is_move, is_operand_moved, keeps_grid, needing_floats
-from transforms.plan.stand_ins import stand_ins
+from transforms.plan.sentinels import sentinels
 from transforms.scheme.targets import Target
 
 ARITHMETIC = frozenset(
@@ -90,7 +90,7 @@ class IntegerSites:
         self._graph, self._takes, self._share_slices, self._kernels = graph, takes, share_slices, kernels
         self._ends = _OPEN_ENDS if kernels is None else kernels.open_ends
         self._masking = given_masks(graph)
-        self._masked = stand_ins(graph).counted
+        self._masked = sentinels(graph).counted
         self.zone = float_zone(graph, self._masking)
         for node in graph.nodes if self._masked else ():
             if not is_dot_product(node) and not self._masked.isdisjoint(map(id, node.inputs)):

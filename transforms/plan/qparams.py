@@ -90,13 +90,17 @@ class QParamsTable:
                 if step.needs_range and quantization.role != BIAS:
                     self._wanted.setdefault((id(quantization.tensor), step), (quantization, step))
         wanted = self._wanted.items()
-        measured = {key: one for key, one in wanted if one[0].role != WEIGHT and not plan.grid(*one)}
-        others = {key: one for key, one in wanted if key not in measured}
+        measured = {
+            key: candidate
+            for key, candidate in wanted
+            if candidate[0].role != WEIGHT and not plan.grid(*candidate)
+        }
+        unmeasured = {key: candidate for key, candidate in wanted if key not in measured}
         lazy = any(is_weightless(tensor._values) for tensor in walk.constants(plan.graph))
         with ThreadPoolExecutor(_FEW if lazy else os.cpu_count()) as pool:  # large weights take long
-            found = pool.map(lambda one: self._choose(*one), others.values())
-            self._chosen = dict(zip(others, found, strict=True))
-            ranges_of = pool.map(lambda one: self._measure(*one), measured.values())
+            parameters = pool.map(lambda candidate: self._choose(*candidate), unmeasured.values())
+            self._chosen = dict(zip(unmeasured, parameters, strict=True))
+            ranges_of = pool.map(lambda candidate: self._measure(*candidate), measured.values())
             self._chosen |= self._cover(dict(zip(measured, ranges_of, strict=True)))
         self._operands = {
             (id(node), index): (id(quantization.tensor), quantization.steps[-1])
@@ -141,16 +145,16 @@ class QParamsTable:
     def _choose(self, quantization: QuantSite, step: QuantSpec) -> QParams:
         """Return the scale and zero point of a weight, or those that are given."""
         tensor, fmt = quantization.tensor, step.format
-        given = self._plan.grid(quantization, step)
-        if given is not None:
+        grid = self._plan.grid(quantization, step)
+        if grid is not None:
             is_constant = isinstance(tensor, gs.Constant)
-            check_grid(given, np.asarray(tensor.values, np.float32) if is_constant else None, step.axis)
-            if self._powers and not are_powers(given.scale):
+            check_grid(grid, np.asarray(tensor.values, np.float32) if is_constant else None, step.axis)
+            if self._powers and not are_powers(grid.scale):
                 raise ValueError(
-                    f"ranges of '{given.name}': a scale is not a power of two, as the scheme asks"
+                    f"ranges of '{grid.name}': a scale is not a power of two, as the scheme asks"
                 )
             self._given.add((id(tensor), step))
-            return given.parameters(fmt)
+            return grid.parameters(fmt)
         scale, zero_point = self._choose_weight(tensor, step)
         if (scale == 1).any() and not step.block:
             ends = finite_range(np.asarray(tensor.values, np.float32), step.axis)

@@ -16,7 +16,7 @@ from transforms.scheme.scheme_values import SPREAD as BY_SPREAD
 
 ACTIVATION, WEIGHT, CONSTANT, BIAS = "activation", "weight", "constant", "bias"
 TABLE = "embedding"
-"""Role of what is stored in a format and not computed with."""
+"""Role of constants that are stored in a format and not computed with."""
 
 SPREAD = 8.0
 """Ratio of the ranges of two channels from which ``auto`` gives each its own scale: 3 of the 8 bits."""

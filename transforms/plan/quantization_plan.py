@@ -73,11 +73,11 @@ class QuantizationPlan:
         _check_targets(graph, scheme, targets, self.specs.formats, self.quantizations)
 
     def _find(self) -> dict[tuple[int, QuantSpec, str], QuantSite]:
-        found: dict[tuple[int, QuantSpec, str], QuantSite] = {}
+        sites: dict[tuple[int, QuantSpec, str], QuantSite] = {}
 
         def _site(tensor: gs.Tensor, spec: QuantSpec, role: str) -> QuantSite:
             new = QuantSite(tensor, *self.specs.owners[id(tensor)], steps=(spec,), role=role)
-            return found.setdefault((id(tensor), spec, role), new)
+            return sites.setdefault((id(tensor), spec, role), new)
 
         for node in walk.nodes(self.graph):
             for index, tensor in enumerate(node.inputs):
@@ -88,7 +88,7 @@ class QuantizationPlan:
             spec = self.specs.of_output(tensor)
             if spec is not None:
                 _site(tensor, spec, ACTIVATION).is_output = True
-        return found
+        return sites
 
     def share(self, tensors: list[gs.Tensor]) -> bool:
         """Give tensors one range, the hull of theirs; return False if they share one already."""
@@ -127,7 +127,7 @@ class QuantizationPlan:
         groups = list({id(group): group for group in members}.values())
         of_groups = [[site for tensor in group for site in sites.get(id(tensor), ())] for group in groups]
         symmetric = any(step.symmetric for some in of_groups for site in some for step in site.steps)
-        ranges = [found for group in groups if (found := _range(group, extremes)) is not None]
+        ranges = [extent for group in groups if (extent := _range(group, extremes)) is not None]
         if len(ranges) < len(groups):
             return False
 
@@ -138,13 +138,13 @@ class QuantizationPlan:
             """Return whether the joining node makes it, or more than that node and what moves it reads it."""
             if walk.producer(site.tensor) is joining or site.is_output:
                 return True
-            made = [one for node, _ in site.uses if node is not joining for one in node.outputs]
-            return any(self.group(one) is not group for one in made)
+            results = [result for node, _ in site.uses if node is not joining for result in node.outputs]
+            return any(self.group(result) is not group for result in results)
 
         width = _width(min(low for low, _ in ranges), max(high for _, high in ranges))
         return not any(
-            width > _WIDER * _width(*own) and any(_is_read(site, group) for site in some)
-            for own, group, some in zip(ranges, groups, of_groups, strict=True)
+            width > _WIDER * _width(*group_range) and any(_is_read(site, group) for site in some)
+            for group_range, group, some in zip(ranges, groups, of_groups, strict=True)
         )
 
     def group(self, tensor: gs.Tensor) -> list[gs.Tensor]:

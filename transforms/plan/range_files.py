@@ -86,7 +86,7 @@ def _read(name: str, entry: Mapping[str, Any]) -> TensorGrid:
     scale = _positive(name, entry.get("scale"))
     zero_point = _whole(name, entry.get("zero_point"), int(fmt.bits), int(fmt.lowest))
     if scale.shape != zero_point.shape or scale.ndim > 1:
-        shapes = [" x ".join(map(str, one.shape)) or "one" for one in (scale, zero_point)]
+        shapes = [" x ".join(map(str, array.shape)) or "one" for array in (scale, zero_point)]
         raise ValueError(f"tensor '{name}': scales: {shapes[0]}, zero points: {shapes[1]}")
     role, axis = entry.get("role"), entry.get("axis")
     if role not in _ROLES:
@@ -138,16 +138,16 @@ def _whole(name: str, value: object, bits: int, lowest: int) -> np.ndarray:
 
 def _encodings(grids: Iterable[TensorGrid]) -> dict[str, Any]:
     content: dict[str, Any] = {"version": _VERSION, _ACTIVATIONS: {}, _PARAMETERS: {}}
-    for one in grids:
-        low, high = one.ends(get_format(one.format))
-        section = content[_PARAMETERS if one.role == "weight" else _ACTIVATIONS]
-        if one.name in section:
-            raise ValueError(f"tensor '{one.name}' has several grids, encodings hold one: use a .json file")
-        is_symmetric = bool((one.zero_point == 2 ** (one.bits - 1)).all())
-        many = zip(low, high, np.atleast_1d(one.scale), np.atleast_1d(one.zero_point), strict=True)
-        section[one.name] = [
+    for grid in grids:
+        low, high = grid.ends(get_format(grid.format))
+        section = content[_PARAMETERS if grid.role == "weight" else _ACTIVATIONS]
+        if grid.name in section:
+            raise ValueError(f"tensor '{grid.name}' has several grids, encodings hold one: use a .json file")
+        is_symmetric = bool((grid.zero_point == 2 ** (grid.bits - 1)).all())
+        many = zip(low, high, np.atleast_1d(grid.scale), np.atleast_1d(grid.zero_point), strict=True)
+        section[grid.name] = [
             {
-                "bitwidth": one.bits,
+                "bitwidth": grid.bits,
                 "dtype": "int",
                 "is_symmetric": str(is_symmetric),
                 "max": float(most),

@@ -1,8 +1,8 @@
 """Activations that stay in float for what samples show: masks, NaN that the model looks for, and zeros alone.
 
-A mask that an input brings is one number so large that it stands for nothing. What it is added to has no
-range that suits the mask and the ordinary numbers beside it. Constants show that before a plan is made
-(:mod:`transforms.plan.stand_ins`), an input in samples alone.
+A mask that an input brings is a sentinel, one number that is larger than all others. What it is added to has
+no range that suits the mask and the ordinary numbers beside it. Constants show that before a plan is made
+(:mod:`transforms.plan.sentinels`), an input in samples alone.
 
 NaN, as the mean of no tokens or a row of padding, is replaced before an output sees it. No integer is NaN: a
 tensor that is quantized on the way to what looks for it would hand on a number that means nothing.
@@ -26,7 +26,7 @@ from transforms.graph.rewire import onnx_op
 from transforms.graph.some_names import some_names
 from transforms.plan.quant_spec import ACTIVATION
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.stand_ins import HALF, Bounds, stand_ins
+from transforms.plan.sentinels import HALF, Bounds, sentinels
 
 _GUARDS = frozenset({"IsNaN", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
 """Operators whose answer for NaN is not that for the number in its place."""
@@ -57,7 +57,7 @@ def masked_by(plan: QuantizationPlan, masks: dict[int, Bounds]) -> list[str]:
     """Return the names of activations of a plan that hold a mask that is fed, the masks among them."""
     if not masks:
         return []
-    found, without = stand_ins(plan.graph, masks), stand_ins(plan.graph)
+    found, without = sentinels(plan.graph, masks), sentinels(plan.graph)
     held = (found.bounds.keys() | found.counted) - (without.bounds.keys() | without.counted)
     return [name for name, tensor in _activations(plan).items() if id(tensor) in held]
 

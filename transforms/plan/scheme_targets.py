@@ -46,7 +46,7 @@ class Targets:
 
 
 class SchemeTargets:
-    """Remembers what a scheme names in the model as it was loaded."""
+    """Remembers the nodes and tensors of the loaded model that a scheme names."""
 
     def __init__(self, graph: gs.Graph, scheme: Scheme) -> None:
         """Find everything; what is not there may still come into being when the graph is prepared."""
@@ -163,7 +163,7 @@ def _places(graph: gs.Graph, name: str) -> list[_Place]:
 
 @dataclass(frozen=True)
 class NodeFormats:
-    """Formats of what a node reads, None for float32: activations, weights, biases, and all ``other`` values.
+    """Formats of the inputs of a node, None for float32: activations, weights, biases and ``other`` values.
 
     A ``bias`` of int32 is for nodes that multiply integers; others have ``other`` in its place.
     ``per_channel``: a weight has a scale for each output channel, or only (``spread``) where it needs them.

@@ -107,9 +107,9 @@ def check_grid(grid: TensorGrid, values: NDArray[np.float32] | None, axis: int |
         )
     if values is None or grid.low is None or grid.high is None:
         return
-    found = float(values.min()), float(values.max())
-    if not np.allclose(found, (grid.low, grid.high), rtol=_CLOSE, atol=0):
+    extremes = float(values.min()), float(values.max())
+    if not np.allclose(extremes, (grid.low, grid.high), rtol=_CLOSE, atol=0):
         raise ValueError(
             f"ranges of '{grid.name}' are of other numbers: from {grid.low:g} to {grid.high:g}, the model's "
-            f"go from {found[0]:g} to {found[1]:g}"
+            f"go from {extremes[0]:g} to {extremes[1]:g}"
         )

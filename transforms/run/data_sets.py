@@ -45,26 +45,26 @@ def length_of(data: Any) -> int | None:
 
 
 def each_sample(data: Any, limit: int | None = None) -> Iterator[Any]:
-    """Yield the samples of a data set, or of what a callable returns: at most ``limit``, and its length.
+    """Yield the samples of a data set, or of one that a callable returns: at most ``limit``, and its length.
 
     A data set is a reader, what can be iterated, or what has a sample for each index, in this order; of the
     last, each index below its length has to have one. Raises TypeError for anything else, and for one sample
-    in place of several; ValueError for a limit below 1, where there is no sample, and where what has neither
-    length nor limit does not end after :data:`MOST` samples.
+    in place of several; ValueError for a limit below 1, without any sample, and for a data set with neither
+    length nor limit that does not end after :data:`MOST` samples.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit of {limit} samples, at least 1 is needed")
-    found = data() if callable(data) and not is_data_set(data) else data
-    if isinstance(found, Mapping):
-        raise TypeError(f"samples are a {type(found).__name__}, which is one sample: give a list of them")
-    if not is_data_set(found):
-        raise TypeError(f"samples are a folder, a reader or an iterable, not {type(found).__name__}")
-    length = length_of(found)
+    data_set = data() if callable(data) and not is_data_set(data) else data
+    if isinstance(data_set, Mapping):
+        raise TypeError(f"samples are a {type(data_set).__name__}, which is one sample: give a list of them")
+    if not is_data_set(data_set):
+        raise TypeError(f"samples are a folder, a reader or an iterable, not {type(data_set).__name__}")
+    length = length_of(data_set)
     most = min((bound for bound in (length, limit) if bound is not None), default=None)
     number = None
-    for number, sample in enumerate(islice(_read(found, length), most)):
+    for number, sample in enumerate(islice(_read(data_set, length), most)):
         if most is None and number == MOST:
-            words = f"{type(found).__name__}, has no length and has not ended after {MOST:,} samples"
+            words = f"{type(data_set).__name__}, has no length and has not ended after {MOST:,} samples"
             raise ValueError(f"the data, a {words}: give a limit")
         yield sample
     if number is None:

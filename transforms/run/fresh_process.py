@@ -18,7 +18,7 @@ _starting = threading.Lock()
 
 
 class FreshProcess(SpawnProcess):
-    """A spawned process, for which there is no script."""
+    """A spawned process that does not import the script."""
 
     def start(self) -> None:
         """Start it. What it is given must not be of the script either."""

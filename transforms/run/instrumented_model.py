@@ -46,9 +46,9 @@ PROBES: Mapping[str, Sequence[tuple[str, dict[str, Any]]]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class ShownModel(Generic[Key]):
-    """A light model whose outputs are what is shown, its weights, and where to find what is shown of it.
+    """A light model whose outputs are the tensors to show, its weights, and the place of each tensor.
 
-    ``places``: names of outputs, or of inputs; ``constants``: what is shown and no node makes.
+    ``places``: names of outputs, or of inputs; ``constants``: tensors to show that no node makes.
     """
 
     light: onnx.ModelProto
@@ -67,34 +67,37 @@ def show_tensors(
 ) -> ShownModel[Key]:
     """Return a copy of the graph that shows tensors, as :class:`InstrumentedModel` describes it."""
     light, weights = graph_proto.export_light(graph)
-    known, names = walk.tensors(graph), walk.Names(graph)
+    tensors, names = walk.tensors(graph), walk.Names(graph)
     for name, dtype in (inputs or {}).items():
         light.graph.input.append(_fed_value(name, dtype, is_sequence=name in sequences))
+    # find each tensor: a constant, a tensor as it is, or the end of a chain of nodes after it
     constants: dict[Key, np.ndarray] = {}
     places: dict[Key, str] = {}
     fed = {value.name for value in light.graph.input}
     after: dict[str, list[onnx.NodeProto]] = {}
     for key in dict.fromkeys(shown):
         name, probe = (key, "") if isinstance(key, str) else key
-        if not probe and isinstance(known[name], gs.Constant):
-            constants[key] = readable(known[name])
+        if not probe and isinstance(tensors[name], gs.Constant):
+            constants[key] = readable(tensors[name])
             continue
-        if not probe and dtypes.is_type(known[name], dtypes.BFLOAT16):
+        if not probe and dtypes.is_type(tensors[name], dtypes.BFLOAT16):
             probe = "float32"
         nodes = _chain(name, probe, names) if probe else []
         after.setdefault(name, []).extend(nodes)
         places[key] = nodes[-1].output[0] if nodes else name
     watch = TensorWatch(light, names)
     for name in dict.fromkeys(watched):
-        after.setdefault(known[name].name, []).append(watch.node(name))
+        after.setdefault(tensors[name].name, []).append(watch.node(name))
     _insert_after(light.graph, after)
     light.graph.node.extend(watch.end())
     outputs = dict.fromkeys((*(place for place in places.values() if place not in fed), *watch.outputs))
     hidden = [value.name for value in light.graph.output if value.name not in outputs]
-    light.graph.value_info.extend(filter(None, (_declared(known[name]) for name in hidden)))
+    light.graph.value_info.extend(filter(None, (_declared(tensors[name]) for name in hidden)))
     del light.graph.output[:]  # types of the new ones are the runtime's to infer
-    declared = {place: _declared(known.get(place)) for place in outputs}
-    light.graph.output.extend(one or onnx.ValueInfoProto(name=name) for name, one in declared.items())
+    declared = {place: _declared(tensors.get(place)) for place in outputs}
+    light.graph.output.extend(
+        value_info or onnx.ValueInfoProto(name=name) for name, value_info in declared.items()
+    )
     return ShownModel(light, weights, places, constants, watch)
 
 

@@ -40,10 +40,12 @@ def mend_shapes(graph: gs.Graph, feeds: Iterable[Feed], options: RunOptions | No
             if isinstance(value, np.ndarray) and not fits(claimed[name].shape, value.shape):
                 wrong.setdefault(name, value.shape)
     info = info_of(graph)
-    for name, made in wrong.items():
+    for name, run_shape in wrong.items():
         declared = list(claimed[name].shape)
-        info.notes.append(f"The declared shape of '{name}' was wrong: {declared}, a run makes {list(made)}")
-        claimed[name].shape = _loosened(declared, made)
+        info.notes.append(
+            f"The declared shape of '{name}' was wrong: {declared}, a run makes {list(run_shape)}"
+        )
+        claimed[name].shape = _loosened(declared, run_shape)
         if name in info.outputs:
             info.outputs[name].type.tensor_type.ClearField("shape")
     return len(wrong)

@@ -91,7 +91,7 @@ def _groups(free: Sequence[FreeSize]) -> Iterator[tuple[FreeSize, ...]]:
 
 
 def _other(size: int, may_shrink: bool) -> int:
-    """Return another size than one: the half where that is no special size, in whole tiles if it has them."""
+    """Return another size: the half where that is not a special size, in whole tiles if it has them."""
     if size <= _FEW:
         return size + 1 if size else _FEW
     unit = _TILE if size % _TILE == 0 and size > _TILE else 1

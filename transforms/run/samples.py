@@ -228,19 +228,24 @@ def token_feed(tokens: AnyArray, inputs: Sequence[ModelInput]) -> dict[str, np.n
     1, others that are free are 0. Raises ValueError for another input.
     """
     count = len(tokens)
-    known = {
+    token_arrays = {
         IDS: tokens,
         MASK: np.ones(count),
         POSITIONS: np.arange(count),
         TYPES: np.zeros(count),
     }
     feed = {}
-    for one in inputs:
-        if one.name in known:
-            feed[one.name] = np.asarray(known[one.name]).reshape(1, count).astype(one.dtype)
-        elif _CACHE.search(one.name) and len(one.shape) > 1:
-            shape = [1 if one.shape[0] is None else one.shape[0], *(size or 0 for size in one.shape[1:])]
-            feed[one.name] = np.zeros(shape, one.dtype)
+    for model_input in inputs:
+        if model_input.name in token_arrays:
+            feed[model_input.name] = (
+                np.asarray(token_arrays[model_input.name]).reshape(1, count).astype(model_input.dtype)
+            )
+        elif _CACHE.search(model_input.name) and len(model_input.shape) > 1:
+            shape = [
+                1 if model_input.shape[0] is None else model_input.shape[0],
+                *(size or 0 for size in model_input.shape[1:]),
+            ]
+            feed[model_input.name] = np.zeros(shape, model_input.dtype)
         else:
-            raise ValueError(f"input '{one.name}' does not follow from tokens: it takes .npz samples")
+            raise ValueError(f"input '{model_input.name}' does not follow from tokens: it takes .npz samples")
     return feed

@@ -96,20 +96,20 @@ class SegmentedRun:
         read = {name for node in ahead for name in _reads(node)}
         inputs = {name: self._types[name] for name in sorted(read & self._kept)}
         stale = [name for name in {*inputs, *names} & self._kept if name not in needed]
-        made = {tensor.name for node in ahead for tensor in node.outputs} & (needed | set(names))
+        shown = {tensor.name for node in ahead for tensor in node.outputs} & (needed | set(names))
         get = self._store.get
         feeds = ({name: get(i, name) for name in inputs} for i in range(self._count))
-        for i, found in enumerate(self._run(_Step(ahead, inputs, sorted(made)), feeds)):
-            held = [*found.values(), *(get(i, name) for name in inputs if name not in found)]
+        for i, computed in enumerate(self._run(_Step(ahead, inputs, sorted(shown)), feeds)):
+            held = [*computed.values(), *(get(i, name) for name in inputs if name not in computed)]
             self.largest_step = max(self.largest_step, sum(map(bytes_of, held)))
-            asked = {name: found[name] if name in found else get(i, name) for name in names}
-            for name in needed & found.keys():
-                self._store.put(i, name, found[name])
-                self._types[name] = self._type_of(name, found[name])
+            asked = {name: computed[name] if name in computed else get(i, name) for name in names}
+            for name in needed & computed.keys():
+                self._store.put(i, name, computed[name])
+                self._types[name] = self._type_of(name, computed[name])
             for name in stale:
                 self._store.drop(i, name)
             yield asked
-        self._kept = (self._kept | made) & needed
+        self._kept = (self._kept | shown) & needed
 
     def _type_of(self, name: str, value: Value) -> np.dtype:
         """Return the type of an array, or of those of a sequence, which may be without one."""
@@ -129,17 +129,17 @@ class SegmentedRun:
         )
 
     def _run(self, step: _Step, feeds: Iterator[Feed]) -> Iterator[dict[str, Any]]:
-        """Yield what the nodes of a step make of the feeds, one after another."""
+        """Yield the outputs of the nodes of a step for each feed in turn."""
         if not step.nodes:
             yield from ({} for _ in feeds)
             return
         options, part = with_resting_threads(self._options), self._part(step)
-        made, sequences = step.made, self._sequences
+        shown_names, sequences = step.made, self._sequences
         if self._workers is None:
-            model = InstrumentedModel(part, made, options, inputs=step.inputs, sequences=sequences)
+            model = InstrumentedModel(part, shown_names, options, inputs=step.inputs, sequences=sequences)
             yield from run_each(model.run, feeds, self._options)
             return
-        shown = show_tensors(part, made, step.inputs, sequences=sequences)
+        shown = show_tensors(part, shown_names, step.inputs, sequences=sequences)
         with cleanup.temporary_folder() as folder:
             weights = {name: load_values(values) for name, values in shown.weights.items()}
             content = shown.light.SerializeToString(), weights, shown.places, options

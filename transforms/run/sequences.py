@@ -49,33 +49,33 @@ class Sequences:
         folder: Path,
         images: ImageOptions | None = None,
         limit: int | None = None,
-        given: Mapping[str, str] | None = None,
+        named_states: Mapping[str, str] | None = None,
     ) -> None:
-        """List the folder, at most ``limit`` sequences, for a model and its graph; ``given``: states that the
-        user names.
+        """List the folder, at most ``limit`` sequences, for a model and its graph.
 
-        Raises OSError or ValueError for a folder without any, and ValueError as :func:`state_pairs` does.
+        ``named_states``: states that the user names. Raises OSError or ValueError for a folder without
+        any, and ValueError as :func:`state_pairs` does.
         """
         self._model, self._images = model, images
         self._paths = _find(folder)[:limit]
         held = _held(self._paths[0])
         with named(self._paths[0]):
             for name in held or ():
-                refuse_unknown(name, [one.name for one in model.inputs], "input")
-        self.states = state_pairs(graph, given, held)
+                refuse_unknown(name, [value.name for value in model.inputs], "input")
+        self.states = state_pairs(graph, named_states, held)
         self.unfed = {
             fed: back
             for fed, back in found_pairs(graph).items()
             if fed not in self.states and back not in self.states.values()
         }
-        ends = {str(one.name): one for one in (*graph.inputs, *graph.outputs)}
+        ends = {str(value.name): value for value in (*graph.inputs, *graph.outputs)}
         self._first = {
-            one.name: np.zeros(first_state(ends[one.name].shape, ends[back].shape), one.dtype)
-            for one in model.inputs
-            if (back := self.states.get(one.name))
+            value.name: np.zeros(first_state(ends[value.name].shape, ends[back].shape), value.dtype)
+            for value in model.inputs
+            if (back := self.states.get(value.name))
         }
         rolled = set(self.states).difference(held or ())
-        self._inputs = tuple(one for one in model.inputs if one.name not in rolled)
+        self._inputs = tuple(value for value in model.inputs if value.name not in rolled)
         if len(set(self.names)) < len(self.names):
             raise ValueError(f"two sequences in '{folder}' have the same name except for the ending")
 

@@ -24,7 +24,7 @@ class TaskLog:
     """
 
     def __init__(self, path: Path | None) -> None:
-        """Read what is there; OSError where it cannot be read. Without a path results are in memory alone."""
+        """Read the log if there is one; OSError if it cannot be read. Without a path nothing is written."""
         self._path = path
         self._known: dict[str, Numbers] = {}
         if path is not None and path.exists():

@@ -64,24 +64,26 @@ def take_turns(
     until every model ran ``runs`` times, or ``fewest`` times and ``seconds`` have gone, or the times are
     ``enough``. The first to run changes with each sample.
     """
-    found: list[list[float]] = [[] for _ in models]
+    seconds_of: list[list[float]] = [[] for _ in models]
     end = time.perf_counter() + seconds
     while True:
         for feeds in passes():
-            if not found[0]:
+            if not seconds_of[0]:
                 for model, feed in zip(models, feeds, strict=True):
                     model.run(feed)  # the first run also allocates
-            first = len(found[0])
+            first = len(seconds_of[0])
             for i in range(len(models)):
                 turn = (first + i) % len(models)
                 start = time.perf_counter()
                 models[turn].run(feeds[turn])
-                found[turn].append(time.perf_counter() - start)
+                seconds_of[turn].append(time.perf_counter() - start)
         is_done = (
-            len(found[0]) >= runs or time.perf_counter() >= end or (enough is not None and enough(found))
+            len(seconds_of[0]) >= runs
+            or time.perf_counter() >= end
+            or (enough is not None and enough(seconds_of))
         )
-        if is_done and len(found[0]) >= fewest:
-            return found
+        if is_done and len(seconds_of[0]) >= fewest:
+            return seconds_of
 
 
 def time_graphs(

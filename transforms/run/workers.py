@@ -120,7 +120,7 @@ def open_processes(jobs: int) -> Iterator[Executor]:
     """
     check_current_folder()
     _start_resource_tracker()
-    others = set(multiprocessing.active_children())
+    running_before = set(multiprocessing.active_children())
     context = FreshContext()
     end, alive = context.Pipe(duplex=False)
     with end, alive:
@@ -132,7 +132,7 @@ def open_processes(jobs: int) -> Iterator[Executor]:
             yield executor
         except BaseException:
             with _quiet_threads():
-                for process in set(multiprocessing.active_children()) - others:
+                for process in set(multiprocessing.active_children()) - running_before:
                     process.kill()
                 executor.shutdown(cancel_futures=True)
             raise

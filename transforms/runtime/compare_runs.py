@@ -94,13 +94,13 @@ def why_not_compared(
         is_clear = isinstance(error, TimeoutError | ValueError) and not isinstance(error, ModelError)
         return str(error) if is_clear else "ONNX Runtime does not run the original on random numbers"
     try:
-        found = run_in_time(_open(after), feed)
+        results = run_in_time(_open(after), feed)
     except (MissingKernelError, TimeoutError) as error:
         return str(error)  # other runtimes may have the kernels
     except Exception as error:  # the runtime's exceptions share no narrower class
         raise ModelError(f"the {change} model does not run: {said_by_runtime(error)}") from error
     for name, result in expected.items():
-        if difference := _difference(result, found[name]):
+        if difference := _difference(result, results[name]):
             raise ModelError(f"output '{name}' differs on random input: {difference}")
     return None
 

@@ -146,10 +146,10 @@ def start_on(
     try:
         session = ort.InferenceSession(model, settings, **options)
     except Exception as error:  # the runtime's exceptions share no narrower class
-        if found := _NOBODY.search(str(error)):
-            raise MissingKernelError(f"{provider} has no kernel for {found[1]}, nor has the CPU") from error
-        if found := _BROKEN.search(str(error)):
-            raise ProviderError(f"provider '{provider}' does not run on this machine: {found[1]}") from error
+        if match := _NOBODY.search(str(error)):
+            raise MissingKernelError(f"{provider} has no kernel for {match[1]}, nor has the CPU") from error
+        if match := _BROKEN.search(str(error)):
+            raise ProviderError(f"provider '{provider}' does not run on this machine: {match[1]}") from error
         raise
     if provider not in session.get_providers():
         reason = missing or "its libraries or its device are missing"

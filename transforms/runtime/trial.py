@@ -21,9 +21,9 @@ from transforms.graph.lazy_values import Weight
 from transforms.model.detached_weights import fill
 from transforms.model.model_error import ModelError
 from transforms.runtime.compare_runs import run_in_time
+from transforms.runtime.crash_probe import crash_of, may_crash
 from transforms.runtime.output_errors import OutputErrors
 from transforms.runtime.session import OpenModel, RunOptions, open_light
-from transforms.runtime.survival import how_it_ends, is_risky
 from transforms.search.output_metrics import is_float_array
 
 Outputs = Mapping[str, object]
@@ -93,7 +93,7 @@ def _runs(
     """Return the outputs of a session for cases in turn, and why it opens or runs no further."""
     made: list[Outputs] = []
     try:
-        model = _survivor(light, weights, options)
+        model = _open_unless_it_crashes(light, weights, options)
         for case in cases:
             made.append(_run(model, case.feed))
     except ModelError as error:
@@ -118,12 +118,14 @@ def run_as_user(
 
     Raises ModelError if it does not open or run, or would end the process, TimeoutError if it runs for long.
     """
-    return _run(_survivor(light, weights, options), feed)
+    return _run(_open_unless_it_crashes(light, weights, options), feed)
 
 
-def _survivor(light: onnx.ModelProto, weights: Mapping[str, Weight], options: RunOptions) -> OpenModel:
+def _open_unless_it_crashes(
+    light: onnx.ModelProto, weights: Mapping[str, Weight], options: RunOptions
+) -> OpenModel:
     """Return a light model opened as users open it; ModelError if that fails, or would end the process."""
-    if options.optimize and is_risky(light.graph) and (end := _how_it_ends(light, weights)):
+    if options.optimize and may_crash(light.graph) and (end := _crash_of(light, weights)):
         raise ModelError(end)
     return open_as_user(light, weights, options)
 
@@ -137,8 +139,8 @@ def _run(model: OpenModel, feed: Feed) -> dict[str, object]:
         raise ModelError(said_by_runtime(error)) from error
 
 
-def _how_it_ends(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> str:
+def _crash_of(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> str:
     whole = onnx.ModelProto()
     whole.CopyFrom(light)
     fill(whole, weights)
-    return how_it_ends(whole, int(ort.GraphOptimizationLevel.ORT_ENABLE_ALL))
+    return crash_of(whole, int(ort.GraphOptimizationLevel.ORT_ENABLE_ALL))

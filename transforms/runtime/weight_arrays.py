@@ -54,8 +54,8 @@ def share_weights(
 
     Initializers refer to the files that are mapped, of which ``settings`` names a folder that encloses all.
     """
-    found = {name: place_of(array) for name, array in weights.items()}
-    places = {name: place for name, place in found.items() if place is not None}
+    place_by_name = {name: place_of(array) for name, array in weights.items()}
+    places = {name: place for name, place in place_by_name.items() if place is not None}
     if places:
         folder = Path(os.path.commonpath([place.path.parent for place in places.values()]))
         settings.add_session_config_entry(_FOLDER, str(folder))

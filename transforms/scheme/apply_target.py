@@ -31,7 +31,7 @@ def adapted(scheme: Scheme, row: Target) -> tuple[Scheme, list[str]]:
 
 
 def _contradictions(scheme: Scheme, row: Target) -> Iterator[str]:
-    """Yield what a scheme says against the rules of a row."""
+    """Yield each setting of a scheme that contradicts the rules of a row."""
     for part, legal in (("activation", row.activations), ("weight", row.weights)):
         for place, name in _formats(scheme, part):
             if name not in legal and name != FLOAT32:

@@ -15,7 +15,7 @@ from ops.registration import AMD_DOMAIN, DOMAIN
 METHODS = ("MinMax", "Entropy", "Percentile", "MSE", "Extrapolated", "Wide")
 """How the range of a tensor is found."""
 
-_ROOMY_BITS = 16
+_HEADROOM_BITS = 16
 """Bits from which on larger steps cost less than numbers that samples do not show."""
 
 FEW_BITS = 7
@@ -50,14 +50,14 @@ SPREAD = "spread"
 _ABOVE_UP_TO: Mapping[str, tuple[float, float]] = {"percentile": (50, 100), "averaging_constant": (0, 1)}
 
 
-def has_room(activation: Format | None) -> bool:
+def has_headroom(activation: Format | None) -> bool:
     """Return whether a format of activations is of integers with bits to spare."""
-    return activation is not None and activation.is_integer and activation.bits >= _ROOMY_BITS
+    return activation is not None and activation.is_integer and activation.bits >= _HEADROOM_BITS
 
 
 def range_rule(activation: Format | None, weight: str) -> str:
     """Return how activations get their ranges beside weights of a format, as long as no outputs decide."""
-    if has_room(activation):
+    if has_headroom(activation):
         return "Extrapolated"
     if activation is None or (activation.name, weight) != ("int8", "int8"):
         return "MinMax"
@@ -81,7 +81,7 @@ def checked_value(key: str, kind: str, value: object) -> Any:
     if converted is None:
         raise ValueError(f"{key} is {value!r}, it must be {legal}")
     if key in _LEGAL and value not in _LEGAL[key] and not isinstance(converted, tuple):
-        near = did_you_mean(str(value), (one for one in _LEGAL[key] if isinstance(one, str))) or ","
+        near = did_you_mean(str(value), (choice for choice in _LEGAL[key] if isinstance(choice, str))) or ","
         raise ValueError(f"{key} is {value!r}{near} legal are {', '.join(map(repr, _LEGAL[key]))}")
     if key == "opset" and converted not in (0, *_OPSETS):
         raise ValueError(f"opset is {value}, legal are {_OPSETS[0]} to {_OPSETS[-1]}, and 0 for any")

@@ -1,4 +1,4 @@
-"""Numbers that stand for nothing. Oracles: the tensors listed in each test; the float model."""
+"""Sentinels: numbers that stand for no number. Oracles: the tensors listed in each test; the float model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph import walk
 from transforms.graph.masks import masks_in
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.plan.stand_ins import stand_ins
+from transforms.plan.sentinels import sentinels
 from transforms.run.run_model import open_model
 from transforms.scheme import preset
 
@@ -108,7 +108,7 @@ def test_they_set_no_range_where_they_are_dropped(case: str, value: float) -> No
     head, text, names = DROPPED[case]
     source = model(f"{head} {{ {text} }}", value)
     graph = model_io.load(source)
-    found = stand_ins(graph)
+    found = sentinels(graph)
     known = {id(tensor): name for name, tensor in walk.tensors(graph).items()}
     assert {known[key] for key in found.bounds} == set(names.split())
     assert not found.counted
@@ -128,7 +128,7 @@ def test_masks_that_are_added_to_some_tokens(value: float) -> None:
     """The mask itself is no operand of an integer Add: its range would be that of zero, or leave nothing."""
     source = model(f"{TOKENS} {{ {ADDED} }}", value)
     graph = model_io.load(source)
-    found, known = stand_ins(graph), {id(t): name for name, t in walk.tensors(graph).items()}
+    found, known = sentinels(graph), {id(t): name for name, t in walk.tensors(graph).items()}
     assert {known[key] for key in found.bounds} == {"q", "t"}
     assert {known[key] for key in found.counted} == {"s"}
     assert min(decibels(source, config) for config in ("A8W8", "U8S8")) > 25
@@ -140,7 +140,7 @@ def test_they_count_where_something_reads_them(case: str) -> None:
     source = model(f"{IMAGE} {{ {text} }}", -1e9)
     if "w3" in text:
         source.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(2.5), "w3"))
-    found = stand_ins(model_io.load(source))
+    found = sentinels(model_io.load(source))
     assert not found.bounds and found.counted
 
 
@@ -148,13 +148,13 @@ def test_they_count_where_they_meet_numbers_of_another_tensor() -> None:
     """The end of the range of one may be above what the other holds."""
     text = f"a = Conv(x, w) q = Pad(a, p, v) b = Pad(x, p) c = Concat <axis = 1> (q, b) y = {POOL}(c)"
     graph = model_io.load(model(f"{IMAGE} {{ {text} }}", -1e9))
-    found, known = stand_ins(graph), walk.tensors(graph)
+    found, known = sentinels(graph), walk.tensors(graph)
     assert found.counted == {id(known["q"])} and found.bounds.keys() == {id(known["c"])}
 
 
 def test_ordinary_numbers_are_none() -> None:
     head, text, _ = DROPPED["Pad"]
-    found = stand_ins(model_io.load(model(f"{head} {{ {text} }}", -2)))
+    found = sentinels(model_io.load(model(f"{head} {{ {text} }}", -2)))
     assert not found.bounds and not found.counted
 
 

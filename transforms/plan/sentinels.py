@@ -1,4 +1,4 @@
-"""Numbers that stand for nothing: infinities, the lowest float, -1e9 and the like, where they are put.
+"""Sentinels: infinities, the lowest float, -1e9 and the like, which stand for no number, and where they are.
 
 A Pad before a MaxPool, a Where before the largest of all tokens, a mask that is added: no result is meant to
 hold such a number. To the range of a tensor it counts for as little as an infinity does, if all that reads
@@ -23,7 +23,7 @@ from transforms.graph.rewire import onnx_op
 from transforms.plan.exact_arithmetic import without_float_input
 
 Bounds = tuple[float, float]
-"""Numbers up to the first and from the second on stand for nothing; NaN where none does on that side."""
+"""Numbers up to the first and from the second on are sentinels; NaN where none is on that side."""
 
 LOW, HIGH = 0, 1
 
@@ -51,29 +51,29 @@ Softmax, Sigmoid and Clip are none: at the end of a range they make a number tha
 
 
 @dataclass(frozen=True)
-class StandIns:
-    """``bounds``: of numbers that all consumers of a tensor drop, by the id of the tensor.
+class Sentinels:
+    """``bounds``: of sentinels that all consumers of a tensor drop, by the id of the tensor.
 
-    ``counted``: ids of tensors with other such numbers: something reads them, or they are an output.
+    ``counted``: ids of tensors with other sentinels: a node computes with them, or they are an output.
     """
 
     bounds: dict[int, Bounds] = field(default_factory=dict)
     counted: set[int] = field(default_factory=set)
 
 
-def stand_ins(graph: gs.Graph, fed: Mapping[int, Bounds] | None = None) -> StandIns:
-    """Return where numbers that stand for nothing are in the outermost graph, and which of them are dropped.
+def sentinels(graph: gs.Graph, fed: Mapping[int, Bounds] | None = None) -> Sentinels:
+    """Find the sentinels of the outermost graph, and which of them are dropped.
 
     They come of constants: what a Pad pads with, branches of Where, parts of Concat and Scatter, masks that
     are added or that multiply what is made of integers alone. Moves carry them, and signs that change.
     ``fed``: the bounds of others that inputs of the model bring, by the id of the input.
     """
-    found = _found(graph, fed or {})
-    if not found:
-        return StandIns()
-    dropped = _dropped(graph, found)
-    result = StandIns()
-    for key, bounds in found.items():
+    bounds_of = _bounds_of_tensors(graph, fed or {})
+    if not bounds_of:
+        return Sentinels()
+    dropped = _dropped(graph, bounds_of)
+    result = Sentinels()
+    for key, bounds in bounds_of.items():
         kept = [np.isnan(end) or (key, side) in dropped for side, end in enumerate(bounds)]
         if all(kept):
             low, high = np.where(np.isnan(bounds), (-np.inf, np.inf), bounds)
@@ -83,26 +83,27 @@ def stand_ins(graph: gs.Graph, fed: Mapping[int, Bounds] | None = None) -> Stand
     return result
 
 
-def _found(graph: gs.Graph, fed: Mapping[int, Bounds]) -> dict[int, Bounds]:
-    """Return the bounds of all tensors that hold such numbers, by id."""
-    found = dict(fed)
+def _bounds_of_tensors(graph: gs.Graph, fed: Mapping[int, Bounds]) -> dict[int, Bounds]:
+    """Return the bounds of all tensors that hold sentinels, by id."""
+    bounds_of = dict(fed)
     discrete = cache(lambda: without_float_input(graph))
     for node in graph.nodes:
-        bounds = _made(node, found, discrete) if onnx_op(node) else _NONE
+        bounds = _output_bounds(node, bounds_of, discrete) if onnx_op(node) else _NONE
         if not np.isnan(bounds).all():
-            found.update((id(tensor), bounds) for tensor in node.outputs)
-    return found
+            bounds_of.update((id(tensor), bounds) for tensor in node.outputs)
+    return bounds_of
 
 
-def _made(node: gs.Node, found: dict[int, Bounds], discrete: Callable[[], set[int]]) -> Bounds:
-    """Return the bounds of what a node makes; ``discrete`` finds the ids of nodes that read no floats."""
+def _output_bounds(node: gs.Node, bounds_of: dict[int, Bounds], discrete: Callable[[], set[int]]) -> Bounds:
+    """Return the bounds of the outputs of a node; ``discrete`` finds the ids of nodes that read no floats."""
 
     def _placed(tensor: gs.Tensor, least: float | None = MASK) -> Bounds:
-        return _of(tensor, least) if isinstance(tensor, gs.Constant) else found.get(id(tensor), _NONE)
+        return _of(tensor, least) if isinstance(tensor, gs.Constant) else bounds_of.get(id(tensor), _NONE)
 
     def _added(tensor: gs.Tensor) -> Bounds:
         return _placed(tensor, None)
 
+    # operators that move numbers, or put those of several inputs side by side
     if node.op in _MOVES:
         return _placed(node.inputs[0]) if node.inputs else _NONE
     if node.op in _PLACED:
@@ -111,32 +112,34 @@ def _made(node: gs.Node, found: dict[int, Bounds], discrete: Callable[[], set[in
         return _together(map(_placed, node.inputs))
     if node.op == "ConstantOfShape" and isinstance(node.attrs.get("value"), gs.Constant):
         return _of(node.attrs["value"], MASK)
+    # operators that take the largest or the least: one side of the sentinels goes
     if node.op in _LARGEST:
-        return _without(found.get(id(node.inputs[0]), _NONE), _LARGEST[node.op])
+        return _without(bounds_of.get(id(node.inputs[0]), _NONE), _LARGEST[node.op])
     if node.op in ("Max", "Min"):
-        parts = [_placed(tensor) for tensor in node.inputs]
+        inputs = [_placed(tensor) for tensor in node.inputs]
         side = LOW if node.op == "Max" else HIGH
-        every = all(not np.isnan(part[side]) for part in parts)
-        return _together(parts) if every else _without(_together(parts), side)
+        every = all(not np.isnan(bounds[side]) for bounds in inputs)
+        return _together(inputs) if every else _without(_together(inputs), side)
+    # arithmetic: sentinels that are added make sentinels of all results
     if node.op == "Add":
         return _together(map(_added, node.inputs))
     if node.op == "Gemm" and len(node.inputs) > _ADDED and node.attrs.get("beta", 1.0):
-        return found.get(id(node.inputs[_ADDED]), _NONE)  # constants are parted from it
+        return bounds_of.get(id(node.inputs[_ADDED]), _NONE)  # constants are parted from it
     if node.op in ("Sub", "Neg"):
         first, *second = map(_added, node.inputs)
         return _turned(first) if node.op == "Neg" else _together([first, *map(_turned, second)])
-    return _multiplied(node, found, discrete) if node.op == "Mul" else _NONE
+    return _multiplied(node, bounds_of, discrete) if node.op == "Mul" else _NONE
 
 
-def _multiplied(node: gs.Node, found: dict[int, Bounds], discrete: Callable[[], set[int]]) -> Bounds:
+def _multiplied(node: gs.Node, bounds_of: dict[int, Bounds], discrete: Callable[[], set[int]]) -> Bounds:
     """Return the bounds of a product: of a mask with what is made of integers, and of numbers with -1."""
     constants = [tensor for tensor in node.inputs if isinstance(tensor, gs.Constant)]
     if len(constants) != 1 or len(node.inputs) != 2:
         return _NONE
     (constant,), (computed,) = constants, walk.computed_inputs(node)
-    if id(computed) in found:
+    if id(computed) in bounds_of:
         is_turn = constant.values.size == 1 and constant.values.item() == -1
-        return _turned(found[id(computed)]) if is_turn else _NONE
+        return _turned(bounds_of[id(computed)]) if is_turn else _NONE
     masks = _of(constant, MASK)
     return _NONE if np.isnan(masks).all() or id(node) not in discrete() else masks
 
@@ -156,8 +159,8 @@ def _of(tensor: gs.Constant, least: float | None) -> Bounds:
     )
 
 
-def _together(parts: Iterable[Bounds]) -> Bounds:
-    lows, highs = zip(*parts, strict=True)
+def _together(each: Iterable[Bounds]) -> Bounds:
+    lows, highs = zip(*each, strict=True)
     return float(np.fmax.reduce(lows)), float(np.fmin.reduce(highs))
 
 
@@ -169,25 +172,27 @@ def _without(bounds: Bounds, side: int) -> Bounds:
     return (np.nan, bounds[HIGH]) if side == LOW else (bounds[LOW], np.nan)
 
 
-def _dropped(graph: gs.Graph, found: dict[int, Bounds]) -> set[tuple[int, int]]:
+def _dropped(graph: gs.Graph, bounds_of: dict[int, Bounds]) -> set[tuple[int, int]]:
     """Return the ids of tensors, and the sides, of which all that reads them drops the numbers."""
     dropped: set[tuple[int, int]] = set()
     outputs = walk.outputs(graph)
     main = {id(node) for node in graph.nodes}
     for node in reversed(graph.nodes):
-        for tensor in (one for one in node.outputs if id(one) in found and id(one) not in outputs):
+        for tensor in node.outputs:
+            if id(tensor) not in bounds_of or id(tensor) in outputs:
+                continue
             uses = walk.uses(tensor)
             if all(id(user) in main for user, _ in uses):
                 dropped |= {
                     (id(tensor), side)
                     for side in (LOW, HIGH)
-                    if all(_drops(user, index, side, found, dropped) for user, index in uses)
+                    if all(_drops(user, index, side, bounds_of, dropped) for user, index in uses)
                 }
     return dropped
 
 
 def _drops(
-    node: gs.Node, index: int, side: int, found: dict[int, Bounds], dropped: set[tuple[int, int]]
+    node: gs.Node, index: int, side: int, bounds_of: dict[int, Bounds], dropped: set[tuple[int, int]]
 ) -> bool:
     """Return whether a node, or all that goes on with it, drops the numbers of one side of an input.
 
@@ -205,5 +210,5 @@ def _drops(
             return False
     elif node.op not in _MOVES and node.op not in _LARGEST:
         return False
-    made = [id(tensor) for tensor in node.outputs if id(tensor) in found]
-    return id(node.outputs[0]) in found and all((key, side) in dropped for key in made)
+    held = [id(tensor) for tensor in node.outputs if id(tensor) in bounds_of]
+    return id(node.outputs[0]) in bounds_of and all((key, side) in dropped for key in held)

@@ -1,4 +1,4 @@
-"""The plan of the house: rooms import only rooms below them; the top of ``transforms`` holds rewrites alone.
+"""The order of packages: each imports only packages below it; the top of ``transforms`` holds rewrites alone.
 
 Oracle: the imports in the source, read with :mod:`ast`.
 """
@@ -15,13 +15,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 REWRITES = "rewrites"  # the files at the top of transforms
-ROOMS = [
+PACKAGES = [
     *(
         "files",
         "graph",
         "functions",
         "model",
-        "fused",
+        "contrib_ops",
         "search",
         "scheme",
         "deploy",
@@ -48,7 +48,7 @@ ROOMS = [
         "pipelines",
     ),
 ]
-"""From the ground up; a room imports itself and rooms before it."""
+"""From the ground up; a package imports itself and packages before it."""
 
 TOOLS = ["cli", "summaries", "charts", "jobs"]
 """The same for ``tools``, whose top imports all of them."""
@@ -82,16 +82,16 @@ def _imports(module: str) -> tuple[str, ...]:
     return tuple(name for name in found if name in MODULES and name != module)
 
 
-def _room(module: str) -> str:
+def _package(module: str) -> str:
     _, *inner = module.split(".")
-    return inner[0] if inner and inner[0] in ROOMS else REWRITES
+    return inner[0] if inner and inner[0] in PACKAGES else REWRITES
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("transforms.")])
-def test_rooms_import_only_rooms_below(module: str) -> None:
-    own = ROOMS.index(_room(module))
+def test_packages_import_only_packages_below(module: str) -> None:
+    own = PACKAGES.index(_package(module))
     targets = [name for name in _imports(module) if name.startswith("transforms.")]
-    assert not [name for name in targets if ROOMS.index(_room(name)) > own]
+    assert not [name for name in targets if PACKAGES.index(_package(name)) > own]
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("tools.")])
@@ -146,7 +146,7 @@ def test_the_package_lists_its_rewrites() -> None:
 
 
 @pytest.mark.parametrize("layer", ["ops", "transforms", "tools"])
-def test_rooms_say_what_they_are_for(layer: str) -> None:
+def test_packages_state_their_purpose(layer: str) -> None:
     for folder in (path.parent for path in (ROOT / layer).rglob("__init__.py")):
         words = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
         assert len(words.split()) >= 8, folder

@@ -24,7 +24,7 @@ _FLOATS = frozenset(
 )
 
 
-class Known:
+class ModelFacts:
     """What holds for a whole model in which nodes are taken apart."""
 
     def __init__(self, model: onnx.ModelProto, opset: int, names: walk.Names) -> None:
@@ -44,16 +44,16 @@ class Known:
         return name in self._read
 
 
-class Parts:
+class NodeBuilder:
     """The standard nodes that stand for a fused one, whose last output is the fused one's."""
 
-    def __init__(self, node: onnx.NodeProto, graph: onnx.GraphProto, facts: Facts, known: Known) -> None:
+    def __init__(self, node: onnx.NodeProto, graph: onnx.GraphProto, facts: Facts, model: ModelFacts) -> None:
         """Start without any; constants are put into ``graph``, which sees ``facts``."""
-        self.node, self.nodes, self.facts, self.known = node, list[onnx.NodeProto](), facts, known
+        self.node, self.nodes, self.facts, self.model = node, list[onnx.NodeProto](), facts, model
         self.attributes: dict[str, Any] = attributes_of(node)
         self._graph = graph
 
-    def given(self, place: int) -> str:
+    def input(self, place: int) -> str:
         """Return the name of an input, empty if it is left out."""
         return str(self.node.input[place]) if place < len(self.node.input) else NONE
 
@@ -62,22 +62,22 @@ class Parts:
         shape = self.facts.shapes.get(name)
         return None if shape is None else len(shape)
 
-    def made(self, place: int) -> str:
+    def output(self, place: int) -> str:
         """Return the name of an output that is read, empty if none reads it."""
         name = str(self.node.output[place]) if place < len(self.node.output) else NONE
-        return name if self.known.is_read(name) else NONE
+        return name if self.model.is_read(name) else NONE
 
     def add(self, op: str, *inputs: str, to: str = NONE, **attributes: Any) -> str:
         """Add a node; return the name of its output, a new one unless it is given."""
         base = self.node.output[0]
-        name = to or self.known.names.derive(base, op.lower())
-        label = self.known.names.derive(self.node.name or base, op.lower())
+        name = to or self.model.names.derive(base, op.lower())
+        label = self.model.names.derive(self.node.name or base, op.lower())
         self.nodes.append(helper.make_node(op, list(inputs), [name], label, **attributes))
         return name
 
     def reduce(self, op: str, name: str, axes: list[int], *, to: str = NONE, keepdims: int = 1) -> str:
         """Add a reduction, whose axes are an attribute or an input by the opset."""
-        if self.known.opset < _AXES_ARE_INPUTS[op]:
+        if self.model.opset < _AXES_ARE_INPUTS[op]:
             return self.add(op, name, to=to, axes=axes, keepdims=keepdims)
         return self.add(op, name, self.integers(axes), to=to, keepdims=keepdims)
 
@@ -89,7 +89,7 @@ class Parts:
 
     def split(self, name: str, sizes: list[int]) -> list[str]:
         """Cut a tensor along its last axis; return the names of the pieces."""
-        pieces = [self.known.names.derive(name, f"part_{number}") for number in range(len(sizes))]
+        pieces = [self.model.names.derive(name, f"part_{number}") for number in range(len(sizes))]
         self.add("Split", name, self.integers(sizes), to=pieces[0], axis=-1)
         self.nodes[-1].output.extend(pieces[1:])
         return pieces
@@ -97,7 +97,7 @@ class Parts:
     def constant(self, value: float, suffix: str) -> str:
         """Add a number of the type of the inputs; return its name."""
         found = (self.facts.types.get(name) for name in self.node.input)
-        kind = next((kind for kind in found if kind in _FLOATS), None) or self.known.usual_type
+        kind = next((kind for kind in found if kind in _FLOATS), None) or self.model.usual_type
         return self._store(np.array(value, helper.tensor_dtype_to_np_dtype(kind)), suffix)
 
     def integers(self, values: list[int]) -> str:
@@ -109,7 +109,7 @@ class Parts:
         return self._store(np.array(value, np.int64), "size")
 
     def _store(self, array: np.ndarray, suffix: str) -> str:
-        name = self.known.names.derive(self.node.output[0], suffix)
+        name = self.model.names.derive(self.node.output[0], suffix)
         self._graph.initializer.append(numpy_helper.from_array(array, name))
         return name
 

@@ -1,4 +1,4 @@
-"""Whether opening a model ends the process, tried in another one.
+"""A probe in another process: does opening a model crash the runtime?
 
 ONNX Runtime's optimizer may abort on models whose bodies read what it moves, and an abort takes everything
 with it: seen in 1.32 where a body reads dequantized numbers, reported of Loops that collect sequences. Other
@@ -36,14 +36,14 @@ ort.InferenceSession(sys.argv[1], options, ["CPUExecutionProvider"], disabled_op
 """
 
 
-def is_risky(graph: onnx.GraphProto) -> bool:
+def may_crash(graph: onnx.GraphProto) -> bool:
     """Return whether opening a model may end the process."""
     has_bodies = next((True for inner in each_graph(graph) if inner is not graph), False)
     return has_bodies and any(node.op_type in _RISKY for node in each_node(graph))
 
 
-def how_it_ends(model: onnx.ModelProto, level: int, disabled: Sequence[str] = ()) -> str:
-    """Return in words how opening a complete model ends the process, empty if it does not.
+def crash_of(model: onnx.ModelProto, level: int, disabled: Sequence[str] = ()) -> str:
+    """Open a complete model in another process; return in words how it crashes, empty if it does not.
 
     ``level``: of optimization, as the runtime numbers it; ``disabled``: optimizers that are left out. Errors
     that the runtime raises do not end it: they are its answer here, too.

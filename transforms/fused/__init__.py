@@ -1,4 +1,0 @@
-"""Operators of ONNX Runtime, and how each of them is written in ONNX's own.
-
-Imports ``graph`` and ``model``. Names: ``parts.Parts``, ``layers``, ``attentions``.
-"""
