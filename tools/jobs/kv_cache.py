@@ -76,10 +76,11 @@ def _quantized(job: QuantizeJob, stored: Container[str]) -> str:
     graph = model_io.load(job.input)
     widen_float16(graph)
     caches = find_caches(graph, int(job.kv_cache.removeprefix("int")))
-    lost = [str(one.present.name) for one in caches if one.present.name not in stored]
-    return (
-        f"the scheme quantizes what '{lost[0]}' is made of, unless with --exclude-op Concat" if lost else ""
-    )
+    lost = [one for one in caches if one.present.name not in stored]
+    if not lost:
+        return ""
+    name, op = lost[0].present.name, lost[0].node.op
+    return f"the scheme quantizes what '{name}' is made of, unless with --exclude-op {op}"
 
 
 def _refused(job: QuantizeJob, reason: str) -> ValueError:
