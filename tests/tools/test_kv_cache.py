@@ -165,6 +165,16 @@ def test_a_concat_that_the_scheme_quantizes_is_refused_with_a_way_out(
     assert "only GroupQueryAttention takes caches in int4" in capsys.readouterr().err
 
 
+def test_the_way_out_names_the_operator_of_the_cache(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token_samples(tmp_path)
+    options = "--config", "BF16", "--kv-cache", "int4"
+    assert written(tmp_path, decoder(), *options) == 1
+    assert "unless with --exclude-op GroupQueryAttention" in capsys.readouterr().err
+    assert written(tmp_path, decoder(), *options, "--exclude-op", "GroupQueryAttention") == 0
+
+
 def _rename_caches(model: onnx.ModelProto, samples: Path) -> None:
     """Give caches names that tell nothing, in a model and its samples."""
     new = {f"{old}.0.{kind}": f"{end}.{kind[0]}" for old, end in (("past", "fed"), ("present", "made"))

@@ -75,10 +75,11 @@ def _quantized(work: Work, stored: Container[str]) -> str:
     graph = work.source.load()
     widen_float16(graph)
     caches = find_caches(graph, int(work.options.kv_cache.removeprefix("int")))
-    lost = [str(cache.present.name) for cache in caches if cache.present.name not in stored]
+    lost = [cache for cache in caches if cache.present.name not in stored]
     if not lost:
         return ""
-    return f"the scheme quantizes what '{lost[0]}' is made of, unless with --exclude-op Concat"
+    name, op = lost[0].present.name, lost[0].node.op
+    return f"the scheme quantizes what '{name}' is made of, unless with --exclude-op {op}"
 
 
 def _refused(name: str, reason: str) -> ValueError:
