@@ -155,5 +155,5 @@ def test_too_few_samples_move_nothing() -> None:
 
 
 def test_channels_above_a_limit_are_lowered_to_it_by_powers_of_two() -> None:
-    """2211.10438, equation 4 with a = 1, by hand: 40 / 4 is nearest to 2^3 in logarithms, 4 / 4 needs none."""
+    """2211.10438, equation 4 with a = 1, by hand: log2(40 / 4) is nearest to 3."""
     assert lowering(np.array([4.0, 40.0, 0.5, 6.0]), 4.0) == {1: 3, 3: 1}
