@@ -15,6 +15,7 @@ from tests.benchmarks.transformer import Size, transformer
 from tests.helpers import plans
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.channels.move_outliers import lowering
 from transforms.channels.propose_moves import find_operands, propose_moves
 from transforms.conversion.quantize_steps import prepare_for
 from transforms.conversion.record import Record
@@ -151,3 +152,8 @@ def test_too_few_samples_move_nothing() -> None:
     done = quantize_graph(graph, preset("A8W8"), CalibrationData(feeds(3, 1)))
     assert done.scheme is not None
     assert not done.scheme.outliers
+
+
+def test_channels_above_a_limit_are_lowered_to_it_by_powers_of_two() -> None:
+    """2211.10438, equation 4 with a = 1, by hand: log2(40 / 4) is nearest to 3."""
+    assert lowering(np.array([4.0, 40.0, 0.5, 6.0]), 4.0) == {1: 3, 3: 1}

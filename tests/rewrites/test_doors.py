@@ -23,7 +23,8 @@ from transforms.scheme import preset
 
 ON_PLANS = ("align_concat", "dual_quant_nodes", "insert_qdq")
 LEGAL: dict[str, Any] = {
-    "version": 18, "shapes": {}, "moves": {}, "scales": {}, "output": "y", "parts": lambda node: True,
+    "version": 18, "shapes": {}, "moves": {}, "scales": {}, "output": "y", "is_wanted": lambda node: True,
+    "tables": (),
 }  # fmt: skip
 """What further arguments without a default may be."""
 

@@ -21,7 +21,7 @@ from transforms.scheme import Scheme
 from transforms.scheme.outlier_move import OutlierMove
 
 _LEAST, _LEAST_GATED = 3.0, 8.0  # dB that a layer has to gain, also for the Mul that a gate needs
-_ROOM = 1.0  # power of two that no other channel gets nearer to the largest
+_HEADROOM = 1.0  # power of two that no other channel gets nearer to the largest
 _LARGEST = 7  # exponent: a constant of 8 bits holds its powers of two
 _SHARES = (0.25, 0.5, 0.75, 1.0)  # of the distance to equal ranges
 _FEWEST = 256  # numbers of a channel, of which its largest is known
@@ -116,7 +116,7 @@ def _move(span: Span, sizes: Mapping[str, ChannelSizes], levels: tuple[float, fl
 def _toward(ranges: Float64Array, share: float) -> Float64Array:
     """Return the powers of two that bring channels a share of the way to the largest, less some headroom."""
     ratios = np.log2(ranges.max() / np.maximum(ranges, ranges.max() * 2.0**-10))
-    return np.clip(np.floor(share * ratios - _ROOM), 0, _LARGEST)
+    return np.clip(np.floor(share * ratios - _HEADROOM), 0, _LARGEST)
 
 
 @dataclass(frozen=True)

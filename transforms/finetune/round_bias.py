@@ -17,7 +17,7 @@ from transforms.layers.stored_constant import StoredConstant
 Scale = NDArray[np.float32]
 
 _LARGEST = np.float64(2**31 - 1)
-_ROOM = 2 + 2.0**-20  # times the largest present bias, so that a changed one still fits
+_HEADROOM = 2 + 2.0**-20  # times the largest present bias, so that a changed one still fits
 
 
 def round_biases(layer: MatchedLayer, biases: Float64Array, scale: Scale | None) -> Float64Array:
@@ -78,7 +78,7 @@ def _least_scale(layer: MatchedLayer, bias: Float64Array, scale: Scale) -> Scale
         largest = sizes.max(initial=0)
     else:
         largest = sizes.max(0) if layer.layer.shares_scales else sizes.reshape(-1)
-    return np.asarray(_ROOM * largest / (_LARGEST * np.float64(x_scale)), np.float32)
+    return np.asarray(_HEADROOM * largest / (_LARGEST * np.float64(x_scale)), np.float32)
 
 
 def constant_scale(stored: StoredConstant, numbers: Float64Array) -> tuple[Scale, NDArray[np.generic]]:

@@ -20,7 +20,7 @@ from transforms.scheme import Scheme
 from transforms.scheme.scheme_values import FREE, PADDED
 
 _INT8 = "int8"
-_ROOM = 8 / 7
+_HEADROOM = 8 / 7
 """Times the range with a zero point at its end: finer steps leave headroom for numbers of new data."""
 
 
@@ -88,4 +88,4 @@ def _tops(graph: gs.Graph, statistics: Calibration) -> dict[str, float]:
     """Return the upper ends of ranges with a zero point of tensors that are quantized and never negative."""
     quantized = {node.inputs[0].name for node in graph.nodes if node.op == "QuantizeLinear"}
     names = [name for name, (low, _) in statistics.extremes().items() if low >= 0 and name in quantized]
-    return {name: _ROOM * statistics.range(name, FORMATS[_INT8], symmetric=False)[1] for name in names}
+    return {name: _HEADROOM * statistics.range(name, FORMATS[_INT8], symmetric=False)[1] for name in names}

@@ -19,7 +19,7 @@ MIDDLE = 128
 
 _LARGEST = 2**31 - 1
 _SAME = 1e-5  # relative difference of scales that rounding to float32 explains
-_ROOM = 1.01  # times a bias: rounding the weights anew changes what is added to it
+_HEADROOM = 1.01  # times a bias: rounding the weights anew changes what is added to it
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def layer_that_reads(node: gs.Node, scale: float, *, padded: bool) -> IntegerLay
 
 def _growth_of(numbers: Float64Array) -> Float64Array:
     """Return the powers of two by which steps have to be larger so that numbers fit into int32."""
-    needed = np.abs(numbers) * _ROOM / _LARGEST
+    needed = np.abs(numbers) * _HEADROOM / _LARGEST
     return np.asarray(np.exp2(np.ceil(np.log2(np.maximum(needed, 1.0)))))
 
 

@@ -43,7 +43,7 @@ _MOVING = frozenset({"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "U
 _MEANS = frozenset({"GlobalAveragePool", "ReduceMean"})
 """Operators whose results are small, so that a Sub after them costs little."""
 
-_TUNED_ROOM = 1.25
+_TUNED_HEADROOM = 1.25
 """Times the range of a tensor when it gets twice the levels. A range of least squared error grows by about an
 eighth, and a wider one costs little if weights are tuned to it, while new data exceed those it was measured
 on."""
@@ -264,7 +264,7 @@ def _top_of(tensor: _Tensor, tops: Mapping[str, float]) -> float:
     if not tensor.made.inputs:
         return tensor.scale * _HIGHEST
     found = [tops[name] for name in tensor.quantized if tops.get(name, 0.0) > 0]
-    return max(found, default=tensor.scale * _HIGHEST * _TUNED_ROOM)
+    return max(found, default=tensor.scale * _HIGHEST * _TUNED_HEADROOM)
 
 
 def _subtract(
