@@ -69,7 +69,7 @@ Store, as the last step:
 ``model_io`` loads and saves. Everything else lies in rooms, whose docstrings say what each is for; a room
 imports only rooms below it (files, graph, functions, model, search, scheme, deploy, plan, algebra,
 runtime, opset, channels; then these rewrites; then run, calibrate, judge, layers, full_range, finetune,
-moves, conversion, mix_precision, keep_float, compare, origins, pipelines).
+moves, conversion, compare, precision, origins, pipelines).
 """
 
 from __future__ import annotations

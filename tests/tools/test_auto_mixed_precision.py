@@ -26,9 +26,9 @@ from tools.cli.scheme_options import mixing_scheme
 from tools.jobs import quantized
 from tools.jobs.mix_options import MixJob
 from transforms import model_io
-from transforms.mix_precision import measured_sensitivity, mix
 from transforms.model import provenance
 from transforms.model.copy_graph import copy_graph
+from transforms.precision import measured_sensitivity, mix
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import preset

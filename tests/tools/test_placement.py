@@ -13,7 +13,7 @@ from tests.helpers.clock import Clock
 from tools import quantize
 from tools.jobs import place
 from tools.jobs import quantize as job
-from transforms.origins import faster_in_float as module
+from transforms.precision import place as module
 
 FEEDS = origins.feeds(16)
 TARGET = ("--target", "ort-cpu")

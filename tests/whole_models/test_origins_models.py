@@ -18,12 +18,12 @@ from tests.helpers.decoder import WORDS, decoder
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model.copy_graph import copy_graph
-from transforms.origins.finer_layers import naming
 from transforms.origins.loss_origins import find_origins
-from transforms.origins.switched_layers import Part
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.pipelines.steps import IN_MEMORY, run
 from transforms.pipelines.work import Work
+from transforms.precision.finer_scheme import naming
+from transforms.precision.switched_layers import Part
 from transforms.run.run_model import open_model
 from transforms.run.samples import Samples
 from transforms.scheme import Scheme, preset

@@ -13,9 +13,9 @@ from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Made, check_mixed
 from tools.summaries import running
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.origins.held_out import HeldOut
 from transforms.pipelines.check_outputs import check_outputs
 from transforms.pipelines.first_run import FirstRun
+from transforms.precision.held_out import HeldOut
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tools.jobs.mix_options import MixJob
 from tools.jobs.quantized import Finished, Made, calibration_data, finish, mix_model, phases_of
 from tools.summaries import mixing as mixing_summary
 from transforms import model_io
-from transforms.mix_precision.mix import MixedPrecision, MixingOptions
+from transforms.precision.mix import MixedPrecision, MixingOptions
 from transforms.run.array_files import read_array
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme

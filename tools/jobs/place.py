@@ -13,7 +13,7 @@ from tools.summaries.timing import times
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.record import Record
 from transforms.graph.some_names import counted, some_names
-from transforms.origins.faster_in_float import FloatLayers, faster_in_float
+from transforms.precision.place import FloatLayers, faster_in_float
 from transforms.scheme import Scheme
 from transforms.scheme.targets import ON_CPU
 

@@ -35,13 +35,13 @@ from transforms.conversion.float_reference import float_reference
 from transforms.conversion.record import Record
 from transforms.graph.embeddings import logits_of, tables
 from transforms.judge.budget import MOST_NODES, has_many_nodes, too_large
-from transforms.mix_precision.mix import MixingOptions
-from transforms.origins.held_out import HeldOut
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.pipelines.steps import IN_MEMORY, run
 from transforms.pipelines.why_nothing import why_nothing
 from transforms.pipelines.work import Work
 from transforms.plan.tensor_grids import FixedGrids
+from transforms.precision.held_out import HeldOut
+from transforms.precision.mix import MixingOptions
 from transforms.run.feeds import random_feeds
 from transforms.run.workers import Workers
 from transforms.runtime.inputs import model_inputs

@@ -23,11 +23,12 @@ from tools.summaries.timing import beside_lines, for_cpu, what_helps
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.conversion.record import Record
 from transforms.graph.typed import info_of
-from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
-from transforms.mix_precision.mixed_model import Mixed
 from transforms.model import provenance
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.first_run import FirstRun
+from transforms.precision.assign import Step
+from transforms.precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
+from transforms.precision.mixed import Mixed
 from transforms.run.feeds import open_feeds
 from transforms.run.workers import Workers
 from transforms.runtime.devices import has_vnni
@@ -35,7 +36,6 @@ from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.targets import ON_CPU, target
-from transforms.search.assign_precision import Step
 from transforms.search.target import LATENCY
 
 SLOW_HERE = ("int8",)
@@ -126,7 +126,7 @@ def mix_model(
     job: SchemeJob,
     phases: Phases,
 ) -> MixedPrecision:
-    """Do what :func:`transforms.mix_precision.mix_precision` does, with progress on the terminal."""
+    """Do what :func:`transforms.precision.mix.mix_precision` does, with progress on the terminal."""
     source = graph.source_sha256
 
     def _bytes_written(mixed: Mixed, used: Scheme) -> int:

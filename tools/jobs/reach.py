@@ -16,8 +16,10 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.record import Record
 from transforms.graph.some_names import counted, some_names
 from transforms.judge.budget import MOST_NODES, too_large
-from transforms.origins.finer_layers import Built, Reached, fallback_rule, reach_target, score_of
-from transforms.origins.held_out import HeldOut, hold_out
+from transforms.precision.bench import score_of
+from transforms.precision.finer_scheme import fallback_rule
+from transforms.precision.held_out import HeldOut, hold_out
+from transforms.precision.reach import Built, Reached, reach_target
 from transforms.scheme import Scheme
 from transforms.search.target import LOST_TOP1, Target
 

@@ -1,5 +1,4 @@
-"""Searches over numbers, without a graph: metrics of outputs, targets, formats of layers, groups.
+"""Searches over numbers, without a graph: metrics of outputs, targets, groups.
 
-Imports no other room. Names: ``output_metrics.METRICS``, ``target.Target``, ``assign_precision.assign``,
-``group_search.add_in_groups``.
+Imports no other room. Names: ``output_metrics.METRICS``, ``target.Target``, ``group_search.add_in_groups``.
 """

@@ -12,11 +12,12 @@ import pytest
 from tests.helpers import origins, plans
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.origins.finer_layers import Reached, bytes_of_numbers, fallback_rule, reach_target
-from transforms.origins.held_out import hold_out
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.pipelines.steps import IN_MEMORY, run
 from transforms.pipelines.work import Work
+from transforms.precision.finer_scheme import bytes_of_numbers, fallback_rule
+from transforms.precision.held_out import hold_out
+from transforms.precision.reach import Reached, reach_target
 from transforms.run.run_model import open_model
 from transforms.scheme import Scheme, preset
 from transforms.scheme.layer_rule import LayerRule

@@ -12,8 +12,8 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph import walk
 from transforms.graph.if_nodes import copied
 from transforms.graph.typed import Graph
-from transforms.mix_precision.candidates import Candidate, layers_of
-from transforms.mix_precision.mixed_model import Mix, MixedModel
+from transforms.precision.candidates import Candidate, layers_of
+from transforms.precision.mixed_model import Mix, MixedModel
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.turns import Timer, Timing, saving
 from transforms.runtime.session import RunOptions

@@ -17,11 +17,11 @@ from transforms.plan.exact_arithmetic import exact_arithmetic
 from transforms.plan.float_only_nodes import spectra
 from transforms.plan.quant_spec import is_unquantized_float
 from transforms.plan.scheme_targets import Targets, operators
+from transforms.precision.assign import Size
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
-from transforms.search.assign_precision import Size
 from transforms.search.target import LATENCY
 
 _FLOAT_BITS = 32

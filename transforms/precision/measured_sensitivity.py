@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from transforms.judge.output_views import show
-from transforms.mix_precision.candidates import Candidate
-from transforms.mix_precision.evaluation import EvaluationSet
-from transforms.mix_precision.mixed_model import MixedModel
-from transforms.mix_precision.sensitivity import LayerSensitivity, Sensitivity
-from transforms.mix_precision.switch_worker import SwitchTask, forget, measure, write_folder
-from transforms.mix_precision.switchable_model import switched_model
+from transforms.precision.candidates import Candidate
+from transforms.precision.evaluation import EvaluationSet
+from transforms.precision.mixed_model import MixedModel
+from transforms.precision.sensitivity import LayerSensitivity, Sensitivity
+from transforms.precision.switch_worker import SwitchTask, forget, measure, write_folder
+from transforms.precision.switched_model import switched_model
 from transforms.run.task_log import Progress
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import METRICS

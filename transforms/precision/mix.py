@@ -12,31 +12,31 @@ from transforms.calibrate import calibrate
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.conversion.prepare import note_mended
 from transforms.conversion.record import Record
-from transforms.mix_precision.candidates import (
+from transforms.precision.assign import Assignment, Choices, Option, Size, Step, assign, least_bits
+from transforms.precision.candidates import (
     Candidate,
     find_candidates,
     measure_candidates,
     require_savings,
     without_uneven,
 )
-from transforms.mix_precision.evaluation import EvaluationSet, MixingOptions, open_evaluation
-from transforms.mix_precision.layer_times import (
+from transforms.precision.evaluation import EvaluationSet, MixingOptions, open_evaluation
+from transforms.precision.file_budget import bits_of_file
+from transforms.precision.measured_sensitivity import measure_sensitivity
+from transforms.precision.mixed_model import Mix, MixedModel
+from transforms.precision.sensitivity import Sensitivity
+from transforms.precision.times import (
     LayerTimes,
     WholeTimes,
     saved_seconds,
     time_layers,
     time_whole,
 )
-from transforms.mix_precision.measured_sensitivity import measure_sensitivity
-from transforms.mix_precision.mixed_model import Mix, MixedModel
-from transforms.mix_precision.sensitivity import Sensitivity
 from transforms.run import task_log
 from transforms.run.mend_shapes import mend_shapes
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.mixing_rule import MixingRule
-from transforms.search.assign_precision import Assignment, Choices, Option, Size, Step, assign, least_bits
-from transforms.search.file_budget import bits_of_file
 from transforms.search.target import EVALUATE, LATENCY, Target
 from transforms.search.user_metric import load_metric
 

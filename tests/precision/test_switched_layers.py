@@ -10,8 +10,8 @@ from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model.copy_graph import copy_graph
-from transforms.origins.switched_layers import SwitchedLayers, Trials
 from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.precision.switched_layers import SwitchedLayers, Trials
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import preset

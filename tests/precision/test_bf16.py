@@ -13,10 +13,10 @@ import pytest
 from tests.helpers import corpus, small_networks
 from transforms import model_io
 from transforms.conversion.convert_bf16 import Bf16Options
-from transforms.keep_float import bf16_error
-from transforms.keep_float import keep as module
-from transforms.keep_float.bf16_error import Bf16Error, SwitchedRounding
-from transforms.keep_float.keep import KeptFloat, keep_float
+from transforms.precision import bf16 as module
+from transforms.precision import bf16_error
+from transforms.precision.bf16 import KeptFloat, keep_float
+from transforms.precision.bf16_error import Bf16Error, SwitchedRounding
 from transforms.search.target import TargetError
 
 FORMATS = ("with_cast", "bf16", "simulate_bf16", "customqdq")

@@ -17,10 +17,10 @@ from transforms.graph import dtypes, walk
 from transforms.graph.number_shapes import judged_tensors
 from transforms.graph.output_view import output_view
 from transforms.graph.selection import NodeSet, counterparts, select
-from transforms.keep_float.fused_groups import find_fused_groups
-from transforms.keep_float.rounding_switches import add_switches
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.rounding_plan import RoundingPlan
+from transforms.precision.fused_groups import find_fused_groups
+from transforms.precision.rounding_switches import add_switches
 from transforms.run.instrumented_model import InstrumentedModel, open_showing
 from transforms.runtime.session import OpenModel, RunOptions
 from transforms.saturate import saturate_fills

@@ -18,10 +18,11 @@ from transforms.files import cleanup
 from transforms.graph import walk
 from transforms.graph.number_shapes import in_words, judged_tensors
 from transforms.graph.output_view import ALL, OutputView, output_view
-from transforms.mix_precision.mixed_model import Mixed, MixedModel
 from transforms.model import provenance
 from transforms.model.graph_proto import model_hash
 from transforms.model_io import bytes_written
+from transforms.precision.mixed import Mixed
+from transforms.precision.mixed_model import MixedModel
 from transforms.run.coded_caches import coded_caches, with_codes
 from transforms.run.feeds import Feeds
 from transforms.run.instrumented_model import open_showing

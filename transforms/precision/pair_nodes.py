@@ -13,9 +13,9 @@ from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.selection import label_of
-from transforms.mix_precision.mixed_model import Mixed
-from transforms.origins.readings import OUTPUT
 from transforms.plan.quant_spec import QUANTIZED_BY
+from transforms.precision.mixed import Mixed
+from transforms.precision.readings import OUTPUT
 
 Pair = tuple[gs.Node, gs.Node]
 """A node of the float model, and what makes the same in the quantized one."""

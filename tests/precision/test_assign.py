@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transforms.search.assign_precision import Assignment, Option, Size, Step, assign, by_error_per_cost
+from transforms.precision.assign import Assignment, Option, Size, Step, assign, by_error_per_cost
 from transforms.search.target import STRATEGIES, Target, TargetError
 
 Error = Callable[[Mapping[str, str]], float]

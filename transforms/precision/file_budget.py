@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
-from transforms.search.assign_precision import Choices, Option, Size, by_error_per_cost
+from transforms.precision.assign import Choices, Option, Size, by_error_per_cost
 
 
 def bits_of_file(
@@ -18,7 +18,7 @@ def bits_of_file(
 ) -> float:
     """Return the bits of all weights of the largest file of at most that many bytes.
 
-    Files are those that strategy ``budget`` of :func:`transforms.search.assign_precision.assign` passes from
+    Files are those that strategy ``budget`` of :func:`transforms.precision.assign.assign` passes from
     the ``baseline`` to the ``options`` of fewer bits; ``bytes_written`` is called for one in each halving of
     them. Raises ValueError, with the size of the smallest file, if that is larger.
     """

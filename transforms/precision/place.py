@@ -21,8 +21,9 @@ from ops.array_types import Feed
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.model.copy_graph import copy_graph
-from transforms.origins.finer_layers import Built, bytes_of_numbers, names_of, naming
-from transforms.origins.pair_nodes import PairedModels
+from transforms.precision.finer_scheme import bytes_of_numbers, names_of, naming
+from transforms.precision.pair_nodes import PairedModels
+from transforms.precision.reach import Built
 from transforms.run.beside_float import SLOWER
 from transforms.run.profile import Kernel, profiled
 from transforms.run.turns import Timer, Timing, time_graphs

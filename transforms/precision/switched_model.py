@@ -17,8 +17,8 @@ from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.if_nodes import Branch, add_switch, choose, copied
 from transforms.graph.rewire import position
-from transforms.mix_precision.mixed_model import Mixed
 from transforms.model.detached_weights import LARGE
+from transforms.precision.mixed import Mixed
 
 Switch = tuple[str, str]
 """A layer and the label of its other formats."""

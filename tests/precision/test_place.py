@@ -11,10 +11,10 @@ from tests.helpers.clock import Clock
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph.dot_products import is_dot_product
-from transforms.origins import faster_in_float as module
-from transforms.origins.faster_in_float import FloatLayers, faster_in_float
-from transforms.origins.pair_nodes import PairedModels
 from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.precision import place as module
+from transforms.precision.pair_nodes import PairedModels
+from transforms.precision.place import FloatLayers, faster_in_float
 from transforms.run.profile import Kernel
 from transforms.run.turns import Timing
 from transforms.runtime.session import RunOptions

@@ -16,14 +16,14 @@ from tests.helpers import mixing, plans, tunable
 from tests.helpers.serial_executor import SerialExecutor
 from tests.helpers.spread import spread
 from tools.cli import executors
-from transforms.mix_precision import measured_sensitivity
-from transforms.mix_precision.candidates import find_candidates, measure_candidates
-from transforms.mix_precision.evaluation import EvaluationSet
-from transforms.mix_precision.measured_sensitivity import measure_sensitivity
-from transforms.mix_precision.mixed_model import MixedModel
-from transforms.mix_precision.sensitivity import Sensitivity
-from transforms.mix_precision.switchable_model import switched_model
 from transforms.model.graph_proto import model_hash
+from transforms.precision import measured_sensitivity
+from transforms.precision.candidates import find_candidates, measure_candidates
+from transforms.precision.evaluation import EvaluationSet
+from transforms.precision.measured_sensitivity import measure_sensitivity
+from transforms.precision.mixed_model import MixedModel
+from transforms.precision.sensitivity import Sensitivity
+from transforms.precision.switched_model import switched_model
 from transforms.run.task_log import TaskLog
 from transforms.run.workers import Workers
 from transforms.scheme import preset

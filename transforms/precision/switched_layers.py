@@ -18,9 +18,9 @@ from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.embeddings import logits_of
 from transforms.graph.number_shapes import judged_tensors
-from transforms.mix_precision.switchable_model import switched_model
-from transforms.origins.pair_nodes import PairedModels
-from transforms.origins.readings import Reading, readings, shown_of
+from transforms.precision.pair_nodes import PairedModels
+from transforms.precision.readings import Reading, readings, shown_of
+from transforms.precision.switched_model import switched_model
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.rank_correlation import spearman
-from transforms.mix_precision.sensitivity import LayerSensitivity, Sensitivity
+from transforms.precision.sensitivity import LayerSensitivity, Sensitivity
 
 
 def table(harms: list[float], label: str = "int8") -> Sensitivity:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from glob import escape
 
 import onnx
@@ -15,7 +14,6 @@ from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.conversion.quantize_steps import finish_nodes, make_plan, prepare_for, write_plan
 from transforms.conversion.record import Record
 from transforms.graph import walk
-from transforms.mix_precision.candidates import layers_of
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.sampled_exceptions import (
@@ -27,26 +25,14 @@ from transforms.plan.sampled_exceptions import (
 )
 from transforms.plan.scheme_targets import Targets, named
 from transforms.plan.weight_cache import WeightMemory
+from transforms.precision.candidates import layers_of
+from transforms.precision.mixed import Mixed
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import FLOAT32
 
 Mix = Mapping[str, LayerRule]
 """Formats of single layers by name; those of the scheme apply to all others."""
-
-
-@dataclass
-class Mixed:
-    """A quantized model.
-
-    ``raw``: by the name of a tensor of the float model, the tensor that stands for it before anything rounds
-    it. ``layers``: the dot products by name, of which several nodes may have one.
-    """
-
-    graph: gs.Graph
-    raw: dict[str, gs.Tensor]
-    layers: dict[str, list[gs.Node]]
-    done: Record
 
 
 class MixedModel:

@@ -13,8 +13,8 @@ from tests.helpers import corpus, small_networks
 from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.conversion.convert_bf16 import Bf16Options
-from transforms.keep_float.bf16_error import Bf16Error, SwitchedRounding
 from transforms.lift_constants import lift_constants
+from transforms.precision.bf16_error import Bf16Error, SwitchedRounding
 from transforms.runtime import session
 
 FORMATS = ("with_cast", "bf16", "simulate_bf16", "customqdq")

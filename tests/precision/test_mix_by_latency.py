@@ -19,11 +19,11 @@ from tools import auto_mixed_precision
 from tools.summaries import mixing as summary
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.mix_precision.candidates import layers_of
-from transforms.mix_precision.evaluation import MixingOptions
-from transforms.mix_precision.layer_times import layer_alone, saved_seconds
-from transforms.mix_precision.mix import MixedPrecision, mix_precision
 from transforms.model import graph_proto
+from transforms.precision.candidates import layers_of
+from transforms.precision.evaluation import MixingOptions
+from transforms.precision.mix import MixedPrecision, mix_precision
+from transforms.precision.times import layer_alone, saved_seconds
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import preset

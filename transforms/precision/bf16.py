@@ -16,7 +16,7 @@ from ops.array_types import Feed
 from transforms.conversion.convert_bf16 import Bf16Options
 from transforms.graph import walk
 from transforms.graph.selection import label_of
-from transforms.keep_float.bf16_error import Bf16Error, Progress, SwitchedRounding
+from transforms.precision.bf16_error import Bf16Error, Progress, SwitchedRounding
 from transforms.runtime.session import RunOptions
 from transforms.search.group_search import add_in_groups
 from transforms.search.target import Target, TargetError

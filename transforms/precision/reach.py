@@ -1,0 +1,111 @@
+"""The fewest layers of a quantized model that have to be float, or of more bits, for a target of its outputs.
+
+Layers are ranked by the error that each makes alone, and as many are put back as the target takes, in a
+session in which they are switched. The model is then quantized with them so, and judged on samples that were
+not used for it: where it falls short, the search aims higher.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Feed
+from transforms.model.copy_graph import copy_graph
+from transforms.precision.bench import Bench, Progress
+from transforms.precision.fewest import FewestLayers
+from transforms.precision.finer_scheme import bytes_of_numbers, names_of, naming
+from transforms.precision.switched_layers import Part, SwitchedLayers
+from transforms.runtime.session import RunOptions
+from transforms.scheme import Scheme
+from transforms.scheme.layer_rule import LayerRule
+from transforms.search.target import Target, TargetError
+
+_ATTEMPTS = 6
+_ROOM = 0.25  # dB that a search aims higher by, beside what held-out samples fell short by
+_MORE = 1.3  # times as many layers, where a target is not in dB
+
+Built = tuple[gs.Graph, Scheme]
+Build = Callable[[Scheme], Built]
+"""Quantizes the model anew by a scheme in which nothing is open; returns it with the scheme in use."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The model that reaches a target, its scheme, the layers that became finer, and how many there are.
+
+    ``before`` and ``after``: the metric on the samples that judge. ``bytes_before`` and ``bytes_after``: of
+    the stored numbers. ``left_out``: outputs that the target does not hold for.
+    """
+
+    graph: gs.Graph
+    scheme: Scheme
+    layers: tuple[Part, ...]
+    count: int
+    before: float
+    after: float
+    bytes_before: int
+    bytes_after: int
+    left_out: tuple[str, ...]
+
+
+def reach_target(
+    first: Built,
+    float_graph: gs.Graph,
+    load: Callable[[], gs.Graph],
+    build: Build,
+    feeds: Sequence[Feed],
+    judging: Sequence[Feed],
+    target: Target,
+    fallback: LayerRule,
+    run: RunOptions | None = None,
+    progress: Progress | None = None,
+) -> Reached:
+    """Return the model with as few layers in the fallback as are found for a target on ``judging`` feeds.
+
+    ``first``: the quantized model; ``float_graph``: the float model as it was quantized; both stay as they
+    are. ``load`` reads the float model, in which layers are named. Raises TargetError where no choice of
+    layers reaches the target.
+    """
+    bench = Bench(float_graph, judging, target, run, progress)
+    graph, scheme = first
+    before = bench.score(graph)
+    sizes = bytes_of_numbers(graph)
+    if target.holds(before):
+        return Reached(graph, scheme, (), 0, before, before, sizes, sizes, bench.left_out)
+    model = SwitchedLayers(copy_graph(float_graph), copy_graph(graph), run)
+    names = names_of(load, scheme)
+    search = FewestLayers(model, feeds, target, bench.names, names)
+    wanted, count = target, 0
+    for _ in range(_ATTEMPTS):
+        kept = search.fewest(wanted, count)
+        nodes = (node for i in kept for node in model.parts[i].nodes)
+        named = naming(scheme, nodes, names, fallback)
+        graph, used = build(named)
+        after = bench.score(graph)
+        if target.holds(after) and len(kept) == len(search.able):
+            raise TargetError(
+                f"only with every layer in {fallback.label} the target of {target.bound} is met: "
+                f"{target.text(before)} with none"
+            )
+        if target.holds(after):
+            parts = tuple(model.parts[i] for i in sorted(kept))
+            last = bytes_of_numbers(graph)
+            return Reached(graph, used, parts, len(model.parts), before, after, sizes, last, bench.left_out)
+        if len(kept) == len(search.able):
+            break
+        wanted, count = _higher(target, wanted, after), math.ceil(len(kept) * _MORE) + 1
+    raise TargetError(
+        f"the target of {target.bound} cannot be met by layers in {fallback.label}: {target.text(before)} "
+        f"with none, {target.text(after)} with {len(kept)} of {len(model.parts)}"
+    )
+
+
+def _higher(target: Target, wanted: Target, reached: float) -> Target:
+    """Return the target of the next search; that of dB is raised by what was missed."""
+    if target.metric != "sqnr" or not math.isfinite(reached):
+        return wanted
+    return replace(wanted, limit=wanted.limit + target.limit - reached + _ROOM)
