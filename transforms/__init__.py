@@ -69,7 +69,7 @@ Store, as the last step:
 ``model_io`` loads and saves. The other modules lie in packages, whose docstrings state their
 purpose; a package imports only packages below it (files, graph, functions, model, contrib_ops, search,
 scheme, deploy, plan, algebra, runtime, opset, channels; then these rewrites; then run, calibrate, judge,
-layers, full_range, finetune, moves, conversion, mix_precision, keep_float, compare, origins, pipelines).
+layers, full_range, finetune, moves, conversion, compare, precision, origins, pipelines).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tools.cli.said import Said
 from transforms import model_io
 from transforms.files.paths import AnyPath
 from transforms.moves.decisions import Tried
-from transforms.pipelines.first_run import FirstRun
+from transforms.pipelines.first_result import FirstRun
 from transforms.run.beside_float import BesideFloat
 from transforms.runtime.output_errors import sqnr
 from transforms.scheme import Scheme

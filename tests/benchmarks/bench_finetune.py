@@ -43,9 +43,10 @@ from tools import quantize  # noqa: E402
 from transforms import model_io  # noqa: E402
 from transforms.conversion.float_reference import float_reference  # noqa: E402
 from transforms.finetune import tune_layer  # noqa: E402
-from transforms.finetune.finetune_model import TunedModel, finetune_model  # noqa: E402
+from transforms.finetune.finetune_model import finetune_model  # noqa: E402
 from transforms.finetune.gram import GramStats  # noqa: E402
 from transforms.finetune.options import FinetuneOptions  # noqa: E402
+from transforms.finetune.tuned import TunedModel  # noqa: E402
 from transforms.run.feeds import open_feeds  # noqa: E402
 from transforms.runtime.inputs import model_inputs  # noqa: E402
 from transforms.runtime.session import RunOptions, open_session  # noqa: E402

@@ -28,11 +28,11 @@ from tests.benchmarks.bench_quantize import VOCABULARY, WORDS, verdict
 from tests.benchmarks.transformer import Size, transformer
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.mix_precision import measured_sensitivity, switch_worker
-from transforms.mix_precision.candidates import Candidate, find_candidates, measure_candidates
-from transforms.mix_precision.evaluation import EvaluationSet
-from transforms.mix_precision.measured_sensitivity import measure_sensitivity
-from transforms.mix_precision.mixed_model import Mix, MixedModel
+from transforms.precision import measured_sensitivity, switch_worker
+from transforms.precision.candidates import Candidate, find_candidates, measure_candidates
+from transforms.precision.evaluation import EvaluationSet
+from transforms.precision.measured_sensitivity import measure_sensitivity
+from transforms.precision.mixed_model import Mix, MixedModel
 from transforms.run.task_log import TaskLog
 from transforms.run.workers import Workers
 from transforms.runtime.session import OpenModel, RunOptions, open_session

@@ -16,8 +16,9 @@ from tests.helpers.output_error import OutputError
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.float_reference import float_reference
-from transforms.finetune.finetune_model import TunedModel, finetune_model
+from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.put_back import keep_halves
+from transforms.finetune.tuned import TunedModel
 from transforms.judge.constants import MOST_MODELS
 from transforms.layers.match_layers import match_layers
 from transforms.pipelines.quantize_graph import quantize_graph

@@ -21,9 +21,9 @@ from transforms.graph.embeddings import logits_of
 from transforms.graph.output_view import OutputView, output_view
 from transforms.judge.errors import energies, signals
 from transforms.judge.judge import Judge
-from transforms.keep_float.bf16_error import Bf16Error
-from transforms.mix_precision.evaluation import MixingOptions, open_evaluation
-from transforms.mix_precision.switch_worker import SwitchTask, measure, write_folder
+from transforms.precision.bf16_error import Bf16Error
+from transforms.precision.evaluation import MixingOptions, open_evaluation
+from transforms.precision.switch_worker import SwitchTask, measure, write_folder
 from transforms.run.run_model import open_model
 from transforms.run.samples import ImageOptions
 from transforms.runtime.session import RunOptions

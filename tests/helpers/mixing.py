@@ -14,11 +14,11 @@ from onnx import helper, numpy_helper
 from tests.helpers import build
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.mix_precision.candidates import find_candidates
-from transforms.mix_precision.mixed_model import Mix, MixedModel
-from transforms.mix_precision.switchable_model import Switch, switched_model
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.precision.candidates import find_candidates
+from transforms.precision.mixed_model import Mix, MixedModel
+from transforms.precision.switched_model import Switch, switched_model
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme

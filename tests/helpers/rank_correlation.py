@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from transforms.mix_precision.sensitivity import Sensitivity
+from transforms.precision.sensitivity import Sensitivity
 
 
 def spearman(a: Sensitivity, b: Sensitivity) -> float:

@@ -28,7 +28,7 @@ _HEAVY = (
     *(
         "transforms.conversion.convert_bf16",
         "transforms.pipelines.quantize_graph",
-        "transforms.mix_precision",
+        "transforms.precision",
     ),
 )
 _OPERATORS = {"|", ">", ">>", "<"}

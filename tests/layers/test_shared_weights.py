@@ -14,10 +14,11 @@ import ops
 from tests.helpers import build, tunable
 from tests.helpers.output_error import OutputError
 from transforms.finetune.finetune_model import finetune_model
-from transforms.finetune.finetune_weights import TunedLayers, finetune_weights
+from transforms.finetune.finetune_weights import finetune_weights
 from transforms.finetune.gram import GramStats
 from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.options import FinetuneOptions, is_held_out
+from transforms.finetune.tuned import TunedLayers
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph

@@ -12,7 +12,8 @@ from tests.helpers import build, corpus, plans
 from tools import convert_fp32_to_bf16, quantize
 from transforms import model_io
 from transforms.model.read_model import ModelError
-from transforms.pipelines.first_run import FirstRun, FirstRunOptions, first_run
+from transforms.pipelines.first_result import FirstRun
+from transforms.pipelines.first_run import FirstRunOptions, first_run
 from transforms.pipelines.source import Source
 from transforms.runtime import compare_runs
 from transforms.runtime.session import RunOptions, open_session

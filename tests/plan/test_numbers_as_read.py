@@ -11,13 +11,13 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests.helpers import build, mixing, tunable
-from transforms.mix_precision.candidates import layers_of
-from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.model.copy_graph import copy_graph
 from transforms.model.detached_weights import LARGE
 from transforms.plan.qparams import QParamsTable
 from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import each_use
+from transforms.precision.candidates import layers_of
+from transforms.precision.mixed_model import Mix, MixedModel
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import preset

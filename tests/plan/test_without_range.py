@@ -10,10 +10,10 @@ from tests.helpers import plans
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.record import Record
-from transforms.mix_precision.mixed_model import MixedModel
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.sampled_exceptions import without_range, zero_inputs
+from transforms.precision.mixed_model import MixedModel
 from transforms.run.run_model import open_model
 from transforms.scheme import Scheme, preset
 

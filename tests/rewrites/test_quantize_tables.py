@@ -14,8 +14,8 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.convert_bf16 import Bf16Options, convert_bf16
 from transforms.graph.proto_graphs import each_graph
 from transforms.model import graph_proto
-from transforms.origins.switched_layers import SwitchedLayers
 from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.precision.switched_layers import SwitchedLayers
 from transforms.scheme import Scheme, preset
 
 ROWS, WIDTH = 300, 64

@@ -13,10 +13,10 @@ import pytest
 from tests.helpers import corpus
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.origins.pair_nodes import PairedModels
 from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
+from transforms.precision.pair_nodes import PairedModels
 from transforms.run.run_model import open_model
 from transforms.runtime_workarounds import sum_before_layernorm
 from transforms.scheme.apply_target import scheme_of

@@ -98,7 +98,7 @@ def test_mixing_is_a_step_of_its_own() -> None:
     for name in MIXED:
         with pytest.raises(ValueError) as caught:
             quantize_graph(gs.Graph(), preset(name))
-        step = "transforms.mix_precision.mix_precision"
+        step = "transforms.precision.mix.mix_precision"
         words = f"the scheme asks for mixed precision, which is a step of its own: {step}"
         assert str(caught.value) == words
 

@@ -26,11 +26,12 @@ from tools.cli import command_line
 from tools.cli.scheme_options import mixing_scheme
 from tools.jobs.mix_options import MixJob
 from transforms import model_io
-from transforms.finetune.finetune_model import TunedModel, finetune_model
-from transforms.mix_precision import measured_sensitivity, mix
+from transforms.finetune.finetune_model import finetune_model
+from transforms.finetune.tuned import TunedModel
 from transforms.model import provenance
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines import tune
+from transforms.precision import measured_sensitivity, mix
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import preset

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tools.charts import pareto_plot, plot_file, sensitivity_chart
-from transforms.mix_precision.sensitivity import LayerSensitivity, Sensitivity
-from transforms.search.assign_precision import Size, Step
+from transforms.precision.assign import Size, Step
+from transforms.precision.sensitivity import LayerSensitivity, Sensitivity
 from transforms.search.target import Target
 
 pytest.importorskip("matplotlib")

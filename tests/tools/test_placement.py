@@ -11,9 +11,9 @@ import pytest
 from tests.helpers import origins
 from tests.helpers.clock import Clock
 from tools import quantize
-from transforms.origins import faster_in_float as module
 from transforms.pipelines import place
 from transforms.pipelines.place import is_asked_for
+from transforms.precision import place as module
 
 FEEDS = origins.feeds(16)
 TARGET = ("--target", "ort-cpu")

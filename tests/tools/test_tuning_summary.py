@@ -13,8 +13,7 @@ import pytest
 from tests.helpers import build, tunable
 from tools import finetune, quantize
 from tools.summaries.tuning import in_words, reasons, tuning_lines
-from transforms.finetune.finetune_model import TunedModel
-from transforms.finetune.finetune_weights import LayerReport, TunedLayers
+from transforms.finetune.tuned import LayerReport, TunedLayers, TunedModel
 
 NAN, INF = math.nan, math.inf
 FLAT = ", the output is almost constant on held-out samples"

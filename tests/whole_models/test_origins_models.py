@@ -19,12 +19,12 @@ from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model.copy_graph import copy_graph
 from transforms.origins.loss_origins import find_origins
-from transforms.origins.named_layers import naming
-from transforms.origins.switched_layers import Part
 from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
+from transforms.precision.chosen import Part
+from transforms.precision.finer_scheme import naming
 from transforms.run.run_model import open_model
 from transforms.run.samples import Samples
 from transforms.scheme import Scheme, preset

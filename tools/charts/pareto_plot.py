@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.charts import plot_file
-from transforms.search.assign_precision import Step
+from transforms.precision.assign import Step
 from transforms.search.target import Target
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tools.charts import plot_file
 from tools.summaries.words import shortened
 from transforms.graph.some_names import counted
-from transforms.mix_precision.sensitivity import Sensitivity
+from transforms.precision.sensitivity import Sensitivity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -21,10 +21,10 @@ from transforms import model_io
 from transforms.conversion import inspect_bf16
 from transforms.conversion.convert_bf16 import Bf16Options, Conversion, convert_bf16
 from transforms.deploy.refuse import refuse_broken, refuse_free
-from transforms.keep_float.keep import KeptFloat, keep_float
 from transforms.lift_constants import lift_constants
 from transforms.model import provenance
-from transforms.pipelines.first_run import FirstRun
+from transforms.pipelines.first_result import FirstRun
+from transforms.precision.bf16 import KeptFloat, keep_float
 from transforms.run.mend_shapes import mend_shapes
 from transforms.scheme.targets import target
 from transforms.search.target import TargetError

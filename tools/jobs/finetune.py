@@ -23,12 +23,12 @@ from tools.summaries.timing import beside_lines
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.float_reference import float_reference
-from transforms.finetune.finetune_model import TunedModel
+from transforms.finetune.tuned import TunedModel
 from transforms.graph.typed import info_of
 from transforms.model import provenance
 from transforms.moves.decisions import Decisions
 from transforms.pipelines.check_outputs import check_outputs
-from transforms.pipelines.first_run import FirstRun
+from transforms.pipelines.first_result import FirstRun
 from transforms.pipelines.store import stored
 from transforms.pipelines.tune import tuned, tuning_options
 from transforms.run.feeds import Feeds, batch_feeds

@@ -20,13 +20,13 @@ from tools.jobs.work import Finished, calibration_data, finish, refuse_untunable
 from tools.summaries import mixing as mixing_summary
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import MissingDataError
-from transforms.mix_precision.evaluation import MixingOptions
-from transforms.mix_precision.mix import MixedPrecision
 from transforms.pipelines.mix import MixWork, mix
 from transforms.pipelines.options import Options
 from transforms.pipelines.recipes import MIX
 from transforms.pipelines.source import Source
 from transforms.pipelines.steps import run
+from transforms.precision.evaluation import MixingOptions
+from transforms.precision.mix import MixedPrecision
 from transforms.run.array_files import read_array
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme

@@ -28,18 +28,18 @@ from tools.summaries import running
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.graph.embeddings import logits_of
-from transforms.mix_precision.evaluation import MixingOptions
 from transforms.moves.improve import Move
-from transforms.pipelines.compare import UselessError
+from transforms.pipelines.check_outputs import UselessError
 from transforms.pipelines.mix import MixWork
 from transforms.pipelines.options import Options
 from transforms.pipelines.recipes import FAST, MIX, QUANTIZE
 from transforms.pipelines.record import JobRecord
-from transforms.pipelines.require import NothingToDoError
+from transforms.pipelines.require import NothingToDoError, require
 from transforms.pipelines.source import Source
 from transforms.pipelines.steps import Step, run
 from transforms.pipelines.why_nothing import why_nothing
 from transforms.pipelines.work import Work
+from transforms.precision.evaluation import MixingOptions
 from transforms.run.workers import Workers
 from transforms.scheme import Scheme
 from transforms.search.target import LOST_TOP1, Target
@@ -142,7 +142,7 @@ def _work(job: QuantizeJob, scheme: Scheme, workers: Workers | None, events: Sho
 
 def _steps(scheme: Scheme, job: QuantizeJob) -> Sequence[Step]:
     if scheme.auto_mixed_precision:
-        return MIX
+        return *MIX[:2], require, *MIX[2:]
     return FAST if job.fast else QUANTIZE
 
 

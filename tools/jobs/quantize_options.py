@@ -24,7 +24,7 @@ from tools.cli.worker_options import dask, jobs
 from tools.jobs.finetune_options import FULL_RANGE
 
 FALLBACKS = ("float32", "int16", "bf16")
-"""Names of :data:`transforms.origins.finer_layers.FALLBACKS`, repeated so that help needs no imports."""
+"""Names of :data:`transforms.precision.finer_scheme.FALLBACKS`, repeated so that help needs no imports."""
 
 _ANY_DATA = Need("--data or --random-data", lambda job: job.data is not None or job.random_data)
 _DECIDING = Need("--data or --print-config", lambda job: job.data is not None or job.print_config)

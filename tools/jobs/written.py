@@ -11,7 +11,8 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from tools.cli.job_options import ModelJob
-from transforms.pipelines.first_run import FirstRun, FirstRunOptions, first_run
+from transforms.pipelines.first_result import FirstRun
+from transforms.pipelines.first_run import FirstRunOptions, first_run
 from transforms.pipelines.source import Source
 from transforms.run.beside_float import BesideFloat, time_beside_float
 from transforms.run.feeds import open_feeds

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
 
     from transforms.conversion.convert_bf16 import Conversion
-    from transforms.keep_float.keep import KeptFloat
-    from transforms.pipelines.first_run import FirstRun
+    from transforms.pipelines.first_result import FirstRun
+    from transforms.precision.bf16 import KeptFloat
 
 _TENSORS = {
     "with_cast": "tensors rounded by Casts",

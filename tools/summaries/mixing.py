@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from tools.summaries.timing import duration
 from tools.summaries.words import shortened
 from transforms.graph.some_names import counted
-from transforms.mix_precision.layer_times import saved_seconds
-from transforms.mix_precision.mix import MixedPrecision
+from transforms.precision.mix import MixedPrecision
+from transforms.precision.times import saved_seconds
 from transforms.search.output_metrics import METRICS, in_words
 
 

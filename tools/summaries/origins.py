@@ -17,7 +17,7 @@ from transforms.graph.some_names import counted
 from transforms.model import provenance
 from transforms.origins.loss_causes import KEEP, MORE_BITS, OUTLIERS, PER_CHANNEL, SAMPLES, TUNE
 from transforms.origins.loss_origins import LossOrigins, OutputLoss
-from transforms.origins.readings import OUTPUT
+from transforms.precision.readings import OUTPUT
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.presets import PRESETS
 from transforms.scheme.targets import target

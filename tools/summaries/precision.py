@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from tools.summaries.timing import times
 from transforms.graph.some_names import counted, some_names
-from transforms.origins.faster_in_float import FloatLayers
-from transforms.origins.finer_layers import Reached
+from transforms.precision.chosen import FloatLayers, Reached
 from transforms.search.target import LOST_TOP1, Target
 
 

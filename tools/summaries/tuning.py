@@ -9,8 +9,7 @@ from pathlib import Path
 
 from tools.cli.output_file import total_bytes
 from tools.summaries import running
-from transforms.finetune.finetune_model import TunedModel
-from transforms.finetune.finetune_weights import LayerReport
+from transforms.finetune.tuned import LayerReport, TunedModel
 
 _LEAST_POWER = 1e-10
 """Times the error: less is what rounding leaves of an output that is always the same, for powers are what

@@ -10,14 +10,14 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.formats import Format
-from transforms.finetune.finetune_weights import Progress, TunedLayers, finetune_weights
+from transforms.finetune.finetune_weights import Progress, finetune_weights
 from transforms.finetune.held_out import HeldOutJudge, Judged
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.put_back import Layers, SwitchedLayers, keep_halves
 from transforms.finetune.tune_layer import AS_IT_WAS, BIAS
+from transforms.finetune.tuned import TunedLayers, TunedModel
 from transforms.full_range.share_shifts import on_full_range, shift_alike
 from transforms.full_range.shift_tensors import count_added
-from transforms.judge.errors import Gain
 from transforms.layers.match_layers import match_layers, of_operators
 from transforms.model.copy_graph import copy_graph
 from transforms.run.run_each import products_on_one_thread
@@ -26,32 +26,6 @@ from transforms.scheme.scheme_values import OFF, PADDED
 
 ALL, BIASES = "weights, biases and scales", "biases"
 """The attempts, named after the constants that are tuned."""
-
-
-@dataclass
-class TunedModel:
-    """The better model, the errors of its outputs on held-out samples before and after, and its layers.
-
-    ``attempt`` names the attempt that was accepted, or is None if the model is unchanged. ``gain``: that of
-    the outputs on held-out samples, of all layers together if none was accepted. ``put_back`` are the numbers
-    of layers that have their old weights again; ``blocked`` is the output that regressed most with all of
-    them, None if none did. ``spread``: how many more tensors use the full range of int8 than before, and
-    ``added``: how many Pads and Subs this took. ``notes``: on outputs that are not compared themselves.
-    ``of_tokens``: errors are divergences of the probabilities of tokens, in nats for each, of logits alone.
-    """
-
-    graph: gs.Graph
-    before: float
-    after: float
-    attempt: str | None
-    walk: TunedLayers
-    gain: Gain | None = None
-    put_back: frozenset[int] = frozenset()
-    blocked: str | None = None
-    spread: int = 0
-    added: int = 0
-    notes: Sequence[str] = ()
-    of_tokens: bool = False
 
 
 @products_on_one_thread()

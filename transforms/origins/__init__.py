@@ -1,5 +1,5 @@
-"""Where the error of a quantized model comes from: what each layer adds to it by itself.
+"""Where the error of a quantized model comes from: what each layer adds to it by itself, and why.
 
-Imports ``compare``, ``finetune`` and ``mix_precision``. Names: ``loss_origins.find_origins``,
-``switched_layers.SwitchedLayers``.
+Imports ``precision``, ``finetune`` and what lies below. Names: ``loss_origins.find_origins``,
+``loss_table.loss_table``.
 """

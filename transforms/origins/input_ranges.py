@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.array_types import Feed
-from transforms.origins.readings import Reading
+from transforms.precision.readings import Reading
 
 _APART = 4.0
 """Times the range of the samples, or a part of it, from which on the two are of other numbers."""

@@ -10,7 +10,7 @@ import numpy as np
 import ops
 from ops.array_types import AnyArray
 from ops.metrics import Sums
-from transforms.origins.readings import Grid, Reading
+from transforms.precision.readings import Grid, Reading
 
 KEEP, MORE_BITS, PER_CHANNEL, TUNE = "keep in float", "16 bits", "per channel", "tune"
 SAMPLES, OUTLIERS = "more samples", "move outliers"

@@ -19,7 +19,8 @@ from transforms.graph.output_view import output_view
 from transforms.origins.carries_half import carries_half
 from transforms.origins.input_ranges import InputRange, input_ranges
 from transforms.origins.loss_causes import Cause, cause_of
-from transforms.origins.switched_layers import Part, SwitchedLayers, Trials
+from transforms.precision.chosen import Part
+from transforms.precision.switched_layers import SwitchedLayers, Trials
 from transforms.run.feeds import spread
 from transforms.runtime.session import RunOptions
 

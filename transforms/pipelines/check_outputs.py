@@ -22,6 +22,15 @@ from transforms.run.failing_samples import failing
 from transforms.run.two_steps import TwoSteps
 
 
+class UselessError(ValueError):
+    """A language model whose probabilities are too far from those of the float model."""
+
+    def __init__(self, outputs: Checked) -> None:
+        """Say how far they are."""
+        super().__init__(f"{outputs}, which is of no use")
+        self.outputs = outputs
+
+
 def check_outputs(
     float_graph: gs.Graph, quantized_graph: gs.Graph, data: CalibrationData, record: Decisions
 ) -> Checked | None:

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from transforms.moves.decisions import Checked
-from transforms.origins.finer_layers import score_of
-from transforms.pipelines.check_outputs import check_outputs
-from transforms.pipelines.mix import check_mixed
+from transforms.pipelines.check_outputs import UselessError, check_outputs
 from transforms.pipelines.work import Work
-
-
-class UselessError(ValueError):
-    """A language model whose probabilities are too far from those of the float model."""
-
-    def __init__(self, outputs: Checked) -> None:
-        """Say how far they are."""
-        super().__init__(f"{outputs}, which is of no use")
-        self.outputs = outputs
+from transforms.precision.bench import score_of
 
 
 def compare(work: Work) -> None:
@@ -28,8 +17,6 @@ def compare(work: Work) -> None:
     assert first is not None, "the model was tried out"
     last = work.options.changes_last
     if work.data is None or not work.may_compare or not (work.compares or last or first.kept):
-        if first.kept:
-            check_mixed(work)
         return
     work.record.is_compared = True
     if last and first.why_not is not None:
@@ -42,7 +29,6 @@ def compare(work: Work) -> None:
         raise UselessError(outputs)
     if last or first.kept:
         _check_goal(work)
-        check_mixed(work)
 
 
 def _check_goal(work: Work) -> None:

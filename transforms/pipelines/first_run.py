@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import onnx
 import onnx_graphsurgeon as gs
 
-from ops.array_types import AnyArray, Feed
+from ops.array_types import AnyArray
 from transforms import model_io
 from transforms.deploy.rounded_inputs import rounded_inputs
 from transforms.files.runtime_message import said_by_runtime
@@ -19,9 +19,9 @@ from transforms.model.bounds import refuse_unreadable
 from transforms.model.read_model import ModelError
 from transforms.model_io import Exported
 from transforms.pipelines.first_faults import fault, is_of_the_float_model, useless
+from transforms.pipelines.first_result import FirstRun
 from transforms.pipelines.float_runs import (
     MOST_AT_ONCE,
-    RANDOM,
     FloatRun,
     FloatRuns,
     Made,
@@ -29,7 +29,6 @@ from transforms.pipelines.float_runs import (
     run_float,
 )
 from transforms.pipelines.source import Source
-from transforms.run.beside_float import BesideFloat
 from transforms.run.coded_caches import coded_caches, encoded
 from transforms.runtime.compare_runs import MOST_WEIGHTS, not_repeatable, too_large
 from transforms.runtime.devices import has_vnni
@@ -55,35 +54,6 @@ class FirstRunOptions:
     functions: bool = True
     mends: bool = True
     threads: int = 0
-
-
-@dataclass
-class FirstRun:
-    """A model as it is exported, and what its first run showed.
-
-    ``why_not``: why the CPU provider does not open it; ``not_run``: why it was only opened. ``sample``: what
-    it was run on, with the result ``trial``, and ``feeds``, its own and that of the float model; ``rounded``:
-    the same where ONNX Runtime rounds inputs of products, which a session option prevents. ``kept``: a line
-    on each node that was left in float; ``wrong``: on one that was not. ``fixed``: free sizes that were never
-    other ones. ``time``: how fast it is, if timed.
-    """
-
-    exported: Exported
-    why_not: str | None = None
-    not_run: str = ""
-    sample: str = ""
-    trial: Trial | None = None
-    rounded: Trial | None = None
-    kept: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-    fixed: list[str] = field(default_factory=list)
-    feeds: tuple[Feed, Feed] | None = field(default=None, repr=False)
-    time: BesideFloat | None = None
-
-    @property
-    def has_sample(self) -> bool:
-        """Whether the model was run on a sample, and not on random numbers."""
-        return self.sample not in ("", RANDOM)
 
 
 def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:

@@ -16,6 +16,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.graph.shapes import shape_of
 from transforms.model.read_model import ModelError
+from transforms.pipelines.first_result import RANDOM
 from transforms.pipelines.source import Source
 from transforms.run.mend_shapes import fits
 from transforms.run.other_sizes import Sizes, free_sizes_in, proposals, resized
@@ -26,8 +27,6 @@ from transforms.runtime.session import OpenModel, RunOptions
 from transforms.runtime.trial import Outputs
 
 log = logging.getLogger(__name__)
-
-RANDOM = "random numbers"
 
 Samples = Callable[[Sequence[ModelInput]], Iterable[tuple[str, Feed]]]
 """Returns named feeds for the inputs of a model."""

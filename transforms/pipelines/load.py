@@ -12,9 +12,9 @@ from transforms.fix_shapes import fix_shapes
 from transforms.graph.embeddings import readers
 from transforms.graph.selection import label_of
 from transforms.judge.budget import MOST_NODES, has_many_nodes, too_large
-from transforms.origins.finer_layers import fallback_rule
-from transforms.origins.held_out import hold_out
 from transforms.pipelines.work import Work
+from transforms.precision.finer_scheme import fallback_rule
+from transforms.precision.held_out import hold_out
 from transforms.run.feeds import random_feeds
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 
-import onnx_graphsurgeon as gs
-
 from transforms.conversion.record import Record
-from transforms.mix_precision.evaluation import MixingOptions
-from transforms.mix_precision.mix import MixedPrecision, ProgressHooks, mix_precision
-from transforms.mix_precision.mixed_model import Mixed
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.entries import bytes_written
 from transforms.pipelines.store import stored
 from transforms.pipelines.work import Work
+from transforms.precision.assign import Step
+from transforms.precision.evaluation import MixingOptions
+from transforms.precision.mix import MixedPrecision, ProgressHooks, mix_precision
+from transforms.precision.mixed_model import Mixed
 from transforms.scheme import Scheme
-from transforms.search.assign_precision import Step
 
 
 @dataclass
@@ -29,7 +27,7 @@ class MixWork(Work):
 def mix(work: Work) -> None:
     """Give layers cheaper formats as far as the target allows; the record has what is to be said of it.
 
-    Raises as :func:`transforms.mix_precision.mix.mix_precision` does.
+    Raises as :func:`transforms.precision.mix.mix_precision` does.
     """
 
     def _bytes_written(mixed: Mixed, scheme: Scheme) -> int:
@@ -47,25 +45,26 @@ def mix(work: Work) -> None:
     work.scheme = work.record.scheme = mixed.scheme
 
 
-def holds(work: Work, tuned: gs.Graph) -> bool:
-    """Return whether the tuned model meets the target, if there is one; held-out errors do not show that."""
-    mixed = mixed_of(work)
-    if mixed is None:
-        return True
-    target = mixed.assignment.target if mixed.assignment else None
-    if target is None or mixed.evaluation is None:
-        return True
-    value = mixed.evaluation.score(tuned)
-    kept = "" if target.holds(value) else ": the model is not changed"
-    work.record.rechecked.append(f"Tuned: {target.text(value)}, the target is {target.bound}{kept}")
-    return target.holds(value)
-
-
-def check_mixed(work: Work) -> None:
-    """Raise TargetError for a model in mixed precision that misses its target as it is written."""
+def keep_target(work: Work) -> None:
+    """Step: take tuned weights back if the outputs miss the target with them; layers do not show that."""
     mixed = mixed_of(work)
     target = mixed.assignment.target if mixed and mixed.assignment else None
+    if target is None or work.untuned is None or mixed is None or mixed.evaluation is None:
+        return
+    value = mixed.evaluation.score(work.graph)
+    if not target.holds(value):
+        work.graph, work.scheme = work.untuned
+    kept = "" if target.holds(value) else ": the model is not changed"
+    work.record.rechecked.append(f"Tuned: {target.text(value)}, the target is {target.bound}{kept}")
+
+
+def check_target(work: Work) -> None:
+    """Step: raise TargetError for a model that misses its target after changes that nothing has measured."""
+    mixed, first = mixed_of(work), work.record.first
+    target = mixed.assignment.target if mixed and mixed.assignment else None
     if target is None or mixed is None or mixed.evaluation is None:
+        return
+    if not (work.options.changes_last or (first is not None and first.kept)):
         return
     value = mixed.evaluation.score(copy_graph(work.graph))
     target.check(value, "the model as it is written")

@@ -19,7 +19,7 @@ class Options:
     goal : Target or None
         What the outputs have to reach on held-out samples, by layers in ``fallback``.
     fallback : str
-        One of :data:`transforms.origins.finer_layers.FALLBACKS`.
+        One of :data:`transforms.precision.finer_scheme.FALLBACKS`.
     times : bool
         Whether the model is timed beside the float model, and layers are placed by their time.
     matmul_nbits, accuracy_level, embeddings, kv_cache

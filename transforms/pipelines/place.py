@@ -7,10 +7,10 @@ from dataclasses import replace
 import onnx_graphsurgeon as gs
 
 from transforms.judge.budget import too_large
-from transforms.origins.faster_in_float import faster_in_float
 from transforms.pipelines.load import read_float
 from transforms.pipelines.rebuild import rebuilt, take_over
 from transforms.pipelines.work import Work
+from transforms.precision.place import faster_in_float
 from transforms.scheme import Scheme
 from transforms.scheme.targets import ON_CPU
 

@@ -73,7 +73,7 @@ def _refuse_other_steps(work: Work) -> None:
     if work.scheme.finetune:
         raise ValueError("the scheme asks for fine-tuning, which is a step of its own: finetune_model")
     if work.scheme.auto_mixed_precision:
-        step = "transforms.mix_precision.mix_precision"
+        step = "transforms.precision.mix.mix_precision"
         raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
 
 

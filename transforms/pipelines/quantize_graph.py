@@ -35,7 +35,7 @@ def quantize_graph(
 
     Fine-tuning is another step, :func:`transforms.finetune.finetune_model.finetune_model`: a scheme that asks
     for it is refused here. So is one that asks for mixed precision, which is
-    :func:`transforms.mix_precision.mix_precision`.
+    :func:`transforms.precision.mix.mix_precision`.
 
     Raises ModelError for a model that is quantized already, ValueError for unknown names, formats that a
     tensor cannot have, NaN in weights, and data that are missing or do not fit; OSError if data cannot be

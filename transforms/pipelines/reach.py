@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import islice
 
 from transforms.judge.constants import SEARCHED_ON
-from transforms.origins.finer_layers import Built, fallback_rule, reach_target
 from transforms.pipelines.load import read_float
 from transforms.pipelines.rebuild import rebuilt, take_over
 from transforms.pipelines.work import Work
+from transforms.precision.finer_scheme import fallback_rule
+from transforms.precision.reach import Built, reach_target
 from transforms.scheme import Scheme
 
 

@@ -6,7 +6,7 @@ from transforms.pipelines.compare import compare
 from transforms.pipelines.decide import decide
 from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.load import load
-from transforms.pipelines.mix import mix
+from transforms.pipelines.mix import check_target, keep_target, mix
 from transforms.pipelines.place import place
 from transforms.pipelines.reach import reach
 from transforms.pipelines.require import require
@@ -16,13 +16,13 @@ from transforms.pipelines.try_out import try_out
 from transforms.pipelines.tune import tune
 from transforms.pipelines.write_for_runtime import write_for_runtime
 
-_ENDING: tuple[Step, ...] = (tune, write_for_runtime, store, try_out, compare)
+_ENDING: tuple[Step, ...] = (write_for_runtime, store, try_out, compare)
 
-QUANTIZE: tuple[Step, ...] = (load, *IN_MEMORY, require, place, reach, *_ENDING)
+QUANTIZE: tuple[Step, ...] = (load, *IN_MEMORY, require, place, reach, tune, *_ENDING)
 """Quantizing by a scheme, with all that outputs on samples decide."""
 
 FAST: tuple[Step, ...] = tuple(step for step in QUANTIZE if step not in (decide, place, compare))
 """The same by rules alone."""
 
-MIX: tuple[Step, ...] = (load, mix, require, *_ENDING)
+MIX: tuple[Step, ...] = (load, mix, tune, keep_target, *_ENDING, check_target)
 """Quantizing in mixed precision."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from transforms.conversion.record import Record
-from transforms.finetune.finetune_model import TunedModel
-from transforms.origins.faster_in_float import FloatLayers
-from transforms.origins.finer_layers import Reached
-from transforms.pipelines.first_run import FirstRun
+from transforms.finetune.tuned import TunedModel
+from transforms.pipelines.first_result import FirstRun
+from transforms.precision.chosen import FloatLayers, Reached
 
 
 @dataclass

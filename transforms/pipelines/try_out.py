@@ -9,7 +9,8 @@ from itertools import islice
 
 from ops.array_types import Feed
 from transforms.deploy.refuse import refuse_broken
-from transforms.pipelines.first_run import FirstRun, FirstRunOptions, first_run
+from transforms.pipelines.first_result import FirstRun
+from transforms.pipelines.first_run import FirstRunOptions, first_run
 from transforms.pipelines.work import Work
 from transforms.run.beside_float import BesideFloat, time_beside_float
 from transforms.runtime.inputs import ModelInput

@@ -11,11 +11,10 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from ops.formats import Format
 from ops.rounding import Options as SolverOptions
-from transforms.finetune.finetune_model import TunedModel, finetune_model
-from transforms.finetune.finetune_weights import LayerReport
+from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.options import FinetuneOptions
+from transforms.finetune.tuned import LayerReport, TunedModel
 from transforms.graph.typed import info_of
-from transforms.pipelines.mix import holds, mixed_of
 from transforms.pipelines.work import SCHEME_ENTRY, Work
 from transforms.run.events import Events
 from transforms.run.workers import Workers
@@ -26,8 +25,7 @@ from transforms.scheme.finetune_rule import FinetuneRule
 def tune(work: Work) -> None:
     """Tune the weights as the scheme says; the model stays as it is where the outputs gain nothing.
 
-    A model in mixed precision keeps to its target, or stays as it is. Raises ValueError without samples, or
-    if they do not fit.
+    Raises ValueError without samples, or if they do not fit.
     """
     rule = work.tuning
     if rule is None:
@@ -44,10 +42,10 @@ def tune(work: Work) -> None:
         reference, work.graph, feeds, options, work.events, formats=formats, workers=work.data.workers
     )
     work.record.tuned, work.record.tuned_on = done, len(feeds)
-    if mixed_of(work):  # the scheme is the first of the entries, as in files of old
+    if work.asked.auto_mixed_precision:  # the scheme is the first of the entries, as in files of old
         info_of(done.graph).metadata.setdefault(SCHEME_ENTRY, "")
-    if holds(work, done.graph):
-        work.graph, work.scheme = done.graph, work.scheme.with_(finetune=rule)
+    work.untuned = work.graph, work.scheme
+    work.graph, work.scheme = done.graph, work.scheme.with_(finetune=rule)
 
 
 def tuned(

@@ -15,7 +15,6 @@ from transforms.conversion.record import Record
 from transforms.judge.judge import Judge
 from transforms.model import provenance
 from transforms.moves.improve import Move
-from transforms.origins.held_out import HeldOut
 from transforms.pipelines.options import Options
 from transforms.pipelines.record import JobRecord
 from transforms.pipelines.source import Source
@@ -23,6 +22,7 @@ from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.plan.weight_cache import WeightMemory
+from transforms.precision.held_out import HeldOut
 from transforms.run.events import SILENT, Events
 from transforms.scheme import Scheme
 from transforms.scheme.finetune_rule import FinetuneRule
@@ -75,6 +75,8 @@ class Work:
         Weights on the grids of candidates, which the graph that is built shares.
     held_out : HeldOut or None
         Samples that a goal is judged on.
+    untuned : (Graph, Scheme) or None
+        The model before it was tuned.
     unstored : Graph or None
         The graph before weights got the form in which they are stored.
     recorded : mapping of str to object
@@ -106,6 +108,7 @@ class Work:
     judge: Judge | None = None
     memory: WeightMemory | None = None
     held_out: HeldOut | None = None
+    untuned: tuple[gs.Graph, Scheme] | None = None
     unstored: gs.Graph | None = None
     recorded: Mapping[str, object] = field(default_factory=dict)
     source_sha256: str | None = None

@@ -51,7 +51,7 @@ class MixingRule(SchemeTable):
     The reference says what each key means (docs/reference/scheme.md). Formats are those of ``target``, such
     as ``int8`` or ``int8/int4`` for activation and weight, or of ``activation_target`` and ``weight_target``.
     Layers are dot products. There is at most one target of the outputs, and without one every layer is moved;
-    ``strategy`` as in :func:`transforms.search.assign_precision.assign`. The constructor raises ValueError
+    ``strategy`` as in :func:`transforms.precision.assign.assign`. The constructor raises ValueError
     naming key, value and the legal values, also for keys without effect.
     """
 

@@ -1,5 +1,5 @@
-"""Searches over numbers, without a graph: metrics of outputs, targets, formats of layers, groups.
+"""Searches over numbers, without a graph: metrics of outputs, targets, groups.
 
-Imports no other package. Names: ``output_metrics.METRICS``, ``target.Target``, ``assign_precision.assign``,
+Imports no other package. Start from ``output_metrics.METRICS``, ``target.Target``,
 ``group_search.add_in_groups``.
 """

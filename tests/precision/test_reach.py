@@ -1,0 +1,172 @@
+"""Oracle: the SQNR of the models that come out, by NumPy, on samples that the search did not have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+import pytest
+
+from tests.helpers import origins, plans
+from transforms import model_io
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.pipelines.in_memory import IN_MEMORY
+from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.pipelines.steps import run
+from transforms.pipelines.work import Work
+from transforms.precision.chosen import Reached
+from transforms.precision.finer_scheme import bytes_of_numbers, fallback_rule
+from transforms.precision.held_out import hold_out
+from transforms.precision.reach import reach_target
+from transforms.run.run_model import open_model
+from transforms.scheme import Scheme, preset
+from transforms.scheme.layer_rule import LayerRule
+from transforms.search.target import Target, TargetError
+
+MODEL = origins.chain(layers=8)
+FEEDS = origins.feeds(16)
+LOSSY = preset("U8S8").by_rule().with_(per_channel=False, weight_method="MinMax")
+
+
+def reach(
+    scheme: Scheme,
+    target: Target,
+    fallback: str = "float32",
+    model: onnx.ModelProto = MODEL,
+    data: origins.Feeds = FEEDS,
+    searched: origins.Feeds | None = None,
+) -> Reached:
+    """Search on all samples but those that judge, or on others."""
+    apart = hold_out(CalibrationData(data), model_io.load(model))
+    graph = model_io.load(model)
+    done = run(Work(graph, scheme, apart.data, keeps_float=True), IN_MEMORY)
+    assert done.scheme is not None and done.float_graph is not None
+
+    def _build(again: Scheme) -> tuple[gs.Graph, Scheme]:
+        built = model_io.load(model)
+        quantize_graph(built, again, apart.data)
+        return built, again
+
+    feeds = searched or [feed for _, feed in apart.data.feeds(graph)]
+    rule = fallback_rule(fallback, done.scheme)
+    first, load = (graph, done.scheme), lambda: model_io.load(model)
+    return reach_target(first, done.float_graph, load, _build, feeds, apart.feeds, target, rule)
+
+
+def sqnr(graph: gs.Graph, feeds: origins.Feeds) -> float:
+    runs = [open_model(one).run for one in (model_io.load(MODEL), graph)]
+    pairs = [[run(feed)["y"].astype(np.float64) for run in runs] for feed in feeds]
+    error = sum(np.square(a - b).sum() for a, b in pairs)
+    return float(10 * np.log10(sum(np.square(a).sum() for a, _ in pairs) / error))
+
+
+@pytest.mark.parametrize("fallback", ["float32", "int16", "bf16"])
+def test_the_target_is_met_on_held_out_samples_with_the_layers_that_lose(fallback: str) -> None:
+    found = reach(LOSSY, Target("sqnr", 27.0), fallback)
+    assert [part.name for part in found.layers] == ["gemm2", "gemm3"] and found.count == 8  # that spread
+    assert found.before < 27 <= found.after
+    held_out = FEEDS[3::4]
+    assert sqnr(found.graph, held_out) == pytest.approx(found.after, abs=0.1)
+    assert found.bytes_after > found.bytes_before
+    assert set(found.scheme.layers) == {"gemm2", "gemm3"}
+
+
+@pytest.mark.parametrize("name", ["W4A8", "A8W8", "W2"])
+def test_numbers_of_few_bits_share_bytes(name: str) -> None:
+    """Oracle: what onnx stores for the initializers."""
+    graph = model_io.load(MODEL)
+    quantize_graph(graph, preset(name).by_rule(), CalibrationData(FEEDS))
+    stored = model_io.graph_proto.export_model(graph).graph.initializer
+    numbers = sum(len(tensor.raw_data) for tensor in stored if tensor.raw_data)
+    assert all(tensor.raw_data for tensor in stored)
+    assert bytes_of_numbers(graph) == numbers
+
+
+def test_nothing_is_finer_where_the_target_is_met_anyway() -> None:
+    found = reach(LOSSY, Target("sqnr", 0.0))
+    assert found.layers == () and found.before == found.after
+
+
+def test_a_higher_target_takes_more_layers() -> None:
+    counts = [len(reach(LOSSY, Target("sqnr", limit)).layers) for limit in (27.0, 34.0)]
+    assert counts[0] < counts[1] < 8
+
+
+def test_a_share_of_rows_is_a_target_too() -> None:
+    found = reach(LOSSY, Target("lost_top1", 0.0))
+    runs = [open_model(one).run for one in (model_io.load(MODEL), found.graph)]
+    for feed in FEEDS[3::4]:
+        a, b = (run(feed)["y"].argmax(-1) for run in runs)
+        assert (a == b).all()
+
+
+STATES = """(float[4,16] x, float[4,16] past_h)
+    => (float[4,16] {0}, float[4,16] present_h, float[4] energy) {{
+    a = MatMul (x, w) b = Mul (a, spread) {0} = MatMul (b, v) k = MatMul (past_h, u)
+    present_h = Tanh (k) energy = ReduceMean <axes = [1], keepdims = 0> (present_h) }}"""
+
+
+@pytest.mark.parametrize("name", ["hidden", "next_state", "y"])
+def test_a_target_holds_for_each_output_whatever_its_name(name: str) -> None:
+    """The output that is bad is small beside the other, and one that is fed back counts as well."""
+    random = np.random.default_rng(2)
+    spread = np.exp(2 * random.standard_normal(16)).astype(np.float32) / 1000
+    weights = {"w": (16, 16), "spread": spread, "v": (16, 16), "u": (16, 16)}
+    model = plans.model(STATES.format(name), weights, opset=17)
+    data = [
+        {one: random.standard_normal((4, 16)).astype(np.float32) for one in ("x", "past_h")} for _ in "a" * 16
+    ]
+    found = reach(preset("A8W8").by_rule(), Target("sqnr", 32.0), model=model, data=data)
+    runs = [open_model(one).run for one in (model_io.load(model), found.graph)]
+    made = [[run(feed) for run in runs] for feed in data[3::4]]
+    levels = []
+    for output in (name, "present_h", "energy"):
+        exact, other = (np.array([pair[i][output] for pair in made], np.float64) for i in (0, 1))
+        levels.append(10 * np.log10(np.square(exact).sum() / np.square(exact - other).sum()))
+    assert found.left_out == () and found.before < 32 <= found.after
+    assert min(levels) == pytest.approx(found.after, abs=0.1)
+
+
+@pytest.mark.parametrize("limit", [20.0, 27.0])
+def test_each_attempt_keeps_more_layers_where_samples_of_the_search_show_no_error(limit: float) -> None:
+    """Zeros are exact in every format, whatever the target is raised to."""
+    found = reach(LOSSY, Target("sqnr", limit), searched=[{"x": np.zeros_like(FEEDS[0]["x"])}])
+    assert found.before < limit <= found.after and 0 < len(found.layers) < found.count
+
+
+@pytest.mark.parametrize("limit", [90.0, 200.0])
+def test_a_target_that_only_float_meets_is_refused(limit: float) -> None:
+    with pytest.raises(TargetError, match=r"layers? in float32"):
+        reach(LOSSY, Target("sqnr", limit))
+
+
+def test_a_fallback_that_is_the_format_is_refused() -> None:
+    with pytest.raises(ValueError, match="fallback 'bf16': the formats of this scheme are bfloat16 already"):
+        fallback_rule("bf16", preset("BF16"))
+    assert fallback_rule("int16", preset("U8S8")).activation == "uint16"
+    assert fallback_rule("int16", preset("A8W8")).activation == "int16"
+    for name, weight in (("float32", "float32"), ("int16", "int16"), ("bf16", "bfloat16")):
+        assert fallback_rule(name, preset("W4")) == LayerRule("float32", weight)
+
+
+def test_every_fourth_sample_is_held_out() -> None:
+    data = CalibrationData(FEEDS)
+    apart = hold_out(data, model_io.load(MODEL))
+    assert apart.is_apart and len(apart.feeds) == 4
+    rest = [feed for _, feed in apart.data.feeds(model_io.load(MODEL))]
+    assert len(rest) == 12 == len(apart.data.feeds(model_io.load(MODEL)))
+    held = {feed["x"].tobytes() for feed in apart.feeds}
+    assert held.isdisjoint(feed["x"].tobytes() for feed in rest)
+
+
+def test_of_three_samples_none_is_held_out() -> None:
+    data = CalibrationData(FEEDS[:3])
+    apart = hold_out(data, model_io.load(MODEL))
+    assert not apart.is_apart and len(apart.feeds) == 3 and apart.data is data
+
+
+def test_a_reader_cannot_be_held_out() -> None:
+    with pytest.raises(ValueError, match="cannot be read twice"):
+        hold_out(replace(CalibrationData(FEEDS), source=iter(FEEDS)), model_io.load(MODEL))

@@ -1,0 +1,42 @@
+"""The result of the first run of a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ops.array_types import Feed
+from transforms.model_io import Exported
+from transforms.run.beside_float import BesideFloat
+from transforms.runtime.trial import Trial
+
+RANDOM = "random numbers"
+"""Fed where there is no sample."""
+
+
+@dataclass
+class FirstRun:
+    """A model as it is exported, and what its first run showed.
+
+    ``why_not``: why the CPU provider does not open it; ``not_run``: why it was only opened. ``sample``: what
+    it was run on, with the result ``trial``, and ``feeds``, its own and that of the float model; ``rounded``:
+    the same where ONNX Runtime rounds inputs of products, which a session option prevents. ``kept``: a line
+    on each node that was left in float; ``wrong``: on one that was not. ``fixed``: free sizes that were never
+    other ones. ``time``: how fast it is, if timed.
+    """
+
+    exported: Exported
+    why_not: str | None = None
+    not_run: str = ""
+    sample: str = ""
+    trial: Trial | None = None
+    rounded: Trial | None = None
+    kept: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    fixed: list[str] = field(default_factory=list)
+    feeds: tuple[Feed, Feed] | None = field(default=None, repr=False)
+    time: BesideFloat | None = None
+
+    @property
+    def has_sample(self) -> bool:
+        """Whether the model was run on a sample, and not on random numbers."""
+        return self.sample not in ("", RANDOM)

@@ -1,0 +1,181 @@
+"""The layers of a model whose formats may be changed one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.legal_names import did_you_mean
+from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product
+from transforms.graph.number_shapes import NumberShapes
+from transforms.graph.selection import label_of, matches
+from transforms.plan.exact_arithmetic import exact_arithmetic
+from transforms.plan.float_only_nodes import spectra
+from transforms.plan.quant_spec import is_unquantized_float
+from transforms.plan.scheme_targets import Targets, operators
+from transforms.precision.assign import Size
+from transforms.run.instrumented_model import InstrumentedModel
+from transforms.runtime.session import RunOptions
+from transforms.scheme import Scheme
+from transforms.scheme.layer_rule import LayerRule
+from transforms.search.target import LATENCY
+
+_FLOAT_BITS = 32
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layer: its name, operator, and how many numbers its constant operands and the computed ones have.
+
+    Those that are computed are counted for one sample, constants that layers share for each of them: each may
+    have them in a format of its own.
+    """
+
+    name: str
+    op: str
+    weights: int
+    activations: int
+
+    def size(self, rule: LayerRule, scheme: Scheme) -> Size:
+        """Return how many bits the operands take in these formats."""
+        weight, activation = _bits(rule.weight, scheme), _bits(rule.activation, scheme)
+        return Size(self.weights * weight, self.activations * activation)
+
+
+class LayeredModel(Protocol):
+    """A model whose layers may have formats of their own."""
+
+    graph: gs.Graph
+
+    def targets(self) -> Targets:
+        """Return what the scheme names in it."""
+
+
+def find_candidates(
+    model: LayeredModel,
+    op_types: Sequence[str],
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+) -> dict[str, list[gs.Node]]:
+    """Return the nodes of each candidate by its name, in the order of the model.
+
+    Candidates are dot products of the main graph, of these operator types if any are named, whose name
+    matches one of the patterns to ``include`` (where there are any) and none of those to ``exclude``. Those
+    that the scheme keeps in float or gives formats of their own are none, nor those that make positions or
+    spectra, which a format would ruin. Raises ValueError for an operator
+    type or a pattern that matches none, and where no candidate is left.
+    """
+    targets = model.targets()
+    ruined = exact_arithmetic(model.graph) | spectra(model.graph)
+    ruled = [selection for _, selection, _ in targets.rules]
+    found = {
+        name: nodes
+        for name, nodes in layers_of(model.graph).items()
+        if all(_takes_formats(node) and id(node) not in ruined for node in nodes)
+        and not any(node in targets.excluded or any(node in one for one in ruled) for node in nodes)
+    }
+    for op in op_types:
+        if not any(op in operators(node) for nodes in found.values() for node in nodes):
+            near = did_you_mean(op, sorted({one for nodes in found.values() for one in operators(nodes[0])}))
+            raise ValueError(f"no layer whose formats can be changed has operator type '{op}'{near}")
+    if op_types:
+        found = {name: nodes for name, nodes in found.items() if operators(nodes[0]) & {*op_types}}
+    for pattern in (*include, *exclude):
+        if not any(matches(name, pattern) for name in found):
+            near = did_you_mean(pattern, found)
+            raise ValueError(f"pattern '{pattern}' matches no layer whose formats can be changed{near}")
+    chosen = {
+        name: nodes
+        for name, nodes in found.items()
+        if (not include or _matches(name, include)) and not _matches(name, exclude)
+    }
+    if not chosen:
+        raise ValueError(
+            f"no layer is left whose formats can be changed: one of {', '.join(DOT_PRODUCTS)}, not inside If,"
+            " Loop or Scan, that the scheme neither keeps in float nor gives formats of its own"
+        )
+    return chosen
+
+
+def without_uneven(
+    nodes: Mapping[str, list[gs.Node]], graph: gs.Graph
+) -> tuple[dict[str, list[gs.Node]], list[str]]:
+    """Return the candidates that can be measured, and a line on those that cannot, if there are any.
+
+    Where numbers decide how many rows a layer has, it has others in another model: no error tells what its
+    formats do. Raises ValueError if all are of that kind.
+    """
+    uneven = NumberShapes(graph).names
+    left = [name for name, group in nodes.items() if any(one.outputs[0].name in uneven for one in group)]
+    if not left:
+        return dict(nodes), []
+    if len(left) == len(nodes):
+        raise ValueError(f"'{left[0]}': numbers decide how many rows it has, as every layer that could move")
+    said = f"Not moved, for numbers decide how many rows they have: {', '.join(map(repr, left))}"
+    return {name: group for name, group in nodes.items() if name not in left}, [said]
+
+
+def require_savings(choices: Sequence[LayerRule], scheme: Scheme, strategy: str) -> None:
+    """Raise ValueError for formats that save no bits: with strategy ``budget`` of weights, else at all.
+
+    With ``latency`` bits do not count.
+    """
+    if strategy == LATENCY:
+        return
+    plain = LayerRule(scheme.activation, scheme.weight)
+    parts = ("weight",) if strategy == "budget" else ("weight", "activation")
+    for choice in choices:
+        if not any(
+            _bits(getattr(choice, part), scheme) < _bits(getattr(plain, part), scheme) for part in parts
+        ):
+            raise ValueError(
+                f"auto_mixed_precision: '{choice.label}' takes no fewer bits than '{plain.label}' for"
+                f" {' or '.join(parts)}, so that strategy '{strategy}' would move no layer to it"
+            )
+
+
+def measure_candidates(
+    nodes: Mapping[str, list[gs.Node]], graph: gs.Graph, feed: Mapping[str, np.ndarray], run: RunOptions
+) -> list[Candidate]:
+    """Return the candidates with their sizes, those of activations as they are on one sample."""
+    read = {t.name: t for group in nodes.values() for node in group for t in _activations(node)}
+    found = InstrumentedModel(graph, read, run).run(feed)
+    return [
+        Candidate(
+            name,
+            group[0].op,
+            sum(t.values.size for node in group for t in node.inputs[:2] if isinstance(t, gs.Constant)),
+            sum(found[t.name].size for node in group for t in _activations(node)),
+        )
+        for name, group in nodes.items()
+    ]
+
+
+def _takes_formats(node: gs.Node) -> bool:
+    return all(is_unquantized_float(tensor) for tensor in node.inputs[:2]) and len(node.inputs) > 1
+
+
+def _activations(node: gs.Node) -> list[gs.Tensor]:
+    return [tensor for tensor in node.inputs[:2] if isinstance(tensor, gs.Variable)]
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(matches(name, pattern) for pattern in patterns)
+
+
+def _bits(name: str | None, scheme: Scheme) -> float:
+    fmt = scheme.format(name or scheme.activation)
+    return _FLOAT_BITS if fmt is None else fmt.bits
+
+
+def layers_of(graph: gs.Graph) -> dict[str, list[gs.Node]]:
+    """Return the dot products of the main graph by name, in the order of the graph."""
+    found: dict[str, list[gs.Node]] = {}
+    for node in graph.nodes:
+        if is_dot_product(node):
+            found.setdefault(label_of(node), []).append(node)
+    return found

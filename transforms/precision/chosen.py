@@ -1,0 +1,57 @@
+"""Layers that a search has chosen: finer ones for a target, and those in float for their time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from transforms.run.turns import Timing
+from transforms.scheme import Scheme
+
+
+@dataclass(frozen=True)
+class Part:
+    """A layer that is switched: its nodes by name, the operator of the first, and the tensor it is judged by.
+
+    That is what a Relu or Clip makes of its output, if that alone reads it: what it cuts is not an error.
+    """
+
+    name: str
+    op: str
+    nodes: tuple[str, ...]
+    shown: str
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The model that reaches a target, its scheme, the layers that became finer, and how many there are.
+
+    ``before`` and ``after``: the metric on the samples that judge. ``bytes_before`` and ``bytes_after``: of
+    the stored numbers. ``left_out``: outputs that the target does not hold for.
+    """
+
+    graph: gs.Graph
+    scheme: Scheme
+    layers: tuple[Part, ...]
+    count: int
+    before: float
+    after: float
+    bytes_before: int
+    bytes_after: int
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FloatLayers:
+    """The layers that are faster in float, by the first node of each; without any, no choice was faster.
+
+    ``scheme`` names them, of ``count`` layers that are quantized. ``ratio``: of the time of the model to that
+    with all of these in integers. ``more_bytes``: of stored numbers.
+    """
+
+    scheme: Scheme
+    count: int
+    layers: tuple[str, ...] = ()
+    ratio: Timing | None = None
+    more_bytes: int = 0

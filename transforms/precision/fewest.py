@@ -1,0 +1,85 @@
+"""The fewest layers to put back for a target, chosen in a session in which they are switched.
+
+Layers are ranked by the error that each makes alone, and as many are put back as the target takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+from ops.array_types import Feed
+from transforms.precision.bench import outputs_of, score
+from transforms.precision.chosen import Part
+from transforms.precision.readings import OUTPUT
+from transforms.precision.switched_layers import SwitchedLayers, Trials
+from transforms.run.feeds import spread
+from transforms.search.group_search import add_in_groups
+from transforms.search.target import Target
+
+_SEARCHED_ON, _RANKING_RUNS = 8, 256
+"""Samples that layers are chosen on; runs in which they are ranked, on as many samples as come to that."""
+
+
+class FewestLayers:
+    """Chooses layers of a model on some feeds; ``able``: those that can be chosen, the worst first."""
+
+    def __init__(
+        self,
+        model: SwitchedLayers,
+        feeds: Sequence[Feed],
+        target: Target,
+        outputs: Sequence[str],
+        names: set[str],
+    ) -> None:
+        """Rank the layers; ``names``: of nodes that a scheme can name."""
+        some = min(len(feeds), _SEARCHED_ON)
+        few = max(1, min(some, _RANKING_RUNS // len(model.parts)))
+        self._model = model
+        self._ranks, self._trials = (Trials(model, spread(feeds, count)) for count in (few, some))
+        self._outputs = [name for name in outputs if name in model.outputs] or model.outputs
+        self._metric = target
+        self._known: dict[frozenset[int], float] = {}
+        able = (i for i, part in enumerate(model.parts) if _can_be_named(part, names))
+        self.able = sorted(able, key=lambda i: (-self._alone(i), i))
+
+    def fewest(self, target: Target, least: int) -> list[int]:
+        """Return parts that reach a target on these samples, with those that matter most at least so many."""
+
+        def _holds(kept: Sequence[int]) -> bool:
+            return target.holds(self._score(kept))
+
+        low, high = 0, 1
+        while high < len(self.able) and not _holds(self.able[:high]):
+            low, high = high, high * 2
+        high = min(high, len(self.able))
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if _holds(self.able[:middle]) else (middle, high)
+        found = self.able[:high]
+        given_up = set(add_in_groups(found[::-1], lambda one: _holds([i for i in found if i not in one])))
+        found = [i for i in found if i not in given_up]
+        if self._metric.metric != "sqnr":
+            return self.able[: max(least, len(found))]
+        others = [i for i in self.able if i not in found]
+        return found + others[: max(least - len(found), 0)]
+
+    def _alone(self, part: int) -> float:
+        sums = [self._ranks.pooled((part,), name) for name in self._outputs]
+        signals = ((one.error_energy, one.baseline_energy) for one in sums)
+        return sum(error / signal for error, signal in signals if signal)
+
+    def _score(self, kept: Sequence[int]) -> float:
+        key = frozenset(kept)
+        if key not in self._known:
+            on = self._trials.everything - key
+            runs = zip(self._trials.feeds, self._trials.expected, strict=True)
+            pairs = (
+                (outputs_of(self._outputs, expected), self._model.run(feed, on, self._outputs))
+                for feed, expected in runs
+            )
+            self._known[key] = score(self._metric, pairs)
+        return self._known[key]
+
+
+def _can_be_named(part: Part, names: Set[str]) -> bool:
+    return any(node in names or node.startswith(OUTPUT) for node in part.nodes)

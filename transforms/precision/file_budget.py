@@ -1,0 +1,43 @@
+"""A budget in bytes of the file, as one of bits of the weights, by which formats are assigned."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+
+from transforms.precision.assign import Choices, Option, Size, by_error_per_cost
+
+
+def bits_of_file(
+    options: Sequence[Option],
+    baseline: Mapping[str, Size],
+    bytes_written: Callable[[Choices], int],
+    most: int,
+) -> float:
+    """Return the bits of all weights of the largest file of at most that many bytes.
+
+    Files are those that strategy ``budget`` of :func:`transforms.precision.assign.assign` passes from
+    the ``baseline`` to the ``options`` of fewer bits; ``bytes_written`` is called for one in each halving of
+    them. Raises ValueError, with the size of the smallest file, if that is larger.
+    """
+    bits = {(one.layer, one.label): one.size.weight for one in options}
+    before = {layer: size.weight for layer, size in baseline.items()}
+
+    def _cost(layer: str, label: str | None) -> float:
+        return before[layer] if label is None else bits[layer, label]
+
+    order = by_error_per_cost(options, _cost)
+
+    @cache
+    def _bytes(count: int) -> int:
+        return bytes_written({one.layer: one.label for one in order[:count]})
+
+    if _bytes(len(order)) > most:
+        raise ValueError(
+            f"size_target {most:,} bytes cannot be met: the smallest file takes {_bytes(len(order)):,}"
+        )
+    count = bisect_left(range(len(order)), True, key=lambda moved: _bytes(moved) <= most)
+    chosen = before | {one.layer: bits[one.layer, one.label] for one in order[:count]}
+    return math.fsum(chosen.values())

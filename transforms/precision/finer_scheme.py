@@ -1,0 +1,59 @@
+"""Schemes in which chosen layers have other formats, and what these cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import onnx_graphsurgeon as gs
+
+from transforms.conversion.quantize_steps import prepare_for
+from transforms.graph import walk
+from transforms.graph.lazy_values import stored_bytes
+from transforms.graph.selection import label_of
+from transforms.precision.mixed_model import exactly
+from transforms.precision.readings import OUTPUT
+from transforms.scheme import Scheme
+from transforms.scheme.layer_rule import LayerRule
+from transforms.scheme.scheme import FLOAT32
+
+FALLBACKS = ("float32", "int16", "bf16")
+"""What layers may have instead, by the names of the option."""
+
+
+def fallback_rule(name: str, scheme: Scheme) -> LayerRule:
+    """Return the formats of layers that fall back; ValueError if they have them already.
+
+    Where weights alone are quantized, those of the layers are all that gets finer.
+    """
+    activation = scheme.format(scheme.activation)
+    is_unsigned = activation is not None and activation.is_integer and not activation.is_signed
+    formats = {"float32": ("float32", "float32"), "bf16": ("bfloat16", "bfloat16")}
+    pair = formats.get(name, ("uint16" if is_unsigned else "int16", "int16"))
+    rule = LayerRule(FLOAT32 if activation is None else pair[0], pair[1])
+    if (rule.activation, rule.weight) == (scheme.activation, scheme.weight):
+        raise ValueError(f"fallback '{name}': the formats of this scheme are {rule.label} already")
+    return rule
+
+
+def names_of(load: Callable[[], gs.Graph], scheme: Scheme) -> set[str]:
+    """Return the names of nodes that a scheme can name: those of the model, before channels are moved."""
+    graph = load()
+    names = {label_of(node) for node in walk.nodes(graph)}
+    prepare_for(graph, scheme.with_(outliers={}, layers={}, tensors={}))
+    return names | {label_of(node) for node in walk.nodes(graph)}
+
+
+def naming(scheme: Scheme, nodes: Iterable[str], names: set[str], rule: LayerRule) -> Scheme:
+    """Return the scheme in which some nodes of parts, as far as they are among these names, have a rule."""
+    layers, tensors = dict(scheme.layers), dict(scheme.tensors)
+    for node in nodes:
+        if node.startswith(OUTPUT) and node not in names:
+            tensors[node.removeprefix(OUTPUT)] = str(rule.activation)
+        elif node in names:
+            layers[exactly(node)] = rule
+    return scheme.with_(layers=layers, tensors=tensors)
+
+
+def bytes_of_numbers(graph: gs.Graph) -> int:
+    """Return the bytes of the numbers that a graph stores; those of few bits share bytes."""
+    return sum(stored_bytes(tensor._values) for tensor in walk.constants(graph))

@@ -1,0 +1,291 @@
+"""Automatic mixed precision: which layers may have cheaper formats while the outputs keep to a target."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import onnx_graphsurgeon as gs
+
+from transforms.calibrate import calibrate
+from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
+from transforms.conversion.prepare import note_mended
+from transforms.conversion.record import Record
+from transforms.precision.assign import Assignment, Choices, Option, Size, Step, assign, least_bits
+from transforms.precision.candidates import (
+    Candidate,
+    find_candidates,
+    measure_candidates,
+    require_savings,
+    without_uneven,
+)
+from transforms.precision.evaluation import EvaluationSet, MixingOptions, open_evaluation
+from transforms.precision.file_budget import bits_of_file
+from transforms.precision.measured_sensitivity import measure_sensitivity
+from transforms.precision.mixed_model import Mix, MixedModel
+from transforms.precision.sensitivity import Sensitivity
+from transforms.precision.times import (
+    LayerTimes,
+    WholeTimes,
+    saved_seconds,
+    time_layers,
+    time_whole,
+)
+from transforms.run import task_log
+from transforms.run.mend_shapes import mend_shapes
+from transforms.scheme import Scheme
+from transforms.scheme.layer_rule import LayerRule
+from transforms.scheme.mixing_rule import MixingRule
+from transforms.search.target import EVALUATE, LATENCY, Target
+from transforms.search.user_metric import load_metric
+
+
+@dataclass(frozen=True)
+class ProgressHooks:
+    """What is told of the progress: samples that ranges are measured on, layers, models that are tried.
+
+    ``timing``: of layers that are timed.
+    """
+
+    calibrating: calibrate.Progress | None = None
+    measuring: task_log.Progress | None = None
+    timing: Callable[[int, int], None] | None = None
+    step: Callable[[Step], None] | None = None
+
+
+@dataclass
+class MixedPrecision:
+    """The model that was chosen, its scheme, which names the layers, and how it was found.
+
+    ``choices``: the formats of layers that were moved, of ``count`` that could be; others have those of
+    ``plain``. ``labels``: the formats that were looked at. ``metric``: that of the target. ``float_graph``:
+    the float model as it was quantized. Without data there are no ``candidates`` and no ``sensitivity``;
+    there is no ``assignment`` without data, and where nothing was to be moved (``is_analysis``).
+    ``evaluation``: what the metric was measured on, to measure other graphs, such as a tuned one.
+    ``layer_times`` and ``whole_times``: what strategy ``latency`` went by. ``notes``: lines on outputs and
+    layers whose number of rows depends on numbers.
+    """
+
+    graph: gs.Graph
+    done: Record
+    scheme: Scheme
+    float_graph: gs.Graph
+    choices: dict[str, LayerRule]
+    count: int
+    plain: LayerRule
+    labels: list[str]
+    metric: str
+    samples: int = 0
+    candidates: list[Candidate] = field(default_factory=list)
+    sensitivity: Sensitivity | None = None
+    assignment: Assignment | None = None
+    evaluation: EvaluationSet | None = None
+    layer_times: LayerTimes = field(default_factory=dict)
+    whole_times: WholeTimes | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_analysis(self) -> bool:
+        """Whether sensitivities were all that was asked for."""
+        return self.sensitivity is not None and self.assignment is None
+
+
+def mix_precision(
+    graph: gs.Graph,
+    scheme: Scheme,
+    data: CalibrationData | None,
+    options: MixingOptions | None = None,
+    watch: ProgressHooks | None = None,
+) -> MixedPrecision:
+    """Quantize a float model by a scheme, and move layers to the formats of its ``auto_mixed_precision``.
+
+    Ranges are measured once for all formats that may appear. Sensitivities say in which order layers are
+    tried; each model is judged by its true outputs, and the result keeps to the target. The graph is prepared
+    in place. Raises TargetError where the model breaks the target before anything is moved,
+    MissingDataError or ValueError without data that are needed, and ValueError as
+    :func:`transforms.pipelines.quantize_graph.quantize_graph` does.
+    """
+    options, watch = options or MixingOptions(), watch or ProgressHooks()
+    rule = scheme.auto_mixed_precision
+    if rule is None:
+        raise ValueError("the scheme says nothing of auto_mixed_precision")
+    if scheme.fit_weights is True:
+        raise ValueError("fit_weights is true, which mixed precision does not do: false or 'auto' are legal")
+    model = MixedModel(graph, scheme)
+    nodes = find_candidates(model, rule.target_op_types, rule.include_nodes, rule.exclude_nodes)
+    nodes, uneven = (nodes, []) if data is None else without_uneven(nodes, graph)
+    choices = rule.choices(scheme.activation, scheme.weight)
+    require_savings(choices, scheme, rule.strategy)
+    everywhere: list[Mix] = [dict.fromkeys(nodes, choice) for choice in choices]
+    data = data and data.repeatable(graph)
+    if data is not None:
+        mend_shapes(graph, (feed for _, feed in data.feeds(graph)), options.run)
+        note_mended(graph, model.prepared.notes)
+    model.measure(data, [{}, *everywhere], progress=watch.calibrating)
+    if data is None:
+        return _move_all(model, nodes, choices, rule)
+    with open_evaluation(model, data, rule, options) as bench:
+        candidates = measure_candidates(nodes, graph, bench.feeds[0], bench.run)
+        mixing = _Mixing(model, candidates, choices, rule, bench, options)
+        return replace(mixing.run(watch), notes=[*bench.notes, *uneven])
+
+
+@dataclass(frozen=True)
+class _Mixing:
+    """One model on its way to an assignment."""
+
+    model: MixedModel
+    candidates: list[Candidate]
+    choices: Sequence[LayerRule]
+    rule: MixingRule
+    bench: EvaluationSet
+    options: MixingOptions
+
+    @property
+    def labels(self) -> dict[str, LayerRule]:
+        """The formats that layers may be moved to, by their labels."""
+        return {choice.label: choice for choice in self.choices}
+
+    def run(self, watch: ProgressHooks) -> MixedPrecision:
+        """Measure, assign and build."""
+        target = self._target()
+        if target and not self.options.analyse_only:
+            target = target.checked(self._evaluate({}))  # before anything that takes long
+        sensitivity = self._sensitivity(watch)
+        found: Assignment | None = None
+        layer_times: LayerTimes = {}
+        whole_times: WholeTimes | None = None
+        if not self.options.analyse_only:
+            if self.rule.strategy == LATENCY:
+                layer_times = self._time_layers(watch)
+            found = self._assign(sensitivity, target, layer_times, watch)
+            if layer_times:
+                found, whole_times = self._confirm(found)
+        chosen = {name: self.labels[label] for name, label in (found.choices if found else {}).items()}
+        result = _built(self.model, chosen, len(self.candidates), self.choices, self.bench.metric)
+        return replace(
+            result,
+            layer_times=layer_times,
+            whole_times=whole_times,
+            samples=len(self.bench.feeds),
+            candidates=self.candidates,
+            sensitivity=sensitivity,
+            assignment=found,
+            evaluation=self.bench,
+        )
+
+    def _assign(
+        self, sensitivity: Sensitivity, target: Target | None, times: LayerTimes, watch: ProgressHooks
+    ) -> Assignment:
+        options, sizes, saved = self._sizes_of_options(sensitivity), self._sizes(), saved_seconds(times)
+        budget, strategy = self._budget(options), self.rule.strategy
+        return assign(
+            options, sizes, self._evaluate, target, strategy, budget=budget, saved=saved, progress=watch.step
+        )
+
+    def _time_layers(self, watch: ProgressHooks) -> LayerTimes:
+        """Return seconds, always measured again: they are those of this machine, as it is now."""
+        feed, run, timer = self.bench.feeds[0], self.bench.run, self.options.timer
+        return time_layers(self.model, self.candidates, self.choices, feed, run, timer, progress=watch.timing)
+
+    def _confirm(self, found: Assignment) -> tuple[Assignment, WholeTimes]:
+        """Return the assignment, with nothing moved where the model as a whole is not faster by it."""
+        graphs = [self.model.in_float().graph, self._graph({})]
+        graphs += [self._graph(found.choices)] if found.choices else []
+        times = time_whole(graphs, self.bench.feeds, self.bench.run, self.options.timer)
+        if times.is_refused:
+            found = replace(found, choices={}, value=found.baseline, size=found.baseline_size)
+        return found, times
+
+    def _graph(self, choices: Choices) -> gs.Graph:
+        return self.model.build({layer: self.labels[label] for layer, label in choices.items()}).graph
+
+    def _target(self) -> Target | None:
+        """Return the target; that of a user's function is relative to what it says of the float model."""
+        target = self.rule.bound
+        if target is None or target.metric != EVALUATE:
+            return target
+        return target.at(load_metric(self.rule.evaluate)(self.bench.expected))
+
+    def _sensitivity(self, watch: ProgressHooks) -> Sensitivity:
+        metric = self.rule.measured_by
+        place = self.rule.evaluate if metric == EVALUATE else metric
+        return measure_sensitivity(
+            self.model, self.candidates, self.choices, place, self.bench, progress=watch.measuring
+        )
+
+    def _sizes(self) -> dict[str, Size]:
+        plain = _plain(self.model.scheme)
+        return {one.name: one.size(plain, self.model.scheme) for one in self.candidates}
+
+    def _sizes_of_options(self, sensitivity: Sensitivity) -> list[Option]:
+        by_name = {one.name: one for one in self.candidates}
+        return [
+            Option(
+                damage.layer,
+                damage.label,
+                damage.harm,
+                by_name[damage.layer].size(self.labels[damage.label], self.model.scheme),
+            )
+            for damage in sensitivity.damages
+        ]
+
+    def _budget(self, options: Sequence[Option]) -> float | None:
+        """Return the bits that all weights may take; ValueError, in the unit of the key, for too few."""
+        weights = sum(one.weights for one in self.candidates)
+        for key, unit in (("bits_target", weights), ("bytes_target", 8)):
+            given = getattr(self.rule, key)
+            if given is None:
+                continue
+            least = least_bits(options, self._sizes()) / max(unit, 1)
+            if given * (1 + 1e-12) < least:
+                raise ValueError(f"{key} {given:.10g} cannot be met: the smallest formats take {least:.10g}")
+            return float(given * unit)
+        if self.rule.size_target is None:
+            return None
+        return bits_of_file(options, self._sizes(), self._bytes_written, self.rule.size_target)
+
+    def _bytes_written(self, choices: Choices) -> int:
+        formats = {layer: self.labels[label] for layer, label in choices.items()}
+        return self.options.bytes_written(self.model.build(formats), self.model.scheme_of(formats))
+
+    def _evaluate(self, choices: Choices) -> float:
+        """Return the metric of the target for the model with these formats."""
+        said = "\n".join(f"{layer}\0{label}" for layer, label in sorted(choices.items()))
+        name = f"mix {self.bench.metric} {hashlib.sha256(said.encode()).hexdigest()}"
+        known = self.bench.log.get(name)
+        if known is None:
+            known = (self.bench.score(self._graph(choices)),)
+            self.bench.log.put(name, known)
+        return known[0]
+
+
+def _move_all(
+    model: MixedModel, nodes: Mapping[str, list[gs.Node]], choices: Sequence[LayerRule], rule: MixingRule
+) -> MixedPrecision:
+    """Return the model with every candidate moved, without a target to keep to and without data."""
+    if rule.bound is not None or len(choices) > 1 or rule.strategy != "speed":
+        raise MissingDataError("automatic mixed precision measures errors, and there are no data to do it on")
+    return _built(model, dict.fromkeys(nodes, choices[0]), len(nodes), choices, "sqnr")
+
+
+def _built(
+    model: MixedModel, chosen: dict[str, LayerRule], count: int, choices: Sequence[LayerRule], metric: str
+) -> MixedPrecision:
+    mixed = model.build(chosen)
+    return MixedPrecision(
+        mixed.graph,
+        mixed.done,
+        model.scheme_of(chosen),
+        model.graph,
+        chosen,
+        count,
+        _plain(model.scheme),
+        [choice.label for choice in choices],
+        metric,
+    )
+
+
+def _plain(scheme: Scheme) -> LayerRule:
+    return LayerRule(scheme.activation, scheme.weight)

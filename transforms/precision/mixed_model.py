@@ -1,0 +1,133 @@
+"""A float model that is prepared and measured once, and then quantized in any mix of formats."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from glob import escape
+
+import onnx
+import onnx_graphsurgeon as gs
+
+from transforms.calibrate.calibrate import Calibration, Progress
+from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.conversion.quantize_steps import finish_nodes, make_plan, prepare_for, write_plan
+from transforms.conversion.record import Record
+from transforms.graph import walk
+from transforms.model.copy_graph import copy_graph
+from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.sampled_exceptions import (
+    guarded_nan,
+    kept_in_float,
+    of_zeros,
+    without_range,
+    zero_inputs,
+)
+from transforms.plan.scheme_targets import Targets, named
+from transforms.plan.weight_cache import WeightMemory
+from transforms.precision.candidates import layers_of
+from transforms.precision.mixed import Mixed
+from transforms.scheme import Scheme
+from transforms.scheme.layer_rule import LayerRule
+from transforms.scheme.scheme import FLOAT32
+
+Mix = Mapping[str, LayerRule]
+"""Formats of single layers by name; those of the scheme apply to all others."""
+
+
+class MixedModel:
+    """Makes quantized models of one float model in which single layers have formats of their own."""
+
+    def __init__(self, graph: gs.Graph, scheme: Scheme) -> None:
+        """Prepare a float model, in place, for a scheme and the formats that it may mix in.
+
+        Raises as :func:`transforms.pipelines.quantize_graph.quantize_graph` does.
+        """
+        self.prepared = Record()
+        ruled = scheme.by_rule()
+        self._targets = prepare_for(graph, ruled, self.prepared)
+        self.graph = graph
+        rule = scheme.auto_mixed_precision
+        dual = scheme.dual_quant_nodes or (rule is not None and rule.dual_quant_nodes)
+        self.scheme = ruled.with_(auto_mixed_precision=None, finetune=None, dual_quant_nodes=dual)
+        self._memory = WeightMemory()
+        self._ranges: Calibration | None = None
+
+    def measure(
+        self, data: CalibrationData | None, mixes: Iterable[Mix], *, progress: Progress | None = None
+    ) -> None:
+        """Measure, in one pass over the data, what quantizing needs to know for any of some mixes.
+
+        Layers of each other mix must have formats that one of these gives them. Raises MissingDataError and
+        ValueError as :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
+        """
+        plans = [self._plan(mix)[0] for mix in mixes]
+        self._ranges = calibrate_plan(plans, data, progress=progress)
+        holding = self._ranges.holding_nan if self._ranges else set[str]()
+        names = list(dict.fromkeys(name for plan in plans for name in guarded_nan(plan, holding)))
+        if names:
+            self._keep_float(names, "NaN that the model looks for")
+        feeds = data.feeds(self.graph) if data and self._ranges else None
+        zeros = zero_inputs(self.graph, (feed for _, feed in feeds)) if feeds and feeds.is_repeatable else []
+        names = list(dict.fromkeys(name for plan in plans for name in without_range(plan, zeros)))
+        if names:
+            self._keep_float(names, of_zeros(zeros))
+
+    def _keep_float(self, names: list[str], why: str) -> None:
+        """Let tensors stay float in all mixes."""
+        self.prepared.notes.append(kept_in_float(names, why))
+        tensors = {**self.scheme.tensors, **dict.fromkeys(names, FLOAT32)}
+        self.scheme = self.scheme.with_(tensors=tensors)
+        self._targets = self._targets.naming(self.graph, self.scheme)
+
+    def in_float(self) -> Mixed:
+        """Return a copy of the float model, of which each tensor stands for itself."""
+        graph = copy_graph(self.graph)
+        raw = {name: t for name, t in walk.tensors(graph).items() if isinstance(t, gs.Variable)}
+        return Mixed(graph, raw, layers_of(graph), Record())
+
+    def targets(self, graph: gs.Graph | None = None) -> Targets:
+        """Return what the scheme names in the float model, or in a copy of it."""
+        return self._targets.resolve_in(self.graph if graph is None else graph)
+
+    def scheme_of(self, mix: Mix) -> Scheme:
+        """Return the scheme that names the layers of a mix, after what it says of others."""
+        rules = {exactly(name): rule for name, rule in mix.items()}
+        others = {pattern: rule for pattern, rule in self.scheme.layers.items() if pattern not in rules}
+        return self.scheme.with_(layers={**others, **rules})
+
+    def build(self, mix: Mix, *, finished: bool = True) -> Mixed:
+        """Return the quantized model of a mix, as quantizing by the scheme of the mix makes it.
+
+        If not ``finished``, nodes are as they are put in: no Relu is folded, nothing is written another way.
+        """
+        plan, mixed = self._plan(mix)
+        graph = mixed.graph
+        made = [(t.name, node, index) for node in graph.nodes for index, t in enumerate(node.outputs)]
+        write_plan(plan, self._ranges, mixed.done, self._memory)
+        if finished:
+            finish_nodes(graph, self.scheme, mixed.done)
+        mixed.raw = {tensor.name: tensor for tensor in graph.inputs}
+        mixed.raw |= {name: node.outputs[index] for name, node, index in made}
+        return mixed
+
+    def _plan(self, mix: Mix) -> tuple[QuantizationPlan, Mixed]:
+        graph = copy_graph(self.graph)
+        layers = layers_of(graph)
+        targets = self.targets(graph)
+        together: dict[LayerRule, set[str]] = {}
+        for name, rule in mix.items():
+            together.setdefault(rule, set()).add(name)
+        rules = [(min(names), named(graph, names), rule) for rule, names in together.items()]
+        targets = Targets(targets.excluded, (*targets.rules, *rules), targets.tensors)
+        prepared = self.prepared
+        done = Record(changes=Counter(prepared.changes), notes=list(prepared.notes))
+        done.calibrated = len(self._ranges.observed) if self._ranges else 0
+        mixed = Mixed(graph, {}, layers, done)
+        return make_plan(graph, self.scheme_of(mix), targets, mixed.done), mixed
+
+
+def exactly(name: str) -> str:
+    """Return the pattern that matches this name of a node alone, and no type of operators."""
+    pattern = escape(name)
+    return f"[{name[0]}]{name[1:]}" if onnx.defs.has(pattern) else pattern

@@ -1,0 +1,139 @@
+"""A float model in which each layer can be switched to formats of its own at every run.
+
+One session then serves all layers and formats: nothing is built anew between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops import FORMATS
+from ops.integer_blocks import dequantize_blocks
+from ops.integers import dequantize
+from transforms.graph import dtypes, walk
+from transforms.graph.constants import load
+from transforms.graph.if_nodes import Branch, add_switch, choose, copied
+from transforms.graph.rewire import position
+from transforms.model.detached_weights import LARGE
+from transforms.precision.mixed import Mixed
+
+Switch = tuple[str, str]
+"""A layer and the label of its other formats."""
+
+_DEQUANTIZE = ("DequantizeLinear", "ExtendedDequantizeLinear")
+
+
+def switched_model(base: Mixed, others: Mapping[str, Mixed], wanted: Iterable[Switch]) -> dict[Switch, str]:
+    """Give a float model, in place, the operands of ``others`` to switch to; return the name of each switch.
+
+    Switches are new inputs of the model, of type bool and without dimensions. A layer whose switch is on
+    reads its operands and bias in the formats that it has in the model of that label; all other layers
+    compute as they do in ``base``. One switch of a layer may be on at a time. Weights are stored in float32,
+    as what they stand for.
+    """
+    writer = _Writer(base)
+    switches = {}
+    for layer, label in wanted:
+        pairs = zip(base.layers[layer], others[label].layers[layer], strict=True)
+        switches[layer, label] = writer.add(f"{layer}_{label}", list(pairs), others[label])
+    _lift_weights(base.graph)
+    return switches
+
+
+class _Writer:
+    """Puts Ifs into one graph. The layers themselves move into the innermost branch."""
+
+    def __init__(self, base: Mixed) -> None:
+        self._base, self._names = base, walk.Names(base.graph)
+        self._places = {id(node): node for nodes in base.layers.values() for node in nodes}
+
+    def add(self, name: str, pairs: list[tuple[gs.Node, gs.Node]], other: Mixed) -> str:
+        """Add a switch that lets layers compute as their counterparts do, and return its name."""
+        switch = add_switch(self._base.graph, name, self._names)
+        for node, counterpart in pairs:
+            self._branch(switch, node, counterpart, other)
+        return str(switch.name)
+
+    def _branch(self, switch: gs.Variable, node: gs.Node, counterpart: gs.Node, other: Mixed) -> None:
+        present = self._places[id(node)]  # the node itself, or the If that it has moved into
+        copies = _Copy(self._base, other, self._names)
+        copies.node(counterpart, inner=True)
+        name = self._names.derive(node.name, "If")
+        place = position(self._base.graph, present)
+        outputs = list(present.outputs)
+        present.outputs = [self._like(tensor) for tensor in outputs]
+        on = Branch(copies.nodes, copies.nodes[-1].outputs)
+        off = Branch([present], present.outputs)
+        choice = choose(self._base.graph, name, switch, on, off, outputs)
+        self._base.graph.nodes[place] = choice
+        self._places[id(node)] = choice
+
+    def _like(self, tensor: gs.Tensor) -> gs.Variable:
+        return dtypes.variable(self._names.derive(tensor.name, "branch"), dtypes.FLOAT, tensor)
+
+
+class _Copy:
+    """Copies a node of one quantized model into another, with whatever rounds what it reads."""
+
+    def __init__(self, base: Mixed, other: Mixed, names: walk.Names) -> None:
+        self._raw = {id(tensor): base.raw[name] for name, tensor in other.raw.items()}
+        self._names = names
+        self.nodes: list[gs.Node] = []
+
+    def node(self, node: gs.Node, *, inner: bool = False) -> None:
+        """Append a copy of a node, after copies of what makes its inputs."""
+        inputs = [self._tensor(tensor) for tensor in node.inputs]
+        outputs = [self._like(tensor) for tensor in node.outputs]
+        if not inner:
+            self._raw |= {id(old): new for old, new in zip(node.outputs, outputs, strict=True)}
+        name = self._names.derive(node.name, "other")
+        self.nodes.append(copied(node, name, inputs, outputs))
+
+    def _like(self, tensor: gs.Tensor) -> gs.Variable:
+        return gs.Variable(self._names.derive(tensor.name, "other"), tensor.dtype, tensor.shape)
+
+    def _tensor(self, tensor: gs.Tensor) -> gs.Tensor:
+        known = self._raw.get(id(tensor))
+        if known is not None or tensor.is_empty():
+            return tensor if known is None else known
+        values = _folded(tensor)
+        if values is not None:
+            self._raw[id(tensor)] = gs.Constant(self._names.derive(tensor.name, "other"), values)
+        else:
+            self.node(tensor.inputs[0])
+        return self._raw[id(tensor)]
+
+
+def _lift_weights(graph: gs.Graph) -> None:
+    """Let bodies read large constants from the main graph, where they are written beside the model.
+
+    A constant belongs where it is read; what an Identity makes of it belongs to the main graph. The runtime
+    leaves such nodes out.
+    """
+    names, owners = walk.Names(graph), walk.constant_owners(graph)
+    inner = [t for t in walk.constants(graph) if owners[id(t)] is not graph and t.values.nbytes >= LARGE]
+    for tensor in inner:
+        outer = gs.Variable(names.derive(tensor.name, "outer"), tensor.values.dtype, tensor.shape)
+        walk.redirect(tensor, outer)
+        name = names.derive(tensor.name, "Identity")
+        graph.nodes.insert(0, gs.Node("Identity", name, inputs=[tensor], outputs=[outer]))
+
+
+def _folded(tensor: gs.Tensor) -> np.ndarray | None:
+    """Return the numbers of a constant, or of one that is dequantized; None for what is computed."""
+    if isinstance(tensor, gs.Constant):
+        return load(tensor)
+    (node,) = tensor.inputs
+    if node.op not in _DEQUANTIZE or not all(isinstance(t, gs.Constant) for t in node.inputs):
+        return None
+    stored, scale, *rest = (load(t) for t in node.inputs)
+    zero_point = rest[0] if rest else np.zeros(scale.shape, stored.dtype)
+    if stored.dtype.name not in FORMATS or not FORMATS[stored.dtype.name].is_integer:
+        return np.asarray(stored.astype(np.float32) * scale, np.float32)
+    axis = node.attrs.get("axis", 1)
+    if block := node.attrs.get("block_size"):
+        return dequantize_blocks(stored, (scale, zero_point), axis, block)
+    return dequantize(stored, scale, zero_point, axis if scale.ndim else None)
