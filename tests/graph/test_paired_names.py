@@ -19,6 +19,8 @@ from transforms.graph.paired_names import Likeness, likeness
         ("h0", "hn", Likeness.STEP),
         ("c0", "cN", Likeness.STEP),
         ("enc_h_0", "enc_h_n", Likeness.STEP),
+        ("lens0", "lensn", Likeness.STEP),
+        ("lens0", "leftn", Likeness.NONE),
         ("state", "stateN", Likeness.STEP),
         ("hidden", "hidden_state", Likeness.PREFIX),
         ("past_key_values.0.key", "present.0.value", Likeness.NONE),

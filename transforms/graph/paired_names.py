@@ -36,10 +36,15 @@ def likeness(fed: str, back: str) -> Likeness:
     words = _words(fed), _words(back)
     if _stem(words[0]) == _stem(words[1]):
         return Likeness.DIRECTION
-    if _without_step(words[0]) == _without_step(words[1]):
+    if _without_step(words[0]) == _without_step(words[1]) or _counts_up(fed.lower(), back.lower()):
         return Likeness.STEP
     short, long = sorted(words, key=len)
     return Likeness.PREFIX if long[: len(short)] == short else Likeness.NONE
+
+
+def _counts_up(fed: str, back: str) -> bool:
+    """Return whether names differ in their last letter, as ``lens0`` and ``lensn``."""
+    return fed.endswith("0") and back[:-1] == fed[:-1] and back[-1:] in _STEPS
 
 
 def belong_together(fed: str, back: str) -> bool:
