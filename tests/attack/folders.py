@@ -16,7 +16,7 @@ from tests.attack.graphs.tool_runs import Fallen, call, say
 from tests.attack.rolled import Feeds, in_both, session_of
 from tests.attack.tried import Tries, on_model
 
-_NAMES = ("file", "allow_pickle", "self", "args", "kwds", "mmap_mode", "x", "x.npy", "input", "a/b", "größe",
+_NAMES = ("file", "allow_pickle", "self", "args", "kwds", "mmap_mode", "x", "x.npy", "input", "a/b", "größen",
           "0", "arr_0", "input_ids", "name with space", "mode", "fix_imports", "data", "a:b")  # fmt: skip
 _TYPES = (np.float32, np.float32, np.float32, np.int64, np.int32, np.float16, np.bool_, np.float64, np.uint8)
 

@@ -31,3 +31,15 @@ def test_what_a_few_numbers_carry_may_change_more_by_chance(count: int, factor: 
     wanted[:count] = 1.0
     plain, made = (wanted + 0.03 * np.sqrt(times) * wanted for times in (1, factor))
     assert output_errors.OutputErrors.of(wanted, made, plain).is_made_wrong is is_wrong
+
+
+def test_rounded_inputs_of_one_session_are_explained_and_zeros_are_not() -> None:
+    """Blocks of 32 normal numbers, rounded to int8 by their largest, are what kernels of level 4 multiply."""
+    blocks = RANDOM.standard_normal((1000, 32))
+    scales = np.abs(blocks).max(-1, keepdims=True) / 127
+    rounded = np.rint(blocks / scales) * scales
+    noticed = output_errors.NOTICED + output_errors.ROUNDED_INPUTS
+    assert output_errors.NOTICED < output_errors.relative_error(blocks, rounded) < noticed
+    explained = output_errors.OutputErrors.of(blocks, rounded, blocks, noticed)
+    assert not explained.is_wrong and output_errors.OutputErrors.of(blocks, rounded, blocks).is_wrong
+    assert output_errors.OutputErrors.of(blocks, blocks, np.zeros_like(blocks), noticed).is_plain_wrong

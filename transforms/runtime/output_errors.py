@@ -30,13 +30,25 @@ NOTICED = 1e-6
 float models are compared (:mod:`transforms.runtime.compare_runs`)."""
 
 
+ROUNDED_INPUTS = 1e-4
+"""Error by power that a MatMulNBits of level 4 may add in one session alone.
+
+Kernels round its inputs to int8, a scale for each block, where they pack its weights when a model is opened,
+which depends on the constants that optimization folds. Rounding a block whose largest number is c times its
+root mean square makes c^2 / (12 * 127^2) of its power: 8.3e-5 for c = 4.
+"""
+
+MOST_ROUNDED = 1e-2
+"""The same of all such products together, at most: 20 dB, above which a model is of no use anyway."""
+
+
 @dataclass(frozen=True)
 class OutputErrors:
     """Squared errors of an output, by its mean square ``power`` in the float model.
 
     ``made``: in a session as users open it, against the float model; ``plain``: the same without
     optimization; ``between``: of the one against the other. Errors scatter like those of so many numbers:
-    ``made_count``, ``plain_count``.
+    ``made_count``, ``plain_count``. ``noticed``: from which on a difference means something.
     """
 
     power: float
@@ -45,9 +57,10 @@ class OutputErrors:
     between: float
     made_count: float
     plain_count: float
+    noticed: float = NOTICED
 
     @classmethod
-    def of(cls, wanted: AnyArray, made: object, plain: object) -> OutputErrors:
+    def of(cls, wanted: AnyArray, made: object, plain: object, noticed: float = NOTICED) -> OutputErrors:
         """Return the errors of an output in both sessions."""
         return cls(
             _power(wanted),
@@ -56,6 +69,7 @@ class OutputErrors:
             relative_error(plain, made),
             _count(wanted, made),
             _count(wanted, plain),
+            noticed,
         )
 
     @property
@@ -66,16 +80,15 @@ class OutputErrors:
     @property
     def is_made_wrong(self) -> bool:
         """Whether optimization makes more error than rounding explains."""
-        return self.between > NOTICED and self.made > _explained(self.plain, self.plain_count)
+        return self.between > self.noticed and self.made > self._explained(self.plain, self.plain_count)
 
     @property
     def is_plain_wrong(self) -> bool:
         """Whether a session without optimization makes more error than rounding explains."""
-        return self.between > NOTICED and self.plain > _explained(self.made, self.made_count)
+        return self.between > self.noticed and self.plain > self._explained(self.made, self.made_count)
 
-
-def _explained(error: float, count: float) -> float:
-    return EXPLAINED * math.exp(CHANCE / math.sqrt(max(count, 1))) * error + NOTICED
+    def _explained(self, error: float, count: float) -> float:
+        return EXPLAINED * math.exp(CHANCE / math.sqrt(max(count, 1))) * error + self.noticed
 
 
 def _power(array: AnyArray) -> float:

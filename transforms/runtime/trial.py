@@ -22,7 +22,7 @@ from transforms.model.detached_weights import fill
 from transforms.model.model_error import ModelError
 from transforms.runtime.compare_runs import run_in_time
 from transforms.runtime.crash_probe import crash_of, may_crash
-from transforms.runtime.output_errors import OutputErrors
+from transforms.runtime.output_errors import MOST_ROUNDED, NOTICED, ROUNDED_INPUTS, OutputErrors
 from transforms.runtime.session import OpenModel, RunOptions, open_light
 from transforms.search.output_metrics import is_float_array
 
@@ -73,18 +73,26 @@ def try_model(
         where = cases[len(plain)].where
         raise ModelError(f"it fails on {where}: {failure}" if where else failure)
     made, failure = _runs(light, weights, cases, options)
-    trials = [_trial(*results) for results in zip(cases, made, plain, strict=False)]
+    noticed = _noticed(light.graph)
+    trials = [_trial(*results, noticed) for results in zip(cases, made, plain, strict=False)]
     return [*trials, Trial({}, failure)] if failure else trials
 
 
-def _trial(case: Case, made: Outputs, plain: Outputs) -> Trial:
+def _trial(case: Case, made: Outputs, plain: Outputs, noticed: float) -> Trial:
     errors = {}
     for name, array in plain.items():
         wanted = case.wanted.get(name)
         if is_float_array(array) and is_float_array(wanted):
             assert isinstance(wanted, np.ndarray)
-            errors[name] = OutputErrors.of(wanted, made[name], array)
+            errors[name] = OutputErrors.of(wanted, made[name], array, noticed)
     return Trial(errors)
+
+
+def _noticed(graph: onnx.GraphProto) -> float:
+    """Return from which error on a difference between sessions means something."""
+    products = (node for node in graph.node if node.op_type == "MatMulNBits")
+    levels = (one.i for node in products for one in node.attribute if one.name == "accuracy_level")
+    return NOTICED + min(ROUNDED_INPUTS * sum(level == 4 for level in levels), MOST_ROUNDED)
 
 
 def _runs(
