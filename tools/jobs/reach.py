@@ -108,22 +108,16 @@ def check_target(float_graph: gs.Graph, graph: gs.Graph, apart: HeldOut | None, 
     target = target_of(job)
     if target is None or apart is None:
         return
-    value, where = score_of(graph, float_graph, apart.feeds, target, job.run), _where(apart)
+    value, where = score_of(graph, float_graph, apart.feeds, target, job.run), apart.where
     target.check(value, f"the model as it is written, on {where},")
     say(f"Target of {target.bound}: {target.text(value)} on {where} as it is written")
-
-
-def _where(apart: HeldOut) -> str:
-    if apart.is_apart:
-        return counted(len(apart.feeds), "held-out sample")
-    return f"{counted(len(apart.feeds), 'sample')}, too few to hold any out"
 
 
 def _lines(found: Reached, target: Target, fallback: str, apart: HeldOut) -> Iterator[str]:
     """Yield what the target took: the metric before and after, the layers by name, and their price."""
     if found.left_out:
         yield f"Left out of the target: {some_names(found.left_out)}, fed back as {_kind(target)}"
-    where = _where(apart)
+    where = apart.where
     if not found.layers:
         yield f"Target of {target.bound}: {target.text(found.before)} on {where}, no layer needs {fallback}"
         return

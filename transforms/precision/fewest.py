@@ -28,7 +28,7 @@ class FewestLayers:
         feeds: Sequence[Feed],
         target: Target,
         outputs: Sequence[str],
-        names: set[str],
+        names: Set[str],
     ) -> None:
         """Rank the layers; ``names``: of nodes that a scheme can name."""
         some = min(len(feeds), _SEARCHED_ON)
@@ -57,7 +57,10 @@ class FewestLayers:
         found = self.able[:high]
         given_up = set(add_in_groups(found[::-1], lambda one: _holds([i for i in found if i not in one])))
         found = [i for i in found if i not in given_up]
-        return found if self._metric.metric == "sqnr" else self.able[: max(least, len(found))]
+        if self._metric.metric != "sqnr":
+            return self.able[: max(least, len(found))]
+        others = [i for i in self.able if i not in found]
+        return [*found, *others[: max(0, least - len(found))]]
 
     def _alone(self, part: int) -> float:
         sums = [self._ranks.pooled((part,), name) for name in self._outputs]

@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.graph.some_names import counted
 from transforms.run.feeds import Feeds
 from transforms.runtime.inputs import model_inputs
 
@@ -29,6 +30,13 @@ class HeldOut:
     data: CalibrationData
     feeds: Sequence[Feed]
     is_apart: bool
+
+    @property
+    def where(self) -> str:
+        """The samples that judge, in words."""
+        if self.is_apart:
+            return counted(len(self.feeds), "held-out sample")
+        return f"{counted(len(self.feeds), 'sample')}, too few to hold any out"
 
 
 def hold_out(data: CalibrationData, graph: gs.Graph) -> HeldOut:

@@ -8,8 +8,9 @@ not used for it: where it falls short, the search aims higher.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cache
 
 import onnx_graphsurgeon as gs
 
@@ -26,7 +27,8 @@ from transforms.search.target import Target, TargetError
 
 _ATTEMPTS = 6
 _ROOM = 0.25  # dB that a search aims higher by, beside what held-out samples fell short by
-_MORE = 1.3  # times as many layers, where a target is not in dB
+_BY_DECIBELS = 3  # searches that only aim higher
+_MORE = 1.3  # times as many layers after these, or where a target is not in dB
 
 Built = tuple[gs.Graph, Scheme]
 Build = Callable[[Scheme], Built]
@@ -34,22 +36,76 @@ Build = Callable[[Scheme], Built]
 
 
 @dataclass(frozen=True)
-class Reached:
-    """The model that reaches a target, its scheme, the layers that became finer, and how many there are.
+class Chosen:
+    """A model with some layers in a finer format; ``count``: of the layers that there are.
 
-    ``before`` and ``after``: the metric on the samples that judge. ``bytes_before`` and ``bytes_after``: of
-    the stored numbers. ``left_out``: outputs that the target does not hold for.
+    ``before`` and ``after``: the metric on the samples that judge, without any of them and with these.
+    ``left_out``: outputs that the target does not hold for.
     """
 
     graph: gs.Graph
-    scheme: Scheme
     layers: tuple[Part, ...]
     count: int
     before: float
     after: float
-    bytes_before: int
-    bytes_after: int
     left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Reached(Chosen):
+    """The quantized model that reaches a target; ``bytes_before``: of the numbers without finer layers."""
+
+    scheme: Scheme
+    bytes_before: int
+
+    @property
+    def bytes_after(self) -> int:
+        """The bytes of the numbers that the model stores."""
+        return bytes_of_numbers(self.graph)
+
+
+def choose_layers(
+    first: gs.Graph,
+    switched: Callable[[], SwitchedLayers],
+    able: Callable[[], Set[str]],
+    build: Callable[[Sequence[str]], gs.Graph],
+    feeds: Sequence[Feed],
+    bench: Bench,
+    fallback: str,
+) -> Chosen:
+    """Return the model with as few finer layers as are found for the target of a bench.
+
+    ``first``: the model without any, which stays as it is; ``switched``: the same with switches for layers;
+    ``able``: names of nodes that can be chosen; ``build`` makes the model in which nodes of these names are
+    in the ``fallback``, in words. Layers are chosen on ``feeds``. Raises TargetError where no choice of them
+    reaches the target on the samples of the bench.
+    """
+    target = bench.target
+    before = bench.score(first)
+    if target.holds(before):
+        return Chosen(first, (), 0, before, before, bench.left_out)
+    model = switched()
+    search = FewestLayers(model, feeds, target, bench.names, able())
+    wanted, least = target, 0
+    for attempt in range(_ATTEMPTS):
+        kept = search.fewest(wanted, least)
+        graph = build([node for i in kept for node in model.parts[i].nodes])
+        after = bench.score(graph)
+        if target.holds(after) and len(kept) == len(search.able):
+            raise TargetError(
+                f"only with every layer in {fallback} the target of {target.bound} is met: "
+                f"{target.text(before)} with none"
+            )
+        if target.holds(after):
+            layers = tuple(model.parts[i] for i in sorted(kept))
+            return Chosen(graph, layers, len(model.parts), before, after, bench.left_out)
+        if len(kept) == len(search.able):
+            break
+        wanted, least = _higher(target, wanted, after), _least(target, len(kept), attempt)
+    raise TargetError(
+        f"the target of {target.bound} cannot be met by layers in {fallback}: {target.text(before)} "
+        f"with none, {target.text(after)} with {len(kept)} of {len(model.parts)}"
+    )
 
 
 def reach_target(
@@ -70,38 +126,26 @@ def reach_target(
     are. ``load`` reads the float model, in which layers are named. Raises TargetError where no choice of
     layers reaches the target.
     """
-    bench = Bench(float_graph, judging, target, run, progress)
     graph, scheme = first
-    before = bench.score(graph)
-    sizes = bytes_of_numbers(graph)
-    if target.holds(before):
-        return Reached(graph, scheme, (), 0, before, before, sizes, sizes, bench.left_out)
-    model = SwitchedLayers(copy_graph(float_graph), copy_graph(graph), run)
-    names = names_of(load, scheme)
-    search = FewestLayers(model, feeds, target, bench.names, names)
-    wanted, count = target, 0
-    for _ in range(_ATTEMPTS):
-        kept = search.fewest(wanted, count)
-        nodes = (node for i in kept for node in model.parts[i].nodes)
-        named = naming(scheme, nodes, names, fallback)
-        graph, used = build(named)
-        after = bench.score(graph)
-        if target.holds(after) and len(kept) == len(search.able):
-            raise TargetError(
-                f"only with every layer in {fallback.label} the target of {target.bound} is met: "
-                f"{target.text(before)} with none"
-            )
-        if target.holds(after):
-            parts = tuple(model.parts[i] for i in sorted(kept))
-            last = bytes_of_numbers(graph)
-            return Reached(graph, used, parts, len(model.parts), before, after, sizes, last, bench.left_out)
-        if len(kept) == len(search.able):
-            break
-        wanted, count = _higher(target, wanted, after), math.ceil(len(kept) * _MORE) + 1
-    raise TargetError(
-        f"the target of {target.bound} cannot be met by layers in {fallback.label}: {target.text(before)} "
-        f"with none, {target.text(after)} with {len(kept)} of {len(model.parts)}"
-    )
+    names = cache(lambda: names_of(load, scheme))
+    used = [scheme]
+
+    def _built(nodes: Sequence[str]) -> gs.Graph:
+        built, used[0] = build(naming(scheme, nodes, names(), fallback))
+        return built
+
+    def _switched() -> SwitchedLayers:
+        return SwitchedLayers(copy_graph(float_graph), copy_graph(graph), run)
+
+    bench = Bench(float_graph, judging, target, run, progress)
+    found = choose_layers(graph, _switched, names, _built, feeds, bench, fallback.label)
+    return Reached(**vars(found), scheme=used[0], bytes_before=bytes_of_numbers(graph))
+
+
+def _least(target: Target, count: int, attempt: int) -> int:
+    """Return how many layers the next search returns at least: more than were too few."""
+    is_told = target.metric == "sqnr" and attempt < _BY_DECIBELS
+    return count + 1 if is_told else math.ceil(count * _MORE) + 1
 
 
 def _higher(target: Target, wanted: Target, reached: float) -> Target:
