@@ -16,12 +16,13 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.compare.compare_models import compare_models
 from transforms.compare.compare_results import ResultPair, compare
 from transforms.compare.measure_run import Data
-from transforms.conversion.convert_bf16 import Bf16Options
+from transforms.conversion.convert_bf16 import Bf16Options, convert_bf16
 from transforms.graph.embeddings import logits_of
 from transforms.graph.output_view import OutputView, output_view
 from transforms.judge.errors import energies, signals
 from transforms.judge.judge import Judge
-from transforms.precision.bf16_error import Bf16Error
+from transforms.model.copy_graph import copy_graph
+from transforms.precision.bf16 import keep_float
 from transforms.precision.evaluation import MixingOptions, open_evaluation
 from transforms.precision.switch_worker import SwitchTask, measure, write_folder
 from transforms.run.run_model import open_model
@@ -155,9 +156,10 @@ def switched() -> gs.Graph:
 def test_bf16_is_held_to_what_chooses_tokens() -> None:
     """Of logits around 1000, BF16 keeps few bits beside their mean."""
     graph = model_io.load(cached(1000.0))
-    error = Bf16Error(graph, Bf16Options(), FEEDS)
-    found = error.keeping(())
-    models = open_model(graph), error.opened(error._converted(()))
+    found = keep_float(graph, Bf16Options(), FEEDS, FEEDS, 0).before
+    converted = copy_graph(graph)
+    convert_bf16(converted, Bf16Options())
+    models = open_model(graph), open_model(converted)
     exact, made = (np.concatenate([model.run(feed)["y"] for feed in FEEDS]) for model in models)
     exact, made = (array - array.mean(-1, keepdims=True) for array in (exact, made))
     expected = 10 * np.log10((exact**2).sum() / ((exact - made) ** 2).sum())

@@ -1,93 +1,123 @@
-"""Oracle: models converted with every choice of nodes excluded, and with the nodes that were found."""
+"""Oracles: the SQNR of models converted anew with the nodes that were found; what the scheme BF16 finds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from itertools import chain, combinations
 
 import numpy as np
 import onnx
 import pytest
 
+from ops.array_types import Feed
 from tests.helpers import corpus, small_networks
 from transforms import model_io
-from transforms.conversion.convert_bf16 import Bf16Options
-from transforms.precision import bf16 as module
-from transforms.precision import bf16_error
-from transforms.precision.bf16 import KeptFloat, keep_float
-from transforms.precision.bf16_error import Bf16Error, SwitchedRounding
-from transforms.search.target import TargetError
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.conversion.convert_bf16 import Bf16Options, convert_bf16
+from transforms.fuse_layernorm import fuse_layernorm
+from transforms.lift_constants import lift_constants
+from transforms.model.copy_graph import copy_graph
+from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.pipelines.steps import IN_MEMORY, run
+from transforms.pipelines.work import Work
+from transforms.precision.bf16 import KeptFloat, keep_float, names_as_loaded
+from transforms.precision.finer_scheme import fallback_rule
+from transforms.precision.reach import reach_target
+from transforms.run.run_model import open_model
+from transforms.scheme import Scheme, preset
+from transforms.search.target import Target, TargetError
+from transforms.widen_bf16 import widen_bf16
 
 FORMATS = ("with_cast", "bf16", "simulate_bf16", "customqdq")
-FEEDS = small_networks.images()
+FEEDS = small_networks.images(8)
+SEARCHED, HELD_OUT = FEEDS[:6], FEEDS[6:]
 ROWS = [{"x": np.random.default_rng(1).normal(20, 1, (4, 8)).astype(np.float32)}]
 NAMES = ("conv", "norm", "relu[[]0]", "add", "pool", "flat", "dense", "bias")
+PLAIN = Bf16Options()
 
 
-def keep(model: onnx.ModelProto, least: float, options: Bf16Options | None = None) -> KeptFloat:
-    return keep_float(model_io.load(model), options or Bf16Options(), FEEDS, least)
+def keep(model: onnx.ModelProto, least: float, options: Bf16Options = PLAIN) -> KeptFloat:
+    return keep_float(model_io.load(model), options, SEARCHED, HELD_OUT, least)
 
 
-def every_choice(error: Bf16Error, names: Sequence[str]) -> dict[tuple[str, ...], float]:
-    sets = chain.from_iterable(combinations(names, size) for size in range(len(names) + 1))
-    return {kept: error.keeping(kept) for kept in sets}
-
-
-EXCLUDED = Bf16Options(exclude_node=("pool", "flat", "bias"))
-OPEN = tuple(name for name in NAMES if name not in EXCLUDED.exclude_node)
-
-
-@pytest.fixture(scope="module")
-def choices() -> dict[tuple[str, ...], float]:
-    """The SQNR of the network for each of 32 choices, every one of them converted and run."""
-    return every_choice(Bf16Error(model_io.load(small_networks.residual()), EXCLUDED, FEEDS), OPEN)
-
-
-@pytest.mark.parametrize("more", (0.5, 2, 5, 10, 20))
-def test_the_smallest_choice_is_found(more: float, choices: dict[tuple[str, ...], float]) -> None:
-    least = choices[()] + more
-    found = keep(small_networks.residual(), least, EXCLUDED)
-    assert found.before == choices[()]
-    assert found.after == choices[found.patterns] >= least
-    assert len(found.patterns) == min(len(kept) for kept, value in choices.items() if value >= least)
+def sqnr(
+    model: onnx.ModelProto, patterns: Sequence[str], feeds: Sequence[Feed], options: Bf16Options = PLAIN
+) -> float:
+    """Return the SQNR of the only output of the model converted with these nodes excluded."""
+    graph = model_io.load(model)
+    lift_constants(graph)
+    convert_bf16(graph, options.excluding(patterns))
+    widen_bf16(graph)
+    runs = [open_model(one).run for one in (model_io.load(model), graph)]
+    pairs = [[next(iter(run(feed).values())).astype(np.float64) for run in runs] for feed in feeds]
+    error = sum(np.square(a - b).sum() for a, b in pairs)
+    return float(10 * np.log10(sum(np.square(a).sum() for a, _ in pairs) / error)) if error else np.inf
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_every_format_is_held_to_the_target(form: str) -> None:
-    """The figure is that of the model converted anew with the patterns that are returned."""
-    options = Bf16Options(form)
-    model = small_networks.residual()
-    error = Bf16Error(model_io.load(model), options, FEEDS)
-    least = error.keeping(()) + 3
-    found = keep(model, least, options)
-    again = Bf16Error(model_io.load(model), options.excluding(found.patterns), FEEDS)
-    assert found.patterns
-    assert again.keeping(()) == found.after >= least > found.before == error.keeping(())
+def test_every_format_is_held_to_the_target_on_samples_that_were_not_searched_on(form: str) -> None:
+    model, options = small_networks.residual(), Bf16Options(form)
+    before = sqnr(model, (), HELD_OUT, options)
+    found = keep(model, before + 3, options)
+    assert 0 < len(found.layers) < found.count and found.patterns
+    assert found.before == pytest.approx(before, abs=0.01)
+    assert found.after == pytest.approx(sqnr(model, found.patterns, HELD_OUT, options), abs=0.01)
+    assert found.after >= before + 3
+
+
+def test_both_doors_to_bf16_name_the_same_layers() -> None:
+    """The scheme BF16 and the conversion round the same numbers, so the same search finds the same."""
+    model, searched, held_out = small_networks.residual(), SEARCHED, HELD_OUT
+    loaded, scheme = model_io.load(model), preset("BF16").by_rule()
+    graph = model_io.load(model)
+    done = run(Work(graph, scheme, CalibrationData(searched), keeps_float=True), IN_MEMORY)
+    assert done.scheme is not None and done.float_graph is not None
+
+    def _build(again: Scheme) -> tuple[object, Scheme]:
+        built = model_io.load(model)
+        quantize_graph(built, again, CalibrationData(searched))
+        return built, again
+
+    least = keep_float(loaded, PLAIN, searched, held_out, 0).before + 2
+    converted = keep_float(loaded, PLAIN, searched, held_out, least)
+    quantized = reach_target(
+        (graph, done.scheme),
+        done.float_graph,
+        lambda: model_io.load(model),
+        _build,
+        searched,
+        held_out,
+        Target("sqnr", least),
+        fallback_rule("float32", done.scheme),
+    )
+    assert 0 < len(converted.layers) < converted.count == quantized.count
+    assert converted.layers == quantized.layers
+    assert converted.after == pytest.approx(quantized.after, abs=0.01)
 
 
 def test_nothing_is_kept_where_bf16_is_good_enough() -> None:
     found = keep(small_networks.residual(), 20)
-    assert (found.patterns, found.before) == ((), found.after)
+    assert (found.patterns, found.layers, found.before) == ((), (), found.after)
 
 
 def test_nodes_without_a_name_go_by_what_they_make() -> None:
     model = small_networks.residual(named=False)
     found = keep(model, keep(model, 0).before + 5)
-    assert set(found.patterns) <= {"a", "n", "r", "q", "p", "f", "e", "y"}
-    assert found.patterns
     named = dict(zip(("a", "n", "r", "q", "p", "f", "e", "y"), NAMES, strict=True))
     twin = keep(small_networks.residual(), found.before + 5)
+    assert found.patterns
     assert twin.patterns == tuple(named[pattern] for pattern in found.patterns)
 
 
 def test_patterns_match_one_name_each() -> None:
     """Brackets in a name are not taken for a set of letters."""
-    model = small_networks.residual()
-    found = keep(model, 100)
-    names = [node.name for node in model.graph.node]
-    assert "relu[[]0]" in found.patterns
-    assert all(sum(fnmatchcase(name, pattern) for name in names) == 1 for pattern in found.patterns)
+    graph = model_io.load(small_networks.residual())
+    prepared = copy_graph(graph)
+    names = [name for found in names_as_loaded(graph, prepared).values() for name in found]
+    assert sorted(names) == sorted([*(node.name for node in graph.nodes), "bias"]), "bias makes the output"
+    found = keep(small_networks.residual(), keep(small_networks.residual(), 0).before + 12)
+    every = [node.name for node in graph.nodes]
+    assert all(sum(fnmatchcase(name, pattern) for name in every) == 1 for pattern in found.patterns)
 
 
 def test_what_the_user_excludes_stays_excluded_and_is_not_named() -> None:
@@ -95,42 +125,41 @@ def test_what_the_user_excludes_stays_excluded_and_is_not_named() -> None:
     options = Bf16Options(exclude_node=("conv", "norm"), exclude_op=("GlobalAveragePool",))
     before = keep(model, 0, options).before
     found = keep(model, before + 3, options)
-    assert before > keep(model, 0).before
+    assert before == pytest.approx(sqnr(model, (), HELD_OUT, options), abs=0.01)
     assert found.patterns
     assert not {"conv", "norm", "pool"} & set(found.patterns)
 
 
 def test_a_target_out_of_reach_is_told_with_both_figures() -> None:
-    """A normalisation that stays float is one node all the same, and sums in another order."""
     with pytest.raises(
         TargetError,
         match=r"^no choice of nodes kept in float32 meets the target of at least 190 dB: "
         r"sqnr [\d.]+ dB with none kept, sqnr [\d.]+ dB with all$",
     ):
-        keep_float(model_io.load(small_networks.normalisation()), Bf16Options(), ROWS, 190)
+        keep_float(model_io.load(small_networks.normalisation()), PLAIN, ROWS, ROWS, 190)
 
 
 def test_a_float16_model_is_measured_against_itself() -> None:
     """Inputs and outputs are float16 behind Casts, which stay float with the nodes beside them."""
     graph = model_io.load(small_networks.residual(dtype=np.float16))
-    feeds = small_networks.images(dtype=np.float16)
-    error = Bf16Error(graph, Bf16Options(), feeds)
-    best = error.keeping("*")
-    found = keep_float(graph, Bf16Options(), feeds, (error.keeping(()) + best) / 2)
-    assert best > error.keeping(()) + 6
-    assert found.after == error.keeping(found.patterns) >= (error.keeping(()) + best) / 2
+    feeds = small_networks.images(8, dtype=np.float16)
+    least = keep_float(graph, PLAIN, feeds[:6], feeds[6:], 0).before + 2
+    found = keep_float(graph, PLAIN, feeds[:6], feeds[6:], least)
+    assert found.patterns
+    assert sqnr(small_networks.residual(dtype=np.float16), found.patterns, feeds[6:]) >= least
 
 
 def test_a_model_without_float_output_is_refused() -> None:
     model = corpus.parse("(float[N] x) => (int64[N] y) { a = Tanh(x) y = Cast <to = 7> (a) }")
-    with pytest.raises(ValueError, match=r"^the model has no float output to measure the SQNR of$"):
-        keep_float(model_io.load(model), Bf16Options(), [{"x": np.ones(2, np.float32)}], 30)
+    feeds = [{"x": np.ones(2, np.float32)}]
+    with pytest.raises(ValueError, match=r"^the model has no output of a floating type to hold to a target$"):
+        keep_float(model_io.load(model), PLAIN, feeds, feeds, 30)
 
 
 def test_the_graph_is_not_changed() -> None:
     graph = model_io.load(small_networks.residual())
     before = model_io.graph_proto.export_model(graph).SerializeToString(deterministic=True)
-    keep_float(graph, Bf16Options(), FEEDS, 50)
+    keep_float(graph, PLAIN, SEARCHED, HELD_OUT, 50)
     assert model_io.graph_proto.export_model(graph).SerializeToString(deterministic=True) == before
 
 
@@ -141,76 +170,33 @@ IF = """(float[N] x, bool c) => (float[N] y)
     [last] y = Sub(b, a) }"""
 
 
-def test_nodes_in_bodies_are_kept_one_by_one_and_the_node_around_them_only_if_needed() -> None:
+def test_nodes_with_bodies_are_kept_only_if_needed() -> None:
     """What an If hands out is rounded unless the If is kept, with all that is in it."""
     model = corpus.parse(IF)
     feeds = [{"x": np.linspace(0.1, 2, 64, dtype=np.float32), "c": np.array(True)}]
     graph = model_io.load(model)
-    error = Bf16Error(graph, Bf16Options(), feeds)
-    without = error.keeping(["first", "deep", "low", "last"])
-    inside = keep_float(graph, Bf16Options(), feeds, (error.keeping(()) + without) / 2)
+    before, outside = (sqnr(model, kept, feeds) for kept in ((), ("first", "last")))
+    inside = keep_float(graph, PLAIN, feeds, feeds, (before + outside) / 2 if outside > before else before)
     assert "branch" not in inside.patterns
-    around = keep_float(graph, Bf16Options(), feeds, without + 3)
+    around = keep_float(graph, PLAIN, feeds, feeds, max(before, outside) + 1)
     assert "branch" in around.patterns
-    assert not {"deep", "low"} & set(around.patterns)
+    assert sqnr(model, around.patterns, feeds) >= max(before, outside) + 1
 
 
 def test_a_fused_normalisation_is_kept_as_a_whole() -> None:
-    """Kept in part it would be rounded inside, where a variance cancels; kept whole it stays one node."""
-    found = keep_float(model_io.load(small_networks.normalisation()), Bf16Options(), ROWS, 80)
-    assert found.patterns == ("mean", "centre", "square", "variance", "positive", "deviation", "normal")
-    assert found.after > 80 > 60 > found.before
-
-
-def test_the_written_model_decides_where_switches_say_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search that is told 99 dB for anything keeps nothing; more is then kept until the target holds."""
-    model = small_networks.residual()
-    least = keep(model, 0).before + 5
-    honest = keep(model, least)
-    monkeypatch.setattr(SwitchedRounding, "keeping", lambda self, parts, every=1: 99.0)
-    found = keep(model, least)
-    assert found.after >= least
-    assert len(found.patterns) >= len(honest.patterns)
-    error = Bf16Error(model_io.load(model), Bf16Options(), FEEDS)
-    rest = set(found.patterns)
-    assert all(error.keeping(rest - {pattern}) < least for pattern in rest), "none can be given up"
-
-
-def test_all_parts_are_kept_where_switches_say_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SwitchedRounding, "keeping", lambda self, parts, every=1: 0.0)
-    model = small_networks.residual()
-    found = keep(model, keep(model, 0).before + 1)
-    assert set(found.patterns) == set(NAMES) - {"conv", "dense"}, "by the ends of what is fused"
-
-
-def test_a_model_that_the_runtime_refuses_counts_as_the_worst(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if no model ran that keeps the Flatten: the search goes on without it."""
-    model = small_networks.residual()
-    keeping = Bf16Error.keeping
-
-    def _refused(self: Bf16Error, patterns: Sequence[str]) -> float:
-        if "pool" in patterns:
-            raise ValueError("ONNX Runtime refuses the model")
-        return keeping(self, patterns)
-
-    least = keep(model, 0).before + 2
-    monkeypatch.setattr(Bf16Error, "keeping", _refused)
-    assert keep(model, least).after >= least
-
-
-def test_samples_that_the_search_leaves_out_count_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of two samples is 8 dB worse: a search on the other alone keeps too little."""
-    monkeypatch.setattr(module, "_SEARCHED_ON", 1)
-    monkeypatch.setattr(module, "_RANKED_ON", 1)
-    model, least = small_networks.residual(), keep(small_networks.residual(), 0).before + 4
-    assert keep(model, least).after >= least
+    """Kept in part it would be rounded inside, where a variance cancels."""
+    graph = model_io.load(small_networks.normalisation())
+    whole = ["centre", "deviation", "mean", "normal", "positive", "square", "variance"]
+    prepared = copy_graph(graph)
+    assert fuse_layernorm(prepared) == 1
+    (names,) = {tuple(sorted(found)) for found in names_as_loaded(graph, prepared).values()}
+    assert list(names) == whole
 
 
 def test_progress_counts_models() -> None:
     told: list[tuple[int, str]] = []
-    model = small_networks.branches()
-    feeds = [{"x": np.random.default_rng(2).standard_normal((2, 4)).astype(np.float32)}]
-    keep_float(model_io.load(model), Bf16Options(), feeds, 60, progress=lambda *done: told.append(done))
-    assert [count for count, _ in told] == list(range(1, len(told) + 1))
-    assert all(note.endswith(" dB") for _, note in told)
-    assert bf16_error.Bf16Error(model_io.load(model), Bf16Options(), feeds).keeping(()) < 60
+    graph = model_io.load(small_networks.residual())
+    least = keep(small_networks.residual(), 0).before + 3
+    keep_float(graph, PLAIN, SEARCHED, HELD_OUT, least, progress=lambda *done: told.append(done))
+    assert [count for count, _ in told] == list(range(1, len(told) + 1)) and len(told) >= 3
+    assert all(note.endswith((" dB", "no error")) for _, note in told)

@@ -14,11 +14,12 @@ from onnx import helper
 import ops
 from tests.helpers import build, mixing, tunable
 from transforms import model_io
+from transforms.graph.selection import exactly
 from transforms.model import graph_proto
 from transforms.model.detached_weights import LARGE
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.plan.weight_cache import WeightMemory
-from transforms.precision.mixed_model import Mix, MixedModel, exactly
+from transforms.precision.mixed_model import Mix, MixedModel
 from transforms.scheme.scheme import Scheme
 from transforms.scheme.sources import preset, scheme_from_keys
 

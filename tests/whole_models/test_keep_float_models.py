@@ -1,4 +1,4 @@
-"""Nodes of real models kept in float. Oracle: the float model and the file that the tool writes, run anew."""
+"""Layers of real models kept in float. Oracle: the float model and the file that the tool writes, anew."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TARGETS = {
     "magika_v3_3": (50,),
     "minilm_l6_op13": (40,),
 }
-"""In dB; all in BF16 these models have 34, 30, 17, 38 and 38."""
+"""In dB; all in BF16 these models have 34, 30, 17, 38 and 38 on all samples, others on those held out."""
 
 CASES = [(name, target) for name, targets in TARGETS.items() for target in targets]
 
@@ -54,8 +54,11 @@ def test_the_target_is_met(
     assert tool.main([*options, "--min-sqnr", str(target)]) == 0
     seconds = time.perf_counter() - start
     printed = capsys.readouterr().out
-    ((before, after, count),) = re.findall(r"^SQNR: (\S+) -> (\S+) dB with (\d+) node", printed, re.MULTILINE)
+    chosen = re.findall(r"^SQNR: (\S+) -> (\S+) dB on .* with (\d+) of \d+ layers", printed, re.MULTILINE)
+    enough = re.findall(r"nothing, the SQNR is (\S+) dB", printed)
+    ((before, after, count),) = chosen or [(value, value, "0") for value in enough]
     with capsys.disabled():
-        print(f"\n{name}: {before} -> {after} dB, {count} nodes for {target} dB, {seconds:.1f} s")
-    assert float(before) < target <= float(after)
-    assert sqnr(source, output, feeds) == pytest.approx(float(after), abs=0.05)
+        print(f"\n{name}: {before} -> {after} dB, {count} layers for {target} dB, {seconds:.1f} s")
+    assert (float(before) < target) == bool(chosen)
+    assert target <= float(after)
+    assert sqnr(source, output, feeds[3::4]) == pytest.approx(float(after), abs=0.05)

@@ -18,6 +18,7 @@ from tools.jobs.written import ENDING, run_once
 from tools.summaries import bf16, running
 from tools.summaries.target import target_lines
 from transforms import model_io
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion import inspect_bf16
 from transforms.conversion.convert_bf16 import Bf16Options, Conversion, convert_bf16
 from transforms.deploy.refuse import refuse_broken, refuse_free
@@ -25,6 +26,7 @@ from transforms.lift_constants import lift_constants
 from transforms.model import provenance
 from transforms.pipelines.first_result import FirstRun
 from transforms.precision.bf16 import KeptFloat, keep_float
+from transforms.precision.held_out import HeldOut, hold_out
 from transforms.run.mend_shapes import mend_shapes
 from transforms.scheme.targets import target
 from transforms.search.target import TargetError
@@ -66,7 +68,7 @@ def _convert_file(tool: str, source: str, job: Bf16Job) -> Converted | None:
         say(f"Nothing to do: '{job.input}' is a BF16 model already ({before.format}).")
         return None
     inspect_bf16.require(before, source, job.input)
-    kept = None if job.min_sqnr is None else _keep(graph, chosen, job, phases)
+    kept, apart = (None, None) if job.min_sqnr is None else _keep(graph, chosen, job, phases)
     chosen = chosen.excluding(kept.patterns) if kept else chosen
     with phases("converting"):
         done = convert_bf16(graph, chosen)
@@ -85,8 +87,9 @@ def _convert_file(tool: str, source: str, job: Bf16Job) -> Converted | None:
     why = bf16.excluded_for(kept, by_user=bool(job.exclude_node or job.exclude_op))
     for line in (*bf16.lines(done, graph, files, first, why), *about):
         say(line)
-    for line in bf16.sqnr_lines(kept, job.min_sqnr) if kept and job.min_sqnr is not None else ():
-        say(line)
+    if kept and apart and job.min_sqnr is not None:
+        for line in bf16.sqnr_lines(kept, job.min_sqnr, apart.where):
+            say(line)
     for line in running.warnings(first, judged=kept is not None):
         warn(line)
     return Converted(graph, done, files, first, kept)
@@ -116,20 +119,24 @@ def _format(job: Bf16Job) -> str:
     return job.format
 
 
-def _keep(graph: gs.Graph, chosen: Bf16Options, job: Bf16Job, phases: Phases) -> KeptFloat:
-    """Return the nodes that must stay float, with a progress bar that shows the last SQNR."""
+def _keep(graph: gs.Graph, chosen: Bf16Options, job: Bf16Job, phases: Phases) -> tuple[KeptFloat, HeldOut]:
+    """Return the nodes that must stay float, and the samples that say so."""
     assert job.min_sqnr is not None, "asked for before"
-    feeds = [feed for _, feed in open_samples(job, graph)]
-    mend_shapes(graph, feeds, job.run)
+    samples = [feed for _, feed in open_samples(job, graph)]
+    mend_shapes(graph, samples, job.run)
+    apart = hold_out(CalibrationData(samples, run=job.run), graph)
+    feeds = [feed for _, feed in apart.data.feeds(graph)]
     with phases("measuring", "model") as bar:
-        return keep_float(
+        kept = keep_float(
             graph,
             chosen,
             feeds,
+            apart.feeds,
             job.min_sqnr,
             run=job.run,
             progress=lambda done, note: bar.show(done, None, note),
         )
+    return kept, apart
 
 
 def _refuse_float(kept: KeptFloat | None, job: Bf16Job) -> None:

@@ -41,7 +41,7 @@ class Bf16Job(ModelJob):
     data: Path | None = samples_folder(help="folder of samples for --min-sqnr", needs=(_SQNR,))
     min_sqnr: float | None = option(
         "--min-sqnr DB",
-        "keep as few nodes in float as possible for this SQNR of every output on --data",
+        "as few layers in float as possible for this SQNR of every output on held-out samples of --data",
         needs=(DATA,),
         type=number(),
     )
@@ -112,10 +112,11 @@ LayerNorm and GELU fused so that they keep float32 inside), and weights beyond t
 comparisons, a Where, or a Softmax of which they may fill a row. Arithmetic on shapes,
 and inputs that a schema ties to float32, stay as they are.
 
---data and --min-sqnr keep nodes in float, as few as possible, until the SQNR of the written model on these
-samples, 10 log10(sum f^2 / sum (f - q)^2) over all its float outputs, is at least DB. Their names are printed
-in the form of --exclude-node; nodes that are excluded already stay excluded. If no choice of nodes is enough,
-nothing is written. bfloat16 nodes are measured in float32 with their results rounded.
+--data and --min-sqnr keep layers in float, as few as possible, until the SQNR of the written model,
+10 log10(sum f^2 / sum (f - q)^2) of each of its float outputs, is at least DB on every fourth sample. Layers
+are chosen on the others; fewer than four samples do both. The names of their nodes are printed in the form of
+--exclude-node; nodes that are excluded already stay excluded. If no choice of layers is enough, nothing is
+written. bfloat16 nodes are measured in float32 with their results rounded.
 
 A folder as --input is converted to a folder: each .onnx file in it, the others are copied.
 

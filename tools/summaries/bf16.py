@@ -61,13 +61,13 @@ def excluded_for(kept: KeptFloat | None, *, by_user: bool) -> str:
     return f"{EXCLUDED} or for --min-sqnr" if by_user else "kept for --min-sqnr"
 
 
-def sqnr_lines(kept: KeptFloat, least: float) -> Iterator[str]:
-    """Yield the SQNR before and after nodes were kept in float for it, and all their names."""
+def sqnr_lines(kept: KeptFloat, least: float, where: str) -> Iterator[str]:
+    """Yield the SQNR before and after layers were kept in float for it, and the names of their nodes."""
     if not kept.patterns:
-        yield f"Kept in float32 for {least:g} dB: nothing, the SQNR is {kept.before:.2f} dB"
+        yield f"Kept in float32 for {least:g} dB: nothing, the SQNR is {kept.before:.2f} dB on {where}"
         return
-    count = counted(len(kept.patterns), "node")
-    yield f"SQNR: {kept.before:.2f} -> {kept.after:.2f} dB with {count} kept in float32"
+    layers = f"{len(kept.layers)} of {counted(kept.count, 'layer')} kept in float32"
+    yield f"SQNR: {kept.before:.2f} -> {kept.after:.2f} dB on {where} with {layers}"
     yield f"Kept in float32 for {least:g} dB: {', '.join(kept.patterns)}"
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from glob import escape
 
+import onnx
 import onnx_graphsurgeon as gs
 
 from ops.legal_names import did_you_mean
@@ -171,6 +173,12 @@ def matches(name: str, pattern: str) -> bool:
 def label_of(node: gs.Node) -> str:
     """Return the name by which users know a node: that of its output if it has none."""
     return str(node.name or (node.outputs[0].name if node.outputs else ""))
+
+
+def exactly(name: str) -> str:
+    """Return the pattern that matches this name of a node alone, and no type of operators."""
+    pattern = escape(name)
+    return f"[{name[0]}]{name[1:]}" if onnx.defs.has(pattern) else pattern
 
 
 def counterparts(graph: gs.Graph, other: gs.Graph) -> dict[int, list[gs.Node]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
@@ -37,7 +38,7 @@ class Bench:
         progress: Progress | None = None,
     ) -> None:
         """Take feeds; ValueError for a model without an output of a floating type."""
-        self._judge, self._target, self._progress = Judge(float_graph, feeds, run), target, progress
+        self._judge, self.target, self._progress = Judge(float_graph, feeds, run), target, progress
         outputs = self._judge.reference.outputs
         if not outputs:
             raise ValueError("the model has no output of a floating type to hold to a target")
@@ -51,21 +52,31 @@ class Bench:
         )
         self._samples, self._count = self._judge.reference.samples(self._judge.count), 0
 
+    def compare_only(self, names: Collection[str]) -> None:
+        """Compare what other models have, too: not all have each tensor that stands for an output.
+
+        Raises ValueError where nothing is left.
+        """
+        self.names = [name for name in self.names if name in names]
+        if not self.names:
+            raise ValueError("numbers decide how many rows the outputs have, and nothing else is compared")
+
     def score(self, graph: gs.Graph) -> float:
         """Return the metric of a quantized model, which stays as it is."""
         run = self._judge.opened(copy_graph(graph), shifts_within(graph))
         logits = self._judge.reference.logits
+        missing = {name: np.zeros(0, np.float32) for name in self.names}  # counts as another shape
 
         def _pairs() -> Iterator[OutputsPair]:
             for sample in self._samples:
-                made = run(sample.feed)
+                made = {**missing, **run(sample.feed)}
                 expected, found = outputs_of(self.names, sample.expected), outputs_of(self.names, made)
                 yield without_row_means(expected, logits), without_row_means(found, logits)
 
-        value = score(self._target, _pairs())
+        value = score(self.target, _pairs())
         self._count += 1
         if self._progress:
-            self._progress(self._count, self._target.text(value))
+            self._progress(self._count, self.target.text(value))
         return value
 
 

@@ -1,37 +1,45 @@
-"""The smallest set of nodes that has to stay float for a BF16 model to be as faithful as asked for.
+"""The fewest layers that stay float so that a conversion to BF16 is as faithful as asked for.
 
-The search goes through one session in which every part can be switched between BF16 and float. What it finds
-is judged by the model that the conversion would write.
+Layers are chosen as for any other format (:mod:`transforms.precision.reach`), in a session in which they are
+switched. The model that the conversion writes is judged on samples that were not used for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from glob import escape
 
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms.conversion.convert_bf16 import Bf16Options
-from transforms.graph import walk
-from transforms.graph.selection import label_of
-from transforms.precision.bf16_error import Bf16Error, Progress, SwitchedRounding
+from transforms.conversion.convert_bf16 import Bf16Options, Conversion, convert_bf16, prepare_bf16
+from transforms.graph import dtypes, walk
+from transforms.graph.selection import counterparts, label_of
+from transforms.model.copy_graph import copy_graph
+from transforms.precision.bench import Bench, Progress
+from transforms.precision.reach import choose_layers
+from transforms.precision.readings import OUTPUT
+from transforms.precision.switched_layers import Part, SwitchedLayers
 from transforms.runtime.session import RunOptions
-from transforms.search.group_search import add_in_groups
+from transforms.runtime_workarounds import leave_out_biases
 from transforms.search.target import Target, TargetError
+from transforms.widen_bf16 import widen_bf16
 
-Kept = Set[int]
-
-_RANKED_ON, _SEARCHED_ON = 4, 8
-"""Samples at most, evenly taken, for ranks and for the search; the result is judged on all of them."""
+Names = Mapping[str, Sequence[str]]
+"""By the name of a node of the prepared model, those of the loaded one that it was made of."""
 
 
 @dataclass(frozen=True)
 class KeptFloat:
-    """Patterns of nodes to exclude, in the order of the model, and the SQNR in dB without and with them."""
+    """Patterns of nodes to exclude, in the order of the model: those of ``layers``, of ``count``.
+
+    ``before`` and ``after``: the SQNR in dB without and with them.
+    """
 
     patterns: tuple[str, ...]
+    layers: tuple[Part, ...]
+    count: int
     before: float
     after: float
 
@@ -40,6 +48,7 @@ def keep_float(
     graph: gs.Graph,
     options: Bf16Options,
     feeds: Sequence[Feed],
+    judging: Sequence[Feed],
     least: float,
     *,
     run: RunOptions | None = None,
@@ -47,113 +56,138 @@ def keep_float(
 ) -> KeptFloat:
     """Return the nodes to keep in float, beside those excluded anyway, for an SQNR of ``least`` dB.
 
-    ``graph`` is the model as loaded, constants lifted, and is not changed. The SQNR is that of the model
-    which the conversion then makes, against this one on the feeds: of all float outputs as one vector. Nodes
-    are given by patterns that match their names alone, as ``exclude_node`` takes them, those without a name
-    by what they make. Nodes that the conversion fuses are kept together, or by the last of them where that
-    does as well. Raises TargetError where even the model with every node excluded does not reach the target,
-    ValueError as a conversion does and where the runtime refuses the model.
+    ``graph`` is the model as loaded, constants lifted, and is not changed. Layers are chosen on ``feeds``;
+    the SQNR is that of the worst output of the model which the conversion then makes, against the float model
+    on the ``judging`` feeds. Nodes are given by patterns that match their names alone, as ``exclude_node``
+    takes them, those without a name by what they make. Nodes that the conversion fuses are kept together.
+    Nodes with bodies stay float, with all in them, only where nothing else is enough. Raises TargetError
+    where no choice of nodes reaches the target, ValueError as a conversion does.
     """
     target = Target("sqnr", least)
-    error = Bf16Error(graph, options, feeds, run, progress)
-    before = error.keeping(())
+    form = _Form(graph, options)
+    bench = Bench(graph, judging, target, run, progress)
+    first, in_float = form.keeping(()), _converted(graph, options.excluding(["*"]))
+    bench.compare_only(walk.tensors(first).keys() & walk.tensors(in_float).keys())
+    before = bench.score(first)
     if target.holds(before):
-        return KeptFloat((), before, before)
-    best = error.keeping(("*",))
+        return KeptFloat((), (), 0, before, before)
+    best = bench.score(in_float)
     if not target.holds(best):
         raise TargetError(
             f"no choice of nodes kept in float32 meets the target of {target.bound}: "
             f"{target.text(before)} with none kept, {target.text(best)} with all"
         )
-    search = _Search(error, target)
-    patterns = search.confirm(search.choose())
-    return KeptFloat(patterns, before, error.keeping(patterns))
+    if form.bodies and not target.holds(bench.score(form.keeping(form.names))):
+        form.fixed = form.bodies
+        first = form.keeping(())
+        if target.holds(after := bench.score(first)):
+            return KeptFloat(form.fixed, (), 0, before, after)
+    switched = SwitchedLayers(copy_graph(form.prepared), form.with_casts(), run)
+    layers = {node for part in switched.parts for node in part.nodes}
+    if not target.holds(bench.score(form.keeping(layers))):
+        form.layers = layers
+    found = choose_layers(
+        first, lambda: switched, lambda: form.names.keys(), form.keeping, feeds, bench, "float32"
+    )
+    kept = form.patterns(node for layer in found.layers for node in layer.nodes)
+    return KeptFloat(kept, found.layers, found.count, before, found.after)
 
 
-class _Search:
-    """A target, and the model with switches for its parts.
+class _Form:
+    """The float model as it is converted, and the models in which nodes of it are kept.
 
-    Nodes with bodies stay float only where nothing else is enough, for they bring along all that is in them.
+    ``bodies``: patterns of the nodes with bodies; ``fixed``: patterns that are kept in any case; ``layers``:
+    names of the nodes that are chosen, if others after them are kept with them.
     """
 
-    def __init__(self, error: Bf16Error, target: Target) -> None:
-        self._error, self._target = error, target
-        self._switched, self._fixed = SwitchedRounding(error, error.options), list[str]()
-        if not target.holds(self._switched.keeping(self._everything)):
-            outer = (node for node in walk.nodes(error.graph) if any(walk.bodies(node)))
-            self._fixed = list(dict.fromkeys(escape(label_of(node)) for node in outer))
-        if self._fixed:
-            self._switched = SwitchedRounding(error, error.options.excluding(self._fixed))
+    def __init__(self, graph: gs.Graph, options: Bf16Options) -> None:
+        self._graph, self._options = graph, options
+        self.prepared = _prepared(graph, options)
+        self.names = names_as_loaded(graph, self.prepared)
+        self.bodies = _patterns(
+            graph, {label_of(node) for node in walk.nodes(graph) if any(walk.bodies(node))}
+        )
+        self.fixed: tuple[str, ...] = ()
+        self.layers: Set[str] = frozenset()
 
-    @property
-    def _everything(self) -> frozenset[int]:
-        return frozenset(range(len(self._switched.parts)))
+    def patterns(self, nodes: Iterable[str]) -> tuple[str, ...]:
+        """Return the patterns of all that is kept with some nodes of the prepared model."""
+        kept = with_followers(self.prepared, set(nodes), self.layers) if self.layers else nodes
+        names = {name for node in kept for name in self.names.get(node, ())}
+        return (*self.fixed, *_patterns(self._graph, names))
 
-    def _patterns(self, parts: Iterable[int], by_ends: Container[int] = ()) -> list[str]:
-        """Return patterns of all nodes of parts, of some their ends; of every node for the number after the
-        last.
-        """
-        found = list[str]()
-        for part in parts:
-            if part == len(self._switched.parts):
-                return ["*"]
-            group = self._switched.parts[part]
-            found += map(escape, (part in by_ends and group.ends) or group.names)
-        return found
+    def keeping(self, nodes: Iterable[str]) -> gs.Graph:
+        """Return the model that the conversion makes with some nodes of the prepared model kept."""
+        return _converted(self._graph, self._options.excluding(self.patterns(nodes)))
 
-    def choose(self) -> Kept:
-        """Return the parts to keep, as few as are found on some samples.
+    def with_casts(self) -> gs.Graph:
+        """Return a model of the same numbers whose nodes can be told by name from those that round."""
+        form = self._options.format if self._options.format == "simulate_bf16" else "with_cast"
+        options = self._options.excluding(self.fixed)
+        return _converted(self._graph, replace(options, format=form, keep_io_types=True))
 
-        Parts are given up in the order of their error alone, then again in that beside the parts found:
-        errors depend on what else is kept. All are kept where the model with switches does not reach the
-        target, for the written one may do so.
-        """
-        everything = self._everything
-        if not self._target.holds(self._searched(everything)):
-            return everything
-        alone = {part: self._rank(everything - {part}) for part in everything}
-        first = self._fewest(everything, alone)
-        beside = {part: self._rank(first - {part}) - self._rank(first | {part}) for part in everything}
-        return min(first, self._fewest(everything, beside), key=len)
 
-    def _fewest(self, parts: Kept, values: Mapping[int, float]) -> frozenset[int]:
-        """Return what is left of parts after giving up all that the target allows, the best values first."""
+def _prepared(graph: gs.Graph, options: Bf16Options) -> gs.Graph:
+    """Return the float model in the form that is converted."""
+    prepared = copy_graph(graph)
+    leave_out_biases(prepared)
+    prepare_bf16(prepared, replace(options, keep_io_types=True), Conversion(options.format))
+    return prepared
 
-        def _holds(given_up: Sequence[int]) -> bool:
-            return self._target.holds(self._searched(parts - set(given_up)))
 
-        order = sorted(parts, key=lambda part: -values[part])
-        return frozenset(parts - set(add_in_groups(order, _holds, together=True)))
+def _converted(graph: gs.Graph, options: Bf16Options) -> gs.Graph:
+    """Return the model that a conversion makes, in float32 with its results rounded, for any runtime."""
+    converted = copy_graph(graph)
+    convert_bf16(converted, options)
+    widen_bf16(converted)
+    return converted
 
-    def _searched(self, kept: Kept) -> float:
-        return self._switched.keeping(kept, -(-len(self._error.feeds) // _SEARCHED_ON))
 
-    def _rank(self, kept: Kept) -> float:
-        return self._switched.keeping(kept, -(-len(self._error.feeds) // _RANKED_ON))
+def names_as_loaded(loaded: gs.Graph, prepared: gs.Graph) -> Names:
+    """Return the names under which the nodes of the main graph, and its outputs, are chosen in a model.
 
-    def confirm(self, kept: Kept) -> tuple[str, ...]:
-        """Return the patterns of parts, and of more where the conversion as it is written falls short."""
-        kept = kept if self._holds(kept) else self._extended(kept)
-        several = [part for part in kept if self._patterns([part]) != self._patterns([part], [part])]
-        by_ends = add_in_groups(several, lambda ends: self._holds(kept, ends), together=True)
-        places = {escape(label_of(node)): i for i, node in enumerate(walk.nodes(self._error.graph))}
-        found = {*self._fixed, *self._patterns(kept, by_ends)}
-        return tuple(sorted(found, key=lambda pattern: places.get(pattern, -1)))
+    Nodes that are fused go together. A node that is new belongs to those that read what it makes.
+    """
+    matches = counterparts(loaded, prepared)
+    found: dict[int, dict[str, None]] = {}
+    for node in reversed(list(walk.nodes(loaded))):
+        if not matches[id(node)] and any(map(_is_float, node.outputs)):
+            users = (user for tensor in node.outputs for user in tensor.outputs)
+            matches[id(node)] = [match for user in users for match in matches.get(id(user), ())]
+        for match in matches[id(node)]:
+            found.setdefault(id(match), {}).setdefault(label_of(node))
+    for node in reversed(prepared.nodes):
+        if id(node) not in found:
+            users = (user for tensor in node.outputs for user in tensor.outputs)
+            found[id(node)] = dict.fromkeys(name for user in users for name in found.get(id(user), ()))
+    names = {
+        label_of(node): list(found[id(node)])
+        for node in prepared.nodes
+        if found[id(node)] and not any(walk.bodies(node))
+    }
+    ends = {f"{OUTPUT}{tensor.name}": walk.producer(tensor) for tensor in prepared.outputs}
+    return names | {end: list(found[id(node)]) for end, node in ends.items() if node and found.get(id(node))}
 
-    def _extended(self, kept: Kept) -> Kept:
-        """Return the parts with as few others as will do, those of most error first; at worst all."""
-        others = sorted(self._everything - kept, key=lambda part: -self._rank(self._everything - {part}))
-        every = {*kept, *others, len(self._everything)}
 
-        def _hold(given_up: Sequence[int]) -> bool:
-            return self._holds(every - set(given_up))
+def with_followers(prepared: gs.Graph, chosen: Set[str], layers: Set[str]) -> Set[str]:
+    """Return chosen nodes with those after them that round nothing themselves, as a Relu.
 
-        given_up = add_in_groups([len(self._everything), *others], _hold, together=True)
-        return every - set(given_up)
+    A conversion leaves a number as it is on its way from one node that is kept to another.
+    """
+    found = set(chosen)
+    for node in prepared.nodes:
+        makers = [walk.producer(tensor) for tensor in node.inputs if _is_float(tensor)]
+        labels = {label_of(maker) for maker in makers if maker is not None}
+        if labels and labels <= found and label_of(node) not in layers:
+            found.add(label_of(node))
+    return found
 
-    def _holds(self, kept: Kept, by_ends: Container[int] = ()) -> bool:
-        """Return whether the model that would be written runs and reaches the target."""
-        try:
-            return self._target.holds(self._error.keeping([*self._fixed, *self._patterns(kept, by_ends)]))
-        except ValueError:
-            return False  # another choice is converted and runs, or the search would not have begun
+
+def _is_float(tensor: gs.Tensor) -> bool:
+    return dtypes.element_type(tensor) in (dtypes.FLOAT, dtypes.FLOAT16)
+
+
+def _patterns(graph: gs.Graph, names: Set[str]) -> tuple[str, ...]:
+    """Return patterns of the nodes of these names, in the order of the model."""
+    labels = dict.fromkeys(label_of(node) for node in walk.nodes(graph))
+    return tuple(escape(label) for label in labels if label in names)

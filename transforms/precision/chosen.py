@@ -24,22 +24,28 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Reached:
-    """The model that reaches a target, its scheme, the layers that became finer, and how many there are.
+class Chosen:
+    """A model with some layers in a finer format; ``count``: of the layers that there are.
 
-    ``before`` and ``after``: the metric on the samples that judge. ``bytes_before`` and ``bytes_after``: of
-    the stored numbers. ``left_out``: outputs that the target does not hold for.
+    ``before`` and ``after``: the metric on the samples that judge, without any of them and with these.
+    ``left_out``: outputs that the target does not hold for.
     """
 
     graph: gs.Graph
-    scheme: Scheme
     layers: tuple[Part, ...]
     count: int
     before: float
     after: float
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Reached(Chosen):
+    """The quantized model that reaches a target; bytes: of stored numbers, without finer layers and with."""
+
+    scheme: Scheme
     bytes_before: int
     bytes_after: int
-    left_out: tuple[str, ...]
 
 
 @dataclass(frozen=True)

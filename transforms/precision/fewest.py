@@ -29,7 +29,7 @@ class FewestLayers:
         feeds: Sequence[Feed],
         target: Target,
         outputs: Sequence[str],
-        names: set[str],
+        names: Set[str],
     ) -> None:
         """Rank the layers; ``names``: of nodes that a scheme can name."""
         some = min(len(feeds), _SEARCHED_ON)

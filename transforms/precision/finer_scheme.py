@@ -9,8 +9,7 @@ import onnx_graphsurgeon as gs
 from transforms.conversion.quantize_steps import prepare_for
 from transforms.graph import walk
 from transforms.graph.lazy_values import stored_bytes
-from transforms.graph.selection import label_of
-from transforms.precision.mixed_model import exactly
+from transforms.graph.selection import exactly, label_of
 from transforms.precision.readings import OUTPUT
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule

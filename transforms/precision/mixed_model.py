@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from glob import escape
 
-import onnx
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate import Calibration, Progress
@@ -14,6 +12,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.conversion.quantize_steps import finish_nodes, make_plan, prepare_for, write_plan
 from transforms.conversion.record import Record
 from transforms.graph import walk
+from transforms.graph.selection import exactly
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.sampled_exceptions import (
@@ -125,9 +124,3 @@ class MixedModel:
         done.calibrated = len(self._ranges.observed) if self._ranges else 0
         mixed = Mixed(graph, {}, layers, done)
         return make_plan(graph, self.scheme_of(mix), targets, mixed.done), mixed
-
-
-def exactly(name: str) -> str:
-    """Return the pattern that matches this name of a node alone, and no type of operators."""
-    pattern = escape(name)
-    return f"[{name[0]}]{name[1:]}" if onnx.defs.has(pattern) else pattern

@@ -8,8 +8,9 @@ not used for it: where it falls short, the search aims higher.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
+from functools import cache
 from itertools import count
 
 import onnx_graphsurgeon as gs
@@ -17,7 +18,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.model.copy_graph import copy_graph
 from transforms.precision.bench import Bench, Progress
-from transforms.precision.chosen import Reached
+from transforms.precision.chosen import Chosen, Reached
 from transforms.precision.fewest import FewestLayers
 from transforms.precision.finer_scheme import bytes_of_numbers, names_of, naming
 from transforms.precision.switched_layers import SwitchedLayers
@@ -28,11 +29,56 @@ from transforms.search.target import Target, TargetError
 
 _ATTEMPTS = 6  # after which each one keeps at least twice as many layers as the last
 _ROOM = 0.25  # dB that a search aims higher by, beside what held-out samples fell short by
-_MORE = 1.3  # times as many layers, where a target is not in dB
+_BY_DECIBELS = 3  # searches that only aim higher
+_MORE = 1.3  # times as many layers after these, or where a target is not in dB
 
 Built = tuple[gs.Graph, Scheme]
 Build = Callable[[Scheme], Built]
 """Quantizes the model anew by a scheme in which nothing is open; returns it with the scheme in use."""
+
+
+def choose_layers(
+    first: gs.Graph,
+    switched: Callable[[], SwitchedLayers],
+    able: Callable[[], Set[str]],
+    build: Callable[[Sequence[str]], gs.Graph],
+    feeds: Sequence[Feed],
+    bench: Bench,
+    fallback: str,
+) -> Chosen:
+    """Return the model with as few finer layers as are found for the target of a bench.
+
+    ``first``: the model without any, which stays as it is; ``switched``: the same with switches for layers;
+    ``able``: names of nodes that can be chosen; ``build`` makes the model in which nodes of these names are
+    in the ``fallback``, in words. Layers are chosen on ``feeds``. Raises TargetError where no choice of them
+    reaches the target on the samples of the bench.
+    """
+    target = bench.target
+    before = bench.score(first)
+    if target.holds(before):
+        return Chosen(first, (), 0, before, before, bench.left_out)
+    model = switched()
+    search = FewestLayers(model, feeds, target, bench.names, able())
+    wanted, least = target, 0
+    for attempt in count(1):
+        kept = search.fewest(wanted, least)
+        graph = build([node for i in kept for node in model.parts[i].nodes])
+        after = bench.score(graph)
+        if target.holds(after) and len(kept) == len(search.able):
+            raise TargetError(
+                f"only with every layer in {fallback} the target of {target.bound} is met: "
+                f"{target.text(before)} with none"
+            )
+        if target.holds(after):
+            layers = tuple(model.parts[i] for i in sorted(kept))
+            return Chosen(graph, layers, len(model.parts), before, after, bench.left_out)
+        if len(kept) == len(search.able):
+            break
+        wanted, least = _higher(target, wanted, after), _more(target, len(kept), attempt)
+    raise TargetError(
+        f"the target of {target.bound} cannot be met by layers in {fallback}: {target.text(before)} "
+        f"with none, {target.text(after)} with {len(kept)} of {len(model.parts)}"
+    )
 
 
 def reach_target(
@@ -53,38 +99,21 @@ def reach_target(
     are. ``load`` reads the float model, in which layers are named. Raises TargetError where no choice of
     layers reaches the target.
     """
-    bench = Bench(float_graph, judging, target, run, progress)
     graph, scheme = first
-    before = bench.score(graph)
-    sizes = bytes_of_numbers(graph)
-    if target.holds(before):
-        return Reached(graph, scheme, (), 0, before, before, sizes, sizes, bench.left_out)
-    model = SwitchedLayers(copy_graph(float_graph), copy_graph(graph), run)
-    names = names_of(load, scheme)
-    search = FewestLayers(model, feeds, target, bench.names, names)
-    wanted, least = target, 0
-    for attempt in count(1):
-        kept = search.fewest(wanted, least)
-        nodes = (node for i in kept for node in model.parts[i].nodes)
-        named = naming(scheme, nodes, names, fallback)
-        graph, used = build(named)
-        after = bench.score(graph)
-        if target.holds(after) and len(kept) == len(search.able):
-            raise TargetError(
-                f"only with every layer in {fallback.label} the target of {target.bound} is met: "
-                f"{target.text(before)} with none"
-            )
-        if target.holds(after):
-            parts = tuple(model.parts[i] for i in sorted(kept))
-            last = bytes_of_numbers(graph)
-            return Reached(graph, used, parts, len(model.parts), before, after, sizes, last, bench.left_out)
-        if len(kept) == len(search.able):
-            break
-        wanted, least = _higher(target, wanted, after), _more(target, len(kept), attempt)
-    raise TargetError(
-        f"the target of {target.bound} cannot be met by layers in {fallback.label}: {target.text(before)} "
-        f"with none, {target.text(after)} with {len(kept)} of {len(model.parts)}"
-    )
+    names = cache(lambda: names_of(load, scheme))
+    used = [scheme]
+
+    def _built(nodes: Sequence[str]) -> gs.Graph:
+        built, used[0] = build(naming(scheme, nodes, names(), fallback))
+        return built
+
+    def _switched() -> SwitchedLayers:
+        return SwitchedLayers(copy_graph(float_graph), copy_graph(graph), run)
+
+    bench = Bench(float_graph, judging, target, run, progress)
+    found = choose_layers(graph, _switched, names, _built, feeds, bench, fallback.label)
+    sizes = bytes_of_numbers(graph), bytes_of_numbers(found.graph)
+    return Reached(**vars(found), scheme=used[0], bytes_before=sizes[0], bytes_after=sizes[1])
 
 
 def _higher(target: Target, wanted: Target, reached: float) -> Target:
@@ -95,7 +124,8 @@ def _higher(target: Target, wanted: Target, reached: float) -> Target:
 
 
 def _more(target: Target, kept: int, attempt: int) -> int:
-    """Return how many layers the next search keeps at least: a target of dB is raised, too."""
+    """Return how many layers the next search keeps at least: more than were too few."""
     if attempt >= _ATTEMPTS:
         return 2 * kept
-    return kept + 1 if target.metric == "sqnr" else math.ceil(kept * _MORE) + 1
+    is_told = target.metric == "sqnr" and attempt <= _BY_DECIBELS
+    return kept + 1 if is_told else math.ceil(kept * _MORE) + 1
