@@ -17,8 +17,9 @@ from transforms.conversion.convert_bf16 import Bf16Options, convert_bf16
 from transforms.fuse_layernorm import fuse_layernorm
 from transforms.lift_constants import lift_constants
 from transforms.model.copy_graph import copy_graph
+from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.pipelines.steps import IN_MEMORY, run
+from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
 from transforms.precision.bf16 import KeptFloat, keep_float, names_as_loaded
 from transforms.precision.finer_scheme import fallback_rule

@@ -16,6 +16,7 @@ from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
+from transforms.precision.bench import Bench
 from transforms.precision.chosen import Reached
 from transforms.precision.finer_scheme import bytes_of_numbers, fallback_rule
 from transforms.precision.held_out import hold_out
@@ -170,3 +171,10 @@ def test_of_three_samples_none_is_held_out() -> None:
 def test_a_reader_cannot_be_held_out() -> None:
     with pytest.raises(ValueError, match="cannot be read twice"):
         hold_out(replace(CalibrationData(FEEDS), source=iter(FEEDS)), model_io.load(MODEL))
+
+
+def test_each_search_after_one_that_fell_short_takes_more_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The samples of the search are content with two layers; those that judge are not, twice."""
+    told = iter([20.0, 26.9, 26.9, 27.0])
+    monkeypatch.setattr(Bench, "score", lambda self, graph: next(told))
+    assert len(reach(LOSSY, Target("sqnr", 27.0)).layers) == 4
