@@ -107,6 +107,7 @@ if TYPE_CHECKING:
     from transforms.part_biases import part_biases as part_biases
     from transforms.qdq_to_cast import qdq_to_cast as qdq_to_cast
     from transforms.quantize_caches import quantize_caches as quantize_caches
+    from transforms.quantize_tables import quantize_tables as quantize_tables
     from transforms.remove_qdq import remove_qdq as remove_qdq
     from transforms.saturate import saturate as saturate
     from transforms.saturate_activations import saturate_activations as saturate_activations
