@@ -83,12 +83,14 @@ class FixedGrids:
     def of(self, names: Iterable[str], fmt: Format, role: str, axis: int | None) -> TensorGrid | None:
         """Return the grid of a format of the first of some tensors that has one, or None.
 
-        Of several, the one whose scales lie along ``axis``, or which is one scale, and which has the role.
+        Of several, one whose scales lie along ``axis``, else one scale; of these, one that has the role.
         """
         for name in names:
             found = [one for one in self._grids.get(name, ()) if one.fits(fmt)]
             if found:
-                return min(found, key=lambda one: (one.is_along_other(axis), one.role != role))
+                return min(
+                    found, key=lambda one: (one.is_along_other(axis), one.axis != axis, one.role != role)
+                )
         return None
 
 

@@ -1,0 +1,33 @@
+"""Grids that are given to tensors: which of several belongs where."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ops.formats import get_format
+from transforms.plan.quant_spec import CONSTANT, WEIGHT
+from transforms.plan.tensor_grids import FixedGrids, TensorGrid
+
+
+def grid(role: str, axis: int | None) -> TensorGrid:
+    size = () if axis is None else (4,)
+    return TensorGrid("w", role, "int8", 8, axis, np.full(size, 0.5, np.float32), np.full(size, 128))
+
+
+WHOLE, ROWS, VALUE = grid(WEIGHT, None), grid(WEIGHT, 0), grid(CONSTANT, None)
+
+
+@pytest.mark.parametrize(
+    ("grids", "role", "axis", "wanted"),
+    [
+        ((WHOLE, ROWS), WEIGHT, 0, ROWS),
+        ((ROWS, WHOLE), WEIGHT, None, WHOLE),
+        ((VALUE, WHOLE), WEIGHT, 0, WHOLE),
+        ((WHOLE, VALUE), CONSTANT, None, VALUE),
+        ((ROWS, VALUE), CONSTANT, None, VALUE),
+    ],
+)
+def test_of_several_grids(grids: tuple, role: str, axis: int | None, wanted: TensorGrid) -> None:
+    """A weight that two products read is a grid per tensor for one, and per channel for the other."""
+    assert FixedGrids(grids).of(["w"], get_format("int8"), role, axis) is wanted
