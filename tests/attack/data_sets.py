@@ -111,15 +111,8 @@ def attack(seed: int, folder: Path) -> str | None:
     rows = rng.integers(1, 4, 10)
     feeds = [{name: rng.standard_normal((n, 4)).astype(np.float32) for name in names} for n in rows]
     source = FORMS[int(rng.integers(len(FORMS)))](rng, names, feeds)
-    (folder / "tmp").mkdir()
-    before, tempfile.tempdir = tempfile.tempdir, str(folder / "tmp")
-    try:
+    with tries.temporary_files():
         tries.attempt(type(source.data).__name__, _called, tries, source, rng)
-    finally:
-        tempfile.tempdir = before
-    left = [path.name for path in (folder / "tmp").iterdir()]
-    if left:
-        tries.fallen.append(f"left {left} among the temporary files")
     return tries.failure
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,16 +44,9 @@ def attack(seed: int, folder: Path) -> str | None:
     for stem, arrays in case.files.items():
         _write(data, stem, arrays, rng, single=case.single)
     case = case if rng.random() < 0.6 else _spoiled(case, data, rng)
-    (folder / "tmp").mkdir()
-    before, tempfile.tempdir = tempfile.tempdir, str(folder / "tmp")
-    try:
+    with tries.temporary_files():
         tries.attempt("infer", _inferred, case, tries)
         tries.attempt("quantize", _quantized, case, tries, rng)
-    finally:
-        tempfile.tempdir = before
-    left = [path.name for path in (folder / "tmp").iterdir()]
-    if left:
-        tries.fallen.append(f"left {left} among the temporary files")
     return tries.failure
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,20 @@ class Tries:
             step(*arguments)
         except Fallen as error:
             self.fallen.append(f"{what}: {error}")
+
+    @contextmanager
+    def temporary_files(self) -> Iterator[None]:
+        """Put temporary files into a folder of their own; note those that are left at the end."""
+        own = self.folder / "tmp"
+        own.mkdir()
+        before, tempfile.tempdir = tempfile.tempdir, str(own)
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
+        left = [path.name for path in own.iterdir()]
+        if left:
+            self.fallen.append(f"left {left} among the temporary files")
 
     @property
     def failure(self) -> str | None:

@@ -107,6 +107,15 @@ def test_a_tensor_of_integers_has_no_grid() -> None:
         insert_qdq(graph, {"x": Grid("int8", 1.0)})
 
 
+def test_a_tensor_of_integers_after_others_changes_nothing() -> None:
+    text = "(float[N] x, int64[N] k) => (float[N] y, int64[N] z) { y = Abs(x) z = Abs(k) }"
+    graph = model_io.load(corpus.parse(text))
+    before = graph_proto.export_model(graph).SerializeToString(deterministic=True)
+    with pytest.raises(ValueError, match="tensor 'k' cannot be put on a grid"):
+        insert_qdq(graph, {"y": Grid("int8", 1.0), "k": Grid("int8", 1.0)})
+    assert graph_proto.export_model(graph).SerializeToString(deterministic=True) == before
+
+
 def test_grids_of_what_a_scheme_writes() -> None:
     """Oracle: the ranges given, 8 to each side, in 255 steps of int8."""
     names = ("x", "c", "r", "p", "f", "y")

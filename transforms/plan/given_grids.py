@@ -30,19 +30,20 @@ def write_grids(graph: gs.Graph, grids: Mapping[str, Grid]) -> int:
         if name not in tensors:
             raise ValueError(f"no tensor is named '{name}'{did_you_mean(name, tensors)}")
         grid.check_shape(name, shape_of(tensors[name]))
-    writer = QdqWriter(graph, Scheme(activation=FLOAT32, weight=FLOAT32))
-    constants, insertions, count = Constants(graph), Insertions(), 0
-    for name, grid in grids.items():
-        tensor = tensors[name]
-        if _is_quantized(tensor, constants):
-            continue
-        if not dtypes.is_type(tensor, dtypes.FLOAT):
+    constants = Constants(graph)
+    unquantized = [name for name in grids if not _is_quantized(tensors[name], constants)]
+    for name in unquantized:
+        if not dtypes.is_type(tensors[name], dtypes.FLOAT):
             raise ValueError(f"tensor '{name}' cannot be put on a grid: it is not float32")
+    writer = QdqWriter(graph, Scheme(activation=FLOAT32, weight=FLOAT32))
+    insertions, count = Insertions(), 0
+    for name in unquantized:
+        tensor = tensors[name]
         owner, producer = places[id(tensor)]
         uses = [(node, index) for node, index in walk.uses(tensor) if node.op not in QUANTIZE]
         site = Rounding(tensor, owner, producer, uses, producer is not None and id(tensor) in outputs)
         if uses or site.is_output:
-            insertions.add(owner, producer, _write(writer, site, grid, outputs))
+            insertions.add(owner, producer, _write(writer, site, grids[name], outputs))
             count += 1
     insertions.place(graph)
     import_domains(graph, writer.domains)
