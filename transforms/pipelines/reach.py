@@ -21,11 +21,12 @@ def reach(work: Work) -> None:
     goal, apart = work.options.goal, work.held_out
     if goal is None or apart is None:
         return
-    models: list[Work] = []
+    last = work  # models before the last are let go
 
     def _build(scheme: Scheme) -> Built:
-        models.append(rebuilt(work, scheme))
-        return models[-1].graph, models[-1].scheme
+        nonlocal last
+        last = rebuilt(work, scheme)
+        return last.graph, last.scheme
 
     progress, told = work.events.phase("searching", "model"), work.scheme
     found = reach_target(
@@ -42,4 +43,4 @@ def reach(work: Work) -> None:
     )
     work.record.reached = found
     if found.layers:
-        take_over(work, models[-1])
+        take_over(work, last)

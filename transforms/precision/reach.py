@@ -101,10 +101,11 @@ def reach_target(
     """
     graph, scheme = first
     names = cache(lambda: names_of(load, scheme))
-    used = [scheme]
+    used = scheme
 
     def _built(nodes: Sequence[str]) -> gs.Graph:
-        built, used[0] = build(naming(scheme, nodes, names(), fallback))
+        nonlocal used
+        built, used = build(naming(scheme, nodes, names(), fallback))
         return built
 
     def _switched() -> SwitchedLayers:
@@ -113,7 +114,7 @@ def reach_target(
     bench = Bench(float_graph, judging, target, run, progress)
     found = choose_layers(graph, _switched, names, _built, feeds, bench, fallback.label)
     sizes = bytes_of_numbers(graph), bytes_of_numbers(found.graph)
-    return Reached(**vars(found), scheme=used[0], bytes_before=sizes[0], bytes_after=sizes[1])
+    return Reached(**vars(found), scheme=used, bytes_before=sizes[0], bytes_after=sizes[1])
 
 
 def _higher(target: Target, wanted: Target, reached: float) -> Target:
