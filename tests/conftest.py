@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tools.jobs import written
 
 from tests.helpers.refusal import TOOLS, Scene
-from tools.jobs import written
 from transforms.pipelines import place, try_out
 from transforms.pipelines.place import is_asked_for
 from transforms.run.beside_float import time_beside_float

@@ -9,7 +9,7 @@ from tools.cli import command_line
 from tools.cli.command_line import Command, make_parser
 from tools.cli.job_options import SAMPLES_HELP, why_no_scheme
 from tools.cli.worker_options import why_not_on_a_cluster
-from tools.jobs.mix_options import KEYS, MixJob
+from tools.options.mix import KEYS, MixJob
 
 _COMMANDS = """\
 --input m.onnx --output q.onnx --config S16S8_MIXED_S8S8 --data samples

@@ -58,7 +58,7 @@ def _check(job: CheckJob) -> int:
 
 def broken_rules(job: CheckJob) -> list[str]:
     """Say all that is found, and return the rules that are broken."""
-    from tools.summaries.target import target_lines
+    from onnx_narrow.summaries.target import target_lines
     from transforms import model_io
     from transforms.deploy.check_target import check_target
     from transforms.scheme.targets import target

@@ -10,18 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnx_narrow.api.bars import Progress
+from onnx_narrow.summaries.result_files import as_csv, as_json, by_output, figures, full_name
+from onnx_narrow.summaries.results import greedy_lines, language_lines, missed, step_lines
+from onnx_narrow.summaries.words import figure
 from tools.cli.command_line import Command, make_parser, run, same_file
 from tools.cli.data_options import report_litter
 from tools.cli.job_options import Options, force
-from tools.cli.needs import Need
 from tools.cli.option_values import number
 from tools.cli.options import OTHER, option
-from tools.cli.output_file import GENERATED, check_writable, write_text
-from tools.cli.progress import Progress
 from tools.cli.said import say
-from tools.summaries.result_files import as_csv, as_json, by_output, figures, full_name
-from tools.summaries.results import greedy_lines, language_lines, missed, step_lines
-from tools.summaries.words import figure
+from transforms.files.output_file import GENERATED, check_writable, write_text
 
 if TYPE_CHECKING:
     from transforms.compare.compare_results import Comparison
@@ -51,8 +50,6 @@ other numbers, such as class numbers beside boxes, have a line and do not enter 
 _SHOWN = 20
 """Number of files with a line on the screen: the worst by SQNR, if there are more."""
 
-_LOGITS = Need("--logits", lambda job: job.logits is not None)
-_TOKENS = Need("--tokens", lambda job: job.tokens is not None)
 _COLUMNS = ("cosine", "l2", "psnr", "ssim", "sqnr")
 _HEADINGS = ("cos similarity", "l2 distance", "psnr dB", "ssim", "sqnr dB", "NaN or inf")
 
@@ -78,19 +75,13 @@ class EvaluateJob(Options):
     tokens: Path | None = option(
         "--tokens DIR",
         "folder of the samples that the results belong to, with input_ids: report perplexity",
-        needs=(_LOGITS,),
         type=Path,
     )
-    max_kl: float | None = option(
-        "--max-kl NATS", "fail above this KL divergence", needs=(_LOGITS,), type=number(0)
-    )
-    max_perplexity: float | None = option(
-        "--max-perplexity X", "fail above this perplexity", needs=(_TOKENS,), type=number(1)
-    )
+    max_kl: float | None = option("--max-kl NATS", "fail above this KL divergence", type=number(0))
+    max_perplexity: float | None = option("--max-perplexity X", "fail above this perplexity", type=number(1))
     min_same: float | None = option(
         "--min-same SHARE",
         "fail below this share of the same first choice",
-        needs=(_LOGITS,),
         type=number(0, 1),
     )
     min_greedy: float | None = option(
@@ -106,9 +97,7 @@ class EvaluateJob(Options):
     allow_missing: bool = option(
         "--allow-missing", "compare the file names common to both folders", group=OTHER
     )
-    force: bool = force(
-        "the files of --json and --csv", Need("--json or --csv", lambda job: job.json or job.csv)
-    )
+    force: bool = force("the files of --json and --csv")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

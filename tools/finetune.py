@@ -9,7 +9,7 @@ from tools.cli import command_line
 from tools.cli.command_line import Command, make_parser
 from tools.cli.job_options import SAMPLES_HELP
 from tools.cli.worker_options import why_not_on_a_cluster
-from tools.jobs.finetune_options import FinetuneJob
+from tools.options.finetune import FinetuneJob
 
 _COMMANDS = """\
 --float m.onnx --quantized q.onnx --output tuned.onnx --data samples

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools.charts import plot_file
+from onnx_narrow.api.bars import Progress
+from onnx_narrow.charts import plot_file
 from tools.cli.command_line import Command, make_parser, run
 from tools.cli.job_options import Options, force
-from tools.cli.needs import Need
 from tools.cli.options import option
-from tools.cli.progress import Progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +44,7 @@ class FormatsJob(Options):
     plot: Path | None = option(
         "--plot FILE", "also draw the fidelity of each format: .png or .svg", type=Path
     )
-    force: bool = force("an existing plot", Need("--plot", lambda job: job.plot))
+    force: bool = force("an existing plot")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onnx_narrow.api.bars import Phases
+from onnx_narrow.summaries.timing import cost_lines
 from tools.cli.command_line import Command, make_parser, run
 from tools.cli.data_options import report_litter
 from tools.cli.job_options import SAMPLES_HELP, DataOptions, samples_folder
 from tools.cli.option_values import whole
 from tools.cli.options import option
-from tools.cli.output_file import GENERATED, write_array
-from tools.cli.progress import Phases
 from tools.cli.said import say
-from tools.summaries.timing import cost_lines
 from transforms.files.cleanup import destination
 from transforms.files.model_files import clear_leftovers
+from transforms.files.output_file import GENERATED, write_array
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,7 +100,7 @@ def _infer(job: InferJob) -> None:
 
 def infer(job: InferJob) -> None:
     """Run a model on a folder of samples, save its outputs and say how long it took."""
-    from tools.cli.fed import fed
+    from onnx_narrow.api.fed import fed
 
     _check_output_dir(job.output, force=job.force)
     if job.time and not job.time.is_file():
@@ -110,7 +110,7 @@ def infer(job: InferJob) -> None:
 
 
 def _infer_on(job: InferJob) -> None:
-    from tools.cli.unrolled import steps_line
+    from onnx_narrow.api.unrolled import steps_line
     from transforms import model_io
     from transforms.run.continue_greedily import GreedyWriter
     from transforms.run.run_model import open_model
@@ -173,7 +173,7 @@ def widening_note(count: int) -> str:
 
 
 def _samples(job: InferJob, model: OpenModel) -> Samples | Sequences:
-    from tools.cli.unrolled import sequences_of
+    from onnx_narrow.api.unrolled import sequences_of
     from transforms.run.samples import Samples
 
     if not job.sequences:

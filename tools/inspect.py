@@ -68,7 +68,7 @@ def _inspect(job: InspectJob) -> None:
     if job.layers or job.tensors:
         _list(job)
         return
-    from tools.summaries import inspection
+    from onnx_narrow.summaries import inspection
     from transforms.compare.inspect_model import inspect_model
     from transforms.compare.model_differences import model_differences
 
@@ -86,7 +86,7 @@ def _inspect(job: InspectJob) -> None:
 
 
 def _list(job: InspectJob) -> None:
-    from tools.summaries import listing
+    from onnx_narrow.summaries import listing
     from transforms.compare.list_model import list_model
 
     found = list_model(job.input)

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from tools.cli import command_line
 from tools.cli.command_line import Command, make_parser
 from tools.cli.job_options import SAMPLES_HELP, why_no_scheme
-from tools.cli.worker_options import why_not_on_a_cluster
-from tools.jobs.quantize_options import KEYS, QuantizeJob, in_vain
+from tools.options.quantize import KEYS, QuantizeJob, in_vain
 
 _COMMANDS = """\
 --input m.onnx --output q.onnx --config A8W8 --data samples
@@ -82,6 +81,9 @@ is written.
 """
 
 
+_OF_TOOL = ("input", "output", "print_config")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error, 3 nothing done."""
     return command_line.run(command(), _work, argv)
@@ -89,17 +91,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _work(job: QuantizeJob) -> int:
     command_line.keep_products_on_one_thread()
-    from tools.jobs import quantize
-    from tools.jobs.package import convert_package, is_package
+    from tools.package import convert_package, is_package
 
+    if job.print_config:
+        _print_config(job)
     if not job.input:
-        quantize.print_config(job)
         return command_line.DONE
-    if is_package(job):
-        done = convert_package(job, quantize.quantize_file)
-    else:
-        done = quantize.quantize_file(job) is not None
+    done = convert_package(job, _quantize) if is_package(job) else _quantize(job)
     return command_line.DONE if done else command_line.NOTHING_DONE
+
+
+def _print_config(job: QuantizeJob) -> None:
+    from onnx_narrow.api.quantize import asked_scheme
+    from tools.cli.printed import Printed
+
+    scheme = asked_scheme(job.keywords(*_OF_TOOL), Printed())
+    print(scheme.to_toml(), end="")
+
+
+def _quantize(job: QuantizeJob) -> bool:
+    """Quantize one model, and return whether there was anything to do."""
+    import onnx_narrow
+    from tools.cli.printed import Printed
+    from transforms.pipelines.require import NothingToDoError
+
+    try:
+        onnx_narrow.quantize(job.input, job.output, **job.keywords(*_OF_TOOL), progress=Printed())
+    except NothingToDoError as error:
+        print(error)
+        return False
+    return True
 
 
 def _why_not(job: QuantizeJob) -> str | None:
@@ -109,11 +130,7 @@ def _why_not(job: QuantizeJob) -> str | None:
         return "the following arguments are required: --input, --output"
     if bool(job.input) != bool(job.output):
         return "--input and --output go together"
-    if job.min_sqnr is not None and job.top1 is not None:
-        return "--min-sqnr and --top1 do not go together"
-    if job.data is not None and job.random_data:
-        return "--random-data and --data do not go together"
-    return why_not_on_a_cluster(job) if job.input else in_vain(job)
+    return None if job.input else in_vain(job)
 
 
 def command() -> Command[QuantizeJob]:

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onnx_narrow.api.bars import Phases
+from onnx_narrow.summaries.timing import cost_lines
 from tools.cli.command_line import Command, make_parser, run, same_file
 from tools.cli.data_options import report_litter
 from tools.cli.job_options import SAMPLES_HELP, DataOptions, force, samples_folder
 from tools.cli.option_values import number
 from tools.cli.options import option
-from tools.cli.output_file import check_writable, total_bytes, write_text
-from tools.cli.progress import Phases
 from tools.cli.said import say
-from tools.summaries.timing import cost_lines
+from transforms.files.output_file import check_writable, total_bytes, write_text
 
 if TYPE_CHECKING:
     from transforms.compare.compare_models import Data, ModelComparison
@@ -84,7 +84,7 @@ def _report(job: ReportJob) -> None:
 
 def write_report(job: ReportJob) -> tuple[ModelComparison, LossOrigins | None]:
     """Compare two models, write the page, say the most important of it, and return what was found."""
-    from tools.cli.unrolled import unrolled
+    from onnx_narrow.api.unrolled import unrolled
     from transforms.compare.compare_models import Data
 
     files = {"--output": job.output, "--json": job.json, "--csv": job.csv}
@@ -98,9 +98,9 @@ def write_report(job: ReportJob) -> tuple[ModelComparison, LossOrigins | None]:
 
 
 def _write_report(job: ReportJob, data: Data) -> tuple[ModelComparison, LossOrigins | None]:
-    from tools.charts.html_report import page
-    from tools.summaries.results import cache_line, view_lines
-    from tools.summaries.unequal_results import unequal_lines
+    from onnx_narrow.charts.html_report import page
+    from onnx_narrow.summaries.results import cache_line, view_lines
+    from onnx_narrow.summaries.unequal_results import unequal_lines
     from transforms.compare.compare_models import compare_models
     from transforms.compare.compare_results import output_sqnr
 
@@ -140,8 +140,8 @@ def _origins(
     job: ReportJob, data: Data, progress: Callable[[int, int], None]
 ) -> tuple[LossOrigins | None, str, list[str]]:
     """Return where the loss begins, as a section of the page and as lines; or why that is not known."""
-    from tools.charts.origins_section import origins_section
-    from tools.summaries.origins import Made, lines
+    from onnx_narrow.charts.origins_section import origins_section
+    from onnx_narrow.summaries.origins import Made, lines
     from transforms import model_io
     from transforms.graph import walk
     from transforms.graph.selection import label_of

@@ -31,7 +31,10 @@ from transforms.model.mapped_weights import Piece, pieces
 from transforms.model.read_model import ModelError, check_opsets, read
 from transforms.opset.compare_inlined import compare_inlined
 
-__all__ = ["ModelError", "bytes_written", "check", "check_output", "export", "load", "refuse_source", "save"]
+__all__ = [
+    *("ModelError", "bytes_written", "check", "check_output", "export", "load", "refuse_source", "save"),
+    "to_proto",
+]
 
 Exported = tuple[onnx.ModelProto, dict[str, Weight]]
 
@@ -128,6 +131,25 @@ def save(
         _write(model_file, pieces(light, inside))
         put_in_place(model_file, target, (data_file, data_path), force=force, sources=sources)
     return [path, data_path]
+
+
+def to_proto(
+    graph: gs.Graph,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    functions: bool = True,
+    exported: Exported | None = None,
+) -> onnx.ModelProto:
+    """Return the model that :func:`save` would write with these arguments, its weights inside.
+
+    Raises ModelError if it does not pass ``onnx.checker`` with full_check.
+    """
+    light, weights = _completed(exported or export(graph), metadata or {}, functions)
+    check(light, weights)
+    model = onnx.ModelProto()
+    model.CopyFrom(light)
+    detached_weights.fill(model, weights)
+    return model
 
 
 def bytes_written(

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from onnx_narrow.api.bars import Watcher
 from onnx_narrow.api.call import call
 from onnx_narrow.api.sources import Data, Model, model_file, samples_folder, two_models
 from onnx_narrow.api.workplace import workplace
+from onnx_narrow.summaries import inspection
 from tools import check as check_tool
 from tools import evaluate as evaluate_tool
 from tools import infer as infer_tool
 from tools import report as report_tool
-from tools.cli.progress import Watcher
-from tools.summaries import inspection
 from transforms.compare.compare_results import pair_files
 from transforms.compare.inspect_model import inspect_model
 from transforms.files.paths import AnyPath

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from tools.jobs.bf16 import convert_file
+
+from onnx_narrow.api.bars import Watcher
 from onnx_narrow.api.call import call
 from onnx_narrow.api.result import Result, nothing_done, result_of
 from onnx_narrow.api.sources import Data, Model, one_model
 from onnx_narrow.api.workplace import destination, workplace
-from tools.cli.progress import Watcher
-from tools.jobs.bf16 import convert_file
-from tools.jobs.bf16_options import command
+from tools.options.bf16 import command
 from transforms import model_io
 from transforms.conversion.inspect_bf16 import describe
 from transforms.files.paths import AnyPath

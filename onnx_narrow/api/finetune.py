@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from tools.jobs.finetune import finetune_file
+
+from onnx_narrow.api.bars import Watcher
 from onnx_narrow.api.call import call
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.sources import Data, Model, two_models
 from onnx_narrow.api.workplace import destination, workplace
 from tools import finetune as tool
-from tools.cli.progress import Watcher
-from tools.jobs.finetune import finetune_file
 from transforms.files.paths import AnyPath
 from transforms.scheme.sources import recorded_scheme
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tools.jobs.mix import mix_file
+
+from onnx_narrow.api.bars import Watcher
 from onnx_narrow.api.call import call
 from onnx_narrow.api.metrics import place_of
 from onnx_narrow.api.quantize import of_finished
@@ -11,8 +14,6 @@ from onnx_narrow.api.result import Result
 from onnx_narrow.api.sources import Data, Model, config_file, one_model
 from onnx_narrow.api.workplace import destination, workplace
 from tools import auto_mixed_precision as tool
-from tools.cli.progress import Watcher
-from tools.jobs.mix import mix_file
 from transforms.files.paths import AnyPath
 from transforms.scheme import Scheme
 from transforms.search.user_metric import UserMetric

@@ -2,38 +2,141 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from onnx_narrow.api.call import call
-from onnx_narrow.api.result import Result, nothing_done, result_of
-from onnx_narrow.api.sources import Data, Model, config_file, one_model
-from onnx_narrow.api.workplace import destination, workplace
-from tools import quantize as tool
-from tools.cli.progress import Watcher
-from tools.cli.said import Said
-from tools.jobs.quantize import quantize_file
-from tools.jobs.work import Finished
-from tools.summaries.quantize import kept_in_float
+import onnx_graphsurgeon as gs
+
+from onnx_narrow.api.executors import open_workers
+from onnx_narrow.api.finish import refuse_untunable, run_steps, untuned
+from onnx_narrow.api.keywords import TARGET
+from onnx_narrow.api.ranges import RangeFiles
+from onnx_narrow.api.result import Result
+from onnx_narrow.api.samples import SampleOptions, open_data
+from onnx_narrow.api.schemes import (
+    BLOCKS,
+    CALIBRATION,
+    UNMIXED,
+    Assignments,
+    Config,
+    SchemeWish,
+    check_effect,
+    quantization_scheme,
+)
+from onnx_narrow.api.sources import Data, Model, source_of
+from onnx_narrow.api.told import Told, Watcher
+from onnx_narrow.api.usage import DATA, OF_SAMPLES, Given, Need, UsageError, check_call, given_of
+from onnx_narrow.api.user_code import check_code
+from onnx_narrow.api.written import Output
+from transforms import model_io
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files.paths import AnyPath
+from transforms.files.spelling import spelled
 from transforms.moves.improve import Move
+from transforms.pipelines.mix import MixWork
+from transforms.pipelines.options import Options
+from transforms.pipelines.recipes import FAST, MIX, QUANTIZE
+from transforms.pipelines.record import JobRecord
+from transforms.pipelines.require import require
 from transforms.pipelines.steps import Step
+from transforms.precision.evaluation import MixingOptions
+from transforms.run.events import Events
+from transforms.run.workers import Workers
+from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
+from transforms.scheme.targets import ON_CPU
+from transforms.search.target import LOST_TOP1, Target
+
+KEYS = (
+    *("calibrate_method", "per_channel", "full_range", "exclude_nodes", "exclude_op_types"),
+    *("keep_weight_nodes", "optimize", "domain", "qdq_domain"),
+)
+"""Keywords that are keys of a scheme."""
+
+_LISTS = ("exclude_nodes", "exclude_op_types")
+
+_ANY_DATA = Need("{data} or {random_data}", lambda given: given.keys() & {"data", "random_data"})
+_COMPARED = Need(
+    "{data}, and not with {fast} or {ranges}",
+    lambda given: "data" in given and not given.keys() & {"fast", "ranges"},
+)
+_JUDGED = Need(
+    "{data}, and not with {fast}, {ranges} or {random_data}",
+    lambda given: "data" in given and not given.keys() & {"fast", "ranges", "random_data"},
+)
+_GOAL = Need("{min_sqnr} or {top1}", lambda given: given.keys() & {"min_sqnr", "top1"})
+_NBITS = Need("{matmul_nbits} or {embeddings}", lambda given: given.keys() & {"matmul_nbits", "embeddings"})
+NEEDS: Mapping[str, tuple[Need, ...]] = {
+    **OF_SAMPLES,
+    **dict.fromkeys(("provider", "memory_limit", "jobs", "dask"), (_ANY_DATA,)),
+    **dict.fromkeys(("fast", "kv_cache", "calibration_cache"), (DATA,)),
+    **dict.fromkeys(("min_sqnr", "top1"), (_JUDGED,)),
+    "fallback": (_GOAL,),
+    "full_range": (_COMPARED,),
+    "accuracy_level": (_NBITS,),
+}
+_SHARED = Need(
+    f"{CALIBRATION.words} or a table [finetune]",
+    lambda scheme: CALIBRATION.is_met(scheme) or scheme.finetune is not None,
+)
+_OF_SCHEME = {"matmul_nbits": BLOCKS, "embeddings": UNMIXED, **dict.fromkeys(("jobs", "dask"), _SHARED)}
+_TOGETHER = (("min_sqnr", "top1"), ("data", "random_data"), ("fast", "steps"))
 
 
 def quantize(
     model: Model,
     output: AnyPath | None = None,
     *,
-    config: AnyPath | Scheme | None = None,
+    config: Config | None = None,
     data: Data | None = None,
     target: str | None = None,
+    fast: bool = False,
+    min_sqnr: float | None = None,
+    top1: float | None = None,
+    fallback: str = "float32",
+    calibrate_method: str | None = None,
+    per_channel: bool | None = None,
+    full_range: str | None = None,
+    exclude_nodes: Sequence[str] | str = (),
+    exclude_op_types: Sequence[str] | str = (),
+    keep_weight_nodes: bool | None = None,
+    optimize: bool | None = None,
+    domain: str | None = None,
+    qdq_domain: str | None = None,
+    assignments: Assignments = (),
+    opset: int | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    limit: int | None = None,
+    image_size: int | Sequence[int] | None = None,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
+    layout: str | None = None,
+    sequences: bool = False,
+    states: Mapping[str, str] | None = None,
+    feeds_from: Model | None = None,
+    feeds: Mapping[str, str] | None = None,
+    random_data: int | None = None,
+    calibration_cache: AnyPath | None = None,
+    storage: str = "plain",
+    matmul_nbits: bool = False,
+    accuracy_level: int | None = None,
+    embeddings: str | None = None,
+    kv_cache: str | None = None,
+    ranges: AnyPath | None = None,
+    export_ranges: AnyPath | None = None,
+    functions: bool = True,
+    save_as_external_data: bool = False,
     force: bool = False,
-    progress: Watcher | None = None,
+    time: bool = True,
+    provider: str = "cpu",
+    threads: int | None = None,
+    memory_limit: int | None = None,
+    jobs: int | None = None,
+    dask: str | None = None,
+    allow_code: bool = False,
+    progress: Watcher | Events | None = None,
     steps: Sequence[Step] | None = None,
     moves: Sequence[Move] | None = None,
-    **options: Any,
 ) -> Result:
     """Quantize a float model.
 
@@ -48,9 +151,59 @@ def quantize(
     data : folder, reader, iterable or callable, optional
         Samples, see :data:`onnx_narrow.api.sources.Data`.
     target : str, optional
-        The runtime that the model is made for, such as ``"ort-cpu"``.
-    force : bool
-        Whether an existing output is overwritten.
+        The runtime that the model is made for, one of :func:`onnx_narrow.targets`.
+    fast : bool
+        Let rules choose what is ``"auto"``, and compare no outputs.
+    min_sqnr, top1 : float, optional
+        Keep as few layers in the format ``fallback`` as possible for this SQNR in dB of every output, or this
+        share of rows (0 to 1) whose largest number moves, on held-out samples.
+    fallback : str
+        ``"float32"``, ``"int16"`` or ``"bf16"``.
+    calibrate_method, per_channel, full_range, keep_weight_nodes, optimize, domain, qdq_domain : optional
+        Keys of the scheme, instead of those in ``config``: docs/reference/scheme.md.
+    exclude_nodes, exclude_op_types : list of str
+        Nodes by name or glob, and operator types, that stay in float.
+    assignments : mapping, or list of str
+        Any other keys of the scheme: ``{"percentile": 99.9}`` or ``["percentile=99.9"]``.
+    opset : int, optional
+        The opset of the result.
+    input_shapes : mapping of str to list of int, optional
+        Shapes of inputs by name, which fix free dimensions.
+    limit : int, optional
+        Read so many samples at most.
+    image_size, mean, std, layout : optional
+        How image files become inputs: height and width in pixels, numbers by which pixels from 0 to 255 are
+        shifted and divided, for each channel or all, and ``"NCHW"`` or ``"NHWC"``.
+    sequences, states : bool, and mapping of str to str
+        Samples are sequences of steps whose states are fed back: inputs and their outputs by name.
+    feeds_from, feeds : model, and mapping of str to str
+        An encoder that makes inputs of the model, and the input for each of its outputs.
+    random_data : int, optional
+        Measure ranges on so many random samples instead: for experiments.
+    calibration_cache : path, optional
+        A file that keeps measured ranges for the same model and samples.
+    storage : str
+        Weights of block formats as float32 (``"plain"``), in their bits (``"packed"``), or ``"onnx-mx"``.
+    matmul_nbits, accuracy_level : bool, and 1 or 4
+        Write products with integers in blocks as MatMulNBits of ONNX Runtime, of this level.
+    embeddings, kv_cache : str, optional
+        Store embeddings, or caches of keys and values, as ``"int8"`` or ``"int4"``.
+    ranges, export_ranges : path, optional
+        Files of scales and zero points to take, and to write.
+    functions : bool
+        Whether our operators get functions, with which a model needs no library.
+    save_as_external_data, force : bool
+        Store weights in a file beside the model; replace an existing output.
+    time : bool
+        Whether the result is timed beside the float model.
+    provider, threads : str and int
+        Execution provider of ONNX Runtime, and threads; all cores by default.
+    memory_limit : int, optional
+        Bytes for samples, and for tensors of a sample while ranges are measured.
+    jobs, dask : int and str, optional
+        Processes that run samples, or the address of a Dask scheduler.
+    allow_code : bool
+        Whether a scheme may run a file outside its folder.
     progress : callable, optional
         Called with the phase, how many pieces are done, and of how many.
     steps : sequence of functions, optional
@@ -59,9 +212,6 @@ def quantize(
     moves : sequence of functions, optional
         What the step ``decide`` tries, each a function of a :class:`transforms.moves.improve.Best`, instead
         of ``transforms.pipelines.decide.MOVES``.
-    **options
-        Any option of ``onnx-narrow quantize`` with underscores, such as ``exclude_nodes=["/head/*"]``,
-        ``limit=100`` or ``storage="packed"``; ``assignments={"percentile": 99.9}`` sets keys of the scheme.
 
     Returns
     -------
@@ -70,8 +220,9 @@ def quantize(
 
     Raises
     ------
-    ValueError
-        If options do not fit, nothing can be quantized, or the model cannot be; a ModelError names the node.
+    TypeError, ValueError
+        If keywords are of another type, have another value or do not fit, nothing can be quantized, or the
+        model cannot be; a ModelError names the node.
     OSError
         If a file cannot be read or written.
 
@@ -83,35 +234,156 @@ def quantize(
     >>> result.scheme.activation
     'int8'
     """
-    if steps is not None and options.get("fast"):
-        raise ValueError("fast and steps both choose the steps: give one of them")
-    with workplace() as folder:
-        given = {
-            "output": destination(output, folder),
-            "config": config_file(config or "A8W8", folder) if config or not target else None,
-            "target": target,
-            "force": force,
-            **one_model(model, data, folder, options),
-        }
-        work = partial(quantize_file, steps=steps, moves=moves)
-        finished, said = call(tool.command(), work, given, progress)
-        if finished is None:
-            raise nothing_done(said)
-        return of_finished(finished, said, output)
+    given = given_of(quantize, locals())
+    _check(given)
+    wish = wish_of(given)
+    with Told(progress) as told:
+        asked = quantization_scheme(wish, told)
+        scheme = asked.by_rule() if fast else asked
+        check_effect(asked, wish, given, _OF_SCHEME)
+        check_code(scheme, wish, told, allow_code=allow_code)
+        source, run = source_of(model), RunOptions(provider, threads or 0)
+        where = Output.checked(
+            output, source, force=force, external_data=save_as_external_data, functions=functions
+        )
+        files = RangeFiles.of(ranges, export_ranges)
+        grids = files.read(scheme, decides=data is not None)
+        files.check(source.path, force=force)
+        if calibration_cache is not None:
+            model_io.check_output(calibration_cache, force=True)
+        told.expect(*_phases(scheme, given))
+        samples = SampleOptions.of(given)
+        with open_data(samples, source, run, told) as opened, open_workers(jobs, dask) as workers:
+            does_itself = scheme.finetune is not None or scheme.auto_mixed_precision is not None
+            work = MixWork(
+                gs.Graph(),
+                untuned(scheme),
+                _data(opened, given, run, workers),
+                fixed=grids,
+                source=source,
+                options=_options(given, run),
+                tuning=scheme.finetune,
+                compares=data is not None and not (fast or ranges or does_itself),
+                may_compare=data is not None and not fast,
+                moves=moves,
+                events=told,
+                mixing=MixingOptions(run),
+                recorded=_recorded(wish, given),
+                record=JobRecord(grids=None if export_ranges is None else []),
+            )
+            _refuse_goal(work, given)
+            refuse_untunable(work)
+            return run_steps(work, _steps(scheme, given) if steps is None else steps, where, told, files)
 
 
-def of_finished(finished: Finished, said: Said, output: AnyPath | None) -> Result:
-    """Return the result of a quantization, whose model is written."""
-    work, record = finished.work, finished.work.record
-    assert record.first is not None, "the model was tried out"
-    return result_of(
-        finished.files,
-        record.first,
-        said,
-        output,
-        scheme=work.scheme,
-        converted={f"{name} {role}": count for (name, role), count in record.tensors.items()},
-        kept=dict(kept_in_float(work.graph)),
-        decided=list(record.decisions.tried),
-        steps=record.steps,
+def asked_scheme(given: Given, events: Events) -> Scheme:
+    """Return the scheme that keywords ask for. Raises ValueError naming the key."""
+    scheme = quantization_scheme(wish_of(given), events)
+    return scheme.by_rule() if given.get("fast") else scheme
+
+
+def wish_of(given: Given) -> SchemeWish:
+    """Return what keywords say of the scheme."""
+    deployment = given.get("target") or ""
+    shapes = {name: tuple(shape) for name, shape in (given.get("input_shapes") or {}).items()}
+    return SchemeWish(
+        given.get("config") or (None if deployment else "A8W8"),
+        deployment,
+        {key: _listed(given[key]) if key in _LISTS else given[key] for key in KEYS if key in given},
+        given.get("assignments") or (),
+        given.get("opset") or 0,
+        shapes,
     )
+
+
+def _listed(texts: Sequence[str] | str) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts)
+
+
+def _check(given: Given) -> None:
+    check_call(given, NEEDS, {"target": TARGET})
+    for one, other in _TOGETHER:
+        if {one, other} <= given.keys():
+            raise UsageError(spelled(f"{{{one}}} and {{{other}}} do not go together"))
+    refuse_own_workers(given)
+
+
+def refuse_own_workers(given: Given) -> None:
+    """Raise UsageError for a number of processes beside a cluster that is there already."""
+    if given.get("dask") not in (None, "local") and "jobs" in given:
+        words = f"the cluster at '{given['dask']}' has its own workers"
+        raise UsageError(spelled("{jobs} goes with {dask:local}: ") + words)
+
+
+def _recorded(wish: SchemeWish, given: Given) -> dict[str, object]:
+    keys = {"keys": dict(wish.keys)} if wish.keys else {}
+    return {**wish.recorded(given), **keys, "random_data": given.get("random_data")}
+
+
+def _steps(scheme: Scheme, given: Given) -> Sequence[Step]:
+    if scheme.auto_mixed_precision:
+        return *MIX[:2], require, *MIX[2:]
+    return FAST if "fast" in given else QUANTIZE
+
+
+def _options(given: Given, run: RunOptions) -> Options:
+    goal = None if "top1" not in given else Target(LOST_TOP1, given["top1"])
+    return Options(
+        run=run,
+        goal=goal if "min_sqnr" not in given else Target("sqnr", given["min_sqnr"]),
+        fallback=given.get("fallback", "float32"),
+        times=given.get("time", True),
+        matmul_nbits=given.get("matmul_nbits", False),
+        accuracy_level=given.get("accuracy_level"),
+        embeddings=given.get("embeddings", ""),
+        kv_cache=given.get("kv_cache", ""),
+        storage=given.get("storage", "plain"),
+        functions=given.get("functions", True),
+        external_data=given.get("save_as_external_data", False),
+        random_data=given.get("random_data", 0),
+    )
+
+
+def _refuse_goal(work: MixWork, given: Given) -> None:
+    """Raise ValueError for a goal beside a table of the scheme that goes by outputs itself."""
+    if work.options.goal is None:
+        return
+    name = spelled("{min_sqnr}" if "min_sqnr" in given else "{top1}")
+    if work.tuning is not None:
+        raise ValueError(f"{name} does not go with the table [finetune] of the scheme")
+    if work.asked.auto_mixed_precision is not None:
+        raise ValueError(f"{name} does not go with the table [auto_mixed_precision] of the scheme")
+
+
+def _data(
+    opened: CalibrationData | None, given: Given, run: RunOptions, workers: Workers | None
+) -> CalibrationData | None:
+    if "random_data" in given:
+        opened = CalibrationData((), run=run)
+    if opened is None:
+        return None
+    cache, limit = given.get("calibration_cache"), given.get("memory_limit")
+    return replace(opened, cache=cache, workers=workers, memory_limit=limit)
+
+
+def _phases(scheme: Scheme, given: Given) -> Iterator[str]:
+    """Yield the phases of a job in order."""
+    rule, has_data = scheme.auto_mixed_precision, bool(given.keys() & {"data", "random_data"})
+    phases = {
+        "loading": True,
+        "preparing": True,
+        "calibrating": has_data,
+        "measuring": has_data and rule is not None,
+        "timing": rule is not None and rule.strategy == "latency",
+        "trying": has_data and rule is not None,
+        "quantizing": rule is None,
+        "fitting": has_data and scheme.fits_weights and rule is None,
+        "placing": scheme.target == ON_CPU and given.get("time", True) and scheme.keep_float,
+        "searching": bool(given.keys() & {"min_sqnr", "top1"}),
+        "reloading": scheme.finetune is not None,
+        "tuning": scheme.finetune is not None,
+        "running": True,
+        "comparing": "data" in given and "fast" not in given,
+        "writing": True,
+    }
+    return (name for name, is_there in phases.items() if is_there)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-from tools.cli.said import Said
+from onnx_narrow.api.told import Told
+from onnx_narrow.api.written import Written
 from transforms import model_io
 from transforms.files.paths import AnyPath
 from transforms.moves.decisions import Tried
@@ -26,8 +28,6 @@ class Result:
 
     Attributes
     ----------
-    model : onnx.ModelProto
-        The model, with external data read in.
     path : Path or None
         The file that was written; None if none was asked for.
     scheme : Scheme or None
@@ -44,12 +44,11 @@ class Result:
     time : BesideFloat or None
         Seconds of an inference here beside the float model, None if it was not timed.
     steps : list of (str, float)
-        The steps that ran, with the seconds of each; empty for BF16 and tuning.
+        The steps that ran, with the seconds of each.
     notes, warnings : list of str
         What the command prints on stdout and stderr.
     """
 
-    model: onnx.ModelProto
     path: Path | None = None
     scheme: Scheme | None = None
     converted: Mapping[str, int] = field(default_factory=dict)
@@ -60,6 +59,15 @@ class Result:
     steps: list[tuple[str, float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    in_memory: onnx.ModelProto | None = field(default=None, repr=False)
+
+    @cached_property
+    def model(self) -> onnx.ModelProto:
+        """The model, with external data read in: from its file at the first use, if it was written."""
+        if self.in_memory is not None:
+            return self.in_memory
+        assert self.path is not None, "else it is in memory"
+        return onnx.load(self.path)
 
     def save(self, path: AnyPath, *, force: bool = False) -> Path:
         """Write the model to a file, which must not exist unless ``force``; return its path."""
@@ -84,29 +92,15 @@ class Result:
         yield from self.warnings
 
 
-def result_of(
-    files: Sequence[Path], first: FirstRun, said: Said, output: AnyPath | None, **more: Any
-) -> Result:
-    """Return the result of a tool: the model that it wrote, its first run, what it said, and ``more`` fields.
-
-    Without an ``output`` the files are gone in the end, and no note names them.
-    """
+def result_of(written: Written, first: FirstRun, told: Told, **more: Any) -> Result:
+    """Return the result of a function: the model that it wrote, its first run, what it told, more fields."""
     error = first.trial.error if first.trial else None
     return Result(
-        onnx.load(files[0]),
-        None if output is None else Path(output),
+        path=written.sizes.path,
         sqnr=None if error is None else sqnr(error),
         time=first.time,
-        notes=said.lines if output is not None else [_without_file(line) for line in said.lines],
-        warnings=said.warnings,
+        notes=told.lines,
+        warnings=told.warnings,
+        in_memory=written.model,
         **more,
     )
-
-
-def nothing_done(said: Said) -> ValueError:
-    """Return the error of a tool that had nothing to do, in its words."""
-    return ValueError(" ".join(line.strip() for line in said.lines))
-
-
-def _without_file(line: str) -> str:
-    return line.partition(", written to ")[0] if line.startswith("Size: ") else line

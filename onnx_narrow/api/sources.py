@@ -1,11 +1,12 @@
-"""Models and samples in whatever form a caller has them, as the files that the tools read."""
+"""Models and samples in whatever form a caller has them."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,13 +15,12 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from onnx_narrow.api.result import Result
-from transforms import model_io
 from transforms.files.array_archive import write_arrays
 from transforms.files.paths import AnyPath
-from transforms.run.data_sets import Reader, Room, each_sample
+from transforms.pipelines.source import Source
+from transforms.run.data_sets import Reader, Room, arrays_of, each_sample
+from transforms.run.kept_arrays import KeptArrays
 from transforms.run.samples import SAMPLE_SUFFIXES
-from transforms.runtime.inputs import model_inputs
-from transforms.scheme import Scheme
 
 Model: TypeAlias = AnyPath | onnx.ModelProto | gs.Graph | Result
 """A model: a path, a proto, a graph, or a result that has one; none of them is ever changed."""
@@ -31,97 +31,101 @@ Data: TypeAlias = AnyPath | Reader | Iterable[Any] | Callable[[], Iterable[Any]]
 It gives dicts of arrays by input name, arrays for a model with one input, or tuples in the order of the
 inputs; labels behind them are left out. Arrays are NumPy's, or tensors that become such. A sample may also be
 a path (a pathlib.Path, as strings are arrays) of a file as in a folder. As many are read as the length says,
-or ``limit``; what has neither has to end within 100,000.
+or ``limit``; what has neither has to end within 100,000. They are read once, and kept in memory; those that
+take more than ``memory_limit``, or 1 GiB, in files without a name in the temporary folder.
 """
 
+Sample: TypeAlias = dict[str, np.ndarray] | tuple[np.ndarray, ...] | Path
 
-def model_file(model: Model, folder: Path, name: str = "model.onnx") -> Path:
-    """Return the path of a model, which is written to a folder if it is not in a file."""
+IN_MEMORY = 1 << 30
+"""Bytes of samples that stay in memory unless ``memory_limit`` says otherwise."""
+
+
+def source_of(model: Model) -> Source:
+    """Return the source of a model; TypeError for what is none."""
     if isinstance(model, Result):
-        model = model.model
+        return Source(model.path or model.model)
     if isinstance(model, str | os.PathLike):
-        return Path(model)
-    graph = model_io.load(model) if isinstance(model, onnx.ModelProto) else model
-    if not isinstance(graph, gs.Graph):
-        raise TypeError(f"a model is a path, a ModelProto, a Graph or a Result, not {type(model).__name__}")
-    path = folder / name
-    model_io.save(graph, path)
-    return path
+        return Source(Path(model))
+    return Source(model)
 
 
-def one_model(model: Model, data: Data | None, folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a tool that reads one model and, if there are any, samples."""
-    path = model_file(model, folder)
-    return {"input": path, "data": _samples_of(path, data, folder, options), **options}
+def samples_of(data: Data, limit: int | None = None, memory_limit: int | None = None) -> Path | list[Sample]:
+    """Return the folder of samples, or the samples, each read once, in a form that can be read again.
 
-
-def two_models(
-    float_model: Model, quantized: Model, data: Data, folder: Path, options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the options of a tool that reads a float model, the one quantized from it, and samples."""
-    path = model_file(float_model, folder, "float.onnx")
-    other = model_file(quantized, folder, "quantized.onnx")
-    samples = _samples_of(path, data, folder, options)
-    return {"float_model": path, "quantized": other, "data": samples, **options}
-
-
-def _samples_of(model: Path, data: Data | None, folder: Path, options: Mapping[str, Any]) -> Path | None:
-    return samples_folder(data, model, folder / "samples", options.get("limit"))
-
-
-def samples_folder(data: Data | None, model: Path, folder: Path, limit: int | None = None) -> Path | None:
-    """Return the folder of samples, written there one by one if they are not in one; None without any.
-
-    A sample that is a path stays in its file. Raises TypeError for samples that are none of :data:`Data`,
-    ValueError for one without an input, for no sample, and for more than :mod:`transforms.run.data_sets`
-    allows.
+    Raises TypeError for samples that are none of :data:`Data`, ValueError for no sample, and for more than
+    :mod:`transforms.run.data_sets` allows.
     """
-    if data is None or isinstance(data, str | os.PathLike):
-        return None if data is None else Path(data)
-    names = [one.name for one in model_inputs(model_io.load(model))]
-    folder.mkdir()
-    room = Room(folder)
+    if isinstance(data, str | os.PathLike):
+        return Path(data)
+    in_memory = IN_MEMORY if memory_limit is None else memory_limit
+    kept, room, taken = KeptArrays(in_memory), Room(Path(tempfile.gettempdir())), 0
+    samples: list[Sample] = []
+    for sample in each_sample(data, limit):
+        if isinstance(sample, os.PathLike):
+            samples.append(_file(Path(sample), len(samples)))
+            continue
+        arrays = arrays_of(sample)
+        if not isinstance(data, Sequence):  # what makes samples may fill the same array again
+            arrays = _copied(arrays)
+        size = sum(array.nbytes for array in _each(arrays))
+        taken += size
+        if taken > in_memory:
+            room.take(size)
+        if isinstance(arrays, dict):
+            samples.append(kept.keep(arrays))
+        else:
+            samples.append(tuple(kept.keep(dict(enumerate(arrays))).values()))
+    return samples
+
+
+def samples_folder(
+    data: Data, names: Callable[[], Sequence[str]], folder: Path, limit: int | None = None
+) -> Path:
+    """Return the folder of samples: their own, or one with a file for each, as sequences are read from.
+
+    ``names``: those of the inputs of the model. Raises as :func:`samples_of`, and ValueError for a sample
+    without an input.
+    """
+    if isinstance(data, str | os.PathLike):
+        return Path(data)
+    inputs, room = names(), Room(folder)
     for number, sample in enumerate(each_sample(data, limit)):
         if isinstance(sample, os.PathLike):
-            _link(Path(sample), folder, number)
+            _link(_file(Path(sample), number), folder, number)
             continue
-        arrays = _by_name(sample, names, number)
+        arrays = arrays_of(sample)
+        if isinstance(arrays, list):
+            if len(arrays) < len(inputs):
+                words = f"{len(arrays)} arrays, the model has inputs {', '.join(inputs)}"
+                raise ValueError(f"sample {number} has {words}")
+            arrays = dict(zip(inputs, arrays, strict=False))
         room.take(sum(array.nbytes for array in arrays.values()))
         write_arrays(folder / f"{number:06d}.npz", arrays)
     return folder
 
 
-def config_file(config: AnyPath | Scheme, folder: Path) -> str:
-    """Return a preset or the path of a scheme, which is written to a folder if it is an object."""
-    if not isinstance(config, Scheme):
-        return os.fspath(config)
-    path = folder / "scheme.toml"
-    path.write_text(config.to_toml(), encoding="utf-8")
-    return str(path)
+def _each(arrays: dict[str, np.ndarray] | list[np.ndarray]) -> Iterator[np.ndarray]:
+    yield from arrays.values() if isinstance(arrays, dict) else arrays
 
 
-def as_array(value: Any) -> np.ndarray:
-    """Return an array, also of a tensor that asks to be detached and moved before it becomes one."""
-    for step in ("detach", "cpu", "numpy"):
-        value = getattr(value, step)() if hasattr(value, step) else value
-    return np.asarray(value)
+def _copied(arrays: dict[str, np.ndarray] | list[np.ndarray]) -> dict[str, np.ndarray] | list[np.ndarray]:
+    if isinstance(arrays, dict):
+        return {name: array.copy() for name, array in arrays.items()}
+    return [array.copy() for array in arrays]
 
 
-def _by_name(sample: Any, names: list[str], number: int) -> dict[str, np.ndarray]:
-    if isinstance(sample, Mapping):
-        return {str(name): as_array(value) for name, value in sample.items()}
-    parts = list(sample) if isinstance(sample, tuple | list) else [sample]
-    if len(parts) < len(names):
-        raise ValueError(f"sample {number} has {len(parts)} arrays, the model has inputs {', '.join(names)}")
-    return {name: as_array(part) for name, part in zip(names, parts, strict=False)}
+def _file(path: Path, number: int) -> Path:
+    """Return the path of a sample in a file, or of a folder of steps; raises if there is none."""
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    if not path.is_dir() and path.suffix.lower() not in SAMPLE_SUFFIXES:
+        raise ValueError(f"sample {number}: '{path}' ends in none of {', '.join(SAMPLE_SUFFIXES)}")
+    return path
 
 
 def _link(file: Path, folder: Path, number: int) -> None:
     """Let a sample that lies in a file, or is a folder of steps, appear in a folder."""
-    if not file.exists():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
-    if not file.is_dir() and file.suffix.lower() not in SAMPLE_SUFFIXES:
-        raise ValueError(f"sample {number}: '{file}' ends in none of {', '.join(SAMPLE_SUFFIXES)}")
     place = folder / f"{number:06d}{file.suffix}"
     try:
         place.symlink_to(file.resolve())

@@ -21,8 +21,8 @@ import numpy as np
 
 from tests.helpers import build
 from tools import convert_fp32_to_bf16
-from tools.cli.output_file import check_writable, write_array, write_text
 from transforms import model_io
+from transforms.files.output_file import check_writable, write_array, write_text
 
 WIDE = 256  # of a model's weight: more than what stays inside of a model with external data
 REFUSED = 3

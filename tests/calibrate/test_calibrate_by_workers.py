@@ -14,8 +14,8 @@ import onnx_graphsurgeon as gs
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from onnx_narrow.api.executors import workers as workers_of
 from tests.helpers.serial_executor import deadly_workers
-from tools.cli.executors import workers as workers_of
 from transforms.calibrate import calibrate as calibrate_module
 from transforms.calibrate.cache import calibrate_cached, encode
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, SampleTask, calibrate

@@ -19,9 +19,9 @@ from pathlib import Path
 import matplotlib
 import onnx
 
+from onnx_narrow.charts.report_style import STYLE
 from tests.examples import write_samples
 from tests.examples.chain_drawing import INK, SOFT, card, drawing
-from tools.charts.report_style import STYLE
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 MODEL = Path(__file__).parent / "digits.onnx"

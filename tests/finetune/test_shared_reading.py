@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 import pytest
 
+from onnx_narrow.api.executors import workers as workers_of
 from tests.helpers import tunable
 from tests.helpers.serial_executor import deadly_workers
 from tests.helpers.spread import spread
 from tests.layers.test_shared_weights import CHAIN, STEPS, TWINS
-from tools.cli.executors import workers as workers_of
 from transforms.finetune.collect_gram import open_sums
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.layer_stats import SharedGramStats

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 
-from tools.cli.command_line import Parser
 from tools.jobs import bf16_options
+
+from tools.cli.command_line import Parser
 
 REQUIRED = {
     "auto_mixed_precision": "--input m.onnx --config BF16_MIXED_BFP16",

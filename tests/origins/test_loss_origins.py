@@ -110,7 +110,7 @@ def test_a_grid_that_is_shifted_covers_what_it_was_made_for() -> None:
 def test_many_layers_are_said_to_be_many(found: LossOrigins) -> None:
     from dataclasses import replace
 
-    from tools.summaries.origins import headline
+    from onnx_narrow.summaries.origins import headline
 
     layers = found.layers * 10
     many = replace(found.main, named=tuple(range(20)))

@@ -14,9 +14,9 @@ import onnx
 import onnx_graphsurgeon as gs
 import pytest
 
+from onnx_narrow.summaries import mixing as summary
 from tests.helpers import build, tunable
 from tools import auto_mixed_precision
-from tools.summaries import mixing as summary
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model import graph_proto

@@ -243,7 +243,7 @@ ROOT = Path(__file__).parents[2]
 
 
 PROCESSES = "transforms.run.workers import open_processes as opens; arguments = (1,)"
-DASK = "tools.cli.dask_executor import open_dask as opens; arguments = 'local', 1"
+DASK = "onnx_narrow.api.dask_executor import open_dask as opens; arguments = 'local', 1"
 
 
 @pytest.mark.parametrize("given", ["file", "stdin"])

@@ -19,12 +19,12 @@ import onnxruntime
 import pytest
 from onnx import helper
 
+from onnx_narrow.api.schemes import mixing_scheme
 from tests.helpers import build, mixing, tunable
 from tests.helpers.spread import spread
 from tools import auto_mixed_precision, quantize
 from tools.cli import command_line
-from tools.cli.scheme_options import mixing_scheme
-from tools.jobs.mix_options import MixJob
+from tools.options.mix import MixJob
 from transforms import model_io
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.tuned import TunedModel

@@ -13,14 +13,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from tools.jobs import finetune_options
 
 from ops.rounding import ALGORITHMS
 from tests.helpers import build, tunable
 from tests.helpers.output_error import OutputError
 from tools import finetune, quantize
 from tools.cli import command_line
-from tools.jobs import finetune_options
-from tools.jobs.finetune_options import FinetuneJob
+from tools.options.finetune import FinetuneJob
 from transforms import model_io
 from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.model import provenance

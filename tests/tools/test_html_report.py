@@ -10,9 +10,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
 
+from onnx_narrow.charts.html_report import page
+from onnx_narrow.charts.report_style import STYLE
 from ops.metrics import sums
-from tools.charts.html_report import page
-from tools.charts.report_style import STYLE
 from transforms.compare.compare_models import ModelComparison
 from transforms.compare.compare_results import compare_arrays
 from transforms.compare.describe_model import ModelDescription

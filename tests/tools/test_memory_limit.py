@@ -11,9 +11,9 @@ import onnx
 import pytest
 
 from tools.cli.options import options_of
-from tools.jobs.finetune_options import FinetuneJob
-from tools.jobs.mix_options import MixJob
-from tools.jobs.quantize_options import QuantizeJob
+from tools.options.finetune import FinetuneJob
+from tools.options.mix import MixJob
+from tools.options.quantize import QuantizeJob
 
 MODEL = """
     <ir_version: 8, opset_import: ["": 17]> pair (float[rows, 64] x) => (float[rows, 2] y) {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.charts import pareto_plot, plot_file, sensitivity_chart
+from onnx_narrow.charts import pareto_plot, plot_file, sensitivity_chart
 from transforms.precision.assign import Size, Step
 from transforms.precision.sensitivity import LayerSensitivity, Sensitivity
 from transforms.search.target import Target

@@ -9,20 +9,20 @@ import importlib
 from dataclasses import fields
 
 import pytest
+from tools.cli.needs import DATA
 
 from tests.helpers.tool_parsers import REQUIRED, parser_of
 from tools.check import CheckJob
 from tools.cli.job_options import DataOptions, Options
-from tools.cli.needs import DATA
 from tools.cli.options import RUNNING, SAMPLES, options_of
 from tools.evaluate import EvaluateJob
 from tools.formats import FormatsJob
 from tools.infer import InferJob
 from tools.inspect import InspectJob
-from tools.jobs.bf16_options import Bf16Job
-from tools.jobs.finetune_options import FinetuneJob
-from tools.jobs.mix_options import MixJob
-from tools.jobs.quantize_options import QuantizeJob
+from tools.options.bf16 import Bf16Job
+from tools.options.finetune import FinetuneJob
+from tools.options.mix import MixJob
+from tools.options.quantize import QuantizeJob
 from tools.report import ReportJob
 from transforms.scheme import Scheme
 from transforms.scheme.mixing_rule import MixingRule

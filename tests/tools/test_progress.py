@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from onnx_narrow.api.bars import Phases, Progress
 from tests.helpers.spread import spread
 from tools import quantize
 from tools.cli import progress
-from tools.cli.progress import Phases, Progress
 
 
 class Terminal(io.StringIO):

@@ -11,9 +11,9 @@ import onnx
 import onnxruntime
 import pytest
 
+from onnx_narrow.summaries import running
 from tests.helpers import plans, tunable
 from tools.quantize import main
-from tools.summaries import running
 from transforms.judge import budget
 from transforms.runtime import compare_runs
 

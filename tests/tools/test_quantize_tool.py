@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from PIL import Image
 
+from onnx_narrow.api.schemes import quantization_scheme
 from tests.helpers import build, conversion, corpus, plans
 from tests.helpers.quantization import random, stored
 from tests.helpers.spread import spread
 from tools import quantize
 from tools.cli import command_line
-from tools.cli.scheme_options import quantization_scheme
-from tools.jobs.quantize_options import QuantizeJob
+from tools.options.quantize import QuantizeJob
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.functions.attach_functions import attach_functions
@@ -523,7 +523,7 @@ def test_workers_measure_the_same_ranges(bench: EvaluationSet) -> None:
 
 def test_a_scheduler_that_is_not_there(bench: EvaluationSet, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr("tools.cli.dask_executor._PATIENCE", 1.0)
+    monkeypatch.setattr("onnx_narrow.api.dask_executor._PATIENCE", 1.0)
     where = ["--input", bench.source, "--output", bench.target, "--config", "A8W8", "--data", bench.data]
     assert bench.run(*where, "--dask", "tcp://127.0.0.1:9") == 1
     error = bench.printed()[1]

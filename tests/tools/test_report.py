@@ -20,11 +20,11 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from onnx_narrow.charts.svg_plots import Frame, Point, grid_plot, histogram, nice_ticks, scatter
 from tests.helpers import real_models
 from tests.helpers.report_costs import measure_here
 from tests.helpers.spread import spread
 from tools import convert_fp16_to_bf16, convert_fp32_to_bf16, evaluate, infer, report
-from tools.charts.svg_plots import Frame, Point, grid_plot, histogram, nice_ticks, scatter
 from transforms import model_io
 from transforms.compare.compare_models import Data, ModelComparison, compare_models, worst_layers
 from transforms.compare.describe_model import describe_model

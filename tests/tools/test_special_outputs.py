@@ -19,10 +19,10 @@ import pytest
 from tests.helpers import build
 from tests.helpers.refusal import Scene
 from tools.cli.command_line import same_file
-from tools.cli.output_file import check_writable, write_array, write_text
 from transforms import model_io
 from transforms.calibrate.cache import calibrate_cached
 from transforms.files.cleanup import destination, replacing
+from transforms.files.output_file import check_writable, write_array, write_text
 
 
 def bind(path: Path) -> None:

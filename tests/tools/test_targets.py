@@ -10,12 +10,12 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, numpy_helper
+from tools.jobs import work
 
+from onnx_narrow.summaries.timing import what_helps
 from tests.helpers import build, conversion, corpus, plans, tunable
 from tools import auto_mixed_precision, check, convert_fp32_to_bf16, quantize
 from tools.cli.job_options import TARGETS as NAMES
-from tools.jobs import work
-from tools.summaries.timing import what_helps
 from transforms.pipelines import try_out
 from transforms.run.beside_float import BesideFloat, KernelTime
 from transforms.run.turns import Timing

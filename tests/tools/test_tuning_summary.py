@@ -10,9 +10,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
 
+from onnx_narrow.summaries.tuning import in_words, reasons, tuning_lines
 from tests.helpers import build, tunable
 from tools import finetune, quantize
-from tools.summaries.tuning import in_words, reasons, tuning_lines
 from transforms.finetune.tuned import LayerReport, TunedLayers, TunedModel
 
 NAN, INF = math.nan, math.inf

@@ -54,7 +54,7 @@ def test_a_scheduler_that_is_not_there(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr("tools.cli.dask_executor._PATIENCE", 1.0)
+    monkeypatch.setattr("onnx_narrow.api.dask_executor._PATIENCE", 1.0)
     out = tmp_path / "t.onnx"
     assert finetune.main(_given(folder, out, "--dask", "tcp://127.0.0.1:9")) == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.helpers import real_models
 from tools import convert_fp16_to_bf16, convert_fp32_to_bf16
-from tools.jobs.bf16_options import FORMATS
+from tools.options.bf16 import FORMATS
 
 pytestmark = pytest.mark.heavy
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
-import io
 import os
 import re
 import sys
@@ -22,6 +20,7 @@ from tools.cli.job_options import SAMPLES_BRIEF, SAMPLES_HELP, Options
 from tools.cli.options import Option, options_of
 from tools.cli.parser import Parser, name_of
 from transforms.files.runtime_message import is_of_runtime, said_by_runtime
+from transforms.files.spelling import UsageError, spelling
 
 J = TypeVar("J", bound=Options)
 
@@ -107,25 +106,14 @@ class Command(Generic[J]):
     kind: type[J]
     why_not: Callable[[J], str | None] = _nothing_is_wrong
 
-    def job(self, argv: Sequence[str]) -> J:
-        """Return the job of a caller in Python; ValueError for what is wrong usage on the command line."""
-        try:
-            with contextlib.redirect_stderr(io.StringIO()) as said:
-                job = parse(self.parser, self.kind, argv)
-        except SystemExit:
-            raise ValueError(said.getvalue().strip().partition(": error: ")[2]) from None
-        if reason := self.why_not(job) or _unmet(self.parser, job):
-            raise ValueError(reason)
-        return job
-
 
 def run(command: Command[J], work: Callable[[J], int | None], argv: Sequence[str] | None) -> int:
     """Parse the options as a job, do the work, and turn any failure into one line on stderr.
 
     Returns 0 or what ``work`` returns when the work is done, 1 when the input, the model or the machine stood
     in its way, and 128 and the number of the signal (130: Ctrl-C) when that ended it, with nothing left half
-    written; a usage error leaves through argparse with 2, as do options whose needs are not met, or of which
-    ``why_not`` says that they do not go together.
+    written; a usage error leaves through argparse with 2, as do options of which ``why_not`` or the API says
+    that they do not go together.
     """
     parser = command.parser
     try:
@@ -133,7 +121,7 @@ def run(command: Command[J], work: Callable[[J], int | None], argv: Sequence[str
     except SystemExit:  # after --help
         streams.drop_unwritable()
         raise
-    reason = _two_spellings(parser, argv) or command.why_not(options) or _unmet(parser, options)
+    reason = _two_spellings(parser, argv) or command.why_not(options)
     if reason:
         parser.error(reason)
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is first imported
@@ -141,7 +129,7 @@ def run(command: Command[J], work: Callable[[J], int | None], argv: Sequence[str
     if options.verbose:
         _log_to_stderr()
     try:
-        with interrupts.raised():
+        with interrupts.raised(), spelling(parser.spell):
             code = _work(parser, options, work)
             streams.drop_unwritable()
             interrupts.end(code)
@@ -149,27 +137,6 @@ def run(command: Command[J], work: Callable[[J], int | None], argv: Sequence[str
         code = interrupts.leave(stopped)
         _fail(parser, options, "interrupted")
     return code
-
-
-def _unmet(parser: Parser, options: Options) -> str | None:
-    """Return the error of the first option that is given without what it goes with, or None."""
-    for name, words in options.given.items():
-        for need in parser.needs.get(name, ()):
-            if not need.is_met(options):
-                return f"{words} goes with {need.words}"
-    return None
-
-
-def same_file(files: Mapping[str, str | Path | None]) -> str | None:
-    """Return the error of the first two of some options that name the same file, or None."""
-    taken: dict[Path, str] = {}
-    for option, path in files.items():
-        if not path:
-            continue
-        other = taken.setdefault(Path(os.path.realpath(path)), option)
-        if other != option:
-            return f"{other} and {option} are the same file, '{path}'"
-    return None
 
 
 def _given(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> dict[str, str]:
@@ -207,6 +174,8 @@ def _work(parser: Parser, options: J, work: Callable[[J], int | None]) -> int:
     try:
         code = work(options)
         sys.stdout.flush()
+    except UsageError as error:
+        parser.error(str(error))
     except BrokenPipeError as error:
         return _fail(parser, options, f"the reader of the output is gone: {_one_line(error)}")
     except (ValueError, OSError) as error:

@@ -6,27 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tools.cli.deployment import TARGETS
-from tools.cli.needs import DATA, Need
 from tools.cli.option_values import MOST_AT_ONCE, bytes_of, input_shape, number, numbers, pair, size, whole
 from tools.cli.options import OTHER, RUNNING, SAMPLES, option
 
-if TYPE_CHECKING:
-    import onnx_graphsurgeon as gs
-
-    from transforms.model_io import Exported
-    from transforms.run.run_model import RunOptions
-    from transforms.run.samples import ImageOptions
-
-_sample = partial(option, group=SAMPLES, needs=(DATA,))
-_SEQUENCES = Need("--sequences", lambda job: job.sequences)
-_SINGLE = Need("single samples, without --sequences", lambda job: not job.sequences)
-_ENCODER = Need("--feeds-from", lambda job: job.feeds_from is not None)
+_sample = partial(option, group=SAMPLES)
 
 SAMPLES_HELP = """\
 samples: .npz files with one array per input name; .npy files, for models with one input, with the array as
@@ -58,6 +47,16 @@ class Options:
     changes: Mapping[str, Any]
     verbose: bool = option("--verbose", "log each step, and show the traceback of an error", group=OTHER)
 
+    def keywords(self, *left_out: str) -> dict[str, Any]:
+        """Return the given options as keywords of the API; ``left_out`` are no such keywords."""
+        names = {one.name for one in fields(self)} - {"verbose", *left_out}
+        given = {name: getattr(self, name) for name in self.given if name in names}
+        if "input_shapes" in given:
+            given["input_shapes"] = by_name(given["input_shapes"])
+        for name in given.keys() & {"states", "feeds"}:
+            given[name] = dict(given[name])
+        return given | dict(self.changes)
+
 
 def samples_folder(spelled: str = "--data DIR", help: str = "folder of samples", **settings: Any) -> Any:
     """Return the field ``data`` of a tool."""
@@ -69,10 +68,10 @@ def sample_limit(spelled: str = "--limit N") -> Any:
     return _sample(spelled, "run only the first N samples", type=whole())
 
 
-def provider(need: Need = DATA) -> Any:
-    """Return the field ``provider`` of a tool in which it goes with other data, too."""
+def provider() -> Any:
+    """Return the field ``provider`` of a tool."""
     words = "execution provider of ONNX Runtime, or a device: cuda:0, hip:0 (default: cpu)"
-    return option("--provider NAME", words, group=RUNNING, needs=(need,), default="cpu")
+    return option("--provider NAME", words, group=RUNNING, default="cpu")
 
 
 def threads() -> Any:
@@ -81,9 +80,9 @@ def threads() -> Any:
     return option("--threads N", words, group=RUNNING, type=whole(1, MOST_AT_ONCE), default=0)
 
 
-def memory_limit(words: str, *needs: Need) -> Any:
+def memory_limit(words: str) -> Any:
     """Return the field of that name."""
-    return option("--memory-limit SIZE", words, group=RUNNING, needs=needs, type=bytes_of)
+    return option("--memory-limit SIZE", words, group=RUNNING, type=bytes_of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +111,6 @@ class DataOptions(Options):
         "--state IN=OUT",
         "input of a state and its output, beside those that are found; repeatable",
         group=SAMPLES,
-        needs=(_SEQUENCES,),
         type=pair("an input and its output, IN=OUT"),
         action="append",
         default=[],
@@ -121,34 +119,18 @@ class DataOptions(Options):
         "--feeds-from MODEL",
         "encoder that makes inputs of the model, from samples of the same names in a folder DIR/MODEL",
         group=SAMPLES,
-        needs=(DATA, _SINGLE),
         type=Path,
     )
     feeds: tuple[tuple[str, str], ...] = option(
         "--feed OUT=IN",
         "output or input of the encoder, and the input for it (default: equal names); repeatable",
         group=SAMPLES,
-        needs=(_ENCODER,),
         type=pair("an output and the input for it, OUT=IN"),
         action="append",
         default=[],
     )
     provider: str = provider()
     threads: int = threads()
-
-    @property
-    def images(self) -> ImageOptions:
-        """How images become inputs."""
-        from transforms.run.samples import ImageOptions
-
-        return ImageOptions(self.image_size, self.mean, self.std, self.layout)
-
-    @property
-    def run(self) -> RunOptions:
-        """How models run."""
-        from transforms.run.run_model import RunOptions
-
-        return RunOptions(self.provider, self.threads)
 
 
 def opset() -> Any:
@@ -173,35 +155,23 @@ def by_name(shapes: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[in
     return found
 
 
-def force(what: str, *needs: Need) -> Any:
+def force(what: str) -> Any:
     """Return the field ``force`` of a tool."""
-    return option("--force", f"overwrite {what}", needs=needs)
+    return option("--force", f"overwrite {what}")
 
 
-def save_as_external_data(*needs: Need) -> Any:
-    """Return the field of that name."""
-    words = "store weights in OUTPUT.HASH.data, named by their hash; automatic above 2 GiB"
-    return option("--save_as_external_data", words, group=OTHER, needs=needs)
-
-
-def functions(*needs: Need) -> Any:
-    """Return the field of that name, true unless the option is given."""
-    words = "leave out the functions by which a model runs without this package's operator library"
-    return option("--no-functions", words, group=OTHER, needs=needs, action="store_false")
-
-
-def timed(*needs: Need, also: str = "") -> Any:
+def timed(also: str = "") -> Any:
     """Return the field ``time``, true unless the option is given; ``also``: what it leaves out besides."""
     words = f"do not time the model beside the float model{also}"
-    return option("--no-time", words, group=RUNNING, needs=needs, action="store_false")
+    return option("--no-time", words, group=RUNNING, action="store_false")
 
 
-def storage(*needs: Need) -> Any:
+def storage() -> Any:
     """Return the field ``storage`` of a tool that writes block formats."""
     words = (
         "weights of block formats as float32 (plain, default), in their bits, or in ONNX's own form for MX"
     )
-    return option("--storage", words, needs=needs, choices=("plain", "packed", "onnx-mx"), default="plain")
+    return option("--storage", words, choices=("plain", "packed", "onnx-mx"), default="plain")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,38 +180,17 @@ class ModelOutput(Options):
 
     output: str
     force: bool = force("an existing output")
-    save_as_external_data: bool = save_as_external_data()
-    functions: bool = functions()
-
-    def save(
-        self, graph: gs.Graph, output: Path, entries: Mapping[str, str], exported: Exported | None = None
-    ) -> list[Path]:
-        """Write the model and return its files, as :func:`transforms.model_io.save` does."""
-        from transforms import model_io
-
-        return model_io.save(
-            graph,
-            output,
-            metadata=entries,
-            external_data=self.save_as_external_data,
-            force=self.force,
-            functions=self.functions,
-            exported=exported,
-        )
-
-    def bytes_written(
-        self, graph: gs.Graph, entries: Mapping[str, str], exported: Exported | None = None
-    ) -> int:
-        """Return how many bytes :meth:`save` would write at most."""
-        from transforms import model_io
-
-        return model_io.bytes_written(
-            graph,
-            metadata=entries,
-            external_data=self.save_as_external_data,
-            functions=self.functions,
-            exported=exported,
-        )
+    save_as_external_data: bool = option(
+        "--save_as_external_data",
+        "store weights in OUTPUT.HASH.data, named by their hash; automatic above 2 GiB",
+        group=OTHER,
+    )
+    functions: bool = option(
+        "--no-functions",
+        "leave out the functions by which a model runs without this package's operator library",
+        group=OTHER,
+        action="store_false",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +231,7 @@ class SchemeJob(ModelJob):
         type=Path,
     )
     storage: str = storage()
-    memory_limit: int | None = memory_limit(TENSORS_OF_A_SAMPLE, DATA)
+    memory_limit: int | None = memory_limit(TENSORS_OF_A_SAMPLE)
     allow_code: bool = option(
         "--allow-code",
         "allow the key evaluate of the scheme to run a file outside the scheme's folder",

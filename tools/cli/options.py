@@ -1,4 +1,4 @@
-"""Options declared once, with names, help, group and needs, as fields of the class that they are read as."""
+"""Options declared once, with names, help and group, as fields of the class that they are read as."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
-
-from tools.cli.needs import Need
 
 USUAL, SEARCH, SAMPLES, RUNNING, OTHER = "options", "search", "samples", "running", "other options"
 DETAILS = (SEARCH, SAMPLES, RUNNING, OTHER)
@@ -22,7 +20,6 @@ class Option:
 
     names: tuple[str, ...]
     group: str
-    needs: tuple[Need, ...]
     settings: Mapping[str, Any]
 
     @property
@@ -31,27 +28,20 @@ class Option:
         return bool(self.settings.get("required"))
 
 
-def declare(
-    spelled: str, help: str, *, group: str = USUAL, needs: tuple[Need, ...] = (), **settings: Any
-) -> Option:
-    """Return an option written as in ``--help``: ``--data --old-name DIR``; a flag if it has no value.
-
-    Without its ``needs`` it is wrong usage.
-    """
+def declare(spelled: str, help: str, *, group: str = USUAL, **settings: Any) -> Option:
+    """Return an option written as in ``--help``: ``--data --old-name DIR``; a flag if it has no value."""
     names = tuple(word for word in spelled.split() if word.startswith("--"))
     value = [word for word in spelled.split() if not word.startswith("--")]
     if value:
         settings["metavar"] = value[0]
     elif not settings.keys() & {"action", "choices"}:
         settings["action"] = "store_true"
-    return Option(names, group, needs, {"help": help, **settings})
+    return Option(names, group, {"help": help, **settings})
 
 
-def option(
-    spelled: str, help: str, *, group: str = USUAL, needs: tuple[Need, ...] = (), **settings: Any
-) -> Any:
+def option(spelled: str, help: str, *, group: str = USUAL, **settings: Any) -> Any:
     """Return a field of a job, filled by the option that :func:`declare` makes."""
-    return field(metadata={"option": declare(spelled, help, group=group, needs=needs, **settings)})
+    return field(metadata={"option": declare(spelled, help, group=group, **settings)})
 
 
 def options_of(kind: type, keys: Mapping[str, Option]) -> dict[str, Option]:

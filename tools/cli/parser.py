@@ -16,7 +16,7 @@ _WIDEST, _HELP_AT = 110, 32
 
 
 class Parser(argparse.ArgumentParser):
-    """A strict parser with one-line errors, which keeps the ``needs`` of each option."""
+    """A strict parser with one-line errors."""
 
     def __init__(self, options: Mapping[str, Option], *, brief: str = "", **settings: Any) -> None:
         """Take options by the names of their values, and what any parser takes.
@@ -24,7 +24,6 @@ class Parser(argparse.ArgumentParser):
         ``brief``: what ends ``--help``, the short one.
         """
         super().__init__(**settings, allow_abbrev=False, add_help=False, formatter_class=_Help)
-        self.needs = {name: one.needs for name, one in options.items()}
         self.brief = brief
         for title, members in groups_of(options).items():
             group = self.add_argument_group(title)
@@ -32,6 +31,12 @@ class Parser(argparse.ArgumentParser):
                 group.add_argument(*one.names, dest=name, **one.settings)
         group.add_argument("-h", "--help", action=_ShortHelp, help="show the usual options and exit")
         group.add_argument("--help-all", action="help", help="show all options, with details, and exit")
+
+    def spell(self, name: str, value: str = "") -> str:
+        """Return an option as it is written on the command line, by the name of its value."""
+        found = [action.option_strings[0] for action in self._actions if action.dest == name]
+        word = found[0] if found else f"--{name.replace('_', '-')}"
+        return f"{word} {value}".rstrip()
 
     def error(self, message: str) -> NoReturn:
         """Leave with one line, as any other error does, and exit code 2; an option goes by its main name."""

@@ -14,7 +14,7 @@ from transforms.precision.readings import Grid, Reading
 
 KEEP, MORE_BITS, PER_CHANNEL, TUNE = "keep in float", "16 bits", "per channel", "tune"
 SAMPLES, OUTLIERS = "more samples", "move outliers"
-"""What helps; :mod:`tools.summaries.origins` has a command for each."""
+"""What helps; :mod:`onnx_narrow.summaries.origins` has a command for each."""
 
 _OUTLYING = 16.0
 """Times the root mean square from which on the largest number is an outlier: a Gaussian has 5."""

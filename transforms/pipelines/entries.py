@@ -1,8 +1,6 @@
-"""The metadata of a model that is made, and the files that it becomes."""
+"""The metadata of a model that is made, and the bytes of its files."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import onnx_graphsurgeon as gs
 
@@ -36,26 +34,16 @@ def bytes_written(
     )
 
 
-def save(work: Work, output: Path, *, force: bool = False) -> list[Path]:
-    """Write the model as it was tried out, and return its files, the model first.
+def final_entries(work: Work) -> dict[str, str]:
+    """Return the metadata of the model as it was tried out.
 
-    Raises ValueError, before anything is written, for a file above the size that mixed precision had to keep
-    to: tuning, or nodes left in float, may add to a model.
+    Raises ValueError for a file above the size that mixed precision had to keep to: tuning, or nodes left in
+    float, may add to a model.
     """
-    first = work.record.first
-    exported = None if first is None else first.exported
     rule = work.asked.auto_mixed_precision
     if rule is not None and rule.size_target is not None:
+        exported = None if work.record.first is None else work.record.first.exported
         taken = bytes_written(work, work.graph, work.scheme, work.record, exported)
         if taken > rule.size_target:
             raise ValueError(f"size_target {rule.size_target:,} bytes is exceeded: the model takes {taken:,}")
-    work.events.phase("writing")
-    return model_io.save(
-        work.graph,
-        output,
-        metadata=entries(work, work.scheme, work.record),
-        external_data=work.options.external_data,
-        force=force,
-        functions=work.options.functions,
-        exported=exported,
-    )
+    return entries(work, work.scheme, work.record)

@@ -10,7 +10,8 @@ import onnx_graphsurgeon as gs
 from transforms import model_io
 from transforms.graph.typed import Graph, source_files
 from transforms.model.copy_graph import copy_graph
-from transforms.runtime.session import OpenModel, RunOptions, open_session
+from transforms.run.run_model import open_model
+from transforms.runtime.session import OpenModel, RunOptions
 
 
 class Source:
@@ -41,12 +42,14 @@ class Source:
         return copy_graph(graph)
 
     def open(self, options: RunOptions | None = None) -> OpenModel:
-        """Return the model in a session. Raises as :func:`transforms.runtime.session.open_session` does."""
-        return open_session(self.path or self.load(), options)
+        """Return the model in a session. Raises as :func:`transforms.run.run_model.open_model` does."""
+        return open_model(self.path or self.load(), options)
 
     def stored_bytes(self, graph: gs.Graph) -> int:
-        """Return the bytes of the files that a graph came from; none of a model in memory."""
+        """Return the bytes of the files that a graph came from, or of the model in memory, about."""
+        if isinstance(self._model, onnx.ModelProto):
+            return self._model.ByteSize()
         if self.path is None:
-            return 0
+            return model_io.bytes_written(self.load())
         files = source_files(graph)
         return sum(path.stat().st_size for path in (files if self.path in files else [self.path]))

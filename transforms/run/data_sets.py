@@ -8,6 +8,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 MOST = 100_000
@@ -94,6 +95,20 @@ def _by_index(data: Any, length: int | None) -> Iterator[Any]:
                 return
             raise ValueError(f"the data have a length of {length}, but no sample {i}: {error}") from error
         yield sample
+
+
+def as_array(value: Any) -> np.ndarray:
+    """Return an array, also of a tensor that asks to be detached and moved before it becomes one."""
+    for step in ("detach", "cpu", "numpy"):
+        value = getattr(value, step)() if hasattr(value, step) else value
+    return np.asarray(value)
+
+
+def arrays_of(sample: Any) -> dict[str, np.ndarray] | list[np.ndarray]:
+    """Return the arrays of a sample: by input name, or in the order of the inputs, with what follows them."""
+    if isinstance(sample, Mapping):
+        return {str(name): as_array(value) for name, value in sample.items()}
+    return [as_array(part) for part in (sample if isinstance(sample, tuple | list) else [sample])]
 
 
 class Room:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 
 class Progress(Protocol):
@@ -14,6 +15,17 @@ class Progress(Protocol):
 
 class Events:
     """Receives what a job tells; this one keeps nothing of it. Others show, print or collect it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the last phase."""
+
+    def expect(self, *phases: str) -> None:
+        """Take the names of the phases to come, in order."""
 
     def phase(self, name: str, unit: str = "") -> Progress:
         """Begin a phase, whose pieces are of a ``unit`` if it has any; return what is told of them."""

@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ops.array_types import Feed
 from transforms.files.array_archive import native
 from transforms.files.paths import AnyPath
-from transforms.run.data_sets import NO_SAMPLE, Reader, each_sample, length_of
+from transforms.run.data_sets import NO_SAMPLE, Reader, arrays_of, each_sample, length_of
 from transforms.run.samples import ImageOptions, Samples
 from transforms.runtime.inputs import ModelInput, check_feed, random_array
 
 T = TypeVar("T")
 
 
-Source = AnyPath | Reader | Iterable[Mapping[str, ArrayLike]]
+Source = AnyPath | Reader | Iterable[Any]
 
 
 class Feeds:
@@ -91,23 +90,29 @@ def open_feeds(
 
     A source is a folder of .npz, .npy and image files (:class:`transforms.run.samples.Samples`, ``images``
     says how to read the last), an object with ``get_next()`` as ONNX Runtime's CalibrationDataReader, or an
-    iterable of feeds by input name, which ends as :func:`transforms.run.data_sets.each_sample` says. Samples
-    of the last two are named by their number, from 0. Raises OSError or ValueError for a folder without
-    samples, ValueError for an empty list, a limit below 1, or image options without images.
+    iterable, which ends as :func:`transforms.run.data_sets.each_sample` says. A sample of the last two is a
+    feed by input name, an array or a tuple in the order of the inputs, or the path (a PathLike, no string) of
+    a file as in a folder; it is named by its number, from 0. Raises OSError or ValueError for a folder
+    without samples, ValueError for an empty list, a limit below 1, or image options without images.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit of {limit} samples, at least 1 is needed")
     if isinstance(source, str | os.PathLike):
         samples = Samples(Path(source), inputs, images, limit)
         return Feeds(lambda: samples, inputs, count=len(samples))
-    if images not in (None, ImageOptions()):
+    has_files = isinstance(source, list) and any(isinstance(sample, os.PathLike) for sample in source)
+    if images not in (None, ImageOptions()) and not has_files:
         raise ValueError("size, mean, std or layout of images given, but the samples come from no folder")
     length = length_of(source)
     if length == 0:
         raise ValueError(NO_SAMPLE)
     count = None if length is None else min(length, limit or length)
     is_repeatable = not isinstance(source, Reader) and iter(source) is not source
-    return Feeds(lambda: _number(source, limit), inputs, count=count, is_repeatable=is_repeatable)
+
+    def _take() -> Iterator[tuple[str, Feed]]:
+        return _named(source, inputs, images, limit)
+
+    return Feeds(_take, inputs, count=count, is_repeatable=is_repeatable)
 
 
 def random_feeds(inputs: Sequence[ModelInput], count: int, seed: int = 0) -> Feeds:
@@ -148,11 +153,29 @@ def batch_feeds(feeds: Sequence[Feed], inputs: Sequence[ModelInput], size: int) 
     return [_join(feeds[i : i + size], i) for i in range(0, len(feeds), size)]
 
 
-def _number(source: Reader | Iterable[Any], limit: int | None) -> Iterator[tuple[str, Feed]]:
-    for i, feed in enumerate(each_sample(source, limit)):
-        if not isinstance(feed, Mapping):
-            raise ValueError(f"sample '{i}': a {type(feed).__name__} instead of arrays by input name")
-        yield str(i), feed
+def _named(
+    source: Reader | Iterable[Any],
+    inputs: Sequence[ModelInput],
+    images: ImageOptions | None,
+    limit: int | None,
+) -> Iterator[tuple[str, Feed]]:
+    """Yield each sample by its number as a feed; a file of several texts is as many."""
+    for i, sample in enumerate(each_sample(source, limit)):
+        if isinstance(sample, os.PathLike):
+            found = Samples.of_files([Path(sample)], inputs, images)
+            names = [str(i)] if len(found) == 1 else [f"{i}-{row + 1}" for row in range(len(found))]
+            yield from ((name, feed) for name, (_, feed) in zip(names, found, strict=True))
+        else:
+            yield str(i), _by_name(arrays_of(sample), inputs, i)
+
+
+def _by_name(arrays: Feed | list[np.ndarray], inputs: Sequence[ModelInput], number: int) -> Feed:
+    if isinstance(arrays, Mapping):
+        return arrays
+    names = [one.name for one in inputs]
+    if len(arrays) < len(names):
+        raise ValueError(f"sample {number} has {len(arrays)} arrays, the model has inputs {', '.join(names)}")
+    return dict(zip(names, arrays, strict=False))
 
 
 def _refuse_nan(feed: Feed, sample: str) -> None:

@@ -42,11 +42,11 @@ def _is_mappable(array: NDArray[Any]) -> bool:
 
 
 class KeptArrays:
-    """Keeps arrays; those that would take more than ``IN_MEMORY`` are read from files."""
+    """Keeps arrays; those that would take more than ``limit`` bytes are read from files."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = IN_MEMORY) -> None:
         """Keep none yet."""
-        self._bytes = 0
+        self._bytes, self._limit = 0, limit
 
     def keep(self, made: Mapping[Key, Kept]) -> dict[Key, Kept]:
         """Return the same numbers by the same keys, not to be written to; sequences of arrays stay in memory.
@@ -57,7 +57,7 @@ class KeptArrays:
 
     def _keep(self, array: NDArray[Any]) -> NDArray[Any]:
         self._bytes += array.nbytes
-        return _on_file(array) if self._bytes > IN_MEMORY and _is_mappable(array) else array
+        return _on_file(array) if self._bytes > self._limit and _is_mappable(array) else array
 
 
 class ActivationStore:

@@ -5,10 +5,13 @@ For a language model of several inputs, .npy files hold tokens: a text, or one i
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -69,12 +72,34 @@ class Samples:
         found = find_files(folder, SAMPLE_SUFFIXES)
         if not found:
             raise ValueError(f"folder '{folder}' holds no .npz, .npy, .png or .jpg file")
-        self._inputs, self._images = inputs, images or ImageOptions()
-        self._paths = list(found.values())[:limit]
-        self._check_stems()
-        self._entries = [entry for path in self._paths for entry in self._rows(path)][:limit]
+        self._open(list(found.values())[:limit], inputs, images, limit)
         if self._images != ImageOptions() and not any(_is_image(path) for path in self._paths):
             raise ValueError(f"size, mean, std or layout of images given, but '{folder}' holds no image")
+
+    @classmethod
+    def of_files(
+        cls, paths: Sequence[Path], inputs: Sequence[ModelInput], images: ImageOptions | None = None
+    ) -> Self:
+        """Return the samples of some files. Raises FileNotFoundError, and ValueError for another suffix."""
+        for path in paths:
+            if not path.exists():
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            if path.suffix.lower() not in SAMPLE_SUFFIXES:
+                raise ValueError(f"sample '{path}' ends in none of {', '.join(SAMPLE_SUFFIXES)}")
+        samples = cls.__new__(cls)
+        samples._open(paths, inputs, images, None)
+        return samples
+
+    def _open(
+        self,
+        paths: Sequence[Path],
+        inputs: Sequence[ModelInput],
+        images: ImageOptions | None,
+        limit: int | None,
+    ) -> None:
+        self._inputs, self._images, self._paths = inputs, images or ImageOptions(), paths
+        self._check_stems()
+        self._entries = [entry for path in paths for entry in self._rows(path)][:limit]
 
     def __len__(self) -> int:
         """Return the number of samples."""

@@ -1,0 +1,156 @@
+"""What a run does and how far it is: a bar on a terminal or in a notebook, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from transforms.run.events import Events, Progress
+
+_TICK = 0.5  # seconds after which the time on the bar goes on by itself
+_LINE = 30.0  # seconds after which a line says how far it is, without a terminal
+_LONG = 30.0  # seconds after which a run is long: each phase that ends has its line, without a terminal
+
+log = logging.getLogger("onnx_narrow")
+
+
+class _Clock:
+    """When a run began, and when it last said something where stderr is not a terminal."""
+
+    def __init__(self) -> None:
+        self.start = self.said = time.perf_counter()
+
+    def is_long(self) -> bool:
+        """Return whether somebody may wonder by now whether the run is alive."""
+        return time.perf_counter() - self.start >= _LONG
+
+    def left(self) -> float:
+        """Return the seconds after which the next line is due."""
+        return max(0.0, self.said + _LINE - time.perf_counter())
+
+    def say(self, line: str) -> None:
+        """Say something."""
+        self.said = time.perf_counter()
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def _shows_bars() -> bool:
+    """Return whether stderr is a terminal, or this is a notebook."""
+    return sys.stderr.isatty() or _is_notebook()
+
+
+def _is_notebook() -> bool:
+    return "ipykernel" in sys.modules
+
+
+class PhaseBar:
+    """A bar on stderr for a phase of a run: its number among all, pieces done, time gone and left, a note.
+
+    It is gone when the phase ends, and starts again when the work does. Where stderr is not a terminal, a
+    run that takes long has a line for each phase that ends, and one now and then during a long phase.
+    """
+
+    def __init__(
+        self, what: str, unit: str = "", phases: Sequence[str] = (), clock: _Clock | None = None
+    ) -> None:
+        """Name the phase, its pieces if it has any, and all phases of the run, with its clock."""
+        self._phases, self._clock = phases, clock or _Clock()
+        self._bar: Any = None
+        self._done, self._start, self._ended = 0, time.perf_counter(), threading.Event()
+        self._total: int | None = None
+        self.what, self._unit = what, unit
+        is_shown = _shows_bars()
+        if is_shown:
+            self._open()
+        tick = self._tick if is_shown else self._log
+        self._ticker = threading.Thread(target=tick, args=(self._ended,), daemon=True)
+        self._ticker.start()
+
+    def show(self, done: int, total: int | None, note: str = "") -> None:
+        """Say how many pieces of how many (None: not known) are done."""
+        self._done, self._total = done, total
+        if not _shows_bars():
+            return
+        if self._bar is None or done < self._bar.n:
+            self._open()
+        self._bar.total = total
+        self._bar.set_postfix_str(note, refresh=False)
+        self._bar.update(done - self._bar.n)
+
+    def end(self, *, is_done: bool) -> None:
+        """Take the bar away; a phase that is done has a line in the log."""
+        self._ended.set()
+        if self._bar is not None:
+            self._ticker.join()  # it would draw a bar that is closed
+            self._bar.close()
+            self._bar = None
+        if not is_done:
+            return
+        pieces = f"{self._done} {self._unit}{'' if self._done == 1 else 's'}, " if self._unit else ""
+        line = f"{self.what}: {pieces}{time.perf_counter() - self._start:.1f} s"
+        if log.isEnabledFor(logging.INFO):
+            log.info(line)
+        elif self._clock.is_long() and not _shows_bars():
+            self._clock.say(line)
+
+    def _open(self) -> None:
+        tqdm = importlib.import_module("tqdm.auto" if _is_notebook() else "tqdm").tqdm
+        if self._bar is not None:
+            self._bar.close()
+        is_known = self.what in self._phases
+        number = f"{self._phases.index(self.what) + 1}/{len(self._phases)} " if is_known else ""
+        form = None if self._unit else "{desc} [{elapsed}]"
+        self._bar = tqdm(desc=number + self.what, unit=self._unit, leave=False, bar_format=form)
+
+    def _tick(self, ended: threading.Event) -> None:
+        while not ended.wait(_TICK):
+            self._bar.refresh()
+
+    def _log(self, ended: threading.Event) -> None:
+        """Say now and then how far a phase is that takes long."""
+        while not ended.wait(self._clock.left()):
+            if self._clock.left() > 0:  # another phase of the run has said something
+                continue
+            gone = time.perf_counter() - self._start
+            total = "" if self._total is None else f" of {self._total}"
+            pieces = f"{self._done}{total} {self._unit}s, " if self._unit else ""
+            self._clock.say(f"{self.what}: {pieces}{gone:.0f} s")
+
+
+class Bars(Events):
+    """Shows the phases of a job, one bar after another; lines and warnings go nowhere."""
+
+    def __init__(self) -> None:
+        """Begin the clock."""
+        self._names: Sequence[str] = ()
+        self._clock = _Clock()
+        self._bar: PhaseBar | None = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the last phase."""
+        self._end(is_done=kind is None)
+
+    def expect(self, *phases: str) -> None:
+        """Number phases in this order."""
+        self._names = phases
+
+    def phase(self, name: str, unit: str = "") -> Progress:
+        """End the phase before, unless it goes on, and return what shows this one."""
+        if self._bar is None or self._bar.what != name:
+            self._end(is_done=True)
+            self._bar = PhaseBar(name, unit, self._names, self._clock)
+        return self._bar.show
+
+    def _end(self, *, is_done: bool) -> None:
+        if self._bar is not None:
+            self._bar.end(is_done=is_done)
+            self._bar = None

@@ -1,0 +1,65 @@
+"""Samples of which an encoder makes a part, written once with that part, for all that reads samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onnx_narrow.api.sources import source_of
+from transforms.files.array_archive import write_arrays
+from transforms.files.spelling import spelled
+from transforms.graph.some_names import counted
+from transforms.pipelines.source import Source
+from transforms.run.events import Events
+from transforms.run.fed_samples import FedSamples, fed_inputs
+from transforms.runtime.session import OpenModel, RunOptions
+
+if TYPE_CHECKING:
+    from onnx_narrow.api.samples import SampleOptions
+
+
+def fed(
+    options: SampleOptions, data: Path, source: Source, run: RunOptions, folder: Path, events: Events
+) -> None:
+    """Write the samples in the folder ``data`` to another, with what the encoder makes of its own.
+
+    ``source``: the model for whose inputs they are. Raises ValueError or OSError for samples that do not fit.
+    """
+    assert options.feeds_from is not None, "asked for before"
+    encoder = source_of(options.feeds_from)
+    opened, inputs = encoder.open(run), source.open(run).inputs
+    pairs = fed_inputs(inputs, opened, dict(options.feeds))
+    if not pairs:
+        raise ValueError(_why_none(opened, encoder, [one.name for one in inputs]))
+    of_encoder = _encoder_samples(data, encoder)
+    found = FedSamples(inputs, data, opened, of_encoder, pairs, options.images, options.limit)
+    progress = events.phase("encoding", "sample")
+    for done, (name, feed) in enumerate(found):
+        progress(done, len(found))
+        write_arrays(folder / f"{name}.npz", feed)
+    progress(len(found), len(found))
+    words = ", ".join(name if name == made else f"{made} to {name}" for name, made in pairs.items())
+    events.note(f"Ran '{encoder}' on {counted(len(found), 'sample')}, fed: {words}")
+
+
+def _encoder_samples(data: Path, encoder: Source) -> Path:
+    """Return the folder of an encoder's samples: of its name, in that of the decoder's or beside it.
+
+    Raises FileNotFoundError where there is none.
+    """
+    if encoder.path is None:
+        words = "is a path: samples of the encoder lie in a folder of its name"
+        raise ValueError(f"{spelled('{feeds_from}')} {words}")
+    folders = [data / encoder.path.stem, data.parent / encoder.path.stem]
+    found = next((folder for folder in folders if folder.is_dir()), None)
+    if found is None:
+        raise FileNotFoundError(f"there are no samples of '{encoder}': no folder '{folders[0]}' or beside it")
+    return found
+
+
+def _why_none(model: OpenModel, encoder: Source, names: Sequence[str]) -> str:
+    outputs, way = ", ".join(model.outputs), spelled("{feeds:OUT=IN}")
+    return (
+        f"no input of the model, {', '.join(names)}, is an output of '{encoder}', {outputs}: name them, {way}"
+    )

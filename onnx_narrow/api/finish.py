@@ -1,0 +1,84 @@
+"""Running the steps of a quantization, and writing and telling what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnx_narrow.api.ranges import RangeFiles
+from onnx_narrow.api.result import Result, result_of
+from onnx_narrow.api.told import Told
+from onnx_narrow.api.written import Output, write
+from onnx_narrow.summaries import work_lines
+from onnx_narrow.summaries.quantize import kept_in_float
+from transforms.calibrate.calibrate_plan import MissingDataError
+from transforms.files.spelling import spelled
+from transforms.pipelines.check_outputs import UselessError
+from transforms.pipelines.entries import final_entries
+from transforms.pipelines.require import NothingToDoError
+from transforms.pipelines.steps import Step, run
+from transforms.pipelines.why_nothing import why_nothing
+from transforms.pipelines.work import Work
+from transforms.scheme import Scheme
+
+
+def untuned(scheme: Scheme) -> Scheme:
+    """Return the scheme without tuning, which rounds weights itself unless ``fit_weights`` is asked for."""
+    fits = scheme.fit_weights if scheme.finetune is None else scheme.fit_weights is True
+    return scheme.with_(finetune=None, fit_weights=fits)
+
+
+def refuse_untunable(work: Work) -> None:
+    """Raise ValueError for tuning without samples."""
+    if work.tuning and (work.data is None or work.options.random_data):
+        raise ValueError(spelled(f"fine-tuning ({work.tuning.algorithm}) needs samples: give {{data}}"))
+
+
+def run_steps(
+    work: Work, steps: Sequence[Step], output: Output, told: Told, ranges: RangeFiles | None = None
+) -> Result:
+    """Take the steps, write the model and tell how it was made; ``ranges``: files beside it.
+
+    Raises what a step raises, in words that name keywords, NothingToDoError with the reasons.
+    """
+    try:
+        run(work, steps)
+    except NothingToDoError as error:
+        raise NothingToDoError("\n".join(_reasons(work))) from error
+    except UselessError as error:
+        raise ValueError(work_lines.useless(error.outputs, work)) from error
+    except MissingDataError as error:
+        ways = spelled("give {data}, or {random_data} for an experiment")
+        raise ValueError(f"{error}: {ways}") from error
+    return finish(work, output, told, ranges)
+
+
+def finish(work: Work, output: Output, told: Told, ranges: RangeFiles | None = None) -> Result:
+    """Write the model of a work, and tell how it was made."""
+    record, grids = work.record, list(work.record.grids or ())
+    assert record.first is not None and work.source is not None, "the model was tried out"
+    files = ranges or RangeFiles()
+    with files.writing(grids):
+        entries = final_entries(work)
+        told.phase("writing")
+        written = write(work.graph, output, work.source, entries, record.first.exported)
+    for line in (*work_lines.lines(work, written.sizes), *files.line(grids)):
+        told.note(line)
+    for line in work_lines.warnings(work):
+        told.warn(line)
+    return result_of(
+        written,
+        record.first,
+        told,
+        scheme=work.scheme,
+        converted={f"{name} {role}": count for (name, role), count in record.tensors.items()},
+        kept=dict(kept_in_float(work.graph)),
+        decided=list(record.decisions.tried),
+        steps=record.steps,
+    )
+
+
+def _reasons(work: Work) -> Sequence[str]:
+    assert work.source is not None, "it was loaded"
+    first = f"Nothing to do: no tensor of '{work.source}' can take a format of this scheme."
+    scheme = work.asked.with_(finetune=None)
+    return [first, *(f"  {line}" for line in why_nothing(work.source.load, scheme))]

@@ -1,0 +1,72 @@
+"""The values that keywords of the API take, by their names: the same in every function."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from onnx_narrow.api.kinds import (
+    FLAG,
+    MOST_AT_ONCE,
+    NUMBERS,
+    PATH,
+    SIZE,
+    TABLE,
+    TEXT,
+    TEXTS,
+    Kind,
+    choice,
+    number,
+    whole,
+)
+from transforms.precision.finer_scheme import FALLBACKS
+from transforms.scheme import Scheme
+from transforms.scheme.targets import TARGETS
+
+KINDS: Mapping[str, Kind] = {
+    # what is made
+    "output": PATH,
+    "config": Kind("a preset, a path or a Scheme", (str, os.PathLike, Scheme)),
+    "opset": whole(13),
+    "input_shapes": TABLE,
+    "exclude_nodes": TEXTS,
+    "exclude_op_types": TEXTS,
+    "exclude_node": TEXTS,
+    "exclude_op": TEXTS,
+    "storage": choice("plain", "packed", "onnx-mx"),
+    "functions": FLAG,
+    "save_as_external_data": FLAG,
+    "force": FLAG,
+    "matmul_nbits": FLAG,
+    "accuracy_level": choice(1, 4),
+    "embeddings": choice("int8", "int4"),
+    "kv_cache": choice("int8", "int4"),
+    "ranges": PATH,
+    "export_ranges": PATH,
+    "calibration_cache": PATH,
+    "allow_code": FLAG,
+    # what decides
+    "fast": FLAG,
+    "min_sqnr": number(),
+    "top1": number(0, 1),
+    "fallback": choice(*FALLBACKS),
+    "random_data": whole(),
+    # samples
+    "limit": whole(),
+    "image_size": SIZE,
+    "mean": NUMBERS,
+    "std": NUMBERS,
+    "layout": choice("NCHW", "NHWC"),
+    "sequences": FLAG,
+    "states": TABLE,
+    "feeds": TABLE,
+    # running
+    "provider": TEXT,
+    "threads": whole(1, MOST_AT_ONCE),
+    "memory_limit": whole(0, 2**62),
+    "jobs": whole(1, MOST_AT_ONCE),
+    "dask": TEXT,
+}
+
+TARGET = choice(*TARGETS)
+"""The runtime that a model is made for."""

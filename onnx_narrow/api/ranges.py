@@ -1,0 +1,86 @@
+"""Files of ranges that ``quantize`` reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from transforms.files.cleanup import replacing
+from transforms.files.named_file import named
+from transforms.files.output_file import check_writable
+from transforms.files.paths import AnyPath
+from transforms.files.spelling import spelled
+from transforms.plan import range_files
+from transforms.plan.tensor_grids import FixedGrids, TensorGrid
+from transforms.scheme import Scheme
+
+_ENCODINGS, _OWN = ".encodings", ".json"
+
+
+@dataclass(frozen=True)
+class RangeFiles:
+    """The file that ranges are read from, and the one that they are written to."""
+
+    given: Path | None = None
+    exported: Path | None = None
+
+    @classmethod
+    def of(cls, given: AnyPath | None, exported: AnyPath | None) -> RangeFiles:
+        """Return the files of these paths."""
+        return cls(None if given is None else Path(given), None if exported is None else Path(exported))
+
+    def read(self, scheme: Scheme, *, decides: bool) -> FixedGrids:
+        """Return the grids that are given, none without a file, after a check that the scheme takes them.
+
+        ``decides``: whether outputs decide. Raises ValueError for another kind of file, OSError if it cannot
+        be read.
+        """
+        for words, path in ((spelled("{ranges}"), self.given), (spelled("{export_ranges}"), self.exported)):
+            if path and scheme.auto_mixed_precision:
+                raise ValueError(f"{words} goes with schemes without automatic mixed precision")
+            if path and scheme.block_size:
+                reason = "files have no scales of blocks"
+                raise ValueError(f"{words} goes with schemes without block_size: {reason}")
+        if self.exported and scheme.finetune:
+            words = "goes with schemes without fine-tuning, which changes scales"
+            raise ValueError(f"{spelled('{export_ranges}')} {words}")
+        if self.exported and decides and not self.given and scheme.fits_weights:
+            words = "weights of few bits get other scales by the outputs"
+            pair = spelled("{export_ranges} goes with {fast}")
+            raise ValueError(f"{pair} here: {words} after their ranges are known")
+        return _grids(self.given) if self.given else FixedGrids()
+
+    def check(self, source: Path | None, *, force: bool) -> None:
+        """Raise ValueError or OSError if the file cannot be written."""
+        if self.exported is None:
+            return
+        if self.exported.suffix not in (_OWN, _ENCODINGS):
+            words = f"'{self.exported}' ends neither in {_OWN} nor {_ENCODINGS}"
+            raise ValueError(f"{spelled('{export_ranges}')} {words}")
+        check_writable(self.exported, force=force, inputs=(source, self.given))
+
+    @contextmanager
+    def writing(self, grids: Collection[TensorGrid]) -> Iterator[None]:
+        """Write the file, if one is asked for, which appears if the block succeeds."""
+        if not self.exported:
+            yield
+            return
+        text = range_files.to_text(grids, encodings=self.exported.suffix == _ENCODINGS)
+        with replacing(self.exported) as temporary:
+            temporary.write_text(text, encoding="utf-8", newline="\n")
+            yield
+
+    def line(self, grids: Collection[TensorGrid]) -> Iterator[str]:
+        """Yield the line on the file, if it was asked for."""
+        if self.exported:
+            yield f"Ranges of {len(grids)} tensors written to '{self.exported}'"
+
+
+def _grids(path: Path) -> FixedGrids:
+    with named(path):
+        grids = FixedGrids(range_files.from_text(path.read_text(encoding="utf-8")))
+        if not grids:
+            raise ValueError("no grid of integers is in it")
+        return grids

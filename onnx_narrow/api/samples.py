@@ -1,0 +1,97 @@
+"""The samples of a call: single ones, or those that a float model or an encoder makes of them first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onnx_narrow.api.fed import fed
+from onnx_narrow.api.sources import Data, Model, samples_folder, samples_of
+from onnx_narrow.api.unrolled import unrolled
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.files.cleanup import temporary_folder
+from transforms.pipelines.source import Source
+from transforms.run.array_files import find_litter
+from transforms.run.events import Events
+from transforms.run.samples import ImageOptions
+from transforms.runtime.inputs import model_inputs
+from transforms.runtime.session import RunOptions
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """Which samples are run, and what is made of them before, by the keywords of a call."""
+
+    data: Data | None = None
+    limit: int | None = None
+    images: ImageOptions = field(default_factory=ImageOptions)
+    sequences: bool = False
+    states: Mapping[str, str] = field(default_factory=dict)
+    feeds_from: Model | None = None
+    feeds: Mapping[str, str] = field(default_factory=dict)
+    memory_limit: int | None = None
+
+    @classmethod
+    def of(cls, keywords: Mapping[str, Any]) -> SampleOptions:
+        """Return the options of a call by its keywords, in the forms that callers may give."""
+        images = ImageOptions(
+            _size(keywords.get("image_size")),
+            _channels(keywords.get("mean"), 0.0),
+            _channels(keywords.get("std"), 1.0),
+            keywords.get("layout"),
+        )
+        mappings = {name: dict(keywords.get(name) or {}) for name in ("states", "feeds")}
+        plain = {name: keywords.get(name) for name in ("data", "limit", "feeds_from", "memory_limit")}
+        return cls(**plain, **mappings, images=images, sequences=bool(keywords.get("sequences")))
+
+
+@contextmanager
+def open_data(
+    options: SampleOptions, source: Source, run: RunOptions, events: Events
+) -> Iterator[CalibrationData | None]:
+    """Yield the samples for the inputs of the float model, None without any; they last for the block.
+
+    Sequences are run by the float model, what an encoder feeds is made by it, and each step or sample is
+    written to a temporary folder. Raises ValueError or OSError for samples that do not fit.
+    """
+    if options.data is None:
+        yield None
+    elif not (options.sequences or options.feeds_from is not None):
+        samples = samples_of(options.data, options.limit, options.memory_limit)
+        report_litter(events, samples)
+        yield CalibrationData(samples, options.images, options.limit, run=run)
+    else:
+        with temporary_folder() as own, temporary_folder() as whole:
+            folder = samples_folder(options.data, lambda: _names(source), own, options.limit)
+            report_litter(events, folder)
+            make = unrolled if options.sequences else fed
+            make(options, folder, source, run, whole, events)
+            yield CalibrationData(whole, run=run)
+
+
+def report_litter(events: Events, *folders: object) -> None:
+    """Tell, one line for each folder, what in it is skipped as left there by operating systems."""
+    for folder in folders:
+        names = find_litter(folder) if isinstance(folder, Path) else []
+        if names:
+            files = "1 file" if len(names) == 1 else f"{len(names)} files"
+            events.warn(f"Skipped in '{folder}': {files} of operating systems, such as {names[0]!r}")
+
+
+def _names(source: Source) -> Sequence[str]:
+    return [one.name for one in model_inputs(source.load())]
+
+
+def _size(size: int | Sequence[int] | None) -> tuple[int, int] | None:
+    if size is None or not isinstance(size, int):
+        return None if size is None else (size[0], size[1])
+    return size, size
+
+
+def _channels(numbers: float | Sequence[float] | None, default: float) -> tuple[float, ...]:
+    if numbers is None:
+        return (default,)
+    return (float(numbers),) if isinstance(numbers, int | float) else tuple(map(float, numbers))

@@ -1,0 +1,76 @@
+"""What a function of the API tells its caller: progress as it goes, lines and warnings with the result."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol, Self
+
+from onnx_narrow.api.bars import Bars
+from transforms.run.events import Events, Progress
+
+
+class Watcher(Protocol):
+    """Called with a phase, how many pieces of it are done, and of how many (None: not known)."""
+
+    def __call__(self, phase: str, done: int, total: int | None, /) -> None:
+        """Take the figures."""
+
+
+class Told(Events):
+    """Collects the lines and warnings of a job, and passes on all that it tells."""
+
+    def __init__(self, progress: Watcher | Events | None) -> None:
+        """Pass it on to a watcher or to other events; without any, bars show the phases.
+
+        Raises TypeError for anything else.
+        """
+        if not (progress is None or callable(progress) or isinstance(progress, Events)):
+            raise TypeError(f"progress is a {type(progress).__name__}, not a callable")
+        self.lines: list[str] = []
+        self.warnings: list[str] = []
+        watched = Bars() if progress is None else progress
+        self._events = watched if isinstance(watched, Events) else _Watched(watched)
+
+    def __enter__(self) -> Self:
+        self._events.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the last phase."""
+        self._events.__exit__(kind, error, trace)
+
+    def expect(self, *phases: str) -> None:
+        """Take the names of the phases to come, in order; empty ones are none."""
+        self._events.expect(*filter(None, phases))
+
+    def phase(self, name: str, unit: str = "") -> Progress:
+        """Begin a phase."""
+        return self._events.phase(name, unit)
+
+    def note(self, line: str) -> None:
+        """Take a line of the summary."""
+        self.lines.append(line)
+        self._events.note(line)
+
+    def warn(self, line: str) -> None:
+        """Take a line on something that may surprise."""
+        self.warnings.append(line)
+        self._events.warn(line)
+
+
+class _Watched(Events):
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher, self._now = watcher, ""
+
+    def phase(self, name: str, unit: str = "") -> Progress:
+        """Tell that a phase begins, unless it goes on, and return what tells of its pieces."""
+        if name != self._now:
+            self._now = name
+            self._watcher(name, 0, None)
+
+        def _show(done: int, total: int | None, note: str = "") -> None:
+            self._watcher(name, done, total)
+
+        return _show

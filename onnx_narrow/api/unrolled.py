@@ -1,0 +1,50 @@
+"""Samples that are sequences, run once by the float model: each step becomes a sample, with its states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from transforms.files.array_archive import write_arrays
+from transforms.graph.some_names import counted, some_names
+from transforms.pipelines.source import Source
+from transforms.run.events import Events
+from transforms.run.sequences import Sequences
+from transforms.runtime.session import OpenModel, RunOptions
+
+if TYPE_CHECKING:
+    from onnx_narrow.api.samples import SampleOptions
+
+_SHOWN = 4  # states
+
+
+def unrolled(
+    options: SampleOptions, data: Path, source: Source, run: RunOptions, folder: Path, events: Events
+) -> None:
+    """Run the sequences in the folder ``data``, and write each step to another.
+
+    States are those of the float model. Raises ValueError or OSError for sequences that do not fit it.
+    """
+    found = sequences_of(options, data, source, source.open(run))
+    progress, count = events.phase("unrolling", "sequence"), 0
+    for done, (_, steps) in enumerate(found):
+        progress(done, len(found))
+        for step in steps:
+            write_arrays(folder / f"{step.name}.npz", step.feed)
+            count += 1
+    progress(len(found), len(found))
+    events.note(steps_line(found, count))
+
+
+def sequences_of(options: SampleOptions, data: Path, source: Source, model: OpenModel) -> Sequences:
+    """Return the sequences in the folder ``data``, to be run by a model."""
+    return Sequences(model, source.load(), data, options.images, options.limit, options.states)
+
+
+def steps_line(found: Sequences, steps: int) -> str:
+    """Return the line on sequences that were run: how long they are, and what was fed back."""
+    pairs = [f"{back} to {fed}" for fed, back in found.states.items()]
+    more = f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
+    sequences = counted(len(found), "sequence")
+    kept = f"; not fed back, as the samples hold it: {some_names([*found.unfed])}" if found.unfed else ""
+    return f"Ran {sequences} of {counted(steps, 'step')}, fed back: {', '.join(pairs[:_SHOWN])}{more}{kept}"

@@ -1,0 +1,68 @@
+"""Writing the model of a call: to its file, or into memory where none is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx_graphsurgeon as gs
+
+from onnx_narrow.summaries.words import Sizes
+from transforms import model_io
+from transforms.files.output_file import total_bytes
+from transforms.files.paths import AnyPath
+from transforms.pipelines.source import Source
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a model goes: a file, or memory (None); ``force``: an existing file is replaced."""
+
+    path: Path | None
+    force: bool = False
+    external_data: bool = False
+    functions: bool = True
+
+    @classmethod
+    def checked(
+        cls, path: AnyPath | None, *sources: Source, force: bool, external_data: bool, functions: bool
+    ) -> Output:
+        """Return the output; raises before any work as :func:`transforms.model_io.check_output` does."""
+        place = None if path is None else Path(path)
+        for source in sources if place is not None else ():
+            model_io.check_output(place, source.path, force=force, external_data=external_data)
+        return cls(place, force, external_data, functions)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A model in its file or in memory, and its sizes."""
+
+    model: onnx.ModelProto | None
+    sizes: Sizes
+
+
+def write(
+    graph: gs.Graph,
+    output: Output,
+    source: Source,
+    metadata: Mapping[str, str],
+    exported: model_io.Exported | None,
+) -> Written:
+    """Write a model, whole or not at all. Raises as :func:`transforms.model_io.save` does."""
+    before = source.stored_bytes(graph)
+    if output.path is None:
+        model = model_io.to_proto(graph, metadata=metadata, functions=output.functions, exported=exported)
+        return Written(model, Sizes(before, model.ByteSize()))
+    files = model_io.save(
+        graph,
+        output.path,
+        metadata=metadata,
+        external_data=output.external_data,
+        force=output.force,
+        functions=output.functions,
+        exported=exported,
+    )
+    return Written(None, Sizes(before, total_bytes(files), output.path))

@@ -1,0 +1,298 @@
+"""The page of ``tools.report``: one HTML file without scripts, that loads nothing."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from onnx_narrow.charts.report_style import META, STYLE
+from onnx_narrow.charts.svg_plots import Point, grid_plot, histogram, scatter
+from onnx_narrow.charts.verdict import verdict
+from onnx_narrow.summaries.results import view_lines
+from onnx_narrow.summaries.timing import duration
+from onnx_narrow.summaries.unequal_results import unequal_lines
+from onnx_narrow.summaries.words import figure
+
+if TYPE_CHECKING:
+    from transforms.compare.compare_models import ModelComparison
+    from transforms.compare.grid_histogram import GridHistogram
+    from transforms.compare.tensor_statistics import LayerStatistics
+
+_WORST_ROWS = 12
+_KINDS = {
+    "Activations": "Dots: all errors up to this layer, against the float model. Rings: this layer's own "
+    "rounding alone, where the value before it is at hand. A layer that hurts is a step down of the dots.",
+    "Weights": "Each weight as the quantized model uses it, against the float model's.",
+}
+_RESULT_METRICS = (
+    ("cosine", "cos similarity"),
+    ("l2", "l2 distance"),
+    ("psnr", "psnr, dB"),
+    ("ssim", "ssim"),
+    ("sqnr", "sqnr, dB"),
+)
+
+
+def page(comparison: ModelComparison, lead: str = "", target: float | None = None) -> str:
+    """Return the whole page; ``lead``: its first section; ``target``: SQNR in dB that tiles are held to."""
+    names = [escape(model.name) for model in comparison.models]
+    body = "".join(
+        [
+            f'<header><p class="kind">Quantization report</p><h1>{names[1]}</h1>',
+            f"<p>compared with {names[0]} on {comparison.samples} samples</p></header>",
+            _tiles(comparison, target),
+            lead,
+            _models(comparison),
+            _results(comparison),
+            *(_layers(comparison, kind) for kind in _KINDS),
+            _histograms(comparison),
+            _all_layers(comparison),
+        ]
+    )
+    head = f"{META}<title>{names[1]}</title>{STYLE}"
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
+
+
+def _tiles(comparison: ModelComparison, target: float | None) -> str:
+    from transforms.compare.compare_results import output_sqnr
+
+    mean, worst = _mean_and_worst(comparison, None)
+    float_model, quantized = comparison.models
+    before, after = comparison.measurements
+    tiles = [
+        ("SQNR of the results, mean", f"{figure(mean['sqnr'])} dB"),
+        ("SQNR of the worst result", f"{figure(worst['sqnr'])} dB"),
+        ("Cosine similarity, mean", figure(mean["cosine"], 6)),
+        ("Size against float", f"{100 * quantized.size / float_model.size:.0f} %"),
+        ("Time against float", f"{100 * after.run.median / before.run.median:.0f} %"),
+    ]
+    outputs = output_sqnr(comparison.counted)
+    if len(outputs) > 1:
+        name, least = outputs[0]
+        tiles.insert(1, (f"SQNR of the worst output, '{escape(name)}'", f"{figure(least)} dB"))
+    judged = {tiles[i][0]: value for i, value in enumerate(_judged(mean, worst, outputs))}
+    items = "".join(
+        f"<div{verdict(judged.get(label), target)}><dt>{label}</dt><dd>{value}</dd></div>"
+        for label, value in tiles
+    )
+    return f'<dl class="tiles">{items}</dl>'
+
+
+def _judged(
+    mean: Mapping[str, float | None], worst: Mapping[str, float | None], outputs: Sequence[tuple[str, float]]
+) -> list[float | None]:
+    """Return the SQNR of the first tiles, in their order."""
+    least = [outputs[0][1]] if len(outputs) > 1 else []
+    return [mean["sqnr"], *least, worst["sqnr"]]
+
+
+def _models(comparison: ModelComparison) -> str:
+    columns = list(zip(comparison.models, comparison.measurements, strict=True))
+    rows = [
+        ("File size", [_bytes(model.size) for model, _ in columns]),
+        ("Opset", [str(model.opset) for model, _ in columns]),
+        ("Nodes", [_nodes(model.nodes, model.subgraphs) for model, _ in columns]),
+        ("Weights, stored as", [_counts(model.weights) for model, _ in columns]),
+        ("Nodes that round, to", [_counts(model.roundings) for model, _ in columns]),
+        ("Operators", [_counts(model.operators) for model, _ in columns]),
+        ("Time to open", [f"{1e3 * measured.load_seconds:.1f} ms" for _, measured in columns]),
+        ("Time per sample: median, quartiles", [duration(measured.run) for _, measured in columns]),
+        ("Peak memory to open and run", [_bytes(measured.peak_bytes) for _, measured in columns]),
+    ]
+    table = _table(["", "Float", "Quantized"], [[label, *cells] for label, cells in rows], "models")
+    note = (
+        "Time and memory are those of this machine, where narrow formats may be emulated by extra nodes. "
+        f"Both models took turns, {columns[0][1].run.runs} times each."
+    )
+    if comparison.widened:
+        note += (
+            f" The runtime has no bfloat16 kernels: {comparison.widened} nodes and ends of the quantized "
+            "model ran in float32 between Casts added in memory."
+        )
+    return f"<section><h2>Models</h2>{table}<p>{note}</p>{_record(comparison)}</section>"
+
+
+def _record(comparison: ModelComparison) -> str:
+    """Return what was tried when the quantized model was made; nothing if its file does not say."""
+    lines = "".join(f"<li>{escape(line)}</li>" for line in comparison.models[1].record)
+    return lines and f"<h3>What outputs on samples decided</h3><ul>{lines}</ul>"
+
+
+def _results(comparison: ModelComparison) -> str:
+    outputs = dict.fromkeys(result.output for result in comparison.results)
+    rows = []
+    for output in sorted(outputs, key=comparison.view.caches.__contains__):
+        mean, worst = _mean_and_worst(comparison, output)
+        cells = [
+            f"{figure(mean[key], 6)}<small>{figure(worst[key], 6)}</small>" for key, _ in _RESULT_METRICS
+        ]
+        rows.append([f"<code>{escape(output)}</code>", *cells])
+    table = _table(["Output", *(label for _, label in _RESULT_METRICS)], rows, "figures")
+    bad = sum(not result.is_finite for result in comparison.results)
+    note = (
+        f'<p class="alarm">{bad} results hold NaN or infinite elements and are left out of these figures.</p>'
+        if bad
+        else ""
+    )
+    lines = (*unequal_lines(comparison.results), *view_lines(comparison.view))
+    note += "".join(f"<p>{escape(line)}.</p>" for line in lines)
+    reasons = (result.why_no_ssim for result in comparison.results if not result.mismatch)
+    missing = next(filter(None, reasons), "")
+    note += f"<p>ssim left out: {escape(missing)}.</p>" if missing else ""
+    return (
+        "<section><h2>End to end</h2><p>Mean over the samples, and below it the worst of them.</p>"
+        f"{table}{note}</section>"
+    )
+
+
+def _layers(comparison: ModelComparison, kind: str) -> str:
+    layers = _of_kind(comparison.layers, kind)
+    if not layers:
+        return f"<section><h2>{kind}</h2><p>None of the float model's are in the quantized one.</p></section>"
+    order = _dots(layers, kind)
+    ranked = sorted(layers, key=lambda layer: layer.total.sqnr())
+    plots = [
+        scatter(
+            order, "position in execution order", "SQNR, dB", f"SQNR of {kind.lower()} in execution order"
+        ),
+        scatter(_dots(ranked, kind), "rank, worst first", "SQNR, dB", f"SQNR of {kind.lower()}, sorted"),
+    ]
+    identical = sum(layer.total.sqnr() == math.inf for layer in layers)
+    above = f" {identical} of {len(layers)} are identical and lie on the upper edge." if identical else ""
+    worst = ranked[:_WORST_ROWS]
+    return (
+        f"<section><h2>{kind}</h2><p>{_KINDS[kind]}{above}</p>{_figures(plots)}"
+        f"<h3>Lowest SQNR</h3>{_layer_table(worst, comparison.layers)}</section>"
+    )
+
+
+def _dots(layers: Sequence[LayerStatistics], kind: str) -> list[Point]:
+    points = []
+    for i, one in enumerate(layers, 1):
+        name = one.match.name
+        if one.own.count and kind == "Activations":
+            points.append(Point(i, one.own.sqnr(), f"{name}: own rounding {one.own.sqnr():.1f} dB", "ring"))
+        if one.total.non_finite:
+            points.append(Point(i, -math.inf, f"{name}: {one.total.non_finite} NaN or infinite", "bad"))
+        else:
+            points.append(Point(i, one.total.sqnr(), f"{name}: {one.total.sqnr():.1f} dB", "dot"))
+    return points
+
+
+def _histograms(comparison: ModelComparison) -> str:
+    parts = [
+        _histogram(one, counts)
+        for one, counts in zip(comparison.worst, comparison.histograms, strict=True)
+        if counts.original.any()
+    ]
+    if not parts:
+        return ""
+    return (
+        "<section><h2>The worst tensors and their grids</h2><p>Left: all values, float (filled) and "
+        "quantized (line), counts on a logarithmic scale. Right: a close look at some typical values, with a "
+        f"stem at each value that the quantized tensor takes there.</p>{''.join(parts)}</section>"
+    )
+
+
+def _histogram(one: LayerStatistics, counts: GridHistogram) -> str:
+    name = one.match.name
+    edges, before, after = (array.tolist() for array in (counts.edges, counts.original, counts.rounded))
+    plots = [histogram(edges, before, after, "value", f"values of {name}")]
+    if counts.zoom_edges is not None and counts.zoom_grid:
+        edges = counts.zoom_edges.tolist()
+        plots.append(
+            grid_plot(edges, counts.zoom_original.tolist(), counts.zoom_grid, "value", f"grid of {name}")
+        )
+    facts = f"{_kind_of(one)} of {one.match.op}, {one.match.format}, {figure(one.total.sqnr())} dB"
+    return f"<h3><code>{escape(name)}</code> <span>{escape(facts)}</span></h3>{_figures(plots)}"
+
+
+def _all_layers(comparison: ModelComparison) -> str:
+    table = _layer_table(comparison.layers, comparison.layers)
+    names = "".join(f"<li><code>{escape(name)}</code></li>" for name in comparison.missing)
+    missing = ""
+    if names:
+        missing = (
+            f"<details><summary>{len(comparison.missing)} tensors of the float model without a counterpart: "
+            f"fused, folded or renamed</summary><ul>{names}</ul></details>"
+        )
+    inner = max(model.subgraphs for model in comparison.models)
+    note = f"<p>Tensors inside the {inner} bodies of If, Loop and Scan are not compared.</p>" if inner else ""
+    return (
+        f"<section><h2>All layers</h2><details><summary>{len(comparison.layers)} tensors in execution order"
+        f"</summary>{table}</details>{missing}{note}</section>"
+    )
+
+
+def _layer_table(layers: Iterable[LayerStatistics], order: Sequence[LayerStatistics]) -> str:
+    place = {id(layer): i for i, layer in enumerate(order, 1)}
+    header = [
+        "#",
+        "Tensor",
+        "Operator",
+        "Format",
+        "SQNR, dB",
+        "Own rounding, dB",
+        "Cosine",
+        "Range of float values",
+    ]
+    rows = []
+    for layer in layers:
+        own_rounding = figure(layer.own.sqnr()) if layer.own.count else "-"
+        extent = f"{layer.low:.4g} ... {layer.high:.4g}" if layer.low <= layer.high else "-"
+        match, total = layer.match, layer.total
+        tensor = f"<code>{escape(match.name)}</code>"
+        if match.layer not in ("", match.name):
+            tensor += f"<small>{escape(match.layer)}</small>"
+        sqnr = f"{total.non_finite} NaN or inf" if total.non_finite else figure(total.sqnr())
+        figures = [sqnr, own_rounding, figure(total.cosine(), 6), escape(layer.mismatch or extent)]
+        if not total.count:
+            figures[::2] = ["-", "-"]
+        rows.append([str(place[id(layer)]), tensor, escape(match.op), escape(match.format), *figures])
+    return _table(header, rows, "layers")
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], kind: str) -> str:
+    top = "".join(f'<th scope="col">{label}</th>' for label in header)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    head = f"<thead><tr>{top}</tr></thead>"
+    return f'<div class="scroll"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
+
+
+def _figures(plots: Sequence[str]) -> str:
+    return '<div class="plots">' + "".join(f'<div class="scroll">{plot}</div>' for plot in plots) + "</div>"
+
+
+def _mean_and_worst(
+    comparison: ModelComparison, output: str | None
+) -> tuple[dict[str, float | None], dict[str, float | None]]:
+    from transforms.compare.compare_results import summarize
+
+    chosen = [one for one in comparison.results if one.output == output] if output else comparison.counted
+    summary = summarize(chosen)
+    return summary.mean, summary.worst
+
+
+def _of_kind(layers: Sequence[LayerStatistics], kind: str) -> list[LayerStatistics]:
+    return [one for one in layers if _kind_of(one) + "s" == kind and one.total.count]
+
+
+def _kind_of(one: LayerStatistics) -> str:
+    return "Weight" if one.match.is_weight else "Activation"
+
+
+def _nodes(count: int, subgraphs: int) -> str:
+    return f"{count} in {subgraphs + 1} graphs" if subgraphs else str(count)
+
+
+def _counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{escape(name)} <b>{count:,}</b>" for name, count in counter.most_common()) or "none"
+
+
+def _bytes(size: int | None) -> str:
+    if size is None:
+        return "not measured"
+    return f"{size / 1e6:,.2f} MB"

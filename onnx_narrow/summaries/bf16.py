@@ -1,0 +1,79 @@
+"""The summary of a conversion to BF16."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from onnx_narrow.summaries import running
+from onnx_narrow.summaries.timing import EMULATED, beside_lines
+from onnx_narrow.summaries.words import Sizes, written
+from transforms.conversion.inspect_bf16 import EXCLUDED
+from transforms.graph.some_names import counted, some_names
+
+if TYPE_CHECKING:
+    import onnx_graphsurgeon as gs
+
+    from transforms.conversion.convert_bf16 import Conversion
+    from transforms.pipelines.first_result import FirstRun
+    from transforms.precision.bf16 import KeptFloat
+
+_TENSORS = {
+    "with_cast": "tensors rounded by Casts",
+    "bf16": "tensors rounded and nodes retyped",
+    "simulate_bf16": "weights and inputs rounded, stored as float32",
+    "customqdq": "tensors rounded by ExtendedQuantizeLinear/ExtendedDequantizeLinear",
+}
+_NO_KERNELS = (
+    "it has no BF16 kernels; a runtime with BF16 kernels, such as ONNX Runtime with CUDA (--target ort-cuda) "
+    "or with VitisAI, can"
+)
+
+
+def lines(
+    done: Conversion, graph: gs.Graph, sizes: Sizes, first: FirstRun, excluded: str = EXCLUDED
+) -> Iterator[str]:
+    """Yield the summary: notes, what changed, what was kept and why, sizes in bytes, where it runs.
+
+    ``excluded``: why nodes were excluded, in words.
+    """
+    yield from done.notes
+    fused = ", ".join(f"{count} {op}" for op, count in done.fused.items() if count)
+    if fused:
+        yield f"Fused: {fused}"
+    if done.saturated:
+        count, names = len(done.saturated), some_names(done.saturated)
+        yield f"Saturated: {count} weights held values beyond +-3.38953139e38: {names}"
+    assert done.tally is not None
+    yield f"Converted: {done.tally.converted} nodes; {done.tensors} {_TENSORS[done.format]}"
+    yield from _kept(done, excluded)
+    yield written(sizes)
+    yield from beside_lines(first.time, EMULATED.format("bfloat16"))
+    no_kernels = _NO_KERNELS if done.format == "bf16" else ""
+    yield running.runs_line(first, graph, standard="none, standard ONNX", no_kernels=no_kernels)
+
+
+def excluded_for(kept: KeptFloat | None, *, by_user: bool) -> str:
+    """Return why nodes were excluded: by options, or for the SQNR that was asked for."""
+    if not kept or not kept.patterns:
+        return EXCLUDED
+    return f"{EXCLUDED} or for --min-sqnr" if by_user else "kept for --min-sqnr"
+
+
+def sqnr_lines(kept: KeptFloat, least: float, where: str) -> Iterator[str]:
+    """Yield the SQNR before and after layers were kept in float for it, and the names of their nodes."""
+    if not kept.patterns:
+        yield f"Kept in float32 for {least:g} dB: nothing, the SQNR is {kept.before:.2f} dB on {where}"
+        return
+    layers = f"{len(kept.layers)} of {counted(kept.count, 'layer')} kept in float32"
+    yield f"SQNR: {kept.before:.2f} -> {kept.after:.2f} dB on {where} with {layers}"
+    yield f"Kept in float32 for {least:g} dB: {', '.join(kept.patterns)}"
+
+
+def _kept(done: Conversion, excluded: str) -> Iterator[str]:
+    assert done.tally is not None
+    total = sum(sum(ops.values()) for ops in done.tally.kept.values())
+    yield f"Kept in float: {total} nodes"
+    for reason, ops in done.tally.kept.items():
+        names = ", ".join(f"{op} {count}" for op, count in ops.most_common())
+        yield f"  {sum(ops.values())} {excluded if reason == EXCLUDED else reason}: {names}"

@@ -1,0 +1,48 @@
+"""Layers that stay finer for a goal of the outputs, or in float for their time, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx_narrow.summaries.timing import times
+from transforms.graph.some_names import counted, some_names
+from transforms.precision.chosen import FloatLayers, Reached
+from transforms.search.target import LOST_TOP1, Target
+
+
+def placed_lines(found: FloatLayers | None) -> Iterator[str]:
+    """Yield which layers stay float for their time, the ratio of times, and their price."""
+    if found is None or not found.layers:
+        return
+    assert found.ratio is not None, "there are layers"
+    layers = f"{len(found.layers)} of {counted(found.count, 'layer')}: {some_names(found.layers)}"
+    yield f"In float, where they are faster here: {layers}"
+    price = f"{found.more_bytes:+,} bytes of stored numbers"
+    yield f"  {times(found.ratio)} the time with all in integers, {price}"
+
+
+def reached_lines(found: Reached | None, goal: Target | None, fallback: str, where: str) -> Iterator[str]:
+    """Yield how a goal was reached: the metric before and after, the layers by name, and their price.
+
+    ``where``: the samples that it was judged on.
+    """
+    if found is None or goal is None:
+        return
+    if found.left_out:
+        yield f"Left out of the target: {some_names(found.left_out)}, fed back as {_kind(goal)}"
+    if not found.layers:
+        yield f"Target of {goal.bound}: {goal.text(found.before)} on {where}, no layer needs {fallback}"
+        return
+    change = f"{goal.text(found.before)} -> {goal.text(found.after)}"
+    yield f"Target of {goal.bound}: {change} on {where}"
+    yield f"In {fallback}: {len(found.layers)} of {counted(found.count, 'layer')}"
+    for part in found.layers:
+        others = f" with {', '.join(part.nodes[1:])}" if part.nodes[1:] else ""
+        yield f"  {part.name} ({part.op}){others}"
+    more = found.bytes_after - found.bytes_before
+    share = 100 * more / max(found.bytes_before, 1)
+    yield f"Price: {more:+,} bytes of weights ({share:+.0f} %)"
+
+
+def _kind(goal: Target) -> str:
+    return "states, no answers" if goal.metric == LOST_TOP1 else "caches that the logits are made of"

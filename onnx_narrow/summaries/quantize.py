@@ -1,0 +1,116 @@
+"""The summary of a quantization."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterator
+
+import onnx_graphsurgeon as gs
+
+from onnx_narrow.summaries import running
+from onnx_narrow.summaries.words import Sizes, written
+from ops.formats import FORMATS, LINEAR
+from transforms.conversion.record import Record
+from transforms.files.spelling import spelled
+from transforms.functions import DOMAIN
+from transforms.graph import dtypes, walk
+from transforms.graph.dot_products import is_dot_product, is_operand
+from transforms.graph.some_names import counted
+from transforms.moves.decisions import Decisions
+from transforms.pipelines.first_result import FirstRun
+from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
+from transforms.plan.rounding_plan import is_downcast, is_upcast
+
+_HARDLY_SMALLER = 0.9
+"""Share of the bytes of the float model from which a hint says how to store less."""
+
+
+def lines(
+    done: Record, graph: gs.Graph, sizes: Sizes, first: FirstRun, *, is_plain: bool = True
+) -> Iterator[str]:
+    """Yield the summary: notes, what changed, what stayed float, sizes in bytes, where the result runs.
+
+    ``is_plain``: weights of block formats are stored as float32.
+    """
+    yield from done.notes
+    for change, count in done.changes.items():
+        if count:
+            yield f"{count} {change}"
+    if done.calibrated:
+        yield f"Calibrated: {done.calibrated} tensors"
+    yield from decided(done.decisions)
+    for name in dict.fromkeys(format for format, _ in done.tensors):
+        roles = [(role, count) for (format, role), count in done.tensors.items() if format == name]
+        yield f"Quantized to {name}: " + ", ".join(counted(count, role) for role, count in roles)
+    yield _kept(graph)
+    yield written(sizes)
+    if is_plain and sizes.ratio > _HARDLY_SMALLER:
+        yield from _unpacked(done)
+    yield running.runs_line(first, graph)
+    yield from running.rounded_line(first, graph)
+
+
+def _unpacked(done: Record) -> Iterator[str]:
+    """Yield which option makes the file of weights in block formats smaller."""
+    names = [name for name, role in done.tensors if role == WEIGHT and not _has_type(name)]
+    if names:
+        way = spelled("{storage:packed}")
+        yield f"Weights in {' and '.join(names)} are stored as float32: {way} makes the file smaller"
+
+
+def _has_type(name: str) -> bool:
+    return name in FORMATS and FORMATS[name].op == LINEAR
+
+
+def decided(record: Decisions) -> Iterator[str]:
+    """Yield what outputs decided, what gained nothing or was not tried, and how good the outputs are."""
+    for count in dict.fromkeys(one.samples for one in record.kept):
+        kept = "; ".join(f"{one.change} ({one.gain})" for one in record.kept if one.samples == count)
+        yield f"Chosen by outputs on {counted(count, 'sample')}: {kept}"
+    if others := [one for one in record.tried if not one.kept]:
+        words = Counter(one.move for one in others)
+        yield "Tried, not kept: " + ", ".join(f"{move} {count}" for move, count in words.items())
+    yield from record.notes
+    if record.outputs is not None:
+        yield f"Outputs: {record.outputs}"
+
+
+def kept_in_float(graph: gs.Graph) -> Counter[str]:
+    """Return how many nodes of each operator read float numbers that no quantization made."""
+    ends = _ends_of_layers(graph)
+    return Counter(node.op for node in walk.nodes(graph) if _computes_in_float(node, ends))
+
+
+def _kept(graph: gs.Graph) -> str:
+    kept = kept_in_float(graph)
+    if not kept:
+        return "Kept in float: nothing"
+    names = ", ".join(f"{op} {count}" for op, count in kept.most_common())
+    return f"Kept in float: {counted(sum(kept.values()), 'node')}: {names}"
+
+
+def _computes_in_float(node: gs.Node, ends: Container[int]) -> bool:
+    if _quantizes(node) or id(node) in ends or node.op == "MatMulNBits":
+        return False
+    data = [t for i, t in enumerate(node.inputs) if not is_dot_product(node) or is_operand(node, i)]
+    floats = [t for t in data if isinstance(t, gs.Variable) and dtypes.is_type(t, dtypes.FLOAT)]
+    return bool(floats) and not any(n.op in QUANTIZED_BY or n.op == "Cast" for t in floats for n in t.inputs)
+
+
+def _quantizes(node: gs.Node) -> bool:
+    pairs = node.op in QUANTIZED_BY or node.op.endswith("QuantizeLinear") or node.domain == DOMAIN
+    return pairs or is_downcast(node, dtypes.BFLOAT16) or is_upcast(node, dtypes.BFLOAT16)
+
+
+def _ends_of_layers(graph: gs.Graph) -> set[int]:
+    """Return the ids of each Relu, Clip and Add of a bias that goes on with what a layer makes, up to the
+    quantization after it.
+    """
+    ends: set[int] = set()
+    for node in reversed(list(walk.nodes(graph))):  # consumers come first, those in bodies too
+        consumers = [consumer for tensor in node.outputs for consumer in tensor.outputs]
+        adds_bias = node.op == "Add" and any(n.op == "MatMul" for t in node.inputs for n in t.inputs)
+        goes_on = adds_bias or node.op in ("Relu", "Clip")
+        if goes_on and consumers and all(id(r) in ends or _quantizes(r) for r in consumers):
+            ends.add(id(node))
+    return ends

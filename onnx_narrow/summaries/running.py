@@ -1,0 +1,150 @@
+"""Where a model runs, and what its first run showed, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import onnx_graphsurgeon as gs
+
+from onnx_narrow.summaries.operator_library import needed_library
+from ops.formats import FORMATS
+from transforms.deploy.rounded_inputs import OPTION, rounded_inputs
+from transforms.functions.attach_functions import has_all_functions
+from transforms.graph.some_names import counted, some_names
+from transforms.judge.constants import DIVERGED
+from transforms.moves.decisions import Checked
+from transforms.pipelines.first_result import FirstRun
+from transforms.plan.quant_spec import ACTIVATION, WEIGHT
+from transforms.runtime.output_errors import decibels
+from transforms.scheme import Scheme
+from transforms.scheme.presets import PRESETS
+
+LEAST = 10.0
+"""Signal against error of the outputs, in dB, below which a result is called poor."""
+
+_ENOUGH_BITS = {ACTIVATION: 16, WEIGHT: 4}
+"""Bits with which tensors lose little in a language model: with W2, SmolLM2 diverges by 0.93 nats."""
+
+_OF_WEIGHTS = ("W4", "W8")
+"""Presets of weights alone that language models may be of use in."""
+
+_WIDER = {"A8W8": "A16W8", "U8S8": "U16S8"}
+"""Presets of the same weights whose activations have 16 bits."""
+
+
+def kept_lines(found: FirstRun) -> Iterator[str]:
+    """Yield each node that was left in float since ONNX Runtime computes it wrongly."""
+    return (f"Left in float: {reason}" for reason in found.kept)
+
+
+def runs_line(found: FirstRun, graph: gs.Graph, *, standard: str = "none", no_kernels: str = "") -> str:
+    """Return where a model runs, and which library it needs; ``standard``: what to call none.
+
+    ``no_kernels``: why a model does not run, if that is known beforehand.
+    """
+    needed = needed_library(graph, functions=has_all_functions(found.exported[0])) or standard
+    if found.why_not is not None and no_kernels:
+        return f"Runs on ONNX Runtime CPU: no, {no_kernels}. Library: {needed}"
+    answer = f"no ({found.why_not})" if found.why_not is not None else "yes"
+    if found.not_run:
+        answer = f"opens; not run: {found.not_run}"
+    elif found.fixed and found.why_not is None:
+        answer += f", tried at one size of {some_names(found.fixed)} alone"
+    return f"Runs on ONNX Runtime CPU: {answer}. Operator library needed: {needed}"
+
+
+def rounded_line(found: FirstRun, graph: gs.Graph) -> Iterator[str]:
+    """Yield what ONNX Runtime may do to inputs of products with stored integers, and what prevents it."""
+    if not (rounded := rounded_inputs(graph)):
+        return
+    words = f"ONNX Runtime may round {counted(len(rounded), 'input')} of products to 8 bits"
+    errors = [trial.error if trial else None for trial in (found.rounded, found.trial)]
+    if found.rounded and None not in errors:
+        with_it, without = (decibels(error) for error in errors if error is not None)
+        words += f", outputs at {with_it} dB instead of {without} here"
+    yield f"{words}: session option {OPTION} = 1 prevents it"
+
+
+def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iterator[str]:
+    """Yield warnings about a model that is written all the same.
+
+    ``judged``: its outputs were compared on more samples before. Random numbers show that it runs, and little
+    of how good it is.
+    """
+    yield from (f"Warning: {reason}" for reason in found.wrong)
+    error = found.trial.error if found.trial else None
+    if error is not None and not judged and found.has_sample:
+        yield from poor(error, found.sample, config)
+
+
+def preset_of(config: str, scheme: Scheme) -> str:
+    """Return the name of a preset whose formats are in use, untuned: others have more to offer then."""
+    said = PRESETS.get(config, {})
+    is_plain = said.get("activation") == scheme.activation and scheme.finetune is None
+    return config if is_plain else ""
+
+
+def useless(outputs: Checked, config: str, *, weight: str = "", ways: Sequence[str] = ()) -> str:
+    """Return why a language model is not written whose probabilities are far from the float model's.
+
+    ``weight``: their format, if the scheme quantizes nothing but weights; ``ways``: what helps beside it.
+    """
+    name = f"{config}: " if config in PRESETS else ""
+    ways = [*ways]
+    ways += [f"--config {_WIDER[config]} has activations of 16 bits"] if config in _WIDER else []
+    if weight:
+        finer = [one for one in _OF_WEIGHTS if _bits(str(PRESETS[one]["weight"])) > _bits(weight)]
+        ways += [f"--config {' or '.join(finer)} has more bits"] if finer else []
+    else:
+        ways.append(
+            "--config W4 --matmul-nbits --accuracy-level 4 has 8 bits for the inputs of products, row by row"
+        )
+    ways += ["--fast writes the model without a comparison"]
+    return f"{name}{outputs.figure}, more than {DIVERGED}, is of no use: {'; '.join(ways)}"
+
+
+def unmeasured(tensors: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield a warning for a language model that was compared on nothing, by formats and roles of tensors.
+
+    Weights alone lose little with 4 bits and more; activations of few bits may lose everything.
+    """
+    few = [f"{role}s in {name}" for name, role in tensors if _bits(name) < _ENOUGH_BITS.get(role, 0)]
+    if few:
+        names = ", ".join(dict.fromkeys(few))
+        yield (
+            f"Warning: {names} may ruin a language model, and nothing was measured: "
+            f"--data DIR tells the KL divergence, and refuses more than {DIVERGED} nats a token"
+        )
+
+
+def _bits(name: str) -> float:
+    return FORMATS[name].bits if name in FORMATS else 0.0
+
+
+def poor(
+    error: float,
+    where: str,
+    config: str = "",
+    *,
+    tuned: bool = False,
+    of_tokens: bool = False,
+    ways: Sequence[str] = (),
+    what: str = "outputs",
+) -> Iterator[str]:
+    """Yield a warning for a squared error of outputs by their power that leaves little of them.
+
+    ``of_tokens``: it is the divergence of probabilities of tokens, in nats for each. ``ways``: remedies
+    that are not keys of the scheme.
+    """
+    if error <= 10 ** (-LEAST / 10):
+        return
+    name = f"{config}: " if config in PRESETS else ""
+    tuning = f"{config}_ADAQUANT"
+    how = f"tools.finetune or --config {tuning} tunes" if tuning in PRESETS else "tools.finetune tunes"
+    ways = [*ways, *([] if tuned else [f"{how} the weights"])]
+    ways += [f"--config {_WIDER[config]} has activations of 16 bits"] if config in _WIDER else []
+    figure = f"{what} at {decibels(error)} dB"
+    if of_tokens:
+        figure = f"KL divergence of {error:.3g} nats a token"
+    said = f"Warning: {name}{figure} on {where}"
+    yield "; ".join(filter(None, (said, ", ".join(ways))))

@@ -1,0 +1,126 @@
+"""The summary of fine-tuning: each layer, and the outputs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from onnx_narrow.summaries import running
+from onnx_narrow.summaries.words import Sizes, written
+from transforms.files.spelling import spelled
+from transforms.finetune.tuned import LayerReport, TunedModel
+
+_LEAST_POWER = 1e-10
+"""Times the error: less is what rounding leaves of an output that is always the same, for powers are what
+sums of squares are larger by than those of the means. A single row has no power at all."""
+
+
+def lines(done: TunedModel, samples: int, sizes: Sizes) -> Iterator[str]:
+    """Yield the summary: layers, outputs, and the file."""
+    yield from tuning_lines(done, samples)
+    yield written(sizes)
+
+
+def poor(done: TunedModel) -> Iterator[str]:
+    """Yield a warning if tuning leaves little of the outputs on held-out samples."""
+    if math.isfinite(done.after):
+        yield from running.poor(done.after, "held-out samples", tuned=True, of_tokens=done.of_tokens)
+
+
+def broken_limit(done: TunedModel, limit: int | None) -> str | None:
+    """Return what to say of a limit on memory that does not hold, or None."""
+    needed = done.walk.largest_step
+    if limit is None or needed <= limit:
+        return None
+    return (
+        f"Memory limit: {limit:,} bytes cannot hold, one sample has tensors of {needed:,} bytes in one step"
+    )
+
+
+def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
+    """Yield what became of each layer, those left alone, and the outputs."""
+    width = max(len(layer.name) for layer in done.walk.layers)
+    kept_count = 0
+    for number, layer in enumerate(done.walk.layers):
+        is_kept = layer.is_kept and done.attempt is not None and number not in done.put_back
+        kept_count += is_kept
+        kept = layer.what if is_kept else "put back" if number in done.put_back else "not changed"
+        change = in_words(layer.power, layer.before, layer.after)
+        yield f"{layer.name:<{width}}  {layer.op}  {change}  {kept}  {layer.seconds:.2f} s"
+    reasons = Counter((layer.op, layer.reason) for layer in done.walk.left_alone)
+    for (op, reason), count in reasons.items():
+        yield f"Skipped: {count} {op}: {reason}"
+    yield f"Tuned: {kept_count} of {len(done.walk.layers)} layers on {samples} samples"
+    if done.spread:
+        tensors = "1 tensor" if done.spread == 1 else f"{done.spread} tensors"
+        free = spelled("{full_range:free}")
+        added = f"; {done.added} Pads and Subs added, which {free} leaves out" if done.added else ""
+        yield f"Full range of int8 used: {tensors}{added}"
+    shares = [share for layer in done.walk.layers if (share := _of_inputs(layer)) is not None]
+    if shares and done.attempt is None:
+        words = "of the layers' errors are left by float weights, too"
+        yield f"Of inputs: {min(shares):.0%} to {max(shares):.0%} {words}"
+    yield from done.notes
+    yield f"Outputs on held-out samples: {_of_outputs(done)}"
+
+
+def reasons(done: TunedModel) -> Iterator[str]:
+    """Yield for each layer how much of its error new weights cannot mend, if that can be said."""
+    for layer in done.walk.layers:
+        share = _of_inputs(layer)
+        if share is not None:
+            yield f"{layer.name}: {share:.0%} of its error is left by float weights, too: that of its inputs"
+
+
+def _of_inputs(layer: LayerReport) -> float | None:
+    """Return the share of a layer's error that float weights leave, too; None if it has none to share."""
+    if not (layer.before > 0 and math.isfinite(layer.before) and math.isfinite(layer.of_inputs)):
+        return None
+    return min(max(layer.of_inputs, 0.0) / layer.before, 1.0)
+
+
+def in_words(power: float, *errors: float) -> str:
+    """Return squared errors of a layer one after another: in dB, as numbers where the power is none to go by.
+
+    ``power``: the squares of what is right, around their means.
+    """
+    ratios = [_decibels(power, error) for error in errors]
+    if None not in ratios:
+        return " -> ".join(map(str, ratios)) + " dB"
+    numbers = " -> ".join(f"{error:.3g}" for error in errors)
+    is_known = all(map(math.isfinite, (power, *errors)))
+    return (
+        f"squared error {numbers}{', the output is almost constant on held-out samples' if is_known else ''}"
+    )
+
+
+def _of_outputs(done: TunedModel) -> str:
+    if done.of_tokens:
+        words = f"KL divergence of {done.before:.3g} -> {done.after:.3g} nats a token"
+        return f"{words}{_what_blocked(done)}"
+    ratios = [_decibels(1.0, error) or "none" for error in (done.before, done.after)]
+    reason = "an output of the float model is zero there, or one is not finite"
+    words = f"{' -> '.join(ratios)} dB" + (f" (none: {reason})" if "none" in ratios else "")
+    return f"{words}{_what_blocked(done)}"
+
+
+def _what_blocked(done: TunedModel) -> str:
+    """Return the gain with its standard error, and why not all layers that became better are kept."""
+    gain = "" if done.gain is None or not math.isfinite(done.gain.error) else f", {done.gain}"
+    if done.attempt is None:
+        regressed = f"; output '{done.blocked}' regressed" if done.blocked else ""
+        return f"{gain}; no improvement: model not changed{regressed}"
+    if not done.put_back:
+        return gain
+    count = len(done.put_back)
+    return f"{gain}; put back for output '{done.blocked}': {count} layer{'s' if count > 1 else ''}"
+
+
+def _decibels(power: float, error: float) -> str | None:
+    """Return a ratio in dB, or None if it is undefined; errors of about 0 may be negative by rounding."""
+    if not (math.isfinite(power) and math.isfinite(error)):
+        return None
+    if error <= 0:
+        return "inf"
+    return f"{10 * math.log10(power / error):.2f}" if power > _LEAST_POWER * error else None

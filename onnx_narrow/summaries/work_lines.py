@@ -1,0 +1,104 @@
+"""What both quantizers tell of a work that is done, from its record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx_narrow.summaries import mixing, quantize, running, tuning
+from onnx_narrow.summaries.precision import placed_lines, reached_lines
+from onnx_narrow.summaries.target import SATURATES, target_lines
+from onnx_narrow.summaries.timing import beside_lines, for_cpu, what_helps
+from onnx_narrow.summaries.words import Sizes
+from transforms.files.spelling import spelled
+from transforms.graph.embeddings import logits_of
+from transforms.graph.some_names import counted
+from transforms.moves.decisions import Checked
+from transforms.pipelines.mix import mixed_of
+from transforms.pipelines.work import Work
+from transforms.runtime.devices import has_vnni
+from transforms.scheme.targets import ON_CPU, target
+
+_SLOW_HERE = ("int8",)
+_FASTER = "ONNX Runtime's CPU provider runs int8 activations slowly: {} makes a faster model for it"
+_RANDOM = "Warning: ranges come from random numbers; the result shows that the model runs, not its accuracy"
+
+
+def lines(work: Work, sizes: Sizes) -> Iterator[str]:
+    """Yield the summary: steps in order, sizes, where and how fast the model runs, and its target."""
+    record, scheme, options = work.record, work.scheme, work.options
+    assert record.first is not None, "the model was tried out"
+    if record.fixed:
+        yield f"Fixed: {counted(record.fixed, 'free dimension')} of inputs"
+    if mixed := mixed_of(work):
+        yield from mixing.lines(mixed)
+    yield from placed_lines(record.placed)
+    where = work.held_out.where if work.held_out else ""
+    yield from reached_lines(record.reached, options.goal, options.fallback, where)
+    if record.tuned:
+        yield from tuning.tuning_lines(record.tuned, record.tuned_on)
+    yield from record.rechecked
+    yield from record.stored
+    yield from running.kept_lines(record.first)
+    is_plain = options.storage == "plain"
+    *first_lines, end = quantize.lines(record, work.graph, sizes, record.first, is_plain=is_plain)
+    yield from first_lines
+    if not scheme.target and scheme.activation in _SLOW_HERE and record.first.time is None:
+        yield _FASTER.format(for_cpu(scheme))
+    is_placed, is_nbits = record.placed is not None, options.matmul_nbits
+    advice = what_helps(scheme, record.first.time, placed=is_placed, needs_blocks=is_nbits)
+    yield from beside_lines(record.first.time, advice)
+    yield end
+    if scheme.target:
+        row = target(scheme.target)
+        yield from target_lines(work.graph, row)
+        if row.name == ON_CPU and has_vnni() is False:
+            yield SATURATES
+
+
+def warnings(work: Work) -> Iterator[str]:
+    """Yield a line for each defect of a model that is written all the same."""
+    record, outputs = work.record, work.record.decisions.outputs
+    assert record.first is not None, "the model was tried out"
+    if record.is_compared and outputs:
+        yield from _poor(outputs, work)
+    if record.tuned:
+        limit = tuning.broken_limit(record.tuned, work.data.memory_limit if work.data else None)
+        yield from filter(None, (limit, *tuning.poor(record.tuned)))
+    judged = record.is_compared or record.tuned is not None
+    yield from running.warnings(record.first, _config(work), judged=judged)
+    if work.options.random_data and record.calibrated:
+        yield _RANDOM
+    if work.data is None and logits_of(work.graph):
+        yield from running.unmeasured(record.tensors)
+
+
+def useless(outputs: Checked, work: Work) -> str:
+    """Return why a language model is of no use, with options that make a better one."""
+    is_alone = work.scheme.format(work.scheme.activation) is None
+    weight = str(work.scheme.weight) if is_alone else ""
+    return running.useless(outputs, _config(work), weight=weight, ways=list(_more_bits(work)))
+
+
+def _config(work: Work) -> str:
+    """Return the preset whose formats are in use, empty for others."""
+    return running.preset_of(str(work.recorded.get("config", "")), work.scheme)
+
+
+def _poor(outputs: Checked, work: Work) -> Iterator[str]:
+    """Yield a warning for each figure that leaves little of the outputs, with what helps."""
+    where, ways, is_tuned = outputs.where, list(_more_bits(work)), work.tuning is not None
+    config, of_tokens = _config(work), outputs.of_tokens
+    yield from running.poor(outputs.error, where, config, tuned=is_tuned, of_tokens=of_tokens, ways=ways)
+    if outputs.others is not None:
+        others = "other outputs"
+        yield from running.poor(outputs.others, where, config, tuned=is_tuned, ways=ways, what=others)
+
+
+def _more_bits(work: Work) -> Iterator[str]:
+    """Yield how the last changes leave more of the outputs."""
+    if work.options.kv_cache == "int4":
+        yield spelled("{kv_cache:int8} has more bits for caches")
+    elif work.options.kv_cache:
+        yield spelled("without {kv_cache} caches stay float")
+    if work.options.embeddings == "int4":
+        yield spelled("{embeddings:int8} has more bits for embeddings")

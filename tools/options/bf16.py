@@ -1,0 +1,143 @@
+"""The command line that both converters share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tools.cli import command_line
+from tools.cli.deployment import deployment
+from tools.cli.job_options import (
+    SAMPLES_HELP,
+    ModelJob,
+    input_shapes,
+    opset,
+    samples_folder,
+)
+from tools.cli.option_values import number
+from tools.cli.options import option
+
+WEIGHTS = ("bfloat16", "float32")  # the first is the default
+DOMAINS = ("ai.onnx.contrib", "com.amd.quark")
+FORMATS = ("with_cast", "bf16", "simulate_bf16", "customqdq")
+
+_converted = partial(option, group="conversion")
+_rounded = partial(_converted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bf16Job(ModelJob):
+    """A conversion to BF16."""
+
+    input: str = option("--input MODEL", "the float model, or a folder of them; never changed", required=True)
+    output: str = option("--output MODEL", "the BF16 model to write", required=True)
+    data: Path | None = samples_folder(help="folder of samples for --min-sqnr")
+    min_sqnr: float | None = option(
+        "--min-sqnr DB",
+        "as few layers in float as possible for this SQNR of every output on held-out samples of --data",
+        type=number(),
+    )
+    format: str = option("--format", "how BF16 is written, see below", choices=FORMATS, default="with_cast")
+    exclude_node: tuple[str, ...] = option(
+        "--exclude-node GLOB",
+        "keep nodes whose name matches in float; repeatable",
+        action="append",
+        default=[],
+    )
+    exclude_op: tuple[str, ...] = option(
+        "--exclude-op OP", "keep nodes of an operator type in float; repeatable", action="append", default=[]
+    )
+    target: str = deployment()
+    opset: int = opset()
+    input_shapes: tuple[tuple[str, tuple[int, ...]], ...] = input_shapes()
+    weights: str = _rounded(
+        "--weights",
+        "how weights are stored: rounded, in half the bytes (default), or in float32, rounded at load",
+        choices=WEIGHTS,
+        default=WEIGHTS[0],
+    )
+    domain: str = _converted(
+        "--domain",
+        f"domain of the operators of customqdq (default: {DOMAINS[0]})",
+        choices=DOMAINS,
+        default=DOMAINS[0],
+    )
+    keep_io_types: bool = _converted(
+        "--keep-io-types",
+        "whether inputs and outputs keep their type (default) or become bfloat16",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+    )
+    saturate_activations: bool = _rounded(
+        "--saturate-activations", "clip activations to the BF16 range before rounding"
+    )
+    strict: bool = _converted("--strict", "refuse a model with NaN in its weights")
+    optimize: bool = _converted("--no-optimize", "skip graph optimization and fusion", action="store_false")
+
+
+_COMMANDS = """\
+--input m.onnx --output b.onnx
+--input m.onnx --output b.onnx --format bf16
+--input m.onnx --output b.onnx --data samples --min-sqnr 40"""
+
+_BRIEF = """\
+formats:
+  with_cast      (default) Casts to bfloat16 and back on every float tensor between two nodes, on
+                 inputs and outputs; weights stored as bfloat16. Standard ONNX: runs on any ONNX
+                 Runtime CPU build.
+  bf16           every node computes in bfloat16 as far as its operator's schema allows, the rest in
+                 float between Casts. For runtimes with BF16 arithmetic: ONNX Runtime's CPU provider
+                 has none, its CUDA provider some (--target ort-cuda leaves the others in float).
+                 Raises the model to opset 22, the first in which Conv, pooling and recurrent
+                 operators take bfloat16.
+  simulate_bf16  weights rounded to bfloat16 but stored as float32, one Cast pair per input, nothing
+                 else.
+  customqdq      ExtendedQuantizeLinear/ExtendedDequantizeLinear pairs where with_cast has Casts,
+                 with the same numbers. Needs this package's operator library
+                 (ops.register_custom_ops)."""
+
+_DETAILS = f"""\
+Before that the graph is optimized (constants and BatchNorm folded, MatMuls on one input merged, decomposed
+LayerNorm and GELU fused so that they keep float32 inside), and weights beyond the range of BF16 saturate at
++-3.38953139e38; infinities stay where the model tells them from large numbers: before IsNaN, IsInf,
+comparisons, a Where, or a Softmax of which they may fill a row. Arithmetic on shapes,
+and inputs that a schema ties to float32, stay as they are.
+
+--data and --min-sqnr keep layers in float, as few as possible, until the SQNR of the written model,
+10 log10(sum f^2 / sum (f - q)^2) of each of its float outputs, is at least DB on every fourth sample. Layers
+are chosen on the others; fewer than four samples do both. The names of their nodes are printed in the form of
+--exclude-node; nodes that are excluded already stay excluded. If no choice of layers is enough, nothing is
+written. bfloat16 nodes are measured in float32 with their results rounded.
+
+A folder as --input is converted to a folder: each .onnx file in it, the others are copied.
+
+{SAMPLES_HELP}
+
+exit codes: 0 done; 1 error in model, data, target or machine; 2 usage; 3 nothing to convert, no file is
+written.
+"""
+
+
+def run(module: str, words: str | None, source: str, argv: Sequence[str] | None) -> int:
+    """Run a converter of models of type ``source`` ("float32" or "float16") and return its exit code."""
+    return command_line.run(command(module, words), lambda job: _work(module, source, job), argv)
+
+
+def _work(module: str, source: str, job: Bf16Job) -> int:
+    from tools.jobs import bf16
+    from tools.package import convert_package, is_package
+
+    if is_package(job):
+        done = convert_package(job, partial(bf16.convert_file, module, source))
+    else:
+        done = bf16.convert_file(module, source, job) is not None
+    return command_line.DONE if done else command_line.NOTHING_DONE
+
+
+def command(module: str, words: str | None) -> command_line.Command[Bf16Job]:
+    """Return the command line of the tool."""
+    parser = command_line.make_parser(module, Bf16Job, words, _COMMANDS, _DETAILS, brief=_BRIEF)
+    return command_line.Command(parser, Bf16Job)

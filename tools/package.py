@@ -1,0 +1,128 @@
+"""A folder of models and what goes with them: configuration, tokenizer, several .onnx files.
+
+onnxruntime-genai and the web read language models in this form. Names and types of inputs and outputs stay,
+so that genai_config.json still describes the models.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+
+from transforms.files.named_file import named
+from transforms.model.read_model import ModelError, parse, tensors
+
+if TYPE_CHECKING:
+    from tools.options.bf16 import Bf16Job
+    from tools.options.quantize import QuantizeJob
+
+J = TypeVar("J", "Bf16Job", "QuantizeJob")
+
+_OF_ONE_MODEL = ("calibration_cache", "ranges", "export_ranges")
+"""Options that name a file of one model."""
+
+
+def is_package(job: Bf16Job | QuantizeJob) -> bool:
+    """Whether the input of a job is a folder."""
+    return Path(job.input).is_dir()
+
+
+def convert_package(job: J, convert: Callable[[J], bool]) -> bool:
+    """Convert every model in the folder ``job.input`` into the folder ``job.output``; return if any was.
+
+    ``convert`` writes one model and returns whether there was anything to do; else the model is copied, as
+    are all other files. Samples of a model may lie in a folder of its name in ``job.data``. Raises ValueError
+    or OSError, also those of ``convert``; a folder that was made is removed then, and where no model was
+    converted.
+    """
+    source, output = Path(job.input), Path(job.output)
+    models = sorted(source.rglob("*.onnx"))
+    _check(job, source, output, models)
+    is_new, done = not output.exists(), False
+    output.mkdir(exist_ok=True)
+    try:
+        done = _write(source, output, models, partial(_convert, job, convert))
+    finally:
+        if is_new and not done:
+            shutil.rmtree(output, ignore_errors=True)
+    return done
+
+
+def _write(source: Path, output: Path, models: Sequence[Path], convert: Callable[[Path, Path], bool]) -> bool:
+    """Write all files of a package; return if a model was converted."""
+    own = {model: [model, *_data_files(model)] for model in models}
+    others = {Path(folder) / name for folder, _, names in os.walk(source) for name in names}
+    done = False
+    for model, files in own.items():
+        others.difference_update(files)
+        name = model.relative_to(source)
+        print(f"{name}:")
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
+        if convert(model, output / name):
+            done = True
+        else:
+            _copy(source, output, files)
+    _copy(source, output, sorted(others))
+    return done
+
+
+def _convert(job: J, convert: Callable[[J], bool], model: Path, output: Path) -> bool:
+    data = job.data
+    if data is not None and (data / model.stem).is_dir():
+        data = data / model.stem
+    own = replace(job, data=data)
+    if job.feeds_from is not None:
+        names, made = _ends(model)[0], _ends(job.feeds_from)[1]
+        pairs = tuple(pair for pair in job.feeds if pair[1] in names)
+        own = replace(own, feeds=pairs, feeds_from=job.feeds_from if pairs or names & made else None)
+    try:
+        return convert(replace(own, input=str(model), output=str(output)))
+    except ValueError as error:
+        if model.name in str(error):
+            raise
+        raise ValueError(f"{error} (in '{model}')") from error
+
+
+def _ends(model: Path) -> tuple[set[str], set[str]]:
+    """Return the names of the inputs and outputs of a model."""
+    with named(model, ModelError):
+        graph = parse(model).graph
+    return {one.name for one in graph.input}, {one.name for one in graph.output}
+
+
+def _check(job: Bf16Job | QuantizeJob, source: Path, output: Path, models: Sequence[Path]) -> None:
+    if not models:
+        raise ValueError(f"folder '{source}' has no .onnx file")
+    for name in _OF_ONE_MODEL:
+        if getattr(job, name, None):
+            raise ValueError(
+                f"--{name.replace('_', '-')} goes with one model, not with the folder '{source}'"
+            )
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"output '{output}' is a file, and the input a folder")
+    if output.exists() and not job.force:
+        raise FileExistsError(f"'{output}' exists; --force overwrites its files")
+    if output.resolve().is_relative_to(source.resolve()) or source.resolve().is_relative_to(output.resolve()):
+        raise ValueError(f"output '{output}' and the input '{source}' may not lie in one another")
+
+
+def _data_files(model: Path) -> list[Path]:
+    """Return the files with weights of a model."""
+    with named(model, ModelError):
+        found = list(tensors(parse(model)))
+    names = {ExternalDataInfo(one).location for one in found if uses_external_data(one)}
+    return [path for name in sorted(names) if (path := model.parent / name).is_file()]
+
+
+def _copy(source: Path, output: Path, files: Sequence[Path]) -> None:
+    for file in files:
+        target = output / file.relative_to(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
