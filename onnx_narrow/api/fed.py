@@ -60,6 +60,5 @@ def _encoder_samples(data: Path, encoder: Source) -> Path:
 
 def _why_none(model: OpenModel, encoder: Source, names: Sequence[str]) -> str:
     outputs, way = ", ".join(model.outputs), spelled("{feeds:OUT=IN}")
-    return (
-        f"no input of the model, {', '.join(names)}, is an output of '{encoder}', {outputs}: name them, {way}"
-    )
+    ends = f"no input of the model, {', '.join(names)}, is an output of '{encoder}', {outputs}"
+    return f"{ends}: name them, {way}"
