@@ -21,12 +21,17 @@ if TYPE_CHECKING:
     import ops as ops
     import tools as tools
     import transforms as transforms
-    from onnx_narrow.api.compare import check, evaluate, inspect, report
+    from onnx_narrow.api.check import check
     from onnx_narrow.api.convert_bf16 import convert_bf16
+    from onnx_narrow.api.evaluate import evaluate
     from onnx_narrow.api.finetune import finetune
+    from onnx_narrow.api.infer import infer
+    from onnx_narrow.api.inspect import inspect
+    from onnx_narrow.api.listing import formats, presets, targets
     from onnx_narrow.api.mix_precision import mix_precision
     from onnx_narrow.api.models import load, save
     from onnx_narrow.api.quantize import quantize
+    from onnx_narrow.api.report import report
     from onnx_narrow.api.result import Result
     from transforms.scheme import Scheme, preset
 
@@ -35,17 +40,21 @@ __version__: str
 _HOMES = {
     "Result": "onnx_narrow.api.result",
     "Scheme": "transforms.scheme",
-    "check": "onnx_narrow.api.compare",
+    "check": "onnx_narrow.api.check",
     "convert_bf16": "onnx_narrow.api.convert_bf16",
-    "evaluate": "onnx_narrow.api.compare",
+    "evaluate": "onnx_narrow.api.evaluate",
     "finetune": "onnx_narrow.api.finetune",
-    "inspect": "onnx_narrow.api.compare",
+    "formats": "onnx_narrow.api.listing",
+    "infer": "onnx_narrow.api.infer",
+    "inspect": "onnx_narrow.api.inspect",
     "load": "onnx_narrow.api.models",
     "mix_precision": "onnx_narrow.api.mix_precision",
     "preset": "transforms.scheme",
+    "presets": "onnx_narrow.api.listing",
     "quantize": "onnx_narrow.api.quantize",
-    "report": "onnx_narrow.api.compare",
+    "report": "onnx_narrow.api.report",
     "save": "onnx_narrow.api.models",
+    "targets": "onnx_narrow.api.listing",
 }
 """The module of each public name: imported when it is asked for."""
 
@@ -56,13 +65,17 @@ __all__ = [
     "convert_bf16",
     "evaluate",
     "finetune",
+    "formats",
+    "infer",
     "inspect",
     "load",
     "mix_precision",
     "preset",
+    "presets",
     "quantize",
     "report",
     "save",
+    "targets",
 ]
 
 checkout.join()

@@ -12,6 +12,7 @@ from onnx_narrow.api.fed import fed
 from onnx_narrow.api.sources import Data, Model, samples_folder, samples_of
 from onnx_narrow.api.unrolled import unrolled
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.compare.measure_run import Data as FolderData
 from transforms.files.cleanup import temporary_folder
 from transforms.pipelines.source import Source
 from transforms.run.array_files import find_litter
@@ -64,12 +65,31 @@ def open_data(
         report_litter(events, samples)
         yield CalibrationData(samples, options.images, options.limit, run=run)
     else:
-        with temporary_folder() as own, temporary_folder() as whole:
-            folder = samples_folder(options.data, lambda: _names(source), own, options.limit)
-            report_litter(events, folder)
-            make = unrolled if options.sequences else fed
-            make(options, folder, source, run, whole, events)
-            yield CalibrationData(whole, run=run)
+        with open_folder(options, source, run, events) as found:
+            yield CalibrationData(found.folder, run=run)
+
+
+@contextmanager
+def open_folder(
+    options: SampleOptions, source: Source, run: RunOptions, events: Events, *, unrolls: bool = True
+) -> Iterator[FolderData]:
+    """Yield the samples for the inputs of a model as a folder that lasts for the block.
+
+    Samples in memory are written to a temporary one, and so is what an encoder feeds or, if ``unrolls``, the
+    steps of sequences as the model runs them. Raises as :func:`open_data`.
+    """
+    assert options.data is not None, "asked for before"
+    with temporary_folder() as own, temporary_folder() as whole:
+        folder = samples_folder(options.data, lambda: input_names(source), own, options.limit)
+        report_litter(events, folder)
+        if options.feeds_from is not None:
+            fed(options, folder, source, run, whole, events)
+        elif options.sequences and unrolls:
+            unrolled(options, folder, source, run, whole, events)
+        else:
+            yield FolderData(folder, options.images, run, options.limit)
+            return
+        yield FolderData(whole, ImageOptions(), run)
 
 
 def report_litter(events: Events, *folders: object) -> None:
@@ -81,7 +101,8 @@ def report_litter(events: Events, *folders: object) -> None:
             events.warn(f"Skipped in '{folder}': {files} of operating systems, such as {names[0]!r}")
 
 
-def _names(source: Source) -> Sequence[str]:
+def input_names(source: Source) -> Sequence[str]:
+    """Return the names of the inputs of a model."""
     return [one.name for one in model_inputs(source.load())]
 
 

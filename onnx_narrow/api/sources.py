@@ -14,7 +14,9 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
+from onnx_narrow.api.kinds import Kind
 from onnx_narrow.api.result import Result
+from transforms import model_io
 from transforms.files.array_archive import write_arrays
 from transforms.files.paths import AnyPath
 from transforms.pipelines.source import Source
@@ -37,6 +39,9 @@ take more than ``memory_limit``, or 1 GiB, in files without a name in the tempor
 
 Sample: TypeAlias = dict[str, np.ndarray] | tuple[np.ndarray, ...] | Path
 
+MODEL = Kind("a path, a ModelProto, a Graph or a Result", (str, os.PathLike, onnx.ModelProto, gs.Graph, Result))
+"""What a keyword for a model takes."""
+
 IN_MEMORY = 1 << 30
 """Bytes of samples that stay in memory unless ``memory_limit`` says otherwise."""
 
@@ -48,6 +53,14 @@ def source_of(model: Model) -> Source:
     if isinstance(model, str | os.PathLike):
         return Source(Path(model))
     return Source(model)
+
+
+def placed(source: Source, folder: Path, name: str) -> Path:
+    """Return the file of a model, which is written to a folder by this name if it is in memory."""
+    if source.path is not None:
+        return source.path
+    model_io.save(source.load(), folder / name)
+    return folder / name
 
 
 def samples_of(data: Data, limit: int | None = None, memory_limit: int | None = None) -> Path | list[Sample]:

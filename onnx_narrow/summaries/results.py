@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from onnx_narrow.summaries.words import figure
+from transforms.files.spelling import spelled
 from transforms.graph.some_names import counted
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def greedy_lines(greedy: Greedy | None) -> Iterator[str]:
 
 
 def missed(
-    limits: Mapping[str, float | None], language: Language | None, greedy: Greedy | None
+    limits: Mapping[str, float], language: Language | None, greedy: Greedy | None
 ) -> Iterator[str]:
     """Yield a line for each limit that is missed, by the name of its option."""
     found: dict[str, float] = {}
@@ -73,8 +74,8 @@ def missed(
     if greedy is not None:
         found["min_greedy"] = greedy.same
     for name, value in found.items():
-        limit = limits[name]
+        limit = limits.get(name)
         if limit is None:
             continue
         if value > limit if name.startswith("max") else value < limit:
-            yield f"--{name.replace('_', '-')} {limit:g} is missed: {value:.4g}"
+            yield f"{spelled(f'{{{name}:{limit:g}}}')} is missed: {value:.4g}"

@@ -104,6 +104,6 @@ def test_bad_paths_are_refused_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must end in \.png or \.svg$"):
         plot_file.check_plot(tmp_path / "plot.pdf", force=False)
     (tmp_path / "plot.svg").touch()
-    with pytest.raises(FileExistsError, match=r"plot\.svg' exists; --force overwrites it$"):
+    with pytest.raises(FileExistsError, match=r"plot\.svg' exists; force overwrites it$"):
         plot_file.check_plot(tmp_path / "plot.svg", force=False)
     plot_file.check_plot(tmp_path / "plot.svg", force=True)

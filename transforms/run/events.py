@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
+
+T = TypeVar("T")
 
 
 class Progress(Protocol):
@@ -43,3 +46,11 @@ def _ignored(done: int, total: int | None, note: str = "") -> None:
 
 
 SILENT = Events()
+
+
+def each_told(items: Iterable[T], progress: Progress, total: int) -> Iterator[T]:
+    """Yield the items, each of which is a piece of a phase, done when the next is asked for."""
+    for done, item in enumerate(items):
+        progress(done, total)
+        yield item
+    progress(total, total)

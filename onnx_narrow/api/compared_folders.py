@@ -1,0 +1,119 @@
+"""Two folders of results, compared: what is measured, told and written of them, and held to limits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onnx_narrow.api.samples import report_litter
+from onnx_narrow.summaries.result_files import as_csv, as_json, full_name
+from onnx_narrow.summaries.result_tables import file_lines, output_lines, summary_lines, top1_lines
+from onnx_narrow.summaries.results import greedy_lines, language_lines, missed, step_lines
+from transforms.compare import compare_results
+from transforms.compare.compare_results import Comparison, ResultPair, Top1
+from transforms.compare.language import Greedy, Language, compare_logits, compare_tokens
+from transforms.compare.step_errors import step_sqnr
+from transforms.files.output_file import GENERATED, write_text
+from transforms.files.spelling import spelled
+from transforms.run.events import Events, each_told
+from transforms.search.target import TargetError
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What is to be known beside the figures of each file.
+
+    ``logits``: the output that holds those of tokens; ``texts``: the folder of these tokens; ``limits`` by
+    the names of keywords.
+    """
+
+    labels: np.ndarray | None = None
+    logits: str | None = None
+    texts: Path | None = None
+    peak: float | None = None
+    allow_missing: bool = False
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ComparedFolders:
+    """What was measured: of each file, over steps of sequences, and as ``measures`` asked.
+
+    ``counted``: the files of mean and worst values.
+    """
+
+    measures: Measures
+    pairs: Sequence[ResultPair]
+    comparisons: Sequence[Comparison]
+    counted: Sequence[Comparison]
+    steps: Mapping[str, Mapping[int, float]]
+    top1: Top1 | None
+    language: Language | None
+    greedy: Greedy | None
+
+    def lines(self) -> Iterator[str]:
+        """Yield all figures in tables and lines."""
+        if self.counted:
+            yield from file_lines(self.counted)
+            yield from summary_lines(self.counted)
+            yield from output_lines(self.comparisons)
+        yield from step_lines(self.steps)
+        yield from top1_lines(self.top1)
+        yield from language_lines(self.language)
+        yield from greedy_lines(self.greedy)
+
+    def content(self) -> dict[str, Any]:
+        """Return all figures as JSON can say them."""
+        return as_json(self.comparisons, self.counted, self.steps, self.top1, self.language, self.greedy)
+
+    def write(self, json_file: Path | None, csv_file: Path | None) -> None:
+        """Write the figures to the files that are asked for."""
+        if json_file:
+            write_text(json_file, json.dumps(self.content(), indent=2, allow_nan=False) + "\n")
+        if csv_file:
+            write_text(csv_file, as_csv(self.comparisons))
+
+    def judge(self) -> None:
+        """Raise ValueError for NaN or infinite elements, TargetError for limits that are missed."""
+        _refuse_non_finite(self.comparisons)
+        if lines := [*missed(self.measures.limits, self.language, self.greedy)]:
+            raise TargetError("; ".join(lines))
+
+
+def compare_folders(baseline: Path, quantized: Path, measures: Measures, events: Events) -> ComparedFolders:
+    """Compare the results in two folders, file by file. Raises ValueError or OSError if they do not fit."""
+    every = compare_results.pair_files(baseline, quantized, allow_missing=measures.allow_missing)
+    written = [pair for pair in every if pair.output == GENERATED]
+    pairs = [pair for pair in every if pair.output != GENERATED]
+    if "min_greedy" in measures.limits and not written:
+        raise ValueError(f"{spelled('{min_greedy}')}: there are no results in '{GENERATED}'")
+    folders = (each for folder in (baseline, quantized) for each in compare_results.result_folders(folder))
+    report_litter(events, *folders)
+    logits = measures.logits
+    found = compare_results.compare(pairs, measures.peak, logits)
+    comparisons = [*each_told(found, events.phase("comparing", "file"), len(pairs))]
+    return ComparedFolders(
+        measures,
+        pairs,
+        comparisons,
+        [one for one in comparisons if logits is None or one.output in ("", logits)],
+        step_sqnr(pairs),
+        None if measures.labels is None else compare_results.top1(pairs, measures.labels),
+        None if logits is None else compare_logits(pairs, logits, measures.texts),
+        compare_tokens(written) if written else None,
+    )
+
+
+def _refuse_non_finite(comparisons: Sequence[Comparison]) -> None:
+    bad = [one for one in comparisons if not one.is_finite]
+    if bad:
+        sides = [sum(getattr(one, f"{side}_non_finite") for one in bad) for side in ("baseline", "quantized")]
+        raise ValueError(
+            f"NaN or infinite elements in {len(bad)} of {len(comparisons)} files, "
+            f"first '{full_name(bad[0])}': {sides[0]} in the baseline, {sides[1]} in the quantized results"
+        )

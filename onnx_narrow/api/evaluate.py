@@ -1,0 +1,237 @@
+"""Comparing the outputs of two models."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from onnx_narrow.api import infer
+from onnx_narrow.api.compared_folders import Measures, compare_folders
+from onnx_narrow.api.kinds import FLAG, PATH, TABLE, TEXT, Kind, number
+from onnx_narrow.api.samples import SampleOptions, input_names, open_folder
+from onnx_narrow.api.saved_outputs import WantedOutputs, save_outputs
+from onnx_narrow.api.sources import Data, Model, samples_folder, source_of
+from onnx_narrow.api.told import Told, Watcher
+from onnx_narrow.api.usage import DATA, OF_SAMPLES, Given, Need, check_call, given_of, refuse_same_file
+from transforms.compare.compare_results import ResultPair
+from transforms.files.cleanup import temporary_folder
+from transforms.files.output_file import check_writable
+from transforms.files.paths import AnyPath
+from transforms.run.array_files import read_array
+from transforms.run.data_sets import as_array
+from transforms.run.events import Events
+from transforms.runtime.session import RunOptions
+
+Metric: TypeAlias = Callable[[np.ndarray, np.ndarray], float]
+"""Called with an output of the float model and the same output of the other."""
+
+
+@runtime_checkable
+class _Array(Protocol):
+    def __array__(self) -> np.ndarray:
+        """Return the array."""
+
+
+KINDS: Mapping[str, Kind] = {
+    **infer.KINDS,
+    "metrics": TABLE,
+    "labels": Kind("a path or an array", (str, os.PathLike, Sequence, _Array)),
+    "logits": TEXT,
+    "tokens": PATH,
+    "peak": number(0, above=True),
+    "allow_missing": FLAG,
+    "max_kl": number(0),
+    "max_perplexity": number(1),
+    "min_same": number(0, 1),
+    "min_greedy": number(0, 1),
+    "json": PATH,
+    "csv": PATH,
+}
+
+_LIMITS = ("max_kl", "max_perplexity", "min_same", "min_greedy")
+_LOGITS = Need("{logits}", lambda given: "logits" in given)
+_TOKENS = Need("{tokens}", lambda given: "tokens" in given)
+_WRITTEN = Need("{json} or {csv}", lambda given: given.keys() & {"json", "csv"})
+NEEDS: Mapping[str, tuple[Need, ...]] = {
+    **OF_SAMPLES,
+    **dict.fromkeys(("output_names", "generate", "provider", "threads"), (DATA,)),
+    **dict.fromkeys(("tokens", "max_kl", "min_same"), (_LOGITS,)),
+    "max_perplexity": (_TOKENS,),
+    "force": (_WRITTEN,),
+}
+
+
+def evaluate(
+    baseline: Model,
+    quantized: Model,
+    *,
+    data: Data | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+    labels: AnyPath | ArrayLike | None = None,
+    logits: str | None = None,
+    tokens: AnyPath | None = None,
+    peak: float | None = None,
+    allow_missing: bool = False,
+    max_kl: float | None = None,
+    max_perplexity: float | None = None,
+    min_same: float | None = None,
+    min_greedy: float | None = None,
+    json: AnyPath | None = None,
+    csv: AnyPath | None = None,
+    force: bool = False,
+    output_names: Sequence[str] = (),
+    generate: int = 0,
+    limit: int | None = None,
+    image_size: int | Sequence[int] | None = None,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
+    layout: str | None = None,
+    sequences: bool = False,
+    states: Mapping[str, str] | None = None,
+    feeds_from: Model | None = None,
+    feeds: Mapping[str, str] | None = None,
+    provider: str = "cpu",
+    threads: int | None = None,
+    progress: Watcher | Events | None = None,
+) -> dict[str, Any]:
+    """Compare the outputs of two models on samples, or two folders of results.
+
+    Parameters
+    ----------
+    baseline, quantized : path, ModelProto or Graph
+        The float model and the other one, which are run; without ``data``, folders of results of
+        :func:`onnx_narrow.infer`.
+    data : folder, reader, iterable or callable, optional
+        Samples, see :data:`onnx_narrow.api.sources.Data`; those in memory, and all outputs, are written to
+        a temporary folder.
+    metrics : mapping of str to callable, optional
+        Figures of your own: each is called with both arrays of an output of a sample.
+    labels : path or array of int, optional
+        Class numbers of all rows: tells accuracy and agreement.
+    logits : str, optional
+        The output that holds logits of tokens: tells KL divergence and how often the first choice is the
+        same; mean and worst values are of it alone, without the mean of each row.
+    tokens : path, optional
+        The folder of samples with ``input_ids``: tells perplexity.
+    peak : float, optional
+        The signal peak for psnr and ssim.
+    allow_missing : bool
+        Whether files that only one of two folders of results has are left out.
+    max_kl, max_perplexity, min_same, min_greedy : float, optional
+        Limits of KL divergence in nats, of perplexity, and of shares (0 to 1) of the same first choice, and
+        of the same tokens that both models wrote.
+    json, csv : path, optional
+        Files to write: all figures, and a line for each file.
+    force : bool
+        Whether existing files of these names are replaced.
+    output_names, generate : list of str, and int
+        Compare only these outputs, and so many tokens that a language model continues each sample by.
+    limit, image_size, mean, std, layout, sequences, states, feeds_from, feeds : optional
+        How samples are read, as in :func:`onnx_narrow.quantize`.
+    provider, threads : str and int
+        Execution provider of ONNX Runtime, and threads; all cores by default.
+    progress : callable, optional
+        Called with the phase, how many pieces are done, and of how many.
+
+    Returns
+    -------
+    dict
+        What ``onnx-narrow evaluate --json`` writes: ``mean``, ``worst``, ``outputs``, ``top1``, ``language``,
+        ``greedy``, ``per_file``, ``steps``; and in ``metrics`` the mean of each of yours by its name.
+
+    Raises
+    ------
+    TypeError, ValueError, OSError
+        As :func:`onnx_narrow.quantize`; a ValueError also for NaN or infinite outputs, and for a limit that
+        is missed, after all is written.
+
+    Examples
+    --------
+    >>> import numpy, onnx_narrow
+    >>> samples = [numpy.full((2, 1, 8, 8), i / 8, "float32") for i in range(8)]
+    >>> model = "tests/examples/digits.onnx"
+    >>> onnx_narrow.evaluate(model, model, data=samples, labels=[0] * 16)["top1"]["agreement"]
+    1.0
+    """
+    given = given_of(evaluate, locals())
+    _check(given)
+    files = [None if one is None else Path(one) for one in (json, csv)]
+    for file in filter(None, files):
+        check_writable(file, force=force, inputs=[labels] if isinstance(labels, str | os.PathLike) else ())
+    measures = _measures(given)
+    with Told(progress) as told, temporary_folder() as folder:
+        if data is None:
+            results = _results("baseline", baseline), _results("quantized", quantized)
+        else:
+            results = _run_both(baseline, quantized, given, folder, told)
+        compared = compare_folders(*results, measures, told)
+        for line in compared.lines():
+            told.note(line)
+        compared.write(*files)
+        compared.judge()
+    found = compared.content()
+    return found if metrics is None else {**found, "metrics": _of_users(metrics, compared.pairs)}
+
+
+def _check(given: Given) -> None:
+    check_call(given, NEEDS, KINDS)
+    infer.refuse_written_sequences(given)
+    refuse_same_file(given, "json", "csv")
+    for name, metric in (given.get("metrics") or {}).items():
+        if not callable(metric):
+            raise TypeError(f"metrics: {name!r} is {metric!r}, not a callable")
+
+
+def _measures(given: Given) -> Measures:
+    labels, texts = given.get("labels"), given.get("tokens")
+    if labels is not None:
+        is_path = isinstance(labels, str | os.PathLike)
+        labels = read_array(Path(labels)) if is_path else as_array(labels)
+    return Measures(
+        labels,
+        given.get("logits"),
+        None if texts is None else Path(texts),
+        given.get("peak"),
+        given.get("allow_missing", False),
+        {name: given[name] for name in _LIMITS if name in given},
+    )
+
+
+def _results(name: str, folder: Model) -> Path:
+    """Return a folder of results; TypeError for a model that has to be run first."""
+    if not isinstance(folder, str | os.PathLike):
+        kind = type(folder).__name__
+        raise TypeError(f"{name}: without data, results are compared: a folder, not a {kind}")
+    return Path(folder)
+
+
+def _run_both(
+    baseline: Model, quantized: Model, given: Given, folder: Path, events: Events
+) -> tuple[Path, Path]:
+    """Run both models on the same samples, and return the folders of their results."""
+    sources = source_of(baseline), source_of(quantized)
+    options, run = SampleOptions.of(given), RunOptions(given.get("provider", "cpu"), given.get("threads", 0))
+    wanted = WantedOutputs(given.get("output_names", ()), given.get("generate", 0))
+    own, results = folder / "samples", (folder / "baseline", folder / "quantized")
+    own.mkdir()
+    assert options.data is not None, "asked for before"
+    data = samples_folder(options.data, lambda: input_names(sources[0]), own, options.limit)
+    options = replace(options, data=data)  # what makes samples may make them once
+    for source, output in zip(sources, results, strict=True):
+        with open_folder(options, source, run, events, unrolls=False) as samples:
+            save_outputs(source, samples, output, wanted, options, events)
+    return results
+
+
+def _of_users(metrics: Mapping[str, Metric], pairs: Sequence[ResultPair]) -> dict[str, float]:
+    arrays = [(read_array(pair.baseline), read_array(pair.quantized)) for pair in pairs]
+    if not arrays:
+        return dict.fromkeys(metrics, math.nan)
+    return {name: float(np.mean([metric(*pair) for pair in arrays])) for name, metric in metrics.items()}

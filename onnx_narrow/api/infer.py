@@ -1,0 +1,140 @@
+"""Running a model on samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from onnx_narrow.api.kinds import TEXTS, Kind, whole
+from onnx_narrow.api.result_folders import check_folder
+from onnx_narrow.api.samples import SampleOptions, open_folder
+from onnx_narrow.api.saved_outputs import WantedOutputs, save_outputs
+from onnx_narrow.api.sources import MODEL, Data, Model, placed, source_of
+from onnx_narrow.api.told import Told, Watcher
+from onnx_narrow.api.usage import OF_SAMPLES, Given, UsageError, check_call, given_of
+from onnx_narrow.summaries import inference
+from onnx_narrow.summaries.timing import cost_lines
+from transforms.compare.measure_run import Data as FolderData
+from transforms.compare.measure_run import measure_both
+from transforms.files.cleanup import temporary_folder
+from transforms.files.paths import AnyPath
+from transforms.files.spelling import spelled
+from transforms.pipelines.source import Source
+from transforms.run.events import Events
+from transforms.runtime.session import RunOptions
+
+KINDS: Mapping[str, Kind] = {
+    "output_names": TEXTS,
+    "generate": whole(0),
+    "time": MODEL,
+    "feeds_from": MODEL,
+}
+"""Kinds of keywords that say how a model runs."""
+
+
+def infer(
+    model: Model,
+    output: AnyPath,
+    *,
+    data: Data,
+    output_names: Sequence[str] = (),
+    generate: int = 0,
+    time: Model | None = None,
+    force: bool = False,
+    limit: int | None = None,
+    image_size: int | Sequence[int] | None = None,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
+    layout: str | None = None,
+    sequences: bool = False,
+    states: Mapping[str, str] | None = None,
+    feeds_from: Model | None = None,
+    feeds: Mapping[str, str] | None = None,
+    provider: str = "cpu",
+    threads: int | None = None,
+    progress: Watcher | Events | None = None,
+) -> dict[str, Path]:
+    """Run a model on samples and save its outputs as .npy files, for :func:`onnx_narrow.evaluate`.
+
+    Parameters
+    ----------
+    model : path, ModelProto or Graph
+        The model to run.
+    output : path
+        The folder for results: a file for each sample, in a sub-folder for each output if there are several.
+    data : folder, reader, iterable or callable
+        Samples, see :data:`onnx_narrow.api.sources.Data`; those in memory are written to a temporary folder.
+    output_names : list of str
+        Save only these outputs.
+    generate : int
+        Save so many tokens that a language model continues each sample by; outputs only by ``output_names``.
+    time : path, ModelProto or Graph, optional
+        A model whose time and memory are compared on the same samples; models in memory are written to a
+        temporary folder for that.
+    force : bool
+        Whether results go into a folder that is not empty.
+    limit, image_size, mean, std, layout, sequences, states, feeds_from, feeds : optional
+        How samples are read, as in :func:`onnx_narrow.quantize`.
+    provider, threads : str and int
+        Execution provider of ONNX Runtime, and threads; all cores by default.
+    progress : callable, optional
+        Called with the phase, how many pieces are done, and of how many.
+
+    Returns
+    -------
+    dict of str to Path
+        The folder of the results of each output by its name.
+
+    Raises
+    ------
+    TypeError, ValueError, OSError
+        As :func:`onnx_narrow.quantize`.
+
+    Examples
+    --------
+    >>> import numpy, onnx_narrow, tempfile
+    >>> samples = [numpy.full((2, 1, 8, 8), i / 8, "float32") for i in range(8)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = onnx_narrow.infer("tests/examples/digits.onnx", folder, data=samples)
+    ...     print(len(list(found["scores"].glob("*.npy"))))
+    8
+    """
+    given = given_of(infer, locals())
+    check_call(given, OF_SAMPLES, KINDS)
+    refuse_written_sequences(given)
+    where, source, run = Path(output), source_of(model), RunOptions(provider, threads or 0)
+    check_folder(where, force=force)
+    beside = None if time is None else _beside(time)
+    options = SampleOptions.of(given)
+    with Told(progress) as told:
+        told.expect("" if feeds_from is None else "encoding", "loading", "running", "timing" if beside else "")
+        with open_folder(options, source, run, told, unrolls=False) as folder:
+            saved = save_outputs(source, folder, where, WantedOutputs(output_names, generate), options, told)
+            for line in inference.lines(saved, where):
+                told.note(line)
+            if beside is not None:
+                _compare_time(beside, source, folder, told)
+    return dict(saved.folders)
+
+
+def refuse_written_sequences(given: Given) -> None:
+    """Raise UsageError for tokens that are to continue sequences of steps."""
+    if {"generate", "sequences"} <= given.keys():
+        raise UsageError(spelled("{generate} does not go with {sequences}"))
+
+
+def _beside(model: Model) -> Source:
+    """Return the model that another is timed beside; FileNotFoundError before any work if it is not there."""
+    source = source_of(model)
+    if source.path is not None and not source.path.is_file():
+        raise FileNotFoundError(f"model '{source}' does not exist")
+    return source
+
+
+def _compare_time(beside: Source, source: Source, samples: FolderData, told: Told) -> None:
+    """Tell what both models cost; they are opened by other processes, from files."""
+    told.phase("timing")
+    with temporary_folder() as own:
+        files = placed(beside, own, "float.onnx"), placed(source, own, "model.onnx")
+        for line in cost_lines(*measure_both(*files, samples)):
+            told.note(line)

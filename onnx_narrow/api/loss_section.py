@@ -1,0 +1,88 @@
+"""Where the loss of a quantized model begins: a section of a page, and lines; or why that is not known."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_graphsurgeon as gs
+
+from onnx_narrow.charts.origins_section import origins_section
+from onnx_narrow.summaries.origins import Made, lines
+from transforms import model_io
+from transforms.compare.measure_run import Data as FolderData
+from transforms.files.output_file import total_bytes
+from transforms.graph import walk
+from transforms.graph.selection import label_of
+from transforms.graph.typed import info_of, source_files
+from transforms.judge.budget import too_large
+from transforms.origins.loss_origins import LossOrigins, Progress
+from transforms.origins.loss_table import origins_of_files
+from transforms.run.run_model import open_model
+from transforms.runtime.session import RunOptions
+from transforms.scheme.sources import recorded_scheme
+
+_MOST_BYTES = 1 << 26
+"""Of a float model that is looked at layer by layer: that takes several copies of it in memory."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """How commands that are proposed call the models, and the options for the samples."""
+
+    float_model: Path
+    quantized: Path
+    samples: list[str]
+
+
+@dataclass(frozen=True)
+class LossSection:
+    """Where the loss begins: the ``origins``, None where that cannot be told; a section, and lines."""
+
+    origins: LossOrigins | None
+    html: str
+    lines: list[str]
+
+
+def loss_section(
+    float_path: Path, quantized_path: Path, data: FolderData, names: Names, progress: Progress
+) -> LossSection:
+    """Look for the layers in which the loss begins, and return what there is to say."""
+    model = model_io.load(float_path)
+    try:
+        _refuse_too_large(model)
+        _refuse_other_outputs(float_path, data.options)
+        feeds = (feed for _, feed in data.samples(open_model(float_path, data.options).inputs))
+        origins = origins_of_files(float_path, quantized_path, feeds, data.options, progress)
+    except ValueError as error:
+        why = f"Not told layer by layer: {error}"
+        return LossSection(None, f'<section class="first"><p>{html.escape(why)}</p></section>', [why])
+    made = _made(model, model_io.load(quantized_path), names)
+    return LossSection(origins, origins_section(origins, made), [*lines(origins, made)])
+
+
+def _refuse_too_large(model: gs.Graph) -> None:
+    """Raise ValueError for a model on which the search takes too long."""
+    if too_large(model) or total_bytes(source_files(model)) > _MOST_BYTES:
+        raise ValueError(f"the float model has more than {_MOST_BYTES:,} bytes, or too many nodes")
+
+
+def _refuse_other_outputs(path: Path, run: RunOptions) -> None:
+    """Raise ValueError for a model whose outputs cannot be compared."""
+    for output in open_model(path, run).session.get_outputs():
+        if not output.type.startswith("tensor("):
+            raise ValueError(f"output '{output.name}' is not a tensor")
+
+
+def _made(model: gs.Graph, quantized: gs.Graph, names: Names) -> Made:
+    """Return how the quantized model was made, which decides what commands can be proposed."""
+    return Made(
+        names.float_model,
+        names.quantized,
+        names.samples,
+        info_of(quantized).metadata,
+        {label_of(node) for node in walk.nodes(model)},
+        set(walk.tensors(model)),
+        recorded_scheme(quantized),
+    )

@@ -1,0 +1,160 @@
+"""A page on where a quantized model differs from its float model."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from onnx_narrow.api.kinds import PATH, Kind, number
+from onnx_narrow.api.loss_section import LossSection, Names, loss_section
+from onnx_narrow.api.samples import SampleOptions, open_folder
+from onnx_narrow.api.sources import MODEL, Data, Model, placed, source_of
+from onnx_narrow.api.told import Told, Watcher
+from onnx_narrow.api.usage import OF_SAMPLES, check_call, given_of, refuse_same_file
+from onnx_narrow.charts.html_report import page
+from onnx_narrow.summaries import compared_models
+from transforms.compare.compare_models import Progress, compare_models
+from transforms.files.cleanup import temporary_folder
+from transforms.files.output_file import check_writable, write_text
+from transforms.files.paths import AnyPath
+from transforms.files.spelling import spelled
+from transforms.origins.loss_table import rows, to_csv, to_json
+from transforms.pipelines.source import Source
+from transforms.run.events import Events, each_told
+from transforms.runtime.session import RunOptions
+
+KINDS: Mapping[str, Kind] = {"json": PATH, "csv": PATH, "min_sqnr": number(), "feeds_from": MODEL}
+
+_PHASES = ("loading", "results", "matching", "layers", "histograms", "timing", "origins")
+_THEN = {"results": "matching", "histograms": "timing"}
+
+_FLOAT, _QUANTIZED, _SAMPLES, _ENCODER = "m.onnx", "q.onnx", "samples", "encoder.onnx"
+"""What commands call models and samples that lie in no file."""
+
+
+def report(
+    float_model: Model,
+    quantized: Model,
+    output: AnyPath,
+    *,
+    data: Data,
+    json: AnyPath | None = None,
+    csv: AnyPath | None = None,
+    min_sqnr: float | None = None,
+    force: bool = False,
+    limit: int | None = None,
+    image_size: int | Sequence[int] | None = None,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
+    layout: str | None = None,
+    sequences: bool = False,
+    states: Mapping[str, str] | None = None,
+    feeds_from: Model | None = None,
+    feeds: Mapping[str, str] | None = None,
+    provider: str = "cpu",
+    threads: int | None = None,
+    progress: Watcher | Events | None = None,
+) -> list[dict[str, Any]]:
+    """Write a page on where a quantized model differs from its float model, and return its rows.
+
+    Parameters
+    ----------
+    float_model, quantized : path, ModelProto or Graph
+        The models. Those in memory are written to a temporary folder for the time, as their cost is measured
+        in processes of their own; commands on the page call them ``m.onnx`` and ``q.onnx``.
+    output : path
+        The HTML page to write.
+    data : folder, reader, iterable or callable
+        Samples, see :data:`onnx_narrow.api.sources.Data`; those in memory are written to a temporary folder,
+        and called ``samples`` in commands.
+    json, csv : path, optional
+        Files to write: what each layer adds, inherits and holds of the errors, and the table of layers.
+    min_sqnr : float, optional
+        Mark the results as good, to be looked at, or bad by this SQNR in dB.
+    force : bool
+        Whether existing files are replaced.
+    limit, image_size, mean, std, layout, sequences, states, feeds_from, feeds : optional
+        How samples are read, as in :func:`onnx_narrow.quantize`.
+    provider, threads : str and int
+        Execution provider of ONNX Runtime, and threads; all cores by default.
+    progress : callable, optional
+        Called with the phase, how many pieces are done, and of how many.
+
+    Returns
+    -------
+    list of dict
+        For each layer what it loses by itself, what it inherits and its share, see
+        :func:`transforms.origins.loss_table.rows`; empty where that cannot be told, as the page says.
+
+    Raises
+    ------
+    TypeError, ValueError, OSError
+        As :func:`onnx_narrow.quantize`.
+    """
+    given = given_of(report, locals())
+    check_call(given, OF_SAMPLES, KINDS)
+    refuse_same_file(given, "output", "json", "csv")
+    sources, options = (source_of(float_model), source_of(quantized)), SampleOptions.of(given)
+    files = {name: Path(given[name]) for name in ("output", "json", "csv") if name in given}
+    for file in files.values():
+        check_writable(file, force=force, inputs=[source.path for source in sources])
+    names = _names(*sources, options)
+    run = RunOptions(provider, threads or 0)
+    with Told(progress) as told, temporary_folder() as own:
+        told.expect(*_PHASES)
+        paths = placed(sources[0], own, _FLOAT), placed(sources[1], own, _QUANTIZED)
+        with open_folder(options, sources[0], run, told) as samples:
+            told.phase("loading")
+            comparison = compare_models(*paths, samples, progress=_each(told))
+            section = loss_section(*paths, samples, names, told.phase("origins", "layer"))
+        write_text(files["output"], page(comparison, section.html, min_sqnr))
+        _write_tables(section, sources, files)
+        for line in compared_models.lines(comparison, section.lines):
+            told.note(line)
+        told.note(f"Report written to '{output}' ({files['output'].stat().st_size / 1e3:.0f} kB).")
+    return rows(section.origins) if section.origins else []
+
+
+def _each(events: Events) -> Progress:
+    """Return what tells of the phases in which samples are run, and of those that follow them."""
+
+    def _told(samples: Iterable[Any], phase: str) -> Iterator[Any]:
+        progress = events.phase(phase, "sample")
+        yield from each_told(samples, progress, operator.length_hint(samples))
+        if phase in _THEN:
+            events.phase(_THEN[phase])
+
+    return _told
+
+
+def _names(float_model: Source, quantized: Source, options: SampleOptions) -> Names:
+    """Return what commands call models and samples."""
+    states = [word for fed, back in options.states.items() for word in ("--state", f"{fed}={back}")]
+    pairs = [word for made, fed in options.feeds.items() for word in ("--feed", f"{made}={fed}")]
+    data = options.data if isinstance(options.data, str | os.PathLike) else _SAMPLES
+    encoder: list[str] = []
+    if options.feeds_from is not None:
+        encoder = ["--feeds-from", str(source_of(options.feeds_from).path or _ENCODER)]
+    sequences = ["--sequences"] if options.sequences else []
+    return Names(
+        float_model.path or Path(_FLOAT),
+        quantized.path or Path(_QUANTIZED),
+        ["--data", os.fspath(data), *sequences, *states, *encoder, *pairs],
+    )
+
+
+def _write_tables(section: LossSection, sources: Sequence[Source], files: Mapping[str, Path]) -> None:
+    """Write the files beside the page. Raises ValueError where nothing is known of layers."""
+    if section.origins is None:
+        if files.keys() & {"json", "csv"}:
+            words = "it is not known what each layer adds, the page says why"
+            raise ValueError(f"{spelled('{json} and {csv}')}: {words}")
+        return
+    if "json" in files:
+        about = {"float": str(sources[0]), "quantized": str(sources[1])}
+        write_text(files["json"], to_json(section.origins, about))
+    if "csv" in files:
+        write_text(files["csv"], to_csv(section.origins))

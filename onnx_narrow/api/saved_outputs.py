@@ -1,0 +1,153 @@
+"""A model run on a folder of samples, its outputs saved as they come."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from onnx_narrow.api.result_folders import check_results, output_folders
+from onnx_narrow.api.samples import SampleOptions
+from onnx_narrow.api.unrolled import sequences_of
+from ops.legal_names import refuse_unknown
+from transforms.compare.measure_run import Data as FolderData
+from transforms.files.output_file import GENERATED, write_array
+from transforms.pipelines.source import Source
+from transforms.run.continue_greedily import GreedyWriter
+from transforms.run.events import Events, each_told
+from transforms.run.samples import Samples
+from transforms.run.sequences import Sequences, Step
+from transforms.runtime.session import OpenModel
+
+Made = tuple[str, Mapping[str, np.ndarray], float]
+"""The name of a sample or step, its outputs, and the seconds of the model."""
+
+
+@dataclass(frozen=True)
+class WantedOutputs:
+    """Outputs by ``names``, all without any; ``tokens`` that a language model continues each sample by.
+
+    With tokens, no outputs but those that are named.
+    """
+
+    names: Sequence[str] = ()
+    tokens: int = 0
+
+
+@dataclass(frozen=True)
+class SavedOutputs:
+    """What was run: ``runs`` of the model, all in so many ``seconds``, those of the model in ``computing``.
+
+    ``folders``: of each output. ``widened``: nodes of bfloat16 that ran in float32.
+    """
+
+    samples: Samples | Sequences
+    folders: Mapping[str, Path]
+    runs: int
+    seconds: float
+    computing: float
+    widened: int
+
+
+def save_outputs(
+    source: Source,
+    data: FolderData,
+    output: Path,
+    wanted: WantedOutputs,
+    options: SampleOptions,
+    events: Events,
+) -> SavedOutputs:
+    """Run a model on each sample of a folder, and save its outputs in the folder ``output``.
+
+    ``options``: whether samples are sequences, and their states. Raises ValueError or OSError before the
+    first run for outputs that there are not, or that cannot be saved, and for samples that do not fit.
+    """
+    events.phase("loading")
+    model = source.open(data.options)
+    names = _chosen(model.outputs, wanted)
+    writer = GreedyWriter(model, source.load()) if wanted.tokens else None
+    _check_outputs(model, names)
+    samples = _samples(data, source, model, options)
+    folders = output_folders(output, [*names, GENERATED] if writer else names)
+    _check_folders(folders.values(), samples.names, data.folder, options)
+    start = time.perf_counter()
+    progress = events.phase("running", "sequence" if options.sequences else "sample")
+    each = each_told(samples, progress, len(samples))
+    runs, computing = _save_all(_outputs(model, each, names, writer, wanted.tokens), folders)
+    return SavedOutputs(samples, folders, runs, time.perf_counter() - start, computing, model.widened)
+
+
+def _chosen(outputs: Sequence[str], wanted: WantedOutputs) -> Sequence[str]:
+    """Return the outputs that are wanted. Raises ValueError for an unknown one."""
+    for name in wanted.names:
+        refuse_unknown(name, outputs, "output")
+    return list(dict.fromkeys(wanted.names)) or ([] if wanted.tokens else outputs)
+
+
+def _check_outputs(model: OpenModel, names: Sequence[str]) -> None:
+    for argument in model.session.get_outputs():
+        if argument.name in names and not argument.type.startswith("tensor("):
+            raise ValueError(f"output '{argument.name}' of type {argument.type} cannot be saved as .npy")
+
+
+def _samples(
+    data: FolderData, source: Source, model: OpenModel, options: SampleOptions
+) -> Samples | Sequences:
+    return (
+        sequences_of(options, data.folder, source, model)
+        if options.sequences
+        else data.samples(model.inputs)
+    )
+
+
+def _check_folders(
+    folders: Iterable[Path], names: Sequence[str], data: Path, options: SampleOptions
+) -> None:
+    """Raise for a folder in which results cannot be written, or in which samples lie."""
+    given = options.data
+    of_samples = [data, *([Path(given)] if isinstance(given, str | os.PathLike) else [])]
+    for folder in folders:
+        if folder.exists() and any(folder.samefile(one) for one in of_samples):
+            raise ValueError(
+                f"output folder '{folder}' is the folder of samples, which are never overwritten"
+            )
+        check_results(folder, names)
+
+
+def _outputs(
+    model: OpenModel,
+    samples: Iterable[tuple[str, dict[str, np.ndarray] | Iterator[Step]]],
+    names: Sequence[str],
+    writer: GreedyWriter | None,
+    count: int,
+) -> Iterator[Made]:
+    """Yield what the model makes of each sample, or of each step of a sequence.
+
+    ``writer``: continues samples by ``count`` tokens.
+    """
+    for name, one in samples:
+        start = time.perf_counter()
+        if isinstance(one, dict):
+            made = model.run(one, names)
+            if writer:
+                made[GENERATED] = writer.write(one, count, name)
+            yield name, made, time.perf_counter() - start
+            continue
+        for step in one:
+            yield step.name, step.outputs, time.perf_counter() - start
+            start = time.perf_counter()
+
+
+def _save_all(made: Iterable[Made], folders: Mapping[str, Path]) -> tuple[int, float]:
+    """Save outputs; return how many runs there were, and the seconds of the model."""
+    runs, seconds = 0, 0.0
+    for name, outputs, taken in made:
+        runs, seconds = runs + 1, seconds + taken
+        for output, folder in folders.items():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_array(folder / f"{name}.npy", outputs[output])
+    return runs, seconds

@@ -1,0 +1,28 @@
+"""What is said of a quantized model beside its float model, the most important first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from onnx_narrow.summaries.results import cache_line, view_lines
+from onnx_narrow.summaries.timing import cost_lines
+from onnx_narrow.summaries.unequal_results import unequal_lines
+from transforms.compare.compare_models import ModelComparison
+from transforms.compare.compare_results import output_sqnr
+
+_WORST = 3
+"""Layers that are named."""
+
+
+def lines(comparison: ModelComparison, origins: Iterable[str]) -> Iterator[str]:
+    """Yield what differs, and what both models cost; ``origins``: lines on where the loss begins."""
+    yield f"Compared {len(comparison.layers)} tensors on {comparison.samples} samples."
+    for output, sqnr in output_sqnr(comparison.counted):
+        yield f"  {sqnr:6.1f} dB  output {output}"
+    yield from cache_line(comparison.results, comparison.view)
+    yield from view_lines(comparison.view)
+    yield from unequal_lines(comparison.results)
+    for layer in comparison.worst[:_WORST]:
+        yield f"  {layer.total.sqnr():6.1f} dB  {layer.match.name} ({layer.match.op}, {layer.match.format})"
+    yield from origins
+    yield from cost_lines(*comparison.measurements)
