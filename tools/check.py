@@ -11,7 +11,6 @@ from tools.cli.command_line import make_parser
 from tools.cli.deployment import TARGETS
 from tools.cli.job_options import Options
 from tools.cli.options import option
-from tools.cli.said import say
 
 _COMMANDS = """\
 --target ort-cpu q.onnx
@@ -53,25 +52,11 @@ def _named(argv: Sequence[str]) -> list[str]:
 
 
 def _check(job: CheckJob) -> int:
-    return int(bool(broken_rules(job)))
+    import onnx_narrow
+    from tools.cli.printed import Printed
 
-
-def broken_rules(job: CheckJob) -> list[str]:
-    """Say all that is found, and return the rules that are broken."""
-    from onnx_narrow.summaries.target import target_lines
-    from transforms import model_io
-    from transforms.deploy.check_target import check_target
-    from transforms.scheme.targets import target
-
-    row, graph = target(job.target), model_io.load(job.input)
-    for line in target_lines(graph, row):
-        say(line)
-    say(f"  Sources: {'; '.join(row.sources)}")
-    broken = check_target(graph, row)
-    for rule in broken:
-        say(f"Breaks: {rule}")
-    say(f"Fits {row.name}: {'no' if broken else 'yes'}")
-    return broken
+    broken = onnx_narrow.check(job.input, job.target, progress=Printed())
+    return command_line.FAILED if broken else command_line.DONE
 
 
 def command() -> command_line.Command[CheckJob]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tools.cli.command_line import Command, make_parser, run
 from tools.cli.job_options import Options
@@ -56,50 +55,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def command() -> Command[InspectJob]:
     """Return the command line of the tool."""
-    return Command(make_parser("inspect", InspectJob, __doc__, _COMMANDS, _DETAILS), InspectJob, _why_not)
-
-
-def _why_not(job: InspectJob) -> str | None:
-    lists = [words for name, words in job.given.items() if name in ("layers", "tensors")]
-    return f"{lists[0]} and --against do not go together" if lists and job.against else None
+    return Command(make_parser("inspect", InspectJob, __doc__, _COMMANDS, _DETAILS), InspectJob)
 
 
 def _inspect(job: InspectJob) -> None:
-    if job.layers or job.tensors:
-        _list(job)
-        return
-    from onnx_narrow.summaries import inspection
-    from transforms.compare.inspect_model import inspect_model
-    from transforms.compare.model_differences import model_differences
+    import onnx_narrow
+    from tools.cli.printed import Printed
+    from transforms.run.events import SILENT
 
-    inspected = inspect_model(job.input)
-    if job.against is None:
-        words = inspection.lines(inspected)
-        result = inspection.as_json(inspected)
-    else:
-        other = inspect_model(job.against)
-        differences = model_differences(inspected, other)
-        words = inspection.against(inspected, other, differences)
-        both = [inspection.as_json(model) for model in (inspected, other)]
-        result = {"models": both, "differences": inspection.differences_as_json(differences)}
-    _print(job, result, words)
-
-
-def _list(job: InspectJob) -> None:
-    from onnx_narrow.summaries import listing
-    from transforms.compare.list_model import list_model
-
-    found = list_model(job.input)
-    result = listing.as_json(found, layers=job.layers, tensors=job.tensors)
-    _print(job, result, listing.lines(found, layers=job.layers, tensors=job.tensors))
-
-
-def _print(job: InspectJob, result: dict[str, Any], words: Iterable[str]) -> None:
+    events = SILENT if job.json else Printed()
+    found = onnx_narrow.inspect(job.input, **job.keywords("input", "json"), progress=events)
     if job.json:
-        print(json.dumps(result, indent=2, ensure_ascii=False))
-        return
-    for line in words:
-        print(line)
+        print(json.dumps(found, indent=2, ensure_ascii=False))
 
 
 if __name__ == "__main__":

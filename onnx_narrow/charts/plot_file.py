@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools.cli import output_file
+from transforms.files import output_file
 from transforms.files.cleanup import replacing
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ops
+from onnx_narrow.api.fidelity import fidelity
 from tools import formats
 
 
@@ -46,7 +47,7 @@ def test_weights_of_a_model(model: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_fidelity_is_the_definition() -> None:
     x = np.array([1.0, 1.0 + 2.0**-9], np.float32)  # the second is rounded down by 2^-9 to bfloat16's 1
     expected = 10 * np.log10((x.astype(float) ** 2).sum() / 2.0**-18)
-    assert formats.fidelity([x], "bfloat16") == pytest.approx(expected)
+    assert fidelity([x], "bfloat16") == pytest.approx(expected)
 
 
 def test_model_without_weights(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

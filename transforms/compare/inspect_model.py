@@ -12,7 +12,7 @@ import onnxruntime as ort
 
 from ops.formats import Format
 from ops.registration import AMD_DOMAIN, DOMAIN
-from transforms.compare.light_file import LightFile, read_light
+from transforms.compare.light_file import IN_MEMORY, LightFile, read_light
 from transforms.compare.number_formats import RoundedTensors, Row, type_name, weight_rows
 from transforms.files.named_file import parse_toml
 from transforms.functions.attach_functions import is_own
@@ -43,7 +43,7 @@ class Inspection:
     tried. ``libraries``: domains with operators that are neither built in nor functions of the model.
     """
 
-    path: Path
+    source: Path | onnx.ModelProto
     files: dict[str, int | None]
     ir_version: int
     opsets: dict[str, int]
@@ -64,6 +64,11 @@ class Inspection:
     unread: dict[str, str] = field(default_factory=dict)
 
     @property
+    def path(self) -> Path:
+        """The file, or what stands for it."""
+        return self.source if isinstance(self.source, Path) else IN_MEMORY
+
+    @property
     def bytes(self) -> int:
         """Bytes of the files that are there."""
         return sum(size or 0 for size in self.files.values())
@@ -76,19 +81,19 @@ class Inspection:
         return 8 * sum(row.bytes for row in rows) / elements if elements else 0.0
 
 
-def inspect_model(path: Path, *, run: bool = True) -> Inspection:
-    """Return what a model is; ``run``: also try which providers take it.
+def inspect_model(source: Path | onnx.ModelProto, *, run: bool = True) -> Inspection:
+    """Return what a model is, in a file or in memory; ``run``: also try which providers take it.
 
     Any ONNX model, also with external data that are missing. Raises ModelError for other files, OSError.
     """
-    file = read_light(path)
+    file = read_light(source)
     model = file.model
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     scheme = _scheme(metadata)
     version = metadata.get(provenance.PREFIX + "version", "")
     tool = provenance.tool(metadata)
     inspection = Inspection(
-        path,
+        source,
         file.files,
         model.ir_version,
         {opset.domain or "ai.onnx": opset.version for opset in model.opset_import},

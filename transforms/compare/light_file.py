@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx.external_data_helper as external
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
 from transforms.files.external_file import external_file
 from transforms.files.mapped_file import map_file
@@ -19,13 +20,16 @@ from transforms.model.read_model import ModelError, read_bytes, tensors
 
 _LARGEST_FILE = (1 << 31) - 1
 
+IN_MEMORY = Path("model in memory")
+"""What stands for the path of a model that lies in no file."""
+
 
 @dataclass(frozen=True)
 class LightFile:
     """A model whose large initializers have no data, those that are in files by name, and the files.
 
     ``files`` are the model's and those of external data with their bytes, None for a file that is missing,
-    or not read for another reason: ``unread`` has it by name.
+    or not read for another reason: ``unread`` has it by name. A model in memory has the path ``IN_MEMORY``.
     """
 
     path: Path
@@ -35,23 +39,31 @@ class LightFile:
     unread: dict[str, str]
 
 
-def read_light(path: Path) -> LightFile:
+def read_light(source: Path | onnx.ModelProto) -> LightFile:
     """Return what is to be seen of a model. Raises ModelError for other files, OSError without access."""
-    if path.is_file() and 0 < path.stat().st_size <= _LARGEST_FILE:
-        try:
-            model, mapped = parse_in_place(map_file(path))
-        except DecodeError:
-            raise ModelError(f"'{path}' is not an ONNX model, or is cut short") from None
-    else:
-        read_bytes(path)  # raises what it has to
-        raise ModelError(f"'{path}' is not an ONNX model: it is empty")
+    path = source if isinstance(source, Path) else IN_MEMORY
+    content = _content(source)
+    try:
+        model, mapped = parse_in_place(content)
+    except DecodeError:
+        raise ModelError(f"'{path}' is not an ONNX model, or is cut short") from None
     if not model.opset_import or not (model.graph.node or model.graph.output):
         raise ModelError(f"'{path}' is not an ONNX model: it has no graph")
-    light = LightFile(path, model, mapped, {path.name: path.stat().st_size}, {})
+    light = LightFile(path, model, mapped, {path.name: content.size}, {})
     for tensor in tensors(model):
         if tensor.name not in mapped and external.uses_external_data(tensor):
             _add_external(light, tensor)
     return light
+
+
+def _content(source: Path | onnx.ModelProto) -> NDArray[np.uint8]:
+    """Return the bytes of a model, read-only."""
+    if not isinstance(source, Path):
+        return np.frombuffer(source.SerializeToString(), np.uint8)
+    if source.is_file() and 0 < source.stat().st_size <= _LARGEST_FILE:
+        return map_file(source)
+    read_bytes(source)  # raises what it has to
+    raise ModelError(f"'{source}' is not an ONNX model: it is empty")
 
 
 def _add_external(light: LightFile, tensor: onnx.TensorProto) -> None:

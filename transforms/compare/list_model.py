@@ -43,12 +43,12 @@ class Listing:
     tensors: tuple[ListedTensor, ...]
 
 
-def list_model(path: Path) -> Listing:
-    """Return the nodes and tensors of a model.
+def list_model(source: Path | onnx.ModelProto) -> Listing:
+    """Return the nodes and tensors of a model in a file or in memory.
 
     Any ONNX model, also with external data that are missing. Raises ModelError for other files, OSError.
     """
-    file = read_light(path)
+    file = read_light(source)
     layers: list[ListedLayer] = []
     tensors: list[ListedTensor] = []
     known: dict[str, ListedTensor] = {}

@@ -32,7 +32,7 @@ class Differences:
 
 def model_differences(first: Inspection, second: Inspection) -> Differences:
     """Return how the second of two models differs from the first; large weights are compared in turn."""
-    here, there = read_light(first.path), read_light(second.path)
+    here, there = read_light(first.source), read_light(second.source)
     differences = Differences(operators=_operators(first, second))
     first_constants, second_constants = _constants(here), _constants(there)
     for name, tensor in first_constants.items():

@@ -1,0 +1,51 @@
+"""Holding a model against a deployment target."""
+
+from __future__ import annotations
+
+from onnx_narrow.api.kinds import TEXT
+from onnx_narrow.api.sources import Model, source_of
+from onnx_narrow.api.told import Told, Watcher
+from onnx_narrow.api.usage import check_call
+from onnx_narrow.summaries.target import target_lines
+from transforms.deploy.check_target import check_target
+from transforms.run.events import Events
+from transforms.scheme import targets
+
+
+def check(model: Model, target: str, *, progress: Watcher | Events | None = None) -> list[str]:
+    """Return each rule of a deployment target that a model breaks, in words; empty if it fits.
+
+    Parameters
+    ----------
+    model : path, ModelProto or Graph
+        The model to look at.
+    target : str
+        The runtime that it is for, one of :func:`onnx_narrow.targets`.
+    progress : Events, optional
+        Told what ``onnx-narrow check`` prints: what runs in low precision there, what not, and why.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an unknown target; a ModelError for what is no model.
+    OSError
+        If the model cannot be read.
+
+    Examples
+    --------
+    >>> import onnx_narrow
+    >>> onnx_narrow.check("tests/examples/digits.onnx", "ort-cpu")
+    ['nothing is quantized: it computes in low precision after uint8 or int8']
+    """
+    check_call({"target": target}, {}, {"target": TEXT})
+    row = targets.target(target)
+    with Told(progress) as told:
+        graph = source_of(model).load()
+        for line in target_lines(graph, row):
+            told.note(line)
+        broken = check_target(graph, row)
+        told.note(f"  Sources: {'; '.join(row.sources)}")
+        for rule in broken:
+            told.note(f"Breaks: {rule}")
+        told.note(f"Fits {row.name}: {'no' if broken else 'yes'}")
+    return broken

@@ -1,0 +1,116 @@
+"""What a model is, how it is stored and what it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from onnx_narrow.api.kinds import FLAG
+from onnx_narrow.api.result import Result
+from onnx_narrow.api.sources import MODEL, Model, source_of
+from onnx_narrow.api.told import Told, Watcher
+from onnx_narrow.api.usage import UsageError, check_call, given_of
+from onnx_narrow.summaries import inspection, listing
+from transforms import model_io
+from transforms.compare.inspect_model import inspect_model
+from transforms.compare.list_model import list_model
+from transforms.compare.model_differences import model_differences
+from transforms.files.spelling import spelled
+from transforms.run.events import Events
+
+_KINDS = {"against": MODEL, "layers": FLAG, "tensors": FLAG}
+
+_Said = tuple[dict[str, Any], Iterable[str]]
+"""What is returned, and the same in lines."""
+
+
+def inspect(
+    model: Model,
+    *,
+    against: Model | None = None,
+    layers: bool = False,
+    tensors: bool = False,
+    progress: Watcher | Events | None = None,
+) -> dict[str, Any]:
+    """Return what a model is, how it is stored and what it needs: ``onnx-narrow inspect --json``.
+
+    Parameters
+    ----------
+    model : path, ModelProto or Graph
+        The model to look at, of any size; external data may be missing.
+    against : path, ModelProto or Graph, optional
+        Another model: returns ``models``, and how it differs in ``differences``.
+    layers, tensors : bool
+        Return only the nodes, with names, operators, inputs and outputs, and the tensors, with types and
+        shapes.
+    progress : Events, optional
+        Told what ``onnx-narrow inspect`` prints.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A ModelError for what is no model.
+    OSError
+        If the model cannot be read.
+
+    Examples
+    --------
+    >>> import onnx_narrow
+    >>> onnx_narrow.inspect("tests/examples/digits.onnx")["ir_version"]
+    8
+    >>> found = onnx_narrow.inspect("tests/examples/digits.onnx", layers=True)
+    >>> found["layers"][0]["operator"]
+    'Conv'
+    """
+    given = given_of(inspect, locals())
+    check_call(given, {}, _KINDS)
+    lists = [name for name in ("layers", "tensors") if name in given]
+    if lists and against is not None:
+        raise UsageError(spelled(f"{{{lists[0]}}} and {{against}} do not go together"))
+    with Told(progress) as told:
+        if lists:
+            found, lines = _listed(model, layers=layers, tensors=tensors)
+        else:
+            found, lines = _inspected(model) if against is None else _differing(model, against)
+        for line in lines:
+            told.note(line)
+    plain: dict[str, Any] = json.loads(json.dumps(found))
+    return plain
+
+
+def _inspected(model: Model) -> _Said:
+    found = inspect_model(_readable(model))
+    return inspection.as_json(found), inspection.lines(found)
+
+
+def _differing(model: Model, against: Model) -> _Said:
+    both = inspect_model(_readable(model)), inspect_model(_readable(against))
+    differences = model_differences(*both)
+    content = {
+        "models": [inspection.as_json(one) for one in both],
+        "differences": inspection.differences_as_json(differences),
+    }
+    return content, inspection.against(*both, differences)
+
+
+def _listed(model: Model, *, layers: bool, tensors: bool) -> _Said:
+    found = list_model(_readable(model))
+    content = listing.as_json(found, layers=layers, tensors=tensors)
+    return content, listing.lines(found, layers=layers, tensors=tensors)
+
+
+def _readable(model: Model) -> Path | onnx.ModelProto:
+    """Return a model as a file, or as a message that is not looked into: any model, whether it runs or not.
+
+    Raises TypeError for what is no model.
+    """
+    if isinstance(model, Result):
+        return model.path or model.model
+    if isinstance(model, str | os.PathLike):
+        return Path(model)
+    return model if isinstance(model, onnx.ModelProto) else model_io.to_proto(source_of(model).load())
