@@ -164,7 +164,7 @@ def evaluate(
     _check(given)
     files = [None if one is None else Path(one) for one in (json, csv)]
     for file in filter(None, files):
-        check_writable(file, force=force, inputs=[labels] if isinstance(labels, str | os.PathLike) else ())
+        check_writable(file, force=force, inputs=_paths(labels))
     measures = _measures(given)
     with Told(progress) as told, temporary_folder() as folder:
         if data is None:
@@ -180,6 +180,10 @@ def evaluate(
     return found if metrics is None else {**found, "metrics": _of_users(metrics, compared.pairs)}
 
 
+def _paths(value: object) -> list[Path]:
+    return [Path(value)] if isinstance(value, str | os.PathLike) else []
+
+
 def _check(given: Given) -> None:
     check_call(given, NEEDS, KINDS)
     infer.refuse_written_sequences(given)
@@ -192,8 +196,7 @@ def _check(given: Given) -> None:
 def _measures(given: Given) -> Measures:
     labels, texts = given.get("labels"), given.get("tokens")
     if labels is not None:
-        is_path = isinstance(labels, str | os.PathLike)
-        labels = read_array(Path(labels)) if is_path else as_array(labels)
+        labels = read_array(_paths(labels)[0]) if _paths(labels) else as_array(labels)
     return Measures(
         labels,
         given.get("logits"),

@@ -107,7 +107,9 @@ def infer(
     beside = None if time is None else _beside(time)
     options = SampleOptions.of(given)
     with Told(progress) as told:
-        told.expect("" if feeds_from is None else "encoding", "loading", "running", "timing" if beside else "")
+        told.expect(
+            "" if feeds_from is None else "encoding", "loading", "running", "timing" if beside else ""
+        )
         with open_folder(options, source, run, told, unrolls=False) as folder:
             saved = save_outputs(source, folder, where, WantedOutputs(output_names, generate), options, told)
             for line in inference.lines(saved, where):

@@ -98,7 +98,7 @@ def report(
     check_call(given, OF_SAMPLES, KINDS)
     refuse_same_file(given, "output", "json", "csv")
     sources, options = (source_of(float_model), source_of(quantized)), SampleOptions.of(given)
-    files = {name: Path(given[name]) for name in ("output", "json", "csv") if name in given}
+    files: dict[str, Path] = {name: Path(given[name]) for name in ("output", "json", "csv") if name in given}
     for file in files.values():
         check_writable(file, force=force, inputs=[source.path for source in sources])
     names = _names(*sources, options)

@@ -23,7 +23,10 @@ from transforms.run.samples import Samples
 from transforms.run.sequences import Sequences, Step
 from transforms.runtime.session import OpenModel
 
-Made = tuple[str, Mapping[str, np.ndarray], float]
+_Piece = tuple[str, dict[str, np.ndarray] | Iterator[Step]]
+"""The name of a sample with its arrays, or of a sequence with its steps."""
+
+_Made = tuple[str, Mapping[str, np.ndarray], float]
 """The name of a sample or step, its outputs, and the seconds of the model."""
 
 
@@ -76,8 +79,9 @@ def save_outputs(
     _check_folders(folders.values(), samples.names, data.folder, options)
     start = time.perf_counter()
     progress = events.phase("running", "sequence" if options.sequences else "sample")
-    each = each_told(samples, progress, len(samples))
-    runs, computing = _save_all(_outputs(model, each, names, writer, wanted.tokens), folders)
+    pieces: Iterable[_Piece] = samples
+    made = _outputs(model, each_told(pieces, progress, len(samples)), names, writer, wanted.tokens)
+    runs, computing = _save_all(made, folders)
     return SavedOutputs(samples, folders, runs, time.perf_counter() - start, computing, model.widened)
 
 
@@ -98,15 +102,11 @@ def _samples(
     data: FolderData, source: Source, model: OpenModel, options: SampleOptions
 ) -> Samples | Sequences:
     return (
-        sequences_of(options, data.folder, source, model)
-        if options.sequences
-        else data.samples(model.inputs)
+        sequences_of(options, data.folder, source, model) if options.sequences else data.samples(model.inputs)
     )
 
 
-def _check_folders(
-    folders: Iterable[Path], names: Sequence[str], data: Path, options: SampleOptions
-) -> None:
+def _check_folders(folders: Iterable[Path], names: Sequence[str], data: Path, options: SampleOptions) -> None:
     """Raise for a folder in which results cannot be written, or in which samples lie."""
     given = options.data
     of_samples = [data, *([Path(given)] if isinstance(given, str | os.PathLike) else [])]
@@ -120,11 +120,11 @@ def _check_folders(
 
 def _outputs(
     model: OpenModel,
-    samples: Iterable[tuple[str, dict[str, np.ndarray] | Iterator[Step]]],
+    samples: Iterable[_Piece],
     names: Sequence[str],
     writer: GreedyWriter | None,
     count: int,
-) -> Iterator[Made]:
+) -> Iterator[_Made]:
     """Yield what the model makes of each sample, or of each step of a sequence.
 
     ``writer``: continues samples by ``count`` tokens.
@@ -142,7 +142,7 @@ def _outputs(
             start = time.perf_counter()
 
 
-def _save_all(made: Iterable[Made], folders: Mapping[str, Path]) -> tuple[int, float]:
+def _save_all(made: Iterable[_Made], folders: Mapping[str, Path]) -> tuple[int, float]:
     """Save outputs; return how many runs there were, and the seconds of the model."""
     runs, seconds = 0, 0.0
     for name, outputs, taken in made:

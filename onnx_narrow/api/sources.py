@@ -39,7 +39,9 @@ take more than ``memory_limit``, or 1 GiB, in files without a name in the tempor
 
 Sample: TypeAlias = dict[str, np.ndarray] | tuple[np.ndarray, ...] | Path
 
-MODEL = Kind("a path, a ModelProto, a Graph or a Result", (str, os.PathLike, onnx.ModelProto, gs.Graph, Result))
+MODEL = Kind(
+    "a path, a ModelProto, a Graph or a Result", (str, os.PathLike, onnx.ModelProto, gs.Graph, Result)
+)
 """What a keyword for a model takes."""
 
 IN_MEMORY = 1 << 30

@@ -62,9 +62,7 @@ def greedy_lines(greedy: Greedy | None) -> Iterator[str]:
         )
 
 
-def missed(
-    limits: Mapping[str, float], language: Language | None, greedy: Greedy | None
-) -> Iterator[str]:
+def missed(limits: Mapping[str, float], language: Language | None, greedy: Greedy | None) -> Iterator[str]:
     """Yield a line for each limit that is missed, by the name of its option."""
     found: dict[str, float] = {}
     if language is not None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
+from onnx_narrow.api import listing
 from ops.formats import ATTRIBUTES, FORMATS
 from tests.helpers.scheme_keys import FINETUNE, MIXING, SCHEME
 from tests.helpers.tool_parsers import parser_of
@@ -16,7 +17,6 @@ from transforms.scheme.finetune_rule import FinetuneRule
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.scheme.presets import PLAIN, PRESETS
 from transforms.scheme.scheme import Scheme
-from transforms.scheme.targets import TARGETS
 
 TABLES: Mapping[str, tuple[type, Mapping[str, str]]] = {
     "scheme": (Scheme, SCHEME),
@@ -94,17 +94,9 @@ def presets() -> str:
 def targets() -> str:
     """Return the deployment targets: what each takes, by which documents, and what was verified."""
     rows = []
-    for name, one in TARGETS.items():
-        rules = [
-            *(["zero points 0"] if one.symmetric else []),
-            *(["power-of-two scales"] if one.power_of_two else []),
-            *([] if one.per_channel else ["one scale per weight"]),
-            *(["weights from -127"] if one.narrow_weights else []),
-            *(["fixed shapes"] if one.fixed_shapes else []),
-            *([f"opset {one.opsets[0]} to {one.opsets[1]}"] if one.opsets else []),
-        ]
+    for name, one in listing.targets().items():
         formats = (", ".join(one.activations), ", ".join(one.weights))
-        told = (", ".join(rules), f"`{one.preset}`", "; ".join(one.sources), one.verified)
+        told = (", ".join(one.rules), f"`{one.preset}`", "; ".join(one.sources), one.verified)
         rows.append((f"`{name}`", one.runtime, *formats, *told))
     heads = ("target", "runtime", "activations", "weights", "rules", "preset", "documents", "verified")
     return table(heads, rows)
