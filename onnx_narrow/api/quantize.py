@@ -25,7 +25,17 @@ from onnx_narrow.api.schemes import (
 )
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import DATA, OF_SAMPLES, Given, Need, UsageError, check_call, given_of
+from onnx_narrow.api.usage import (
+    DATA,
+    OF_SAMPLES,
+    Given,
+    Need,
+    UsageError,
+    check_call,
+    given_of,
+    listed,
+    refuse_own_workers,
+)
 from onnx_narrow.api.user_code import check_code
 from onnx_narrow.api.written import Output
 from transforms import model_io
@@ -289,15 +299,11 @@ def wish_of(given: Given) -> SchemeWish:
     return SchemeWish(
         given.get("config") or (None if deployment else "A8W8"),
         deployment,
-        {key: _listed(given[key]) if key in _LISTS else given[key] for key in KEYS if key in given},
+        {key: listed(given[key]) if key in _LISTS else given[key] for key in KEYS if key in given},
         given.get("assignments") or (),
         given.get("opset") or 0,
         shapes,
     )
-
-
-def _listed(texts: Sequence[str] | str) -> list[str]:
-    return [texts] if isinstance(texts, str) else list(texts)
 
 
 def _check(given: Given) -> None:
@@ -306,13 +312,6 @@ def _check(given: Given) -> None:
         if {one, other} <= given.keys():
             raise UsageError(spelled(f"{{{one}}} and {{{other}}} do not go together"))
     refuse_own_workers(given)
-
-
-def refuse_own_workers(given: Given) -> None:
-    """Raise UsageError for a number of processes beside a cluster that is there already."""
-    if given.get("dask") not in (None, "local") and "jobs" in given:
-        words = f"the cluster at '{given['dask']}' has its own workers"
-        raise UsageError(spelled("{jobs} goes with {dask:local}: ") + words)
 
 
 def _recorded(wish: SchemeWish, given: Given) -> dict[str, object]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import ops
-from onnx_narrow.api.usage import DATA, Given, Need
+from onnx_narrow.api.usage import DATA, Given, Need, listed
 from transforms.files.named_file import parse_toml
 from transforms.files.spelling import spelled
 from transforms.plan.quantization_plan import WEIGHTED
@@ -164,7 +164,7 @@ def _pairs(assignments: Assignments) -> Iterator[tuple[str, Any]]:
     if isinstance(assignments, Mapping):
         yield from assignments.items()
         return
-    for assignment in _listed(assignments):
+    for assignment in listed(assignments):
         key, equals, value = assignment.partition("=")
         if not equals:
             raise ValueError(f"{spelled('{assignments}')} '{assignment}' is not KEY=VALUE")
@@ -175,11 +175,7 @@ def _texts(assignments: Assignments) -> list[str]:
     """Return each assignment as ``KEY=VALUE``."""
     if isinstance(assignments, Mapping):
         return [f"{key}={_toml(value)}" for key, value in assignments.items()]
-    return _listed(assignments)
-
-
-def _listed(texts: Sequence[str] | str) -> list[str]:
-    return [texts] if isinstance(texts, str) else list(texts)
+    return listed(assignments)
 
 
 def _toml(value: Any) -> str:
