@@ -104,11 +104,11 @@ def result_of(written: Written | None, first: FirstRun | None, told: Told, **mor
     """Return the result of a function: the model that it wrote, its first run, what it told, more fields."""
     error = first.trial.error if first and first.trial else None
     return Result(
-        path=written and written.sizes.path,
+        path=written.sizes.path if written else None,
         sqnr=None if error is None else sqnr(error),
-        time=first and first.time,
+        time=first.time if first else None,
         notes=told.lines,
         warnings=told.warnings,
-        in_memory=written and written.model,
+        in_memory=written.model if written else None,
         **more,
     )

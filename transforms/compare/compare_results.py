@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ops import metrics
+from transforms.files.spelling import spelled
 from transforms.run.array_files import find_files, is_litter, natural_order, read_array
 
 _SHOWN = 3
@@ -268,7 +269,8 @@ def _check_same(missing: Iterable[tuple[str, str]], where: str) -> None:
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         raise ValueError(
-            f"{where}: {', '.join(names[:_SHOWN])}{more}; --allow-missing compares the common ones"
+            f"{where}: {', '.join(names[:_SHOWN])}{more}; "
+            + spelled("{allow_missing} compares the common ones")
         )
 
 

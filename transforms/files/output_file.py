@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from transforms.files.cleanup import destination, replacing
 from transforms.files.model_files import clear_leftovers, refuse_source
+from transforms.files.spelling import spelled
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +28,7 @@ def check_writable(path: Path, *, force: bool, inputs: Iterable[str | Path | Non
     if not path.parent.is_dir():
         raise FileNotFoundError(f"folder '{path.parent}' does not exist")
     if path.exists() and not force:
-        raise FileExistsError(f"'{path}' exists; --force overwrites it")
+        raise FileExistsError(f"'{path}' exists; {spelled('{force}')} overwrites it")
     refuse_source(path, [Path(one) for one in inputs if one and Path(one).exists()])
     clear_leftovers(target.parent)
 

@@ -49,6 +49,11 @@ def spelling(door: Door) -> Iterator[None]:
         _door.reset(token)
 
 
+def as_option(name: str, value: str = "") -> str:
+    """Return one option as the caller's door spells it; the value may be any text."""
+    return _door.get()(name, value)
+
+
 def spelled(template: str) -> str:
     """Return a message in which options in braces are spelled as the caller's door does."""
     return template.format_map(_Options())
