@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tools.jobs import written
 
 from tests.helpers.refusal import TOOLS, Scene
 from transforms.pipelines import place, try_out
@@ -42,7 +41,6 @@ def scene(
 def untimed() -> Iterator[None]:
     """Leave out the time beside the float model, a quarter of a small run, and decide nothing by time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(written, "time_beside_float", lambda *_: None)
         patch.setattr(try_out, "time_beside_float", lambda *_: None)
         patch.setattr(place, "is_asked_for", lambda *_: False)
         yield
@@ -52,6 +50,5 @@ def untimed() -> Iterator[None]:
 def timed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, untimed: None) -> None:
     """Take the time in tests that ask for it."""
     if "timed" in request.keywords:
-        monkeypatch.setattr(written, "time_beside_float", time_beside_float)
         monkeypatch.setattr(try_out, "time_beside_float", time_beside_float)
         monkeypatch.setattr(place, "is_asked_for", is_asked_for)

@@ -33,6 +33,7 @@ from transforms.scheme import preset
 from transforms.scheme.targets import target as row_of
 from transforms.search.target import Target
 
+_LISTS = ("exclude_node", "exclude_op")
 _CUSTOM = Need("{format:customqdq}", lambda given: given.get("format") == "customqdq")
 _ROUNDED = Need("{format:with_cast}, bf16 or customqdq", lambda given: given.get("format") != "simulate_bf16")
 
@@ -86,7 +87,7 @@ def convert_bf16(
     save_as_external_data: bool = False,
     force: bool = False,
     time: bool = True,
-    provider: str = "cpu",
+    provider: str | None = None,
     threads: int | None = None,
     progress: Watcher | Events | None = None,
     steps: Sequence[Step] | None = None,
@@ -142,7 +143,7 @@ def convert_bf16(
     given = given_of(convert_bf16, locals())
     check_call(given, NEEDS, _KINDS)
     with Told(progress) as told:
-        source, run_options = source_of(model), RunOptions(provider, threads or 0)
+        source, run_options = source_of(model), RunOptions(provider or "cpu", threads or 0)
         where = Output.checked(
             output, source, force=force, external_data=save_as_external_data, functions=functions
         )
@@ -170,13 +171,16 @@ def convert_bf16(
 
 def _options(given: Given) -> Bf16Options:
     named = {one.name: given[one.name] for one in fields(Bf16Options) if one.name in given}
-    lists: dict[str, Any] = {
-        key: tuple(listed(named[key])) for key in ("exclude_node", "exclude_op") if key in named
-    }
+    lists = {key: tuple(listed(given[key])) for key in _LISTS if key in given}
     shapes = {name: tuple(shape) for name, shape in named.get("input_shapes", {}).items()}
     kernels = sorted(row_of(given["target"]).bfloat16_kernels) if "target" in given else ()
-    own: dict[str, Any] = {"input_shapes": shapes, "format": _format(given), "kernels": tuple(kernels)}
-    return Bf16Options(**{**named, **lists, **own})
+    own: dict[str, Any] = {
+        **lists,
+        "input_shapes": shapes,
+        "format": _format(given),
+        "kernels": tuple(kernels),
+    }
+    return Bf16Options(**{**named, **own})
 
 
 def _format(given: Given) -> str:

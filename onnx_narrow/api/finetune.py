@@ -118,7 +118,7 @@ def finetune(
     save_as_external_data: bool = False,
     force: bool = False,
     time: bool = True,
-    provider: str = "cpu",
+    provider: str | None = None,
     threads: int | None = None,
     memory_limit: int | None = None,
     jobs: int | None = None,
@@ -177,7 +177,7 @@ def finetune(
     given = given_of(finetune, locals())
     _check(given)
     with Told(progress) as told:
-        how = tuning_options(_rule(given), _run(given), **_limits(given))
+        how = tuning_options(rule_of(given), _run(given), **_limits(given))
         source, other = source_of(float_model), source_of(quantized)
         where = Output.checked(
             output, other, source, force=force, external_data=save_as_external_data, functions=functions
@@ -194,7 +194,10 @@ def finetune(
                 _data(opened, shared),
                 source=source,
                 options=Options(
-                    run=RunOptions(provider, threads or 0), times=time, storage=storage, functions=functions
+                    run=RunOptions(provider or "cpu", threads or 0),
+                    times=time,
+                    storage=storage,
+                    functions=functions,
                 ),
                 events=told,
                 quantized=other,
@@ -216,7 +219,7 @@ def _check(given: Given) -> None:
     refuse_own_workers(given)
 
 
-def _rule(given: Given) -> FinetuneRule:
+def rule_of(given: Given) -> FinetuneRule:
     """Return what keywords say of tuning in the words of a scheme."""
     named = {name: given[name] for name in _RULE if name in given}
     return FinetuneRule(**named, target_op_type=tuple(listed(given.get("target_op_type", ()))))
@@ -227,7 +230,7 @@ def _run(given: Given) -> RunOptions:
     devices.array_module(given.get("optim_device", devices.CPU))
     device = given.get("infer_device", devices.CPU)
     provider = given.get("provider", "cpu") if device == devices.CPU else devices.provider(device)
-    return RunOptions(provider, given.get("threads", 0))
+    return RunOptions(provider or "cpu", given.get("threads", 0))
 
 
 def _limits(given: Given) -> dict[str, Any]:
@@ -278,7 +281,7 @@ def _tell(work: TuneWork, written: Written, told: Told, memory_limit: int | None
 
 def _recorded(given: Given) -> dict[str, Any]:
     """Return the options that the metadata of the model record."""
-    rule = _rule(given)
+    rule = rule_of(given)
     stepped = {name: given.get(name) for name in ("num_iterations", "learning_rate")}
     other = {"batch_size": given.get("batch_size", 1), "limit": given.get("limit")}
     other["output_index"] = given.get("output_index")

@@ -67,7 +67,7 @@ KEYS = (
 )
 """Keywords that are keys of the table of mixed precision, beside ``target``."""
 
-_MODEL = Need("a model, not with {analyze_only}", lambda given: "analyze_only" not in given)
+_MODEL = Need("{output}, not with {analyze_only}", lambda given: "analyze_only" not in given)
 _FILES = {"output", "json", "csv", "chart"}
 _FILE = Need("{output}, {json}, {csv} or {chart}", lambda given: given.keys() & _FILES)
 _WRITTEN = (
@@ -166,7 +166,7 @@ def mix_precision(
     save_as_external_data: bool = False,
     force: bool = False,
     time: bool = True,
-    provider: str = "cpu",
+    provider: str | None = None,
     threads: int | None = None,
     memory_limit: int | None = None,
     jobs: int | None = None,
@@ -230,7 +230,7 @@ def mix_precision(
     _check(given)
     with ExitStack() as stack, Told(progress) as told:
         given["evaluate"] = stack.enter_context(place_of(evaluate))
-        wish = _wish({name: value for name, value in given.items() if value is not None})
+        wish = wish_of({name: value for name, value in given.items() if value is not None})
         scheme = mixing_scheme(wish, told)
         _check_effect(scheme, wish, given)
         check_code(scheme, wish, told, allow_code=allow_code)
@@ -240,7 +240,7 @@ def mix_precision(
         )
         _check_files(given, source.path)
         told.expect(*_phases(scheme, given))
-        run_options = RunOptions(provider, threads_of(threads or 0, jobs or 1))
+        run_options = RunOptions(provider or "cpu", threads_of(threads or 0, jobs or 1))
         samples = SampleOptions.of(given)
         opened = stack.enter_context(open_data(samples, source, run_options, told))
         shared = stack.enter_context(workers(jobs or 1, dask))
@@ -252,7 +252,7 @@ def mix_precision(
             opened and replace(opened, cache=cache, memory_limit=memory_limit),
             source=source,
             options=Options(
-                run=RunOptions(provider, threads or 0),
+                run=RunOptions(provider or "cpu", threads or 0),
                 times=time,
                 storage=storage,
                 functions=functions,
@@ -294,7 +294,7 @@ def _runtimes(given: Given) -> list[str]:
     return [name for name in listed(given.get("target", ())) if name in TARGETS]
 
 
-def _wish(given: Given) -> SchemeWish:
+def wish_of(given: Given) -> SchemeWish:
     keys = {key: listed(given[key]) if key in _LISTS else given[key] for key in KEYS if key in given}
     if formats := [name for name in listed(given.get("target", ())) if name not in TARGETS]:
         keys["target"] = formats

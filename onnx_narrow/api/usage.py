@@ -10,11 +10,11 @@ from typing import Any
 
 from onnx_narrow.api.keywords import KINDS
 from onnx_narrow.api.kinds import Kind, check_kinds
-from transforms.files.spelling import UsageError, spelled
+from transforms.files.spelling import UsageError, as_option, spelled
 
 __all__ = [
     *("DATA", "OF_SAMPLES", "Given", "Need", "UsageError"),
-    *("check_call", "given_of", "listed", "refuse_own_workers", "refuse_same_file"),
+    *("check_call", "given_of", "listed", "named", "refuse_own_workers", "refuse_same_file"),
 ]
 
 Given = Mapping[str, Any]
@@ -63,7 +63,12 @@ def check_call(
     for name in given:
         for need in needs.get(name, ()):
             if not need.is_met(given):
-                raise UsageError(f"{spelled(f'{{{name}}}')} goes with {need}")
+                raise UsageError(f"{named(name, given[name])} goes with {need}")
+
+
+def named(name: str, value: object) -> str:
+    """Return a keyword as the caller's door spells it; one that is switched off with its value."""
+    return as_option(name, "False" if value is False else "")
 
 
 def refuse_same_file(given: Given, *names: str) -> None:

@@ -144,11 +144,8 @@ def poor(
         return
     name = f"{config}: " if config in PRESETS else ""
     tuning = f"{config}_ADAQUANT"
-    how = (
-        f"tools.finetune or {as_option('config', tuning)} tunes"
-        if tuning in PRESETS
-        else "tools.finetune tunes"
-    )
+    other = f" or {as_option('config', tuning)}" if tuning in PRESETS else ""
+    how = f"tools.finetune{other} tunes"
     ways = [*ways, *([] if tuned else [f"{how} the weights"])]
     ways += [f"{as_option('config', _WIDER[config])} has activations of 16 bits"] if config in _WIDER else []
     figure = f"{what} at {decibels(error)} dB"

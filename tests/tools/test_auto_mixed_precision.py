@@ -19,6 +19,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
+from onnx_narrow.api.mix_precision import wish_of
 from onnx_narrow.api.schemes import mixing_scheme
 from tests.helpers import build, mixing, tunable
 from tests.helpers.spread import spread
@@ -32,6 +33,7 @@ from transforms.model import provenance
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines import tune
 from transforms.precision import measured_sensitivity, mix
+from transforms.run.events import SILENT
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import preset
@@ -519,15 +521,14 @@ def test_an_option_takes_the_place_of_keys_that_do_not_go_with_it(
     (folder / "scheme.toml").write_text(scheme.to_toml())
     line = ["--input", "m.onnx", "--config", str(folder / "scheme.toml"), "--output", "n.onnx"]
     job = command_line.parse(auto_mixed_precision.command().parser, MixJob, [*line, *options, *given])
-    rule = mixing_scheme(job).auto_mixed_precision
+    rule = mixing_scheme(wish_of(job.keywords()), SILENT).auto_mixed_precision
     assert rule == MixingRule(**then, **expected, **budget)
 
 
 def _rule(*options: str, config: str = "BF16") -> Any:
     line = ["--input", "m.onnx", "--output", "n.onnx", "--config", config, *options]
-    return mixing_scheme(
-        command_line.parse(auto_mixed_precision.command().parser, MixJob, line)
-    ).auto_mixed_precision
+    job = command_line.parse(auto_mixed_precision.command().parser, MixJob, line)
+    return mixing_scheme(wish_of(job.keywords()), SILENT).auto_mixed_precision
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ import pytest
 from onnx_narrow.api.bars import Phases, Progress
 from tests.helpers.spread import spread
 from tools import quantize
-from tools.cli import progress
 
 
 class Terminal(io.StringIO):
