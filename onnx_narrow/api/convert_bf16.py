@@ -65,8 +65,8 @@ def convert_bf16(
     target: str | None = None,
     exclude_node: Sequence[str] | str = (),
     exclude_op: Sequence[str] | str = (),
-    weights: str = "bfloat16",
-    domain: str = "ai.onnx.contrib",
+    weights: str | None = None,
+    domain: str | None = None,
     keep_io_types: bool = True,
     saturate_activations: bool = False,
     strict: bool = False,
@@ -112,10 +112,10 @@ def convert_bf16(
         The runtime that the model is made for, such as ``"ort-cuda"``.
     exclude_node, exclude_op : list of str
         Nodes by name or glob, and operator types, that stay in float.
-    weights : str
-        ``"bfloat16"``, or ``"float32"``: stored so, and rounded at load.
-    domain : str
-        Domain of the operators of ``format="customqdq"``.
+    weights : str, optional
+        ``"bfloat16"`` (default), or ``"float32"``: stored so, and rounded at load.
+    domain : str, optional
+        Domain of the operators of ``format="customqdq"``: ``"ai.onnx.contrib"`` or ``"com.amd.quark"``.
     keep_io_types, saturate_activations, strict, optimize : bool
         Inputs and outputs keep their type; activations are clipped to the range of BF16; NaN in weights is an
         error; the graph is optimized and fused.

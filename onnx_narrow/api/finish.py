@@ -31,7 +31,7 @@ def untuned(scheme: Scheme) -> Scheme:
 def refuse_untunable(work: Work) -> None:
     """Raise ValueError for tuning without samples."""
     if work.tuning and (work.data is None or work.options.random_data):
-        raise ValueError(spelled(f"fine-tuning ({work.tuning.algorithm}) needs samples: give {{data}}"))
+        raise ValueError(spelled(f"fine-tuning ({work.tuning.algorithm}) needs samples: give {{data:DIR}}"))
 
 
 def run_steps(
@@ -48,7 +48,12 @@ def run_steps(
     except UselessError as error:
         raise ValueError(work_lines.useless(error.outputs, work)) from error
     except MissingDataError as error:
-        ways = spelled("give {data}, or {random_data} for an experiment")
+        words = (
+            "{data:DIR}"
+            if work.asked.auto_mixed_precision
+            else "{data:DIR}, or {random_data:N} for an experiment"
+        )
+        ways = spelled(f"give {words}")
         raise ValueError(f"{error}: {ways}") from error
     return finish(work, output, told, ranges)
 

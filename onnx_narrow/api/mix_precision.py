@@ -295,6 +295,7 @@ def _runtimes(given: Given) -> list[str]:
 
 
 def wish_of(given: Given) -> SchemeWish:
+    """Return what keywords say of the scheme and its table of mixed precision."""
     keys = {key: listed(given[key]) if key in _LISTS else given[key] for key in KEYS if key in given}
     if formats := [name for name in listed(given.get("target", ())) if name not in TARGETS]:
         keys["target"] = formats

@@ -117,7 +117,7 @@ def unmeasured(tensors: Iterable[tuple[str, str]]) -> Iterator[str]:
         names = ", ".join(dict.fromkeys(few))
         yield (
             f"Warning: {names} may ruin a language model, and nothing was measured: "
-            f"{as_option('data')} tells the KL divergence, and refuses more than {DIVERGED} nats a token"
+            f"{as_option('data', 'DIR')} tells the KL divergence, and refuses more than {DIVERGED} nats a token"
         )
 
 

@@ -114,6 +114,8 @@ def _cases() -> list[tuple[str, str, str]]:
         for one in moving
     ]
     cases += [
+        (tool, "--output n --data d --csv a --json ./a", "--json and --csv are the same file"),
+        (tool, "--output n --data d --json n", "--output and --json are the same file"),
         (tool, "--analyze-only", "--analyze-only goes with --data"),
         (tool, "--analyze-only --data d --force", "--force goes with --output, --json, --csv or --chart"),
         (tool, "--analyze-only --data d --plot p.svg", "--plot draws the models tried"),

@@ -49,13 +49,9 @@ def _plan(graph: gs.Graph, scheme: Scheme) -> QuantizationPlan:
 
 
 def _that_would(load: Callable[[], gs.Graph], scheme: Scheme) -> Iterator[str]:
-    every = (
-        ()
-        if getattr(scheme, _EVERY)
-        else ((as_option("assignments", f"{_EVERY}=true"), scheme.with_(**{_EVERY: True})),)
-    )
     ways = [(as_option("config", name), preset(name)) for name in TRIED]
-    ways += [(as_option("assignments", text), other) for text, other in every]
+    if not getattr(scheme, _EVERY):
+        ways.append((as_option("assignments", f"{_EVERY}=true"), scheme.with_(**{_EVERY: True})))
     for words, other in ways:
         if _has_quantizations(load(), other):
             yield words
