@@ -48,13 +48,8 @@ def run_steps(
     except UselessError as error:
         raise ValueError(work_lines.useless(error.outputs, work)) from error
     except MissingDataError as error:
-        words = (
-            "{data:DIR}"
-            if work.asked.auto_mixed_precision
-            else "{data:DIR}, or {random_data:N} for an experiment"
-        )
-        ways = spelled(f"give {words}")
-        raise ValueError(f"{error}: {ways}") from error
+        other = "" if work.asked.auto_mixed_precision else ", or {random_data:N} for an experiment"
+        raise ValueError(f"{error}: {spelled('give {data:DIR}' + other)}") from error
     return finish(work, output, told, ranges)
 
 

@@ -133,7 +133,7 @@ def mixing_scheme(wish: SchemeWish, events: Events) -> Scheme:
 def _refuse_twice(assigned: Mapping[str, Any], changes: Mapping[str, Any], table: str) -> None:
     """Raise ValueError for a key that has a value by ``assignments`` and another by its own keyword."""
     for key in sorted(assigned.keys() & changes.keys()):
-        pair = spelled(f"{{{key}}} and {{assignments:{table}{key}}}")
+        pair = f"{named(key, changes[key])} and {as_option('assignments', table + key)}"
         raise ValueError(f"{pair} set the same key: give one of them")
 
 

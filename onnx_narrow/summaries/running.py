@@ -114,10 +114,10 @@ def unmeasured(tensors: Iterable[tuple[str, str]]) -> Iterator[str]:
     """
     few = [f"{role}s in {name}" for name, role in tensors if _bits(name) < _ENOUGH_BITS.get(role, 0)]
     if few:
-        names = ", ".join(dict.fromkeys(few))
+        names, way = ", ".join(dict.fromkeys(few)), as_option("data", "DIR")
         yield (
             f"Warning: {names} may ruin a language model, and nothing was measured: "
-            f"{as_option('data', 'DIR')} tells the KL divergence, and refuses more than {DIVERGED} nats a token"
+            f"{way} tells the KL divergence, and refuses more than {DIVERGED} nats a token"
         )
 
 
