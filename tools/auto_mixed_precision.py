@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from tools.cli import command_line
 from tools.cli.command_line import Command, make_parser
 from tools.cli.job_options import SAMPLES_HELP, why_no_scheme
-from tools.cli.worker_options import why_not_on_a_cluster
 from tools.options.mix import KEYS, MixJob
 
 _COMMANDS = """\
@@ -54,9 +53,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _work(job: MixJob) -> None:
     command_line.keep_products_on_one_thread()
-    from tools.jobs import mix
+    import onnx_narrow
+    from tools.cli.printed import Printed
 
-    mix.mix_file(job)
+    onnx_narrow.mix_precision(
+        job.input, job.output or None, **job.keywords("input", "output"), progress=Printed()
+    )
 
 
 def _why_not(job: MixJob) -> str | None:
@@ -64,9 +66,7 @@ def _why_not(job: MixJob) -> str | None:
         return reason
     if bool(job.output) == job.analyze_only:
         return "give one of --output and --analyze-only, and only one"
-    if job.analyze_only and job.plot:
-        return "--plot draws the models tried, and --analyze-only tries none"
-    return why_not_on_a_cluster(job) if job.data is not None else None
+    return None
 
 
 def command() -> Command[MixJob]:

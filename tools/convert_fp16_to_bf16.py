@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from tools.jobs import bf16_options
+from tools.options import bf16
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code: 0 done, 1 model or machine error, 2 usage, 3 nothing done."""
-    return bf16_options.run("convert_fp16_to_bf16", __doc__, "float16", argv)
+    return bf16.run("convert_fp16_to_bf16", __doc__, "float16", argv)
 
 
 if __name__ == "__main__":

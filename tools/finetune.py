@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from tools.cli import command_line
 from tools.cli.command_line import Command, make_parser
 from tools.cli.job_options import SAMPLES_HELP
-from tools.cli.worker_options import why_not_on_a_cluster
 from tools.options.finetune import FinetuneJob
 
 _COMMANDS = """\
@@ -50,21 +49,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _work(job: FinetuneJob) -> None:
     command_line.keep_products_on_one_thread()
-    from tools.jobs import finetune
+    import onnx_narrow
+    from tools.cli.printed import Printed
 
-    finetune.finetune_file(job)
-
-
-def _why_not(job: FinetuneJob) -> str | None:
-    if {"provider", "infer_device"} <= job.given.keys():
-        return "--provider and --infer-device both select a device: give one of them"
-    return why_not_on_a_cluster(job)
+    given = job.keywords("float_model", "quantized", "output")
+    onnx_narrow.finetune(job.float_model, job.quantized, job.output, **given, progress=Printed())
 
 
 def command() -> Command[FinetuneJob]:
     """Return the command line of the tool."""
     parser = make_parser("finetune", FinetuneJob, __doc__, _COMMANDS, _DETAILS, brief=_BRIEF)
-    return Command(parser, FinetuneJob, _why_not)
+    return Command(parser, FinetuneJob)
 
 
 if __name__ == "__main__":

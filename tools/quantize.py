@@ -104,8 +104,9 @@ def _work(job: QuantizeJob) -> int:
 def _print_config(job: QuantizeJob) -> None:
     from onnx_narrow.api.quantize import asked_scheme
     from tools.cli.printed import Printed
+    from transforms.run.events import SILENT
 
-    scheme = asked_scheme(job.keywords(*_OF_TOOL), Printed())
+    scheme = asked_scheme(job.keywords(*_OF_TOOL), SILENT if job.input else Printed())  # warned of later
     print(scheme.to_toml(), end="")
 
 

@@ -2,21 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
-from tools.jobs.bf16 import convert_file
+import onnx_graphsurgeon as gs
 
-from onnx_narrow.api.bars import Watcher
-from onnx_narrow.api.call import call
-from onnx_narrow.api.result import Result, nothing_done, result_of
-from onnx_narrow.api.sources import Data, Model, one_model
-from onnx_narrow.api.workplace import destination, workplace
-from tools.options.bf16 import command
-from transforms import model_io
-from transforms.conversion.inspect_bf16 import describe
+from onnx_narrow.api.keywords import TARGET
+from onnx_narrow.api.kinds import FLAG, choice
+from onnx_narrow.api.result import Result, result_of
+from onnx_narrow.api.samples import SampleOptions, open_data
+from onnx_narrow.api.sources import Data, Model, source_of
+from onnx_narrow.api.told import Told, Watcher
+from onnx_narrow.api.usage import DATA, OF_SAMPLES, Given, Need, check_call, given_of, listed
+from onnx_narrow.api.written import Output, Written, write
+from onnx_narrow.summaries import bf16, running
+from onnx_narrow.summaries.target import target_lines
+from transforms.conversion.convert_bf16 import Bf16Options
 from transforms.files.paths import AnyPath
+from transforms.files.spelling import spelled
+from transforms.graph.some_names import counted
+from transforms.model import provenance
+from transforms.pipelines.bf16 import TOOLS, Bf16Work, recorded
+from transforms.pipelines.options import Options
+from transforms.pipelines.recipes import BF16
+from transforms.pipelines.steps import Step, run
+from transforms.run.events import Events
+from transforms.runtime.session import RunOptions
+from transforms.scheme import preset
+from transforms.scheme.targets import target as row_of
+from transforms.search.target import Target
 
-_TOOLS = {"float32": "convert_fp32_to_bf16", "float16": "convert_fp16_to_bf16"}
+_LISTS = ("exclude_node", "exclude_op")
+_CUSTOM = Need("{format:customqdq}", lambda given: given.get("format") == "customqdq")
+_ROUNDED = Need("{format:with_cast}, bf16 or customqdq", lambda given: given.get("format") != "simulate_bf16")
+
+NEEDS: Mapping[str, tuple[Need, ...]] = {
+    **OF_SAMPLES,
+    "data": (Need("{min_sqnr}", lambda given: "min_sqnr" in given),),
+    **dict.fromkeys(("min_sqnr", "provider"), (DATA,)),
+    **dict.fromkeys(("weights", "saturate_activations"), (_ROUNDED,)),
+    "domain": (_CUSTOM,),
+}
+
+_KINDS = {
+    "format": choice("with_cast", "bf16", "simulate_bf16", "customqdq"),
+    "weights": choice("bfloat16", "float32"),
+    "domain": choice("ai.onnx.contrib", "com.amd.quark"),
+    "float_type": choice(*TOOLS),
+    "target": TARGET,
+    **dict.fromkeys(("keep_io_types", "saturate_activations", "strict", "optimize", "time"), FLAG),
+}
 
 
 def convert_bf16(
@@ -25,12 +61,40 @@ def convert_bf16(
     *,
     format: str | None = None,
     data: Data | None = None,
+    min_sqnr: float | None = None,
     target: str | None = None,
+    exclude_node: Sequence[str] | str = (),
+    exclude_op: Sequence[str] | str = (),
+    weights: str | None = None,
+    domain: str | None = None,
+    keep_io_types: bool = True,
+    saturate_activations: bool = False,
+    strict: bool = False,
+    optimize: bool = True,
+    opset: int | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    float_type: str | None = None,
+    limit: int | None = None,
+    image_size: int | Sequence[int] | None = None,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
+    layout: str | None = None,
+    sequences: bool = False,
+    states: Mapping[str, str] | None = None,
+    feeds_from: Model | None = None,
+    feeds: Mapping[str, str] | None = None,
+    functions: bool = True,
+    save_as_external_data: bool = False,
     force: bool = False,
-    progress: Watcher | None = None,
-    **options: Any,
+    time: bool = True,
+    provider: str | None = None,
+    threads: int | None = None,
+    progress: Watcher | Events | None = None,
+    steps: Sequence[Step] | None = None,
 ) -> Result:
     """Convert a float32 or float16 model to BF16.
+
+    Keywords that are not described here are those of :func:`onnx_narrow.quantize`.
 
     Parameters
     ----------
@@ -42,14 +106,23 @@ def convert_bf16(
         ``"with_cast"`` (default), ``"bf16"``, ``"simulate_bf16"`` or ``"customqdq"``.
     data : folder, reader, iterable or callable, optional
         Samples, see :data:`onnx_narrow.api.sources.Data`; with ``min_sqnr``.
+    min_sqnr : float, optional
+        Keep as few layers in float as possible for this SQNR in dB of every output on held-out samples.
     target : str, optional
         The runtime that the model is made for, such as ``"ort-cuda"``.
-    force : bool
-        Whether an existing output is overwritten.
-    progress : callable, optional
-        Called with the phase, how many pieces are done, and of how many.
-    **options
-        Any option of ``onnx-narrow convert_fp32_to_bf16``, such as ``min_sqnr=40``.
+    exclude_node, exclude_op : list of str
+        Nodes by name or glob, and operator types, that stay in float.
+    weights : str, optional
+        ``"bfloat16"`` (default), or ``"float32"``: stored so, and rounded at load.
+    domain : str, optional
+        Domain of the operators of ``format="customqdq"``: ``"ai.onnx.contrib"`` or ``"com.amd.quark"``.
+    keep_io_types, saturate_activations, strict, optimize : bool
+        Inputs and outputs keep their type; activations are clipped to the range of BF16; NaN in weights is an
+        error; the graph is optimized and fused.
+    float_type : str, optional
+        ``"float32"`` or ``"float16"``: refuse a model of the other.
+    steps : sequence of functions, optional
+        The steps to take, instead of ``transforms.pipelines.recipes.BF16``.
 
     Returns
     -------
@@ -57,8 +130,8 @@ def convert_bf16(
 
     Raises
     ------
-    ValueError, OSError
-        As :func:`onnx_narrow.quantize`.
+    TypeError, ValueError, OSError
+        As :func:`onnx_narrow.quantize`; NothingToDoError, a ValueError, where nothing is to be rounded.
 
     Examples
     --------
@@ -67,29 +140,98 @@ def convert_bf16(
     >>> result.notes[0].startswith("Converted: ")
     True
     """
-    with workplace() as folder:
-        given = {
-            "output": destination(output, folder),
-            "format": format,
-            "target": target,
-            "force": force,
-            **one_model(model, data, folder, options),
-        }
-        element = describe(model_io.load(given["input"])).element or ""
-        source = element if element in _TOOLS else "float32"
-        tool = _TOOLS[source]
-        converted, said = call(
-            command(tool, ""), lambda job: convert_file(tool, source, job), given, progress
+    given = given_of(convert_bf16, locals())
+    check_call(given, NEEDS, _KINDS)
+    with Told(progress) as told:
+        source, run_options = source_of(model), RunOptions(provider or "cpu", threads or 0)
+        where = Output.checked(
+            output, source, force=force, external_data=save_as_external_data, functions=functions
         )
-        if converted is None:
-            raise nothing_done(said)
-        tally = converted.done.tally
-        assert tally is not None, "it was converted"
-        return result_of(
-            converted.files,
-            converted.first,
-            said,
-            output,
-            converted={"nodes": tally.converted, "tensors": converted.done.tensors},
-            kept={why: sum(ops.values()) for why, ops in tally.kept.items()},
-        )
+        searches = "measuring" if min_sqnr is not None else ""
+        told.expect("loading", searches, "converting", "running", "writing")
+        with open_data(SampleOptions.of(given), source, run_options, told) as opened:
+            work = Bf16Work(
+                gs.Graph(),
+                preset("BF16").with_(target=target or ""),
+                opened,
+                source=source,
+                options=Options(
+                    run=run_options,
+                    goal=None if min_sqnr is None else Target("sqnr", min_sqnr),
+                    times=time,
+                    functions=functions,
+                ),
+                events=told,
+                conversion=_options(given),
+                element=float_type,
+            )
+            run(work, BF16 if steps is None else steps)
+            return _finish(work, where, told, given)
+
+
+def _options(given: Given) -> Bf16Options:
+    named = {one.name: given[one.name] for one in fields(Bf16Options) if one.name in given}
+    lists = {key: tuple(listed(given[key])) for key in _LISTS if key in given}
+    shapes = {name: tuple(shape) for name, shape in named.get("input_shapes", {}).items()}
+    kernels = sorted(row_of(given["target"]).bfloat16_kernels) if "target" in given else ()
+    own: dict[str, Any] = {
+        **lists,
+        "input_shapes": shapes,
+        "format": _format(given),
+        "kernels": tuple(kernels),
+    }
+    return Bf16Options(**{**named, **own})
+
+
+def _format(given: Given) -> str:
+    """Return the format that was given, or that the target takes; ValueError if it does not take it."""
+    if "target" not in given:
+        return str(given.get("format", "with_cast"))
+    row = row_of(given["target"])
+    if not row.converters:
+        legal = f"{' or '.join(row.activations)}: python -m tools.quantize --target {row.name}"
+        raise ValueError(f"target '{row.name}' takes no bfloat16, but {legal}")
+    if "format" not in given:
+        return row.converters[0]
+    if given["format"] not in row.converters:
+        words = spelled(f"{{format:{' or '.join(row.converters)}}}")
+        raise ValueError(f"target '{row.name}' takes {words}, not {given['format']}")
+    return str(given["format"])
+
+
+def _finish(work: Bf16Work, output: Output, told: Told, given: Given) -> Result:
+    """Write the model, and tell how it was made."""
+    done, first = work.done, work.record.first
+    assert done is not None and done.tally is not None, "it was converted"
+    assert first is not None and work.source is not None, "it was tried out"
+    tool = TOOLS[work.element or "float32"]
+    entries = provenance.entries(tool, recorded(work), work.source_sha256)
+    told.phase("writing")
+    written = write(work.graph, output, work.source, entries, first.exported)
+    _tell(work, written, told, is_excluded=bool(given.keys() & {"exclude_node", "exclude_op"}))
+    return result_of(
+        written,
+        first,
+        told,
+        converted={"nodes": done.tally.converted, "tensors": done.tensors},
+        kept={why: sum(ops.values()) for why, ops in done.tally.kept.items()},
+        steps=work.record.steps,
+    )
+
+
+def _tell(work: Bf16Work, written: Written, told: Told, *, is_excluded: bool) -> None:
+    done, first, kept = work.done, work.record.first, work.kept
+    assert done is not None and first is not None, "it was converted, and tried out"
+    if work.record.fixed:
+        told.note(f"Fixed: {counted(work.record.fixed, 'free dimension')} of inputs")
+    why = bf16.excluded_for(kept, by_user=is_excluded)
+    for line in bf16.lines(done, work.graph, written.sizes, first, why):
+        told.note(line)
+    if work.scheme.target:
+        for line in target_lines(work.graph, row_of(work.scheme.target)):
+            told.note(line)
+    if kept and work.held_out and work.options.goal:
+        for line in bf16.sqnr_lines(kept, work.options.goal.limit, work.held_out.where):
+            told.note(line)
+    for line in running.warnings(first, judged=kept is not None):
+        told.warn(line)

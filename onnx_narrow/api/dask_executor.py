@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from transforms.files import cleanup
+from transforms.files.spelling import as_option
 from transforms.run.fresh_process import FreshContext
 from transforms.run.workers import check_current_folder, interrupts_for_this_process_alone
 
@@ -31,7 +32,7 @@ def open_dask(address: str, jobs: int) -> Iterator[Executor]:
     try:
         from distributed import Client
     except ImportError as error:
-        raise ValueError("--dask needs Dask: pip install 'onnx-narrow[dask]'") from error
+        raise ValueError(f"{as_option('dask')} needs Dask: pip install 'onnx-narrow[dask]'") from error
     _be_quiet()
     with ExitStack() as opened:
         try:

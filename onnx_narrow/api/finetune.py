@@ -2,18 +2,87 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from tools.jobs.finetune import finetune_file
+import onnx_graphsurgeon as gs
 
-from onnx_narrow.api.bars import Watcher
-from onnx_narrow.api.call import call
+from onnx_narrow.api.executors import open_workers
+from onnx_narrow.api.kinds import FLAG, TEXTS, choice, number, whole
 from onnx_narrow.api.result import Result, result_of
-from onnx_narrow.api.sources import Data, Model, two_models
-from onnx_narrow.api.workplace import destination, workplace
-from tools import finetune as tool
+from onnx_narrow.api.samples import SampleOptions, open_data
+from onnx_narrow.api.sources import Data, Model, source_of
+from onnx_narrow.api.told import Told, Watcher
+from onnx_narrow.api.usage import (
+    OF_SAMPLES,
+    Given,
+    Need,
+    UsageError,
+    check_call,
+    given_of,
+    listed,
+    refuse_own_workers,
+)
+from onnx_narrow.api.written import Output, Written, write
+from onnx_narrow.summaries import running, tuning, work_lines
+from onnx_narrow.summaries.quantize import decided
+from onnx_narrow.summaries.timing import beside_lines
+from transforms import model_io
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files.paths import AnyPath
+from transforms.files.spelling import spelled
+from transforms.model import provenance
+from transforms.pipelines.check_outputs import UselessError
+from transforms.pipelines.options import Options
+from transforms.pipelines.recipes import TUNE
+from transforms.pipelines.retune import TuneWork
+from transforms.pipelines.steps import Step, run
+from transforms.pipelines.tune import tuning_options
+from transforms.run.events import Events
+from transforms.run.workers import Workers
+from transforms.runtime import devices
+from transforms.runtime.session import RunOptions
+from transforms.scheme import Scheme
+from transforms.scheme.finetune_rule import FinetuneRule
+from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.sources import recorded_scheme
+
+log = logging.getLogger("onnx_narrow")
+
+_ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
+_DEVICES = ("cpu", "cuda:0", "hip:0")
+_STEPPED = Need(
+    "{algorithm:adaquant} or adaround", lambda given: given.get("algorithm") in ("adaquant", "adaround")
+)
+_AUTO = Need("{algorithm:auto}", lambda given: given.get("algorithm", "auto") == "auto")
+
+NEEDS: Mapping[str, tuple[Need, ...]] = {
+    **OF_SAMPLES,
+    **dict.fromkeys(("num_iterations", "learning_rate", "early_stop"), (_STEPPED,)),
+    "full_range": (_AUTO,),
+}
+
+_KINDS = {
+    "algorithm": choice(*_ALGORITHMS),
+    "num_iterations": whole(),
+    "learning_rate": number(0, above=True),
+    "fixed_seed": whole(0, 2**63 - 1),
+    "target_op_type": TEXTS,
+    "full_range": choice("padded", "free", "off"),
+    "output_index": whole(0),
+    "batch_size": whole(),
+    "optim_device": choice(*_DEVICES),
+    "infer_device": choice(*_DEVICES),
+    **dict.fromkeys(("early_stop", "selective_update", "following_relu", "time"), FLAG),
+}
+
+_RULE = (
+    *("algorithm", "num_iterations", "learning_rate", "early_stop", "fixed_seed", "selective_update"),
+    *("following_relu", "full_range"),
+)
+"""Keywords that are keys of the table ``finetune`` of a scheme."""
 
 
 def finetune(
@@ -22,11 +91,44 @@ def finetune(
     output: AnyPath | None = None,
     *,
     data: Data,
+    algorithm: str = "auto",
+    num_iterations: int | None = None,
+    learning_rate: float | None = None,
+    early_stop: bool = False,
+    fixed_seed: int = 0,
+    target_op_type: Sequence[str] | str = (),
+    selective_update: bool = False,
+    following_relu: bool = False,
+    full_range: str = "padded",
+    output_index: int | None = None,
+    batch_size: int = 1,
+    optim_device: str = "cpu",
+    infer_device: str = "cpu",
+    limit: int | None = None,
+    image_size: int | Sequence[int] | None = None,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
+    layout: str | None = None,
+    sequences: bool = False,
+    states: Mapping[str, str] | None = None,
+    feeds_from: Model | None = None,
+    feeds: Mapping[str, str] | None = None,
+    storage: str = "plain",
+    functions: bool = True,
+    save_as_external_data: bool = False,
     force: bool = False,
-    progress: Watcher | None = None,
-    **options: Any,
+    time: bool = True,
+    provider: str | None = None,
+    threads: int | None = None,
+    memory_limit: int | None = None,
+    jobs: int | None = None,
+    dask: str | None = None,
+    progress: Watcher | Events | None = None,
+    steps: Sequence[Step] | None = None,
 ) -> Result:
     """Tune the weights of a quantized model by samples.
+
+    Keywords that are not described here are those of :func:`onnx_narrow.quantize`.
 
     Parameters
     ----------
@@ -36,12 +138,31 @@ def finetune(
         The model to write; without it nothing is written.
     data : folder, reader, iterable or callable
         Samples, see :data:`onnx_narrow.api.sources.Data`; every fifth is held out.
-    force : bool
-        Whether an existing output is overwritten.
-    progress : callable, optional
-        Called with the phase, how many pieces are done, and of how many.
-    **options
-        Any option of ``onnx-narrow finetune``, such as ``algorithm="adaround"``.
+    algorithm : str
+        ``"auto"``, ``"gptq"``, ``"coordinate_descent"``, ``"adaquant"`` or ``"adaround"``.
+    num_iterations, learning_rate, early_stop : int, float and bool
+        Steps for each layer, their size in steps of the grid, and whether to stop where they no longer help;
+        of ``"adaquant"`` and ``"adaround"``.
+    fixed_seed : int
+        Seed for the choice of rows of samples.
+    target_op_type : list of str
+        Tune only layers of these operators, of Conv, ConvTranspose, Gemm, MatMul.
+    selective_update : bool
+        Keep a layer only if the outputs of the model improve, too; slower.
+    following_relu : bool
+        Ignore errors that a Relu or Clip after the layer cuts off.
+    full_range : str
+        Which int8 tensors that are never negative use the full range: ``"padded"``, ``"free"`` or ``"off"``.
+    output_index : int, optional
+        Index of the output to tune for; all by default.
+    batch_size : int
+        Samples in a run, if the first dimension of inputs is free.
+    optim_device, infer_device : str
+        ``"cpu"``, ``"cuda:0"`` or ``"hip:0"``, for linear algebra and for inference.
+    memory_limit : int, optional
+        Bytes for samples, and for tensors between layers; the rest goes to files.
+    steps : sequence of functions, optional
+        The steps to take, instead of ``transforms.pipelines.recipes.TUNE``.
 
     Returns
     -------
@@ -50,15 +171,125 @@ def finetune(
 
     Raises
     ------
-    ValueError, OSError
+    TypeError, ValueError, OSError
         As :func:`onnx_narrow.quantize`.
     """
-    with workplace() as folder:
-        given = {
-            "output": destination(output, folder),
-            "force": force,
-            **two_models(float_model, quantized, data, folder, options),
-        }
-        tuned, said = call(tool.command(), finetune_file, given, progress)
-        scheme = recorded_scheme(tuned.done.graph)
-        return result_of(tuned.files, tuned.first, said, output, scheme=scheme)
+    given = given_of(finetune, locals())
+    _check(given)
+    with Told(progress) as told:
+        how = tuning_options(rule_of(given), _run(given), **_limits(given))
+        source, other = source_of(float_model), source_of(quantized)
+        where = Output.checked(
+            output, other, source, force=force, external_data=save_as_external_data, functions=functions
+        )
+        told.expect("loading", "tuning", "running", "writing")
+        samples = SampleOptions.of(given)
+        with (
+            open_data(samples, source, how.run or RunOptions(), told) as opened,
+            open_workers(jobs, dask) as shared,
+        ):
+            work = TuneWork(
+                gs.Graph(),
+                Scheme(activation=FLOAT32, weight=FLOAT32),
+                _data(opened, shared),
+                source=source,
+                options=Options(
+                    run=RunOptions(provider or "cpu", threads or 0),
+                    times=time,
+                    storage=storage,
+                    functions=functions,
+                ),
+                events=told,
+                quantized=other,
+                how=how,
+                batch_size=batch_size,
+            )
+            try:
+                run(work, TUNE if steps is None else steps)
+            except UselessError as error:
+                raise ValueError(work_lines.useless(error.outputs, work)) from error
+            return _finish(work, where, told, given)
+
+
+def _check(given: Given) -> None:
+    check_call(given, NEEDS, _KINDS)
+    if {"provider", "infer_device"} <= given.keys():
+        pair = spelled("{provider} and {infer_device}")
+        raise UsageError(f"{pair} both select a device: give one of them")
+    refuse_own_workers(given)
+
+
+def rule_of(given: Given) -> FinetuneRule:
+    """Return what keywords say of tuning in the words of a scheme."""
+    named = {name: given[name] for name in _RULE if name in given}
+    return FinetuneRule(**named, target_op_type=tuple(listed(given.get("target_op_type", ()))))
+
+
+def _run(given: Given) -> RunOptions:
+    """Return how models run; ValueError for a device, also of the linear algebra, that is not there."""
+    devices.array_module(given.get("optim_device", devices.CPU))
+    device = given.get("infer_device", devices.CPU)
+    provider = given.get("provider", "cpu") if device == devices.CPU else devices.provider(device)
+    return RunOptions(provider or "cpu", given.get("threads", 0))
+
+
+def _limits(given: Given) -> dict[str, Any]:
+    return {
+        "output_index": given.get("output_index"),
+        "memory_limit": given.get("memory_limit"),
+        "device": given.get("optim_device", devices.CPU),
+    }
+
+
+def _data(opened: CalibrationData | None, workers: Workers | None) -> CalibrationData | None:
+    return opened and replace(opened, workers=workers)
+
+
+def _finish(work: TuneWork, output: Output, told: Told, given: Given) -> Result:
+    """Write the model, and tell how it was made."""
+    first = work.record.first
+    assert first is not None and work.quantized is not None, "it was tried out"
+    if output.path is not None and work.float_graph is not None:
+        model_io.refuse_source(work.float_graph, output.path)  # saving looks at that of the quantized model
+    entries = provenance.entries("finetune", _recorded(given), work.source_sha256)
+    told.phase("writing")
+    written = write(work.graph, output, work.quantized, entries, first.exported)
+    _tell(work, written, told, given.get("memory_limit"))
+    decisions = list(work.record.decisions.tried)
+    scheme = recorded_scheme(work.graph)
+    return result_of(written, first, told, scheme=scheme, decided=decisions, steps=work.record.steps)
+
+
+def _tell(work: TuneWork, written: Written, told: Told, memory_limit: int | None) -> None:
+    record, done, first = work.record, work.record.tuned, work.record.first
+    assert done is not None and first is not None, "it was tuned, and tried out"
+    for line in (
+        *record.notes,
+        *record.stored,
+        *tuning.lines(done, work.fed, written.sizes),
+        *running.kept_lines(first),
+        *decided(record.decisions),
+        *beside_lines(first.time),
+    ):
+        told.note(line)
+    for line in tuning.reasons(done):
+        log.info(line)
+    broken = tuning.broken_limit(done, memory_limit)
+    for line in filter(None, (broken, *tuning.poor(done), *running.warnings(first, judged=True))):
+        told.warn(line)
+
+
+def _recorded(given: Given) -> dict[str, Any]:
+    """Return the options that the metadata of the model record."""
+    rule = rule_of(given)
+    stepped = {name: given.get(name) for name in ("num_iterations", "learning_rate")}
+    other = {"batch_size": given.get("batch_size", 1), "limit": given.get("limit")}
+    other["output_index"] = given.get("output_index")
+    values = {**vars(rule), **stepped, **other}
+    return {name: values[name] for name in _RECORDED}
+
+
+_RECORDED = (
+    *("algorithm", "num_iterations", "learning_rate", "early_stop", "fixed_seed", "batch_size", "limit"),
+    *("target_op_type", "selective_update", "following_relu", "output_index", "full_range"),
+)

@@ -14,6 +14,7 @@ from transforms.calibrate.calibrate_plan import MissingDataError
 from transforms.files.spelling import spelled
 from transforms.pipelines.check_outputs import UselessError
 from transforms.pipelines.entries import final_entries
+from transforms.pipelines.mix import mixed_of
 from transforms.pipelines.require import NothingToDoError
 from transforms.pipelines.steps import Step, run
 from transforms.pipelines.why_nothing import why_nothing
@@ -30,7 +31,7 @@ def untuned(scheme: Scheme) -> Scheme:
 def refuse_untunable(work: Work) -> None:
     """Raise ValueError for tuning without samples."""
     if work.tuning and (work.data is None or work.options.random_data):
-        raise ValueError(spelled(f"fine-tuning ({work.tuning.algorithm}) needs samples: give {{data}}"))
+        raise ValueError(spelled(f"fine-tuning ({work.tuning.algorithm}) needs samples: give {{data:DIR}}"))
 
 
 def run_steps(
@@ -47,8 +48,8 @@ def run_steps(
     except UselessError as error:
         raise ValueError(work_lines.useless(error.outputs, work)) from error
     except MissingDataError as error:
-        ways = spelled("give {data}, or {random_data} for an experiment")
-        raise ValueError(f"{error}: {ways}") from error
+        other = "" if work.asked.auto_mixed_precision else ", or {random_data:N} for an experiment"
+        raise ValueError(f"{error}: {spelled('give {data:DIR}' + other)}") from error
     return finish(work, output, told, ranges)
 
 
@@ -74,6 +75,7 @@ def finish(work: Work, output: Output, told: Told, ranges: RangeFiles | None = N
         kept=dict(kept_in_float(work.graph)),
         decided=list(record.decisions.tried),
         steps=record.steps,
+        sensitivity=mixed.sensitivity if (mixed := mixed_of(work)) else None,
     )
 
 

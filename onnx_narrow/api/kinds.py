@@ -61,7 +61,7 @@ def choice(*legal: object) -> Kind:
 FLAG = Kind("True or False", (bool,))
 PATH = Kind("a path", (str, os.PathLike))
 TEXT = Kind("a string", (str,))
-TEXTS = Kind("a list of strings", (Sequence,), lambda value: not isinstance(value, str))
+TEXTS = Kind("a list of strings", (Sequence,), lambda value: all(isinstance(text, str) for text in value))
 TABLE = Kind("a mapping", (Mapping,))
 SIZE = Kind("a number, or height and width", (int, Sequence))
 NUMBERS = Kind("a number, or one for each channel", (Real, Sequence))

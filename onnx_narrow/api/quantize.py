@@ -25,7 +25,17 @@ from onnx_narrow.api.schemes import (
 )
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import DATA, OF_SAMPLES, Given, Need, UsageError, check_call, given_of
+from onnx_narrow.api.usage import (
+    DATA,
+    OF_SAMPLES,
+    Given,
+    Need,
+    UsageError,
+    check_call,
+    given_of,
+    listed,
+    refuse_own_workers,
+)
 from onnx_narrow.api.user_code import check_code
 from onnx_narrow.api.written import Output
 from transforms import model_io
@@ -93,7 +103,7 @@ def quantize(
     fast: bool = False,
     min_sqnr: float | None = None,
     top1: float | None = None,
-    fallback: str = "float32",
+    fallback: str | None = None,
     calibrate_method: str | None = None,
     per_channel: bool | None = None,
     full_range: str | None = None,
@@ -128,7 +138,7 @@ def quantize(
     save_as_external_data: bool = False,
     force: bool = False,
     time: bool = True,
-    provider: str = "cpu",
+    provider: str | None = None,
     threads: int | None = None,
     memory_limit: int | None = None,
     jobs: int | None = None,
@@ -157,8 +167,8 @@ def quantize(
     min_sqnr, top1 : float, optional
         Keep as few layers in the format ``fallback`` as possible for this SQNR in dB of every output, or this
         share of rows (0 to 1) whose largest number moves, on held-out samples.
-    fallback : str
-        ``"float32"``, ``"int16"`` or ``"bf16"``.
+    fallback : str, optional
+        ``"float32"`` (default), ``"int16"`` or ``"bf16"``.
     calibrate_method, per_channel, full_range, keep_weight_nodes, optimize, domain, qdq_domain : optional
         Keys of the scheme, instead of those in ``config``: docs/reference/scheme.md.
     exclude_nodes, exclude_op_types : list of str
@@ -196,8 +206,8 @@ def quantize(
         Store weights in a file beside the model; replace an existing output.
     time : bool
         Whether the result is timed beside the float model.
-    provider, threads : str and int
-        Execution provider of ONNX Runtime, and threads; all cores by default.
+    provider, threads : str and int, optional
+        Execution provider of ONNX Runtime, by default that of the CPU, and threads, by default all cores.
     memory_limit : int, optional
         Bytes for samples, and for tensors of a sample while ranges are measured.
     jobs, dask : int and str, optional
@@ -242,7 +252,7 @@ def quantize(
         scheme = asked.by_rule() if fast else asked
         check_effect(asked, wish, given, _OF_SCHEME)
         check_code(scheme, wish, told, allow_code=allow_code)
-        source, run = source_of(model), RunOptions(provider, threads or 0)
+        source, run = source_of(model), RunOptions(provider or "cpu", threads or 0)
         where = Output.checked(
             output, source, force=force, external_data=save_as_external_data, functions=functions
         )
@@ -289,15 +299,11 @@ def wish_of(given: Given) -> SchemeWish:
     return SchemeWish(
         given.get("config") or (None if deployment else "A8W8"),
         deployment,
-        {key: _listed(given[key]) if key in _LISTS else given[key] for key in KEYS if key in given},
+        {key: listed(given[key]) if key in _LISTS else given[key] for key in KEYS if key in given},
         given.get("assignments") or (),
         given.get("opset") or 0,
         shapes,
     )
-
-
-def _listed(texts: Sequence[str] | str) -> list[str]:
-    return [texts] if isinstance(texts, str) else list(texts)
 
 
 def _check(given: Given) -> None:
@@ -306,13 +312,6 @@ def _check(given: Given) -> None:
         if {one, other} <= given.keys():
             raise UsageError(spelled(f"{{{one}}} and {{{other}}} do not go together"))
     refuse_own_workers(given)
-
-
-def refuse_own_workers(given: Given) -> None:
-    """Raise UsageError for a number of processes beside a cluster that is there already."""
-    if given.get("dask") not in (None, "local") and "jobs" in given:
-        words = f"the cluster at '{given['dask']}' has its own workers"
-        raise UsageError(spelled("{jobs} goes with {dask:local}: ") + words)
 
 
 def _recorded(wish: SchemeWish, given: Given) -> dict[str, object]:

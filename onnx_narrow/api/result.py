@@ -17,6 +17,7 @@ from transforms import model_io
 from transforms.files.paths import AnyPath
 from transforms.moves.decisions import Tried
 from transforms.pipelines.first_result import FirstRun
+from transforms.precision.sensitivity import Sensitivity
 from transforms.run.beside_float import BesideFloat
 from transforms.runtime.output_errors import sqnr
 from transforms.scheme import Scheme
@@ -47,6 +48,8 @@ class Result:
         The steps that ran, with the seconds of each.
     notes, warnings : list of str
         What the command prints on stdout and stderr.
+    sensitivity : Sensitivity or None
+        What each format does to each layer, of mixed precision with samples.
     """
 
     path: Path | None = None
@@ -59,14 +62,19 @@ class Result:
     steps: list[tuple[str, float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    in_memory: onnx.ModelProto | None = field(default=None, repr=False)
+    sensitivity: Sensitivity | None = None
+    in_memory: onnx.ModelProto | None = None
 
     @cached_property
     def model(self) -> onnx.ModelProto:
-        """The model, with external data read in: from its file at the first use, if it was written."""
+        """The model, with external data read in: from its file at the first use, if it was written.
+
+        Raises ValueError where none was made.
+        """
         if self.in_memory is not None:
             return self.in_memory
-        assert self.path is not None, "else it is in memory"
+        if self.path is None:
+            raise ValueError("no model was made: the layers were analyzed alone")
         return onnx.load(self.path)
 
     def save(self, path: AnyPath, *, force: bool = False) -> Path:
@@ -92,15 +100,15 @@ class Result:
         yield from self.warnings
 
 
-def result_of(written: Written, first: FirstRun, told: Told, **more: Any) -> Result:
+def result_of(written: Written | None, first: FirstRun | None, told: Told, **more: Any) -> Result:
     """Return the result of a function: the model that it wrote, its first run, what it told, more fields."""
-    error = first.trial.error if first.trial else None
+    error = first.trial.error if first and first.trial else None
     return Result(
-        path=written.sizes.path,
+        path=written.sizes.path if written else None,
         sqnr=None if error is None else sqnr(error),
-        time=first.time,
+        time=first.time if first else None,
         notes=told.lines,
         warnings=told.warnings,
-        in_memory=written.model,
+        in_memory=written.model if written else None,
         **more,
     )

@@ -44,9 +44,16 @@ class SampleOptions:
             _channels(keywords.get("std"), 1.0),
             keywords.get("layout"),
         )
-        mappings = {name: dict(keywords.get(name) or {}) for name in ("states", "feeds")}
-        plain = {name: keywords.get(name) for name in ("data", "limit", "feeds_from", "memory_limit")}
-        return cls(**plain, **mappings, images=images, sequences=bool(keywords.get("sequences")))
+        return cls(
+            data=keywords.get("data"),
+            limit=keywords.get("limit"),
+            images=images,
+            sequences=bool(keywords.get("sequences")),
+            states=dict(keywords.get("states") or {}),
+            feeds_from=keywords.get("feeds_from"),
+            feeds=dict(keywords.get("feeds") or {}),
+            memory_limit=keywords.get("memory_limit"),
+        )
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import ops
-from onnx_narrow.api.usage import DATA, Given, Need
+from onnx_narrow.api.usage import DATA, Given, Need, listed, named
 from transforms.files.named_file import parse_toml
-from transforms.files.spelling import spelled
+from transforms.files.spelling import as_option, spelled
 from transforms.plan.quantization_plan import WEIGHTED
 from transforms.run.events import Events
 from transforms.scheme import Scheme, read_scheme
@@ -133,7 +133,7 @@ def mixing_scheme(wish: SchemeWish, events: Events) -> Scheme:
 def _refuse_twice(assigned: Mapping[str, Any], changes: Mapping[str, Any], table: str) -> None:
     """Raise ValueError for a key that has a value by ``assignments`` and another by its own keyword."""
     for key in sorted(assigned.keys() & changes.keys()):
-        pair = spelled(f"{{{key}}} and {{assignments:{table}{key}}}")
+        pair = f"{named(key, changes[key])} and {as_option('assignments', table + key)}"
         raise ValueError(f"{pair} set the same key: give one of them")
 
 
@@ -164,7 +164,7 @@ def _pairs(assignments: Assignments) -> Iterator[tuple[str, Any]]:
     if isinstance(assignments, Mapping):
         yield from assignments.items()
         return
-    for assignment in _listed(assignments):
+    for assignment in listed(assignments):
         key, equals, value = assignment.partition("=")
         if not equals:
             raise ValueError(f"{spelled('{assignments}')} '{assignment}' is not KEY=VALUE")
@@ -175,11 +175,7 @@ def _texts(assignments: Assignments) -> list[str]:
     """Return each assignment as ``KEY=VALUE``."""
     if isinstance(assignments, Mapping):
         return [f"{key}={_toml(value)}" for key, value in assignments.items()]
-    return _listed(assignments)
-
-
-def _listed(texts: Sequence[str] | str) -> list[str]:
-    return [texts] if isinstance(texts, str) else list(texts)
+    return listed(assignments)
 
 
 def _toml(value: Any) -> str:
@@ -235,14 +231,15 @@ def check_effect(
     """
     of_formats = {**_OF_FORMATS, **(needs or {})}
     paths = [key.strip() for key, _ in _pairs(wish.assignments)]
-    assigned = {name: f"{{assignments:{path}}}" for path in paths for name in (path.partition(".")[0], path)}
-    for name, template in {**assigned, **{name: f"{{{name}}}" for name in given}}.items():
+    assigned = {
+        name: as_option("assignments", path) for path in paths for name in (path.partition(".")[0], path)
+    }
+    for name, words in {**assigned, **{name: named(name, value) for name, value in given.items()}}.items():
         if name in of_formats and not of_formats[name].is_met(scheme):
             here = ", ".join(fmt.name for fmt in scheme.named_formats) or "float32"
-            words = f"{spelled(template)} goes with {of_formats[name]}; the formats here are {here}"
-            raise ValueError(words)
+            raise ValueError(f"{words} goes with {of_formats[name]}; the formats here are {here}")
         if name in _OF_WORK and not _OF_WORK[name].is_met(given):
-            raise ValueError(f"{spelled(template)} goes with {_OF_WORK[name]}")
+            raise ValueError(f"{words} goes with {_OF_WORK[name]}")
 
 
 def _has_integers(scheme: Scheme) -> bool:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from onnx_narrow.api.keywords import KINDS
 from onnx_narrow.api.kinds import Kind, check_kinds
-from transforms.files.spelling import UsageError, spelled
+from transforms.files.spelling import UsageError, as_option, spelled
 
-__all__ = ["DATA", "OF_SAMPLES", "Given", "Need", "UsageError", "check_call", "given_of", "refuse_same_file"]
+__all__ = [
+    *("DATA", "OF_SAMPLES", "Given", "Need", "UsageError"),
+    *("check_call", "given_of", "listed", "named", "refuse_own_workers", "refuse_same_file"),
+]
 
 Given = Mapping[str, Any]
 """Keywords whose values are not their defaults."""
@@ -60,7 +63,12 @@ def check_call(
     for name in given:
         for need in needs.get(name, ()):
             if not need.is_met(given):
-                raise UsageError(f"{spelled(f'{{{name}}}')} goes with {need}")
+                raise UsageError(f"{named(name, given[name])} goes with {need}")
+
+
+def named(name: str, value: object) -> str:
+    """Return a keyword as the caller's door spells it; one that is switched off with its value."""
+    return as_option(name, "False" if value is False else "")
 
 
 def refuse_same_file(given: Given, *names: str) -> None:
@@ -74,6 +82,18 @@ def refuse_same_file(given: Given, *names: str) -> None:
         if other != name:
             pair = spelled(f"{{{other}}} and {{{name}}}")
             raise UsageError(f"{pair} are the same file, '{os.fspath(path)}'")
+
+
+def refuse_own_workers(given: Given) -> None:
+    """Raise UsageError for a number of processes beside a cluster that is there already."""
+    if given.get("dask") not in (None, "local") and "jobs" in given:
+        words = f"the cluster at '{given['dask']}' has its own workers"
+        raise UsageError(spelled("{jobs} goes with {dask:local}: ") + words)
+
+
+def listed(texts: Sequence[str] | str) -> list[str]:
+    """Return a list of strings; one alone stands for a list of it."""
+    return [texts] if isinstance(texts, str) else list(texts)
 
 
 def _is_same(value: object, default: object) -> bool:

@@ -31,8 +31,9 @@ class Output:
     ) -> Output:
         """Return the output; raises before any work as :func:`transforms.model_io.check_output` does."""
         place = None if path is None else Path(path)
-        for source in sources if place is not None else ():
-            model_io.check_output(place, source.path, force=force, external_data=external_data)
+        for source in sources:
+            if place is not None:
+                model_io.check_output(place, source.path, force=force, external_data=external_data)
         return cls(place, force, external_data, functions)
 
 

@@ -6,8 +6,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transforms.files import output_file
 from transforms.files.cleanup import replacing
+from transforms.files.output_file import check_writable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,7 @@ def check_plot(path: Path, *, force: bool) -> None:
     """Refuse a plot that cannot be drawn, before any work. Raises ValueError or OSError."""
     if path.suffix not in _SUFFIXES:
         raise ValueError(f"plot '{path}' must end in {' or '.join(_SUFFIXES)}")
-    output_file.check_writable(path, force=force)
+    check_writable(path, force=force)
     _check_library()
 
 

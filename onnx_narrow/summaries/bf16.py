@@ -9,6 +9,7 @@ from onnx_narrow.summaries import running
 from onnx_narrow.summaries.timing import EMULATED, beside_lines
 from onnx_narrow.summaries.words import Sizes, written
 from transforms.conversion.inspect_bf16 import EXCLUDED
+from transforms.files.spelling import spelled
 from transforms.graph.some_names import counted, some_names
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _TENSORS = {
     "customqdq": "tensors rounded by ExtendedQuantizeLinear/ExtendedDequantizeLinear",
 }
 _NO_KERNELS = (
-    "it has no BF16 kernels; a runtime with BF16 kernels, such as ONNX Runtime with CUDA (--target ort-cuda) "
+    "it has no BF16 kernels; a runtime with BF16 kernels, such as ONNX Runtime with CUDA ({target:ort-cuda}) "
     "or with VitisAI, can"
 )
 
@@ -49,7 +50,7 @@ def lines(
     yield from _kept(done, excluded)
     yield written(sizes)
     yield from beside_lines(first.time, EMULATED.format("bfloat16"))
-    no_kernels = _NO_KERNELS if done.format == "bf16" else ""
+    no_kernels = spelled(_NO_KERNELS) if done.format == "bf16" else ""
     yield running.runs_line(first, graph, standard="none, standard ONNX", no_kernels=no_kernels)
 
 
@@ -57,7 +58,8 @@ def excluded_for(kept: KeptFloat | None, *, by_user: bool) -> str:
     """Return why nodes were excluded: by options, or for the SQNR that was asked for."""
     if not kept or not kept.patterns:
         return EXCLUDED
-    return f"{EXCLUDED} or for --min-sqnr" if by_user else "kept for --min-sqnr"
+    goal = spelled("{min_sqnr}")
+    return f"{EXCLUDED} or for {goal}" if by_user else f"kept for {goal}"
 
 
 def sqnr_lines(kept: KeptFloat, least: float, where: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 from onnx_narrow.summaries.operator_library import needed_library
 from ops.formats import FORMATS
 from transforms.deploy.rounded_inputs import OPTION, rounded_inputs
+from transforms.files.spelling import as_option, spelled
 from transforms.functions.attach_functions import has_all_functions
 from transforms.graph.some_names import counted, some_names
 from transforms.judge.constants import DIVERGED
@@ -30,6 +31,11 @@ _OF_WEIGHTS = ("W4", "W8")
 
 _WIDER = {"A8W8": "A16W8", "U8S8": "U16S8"}
 """Presets of the same weights whose activations have 16 bits."""
+
+
+_ROW_BY_ROW = (
+    "{config:W4} {matmul_nbits} {accuracy_level:4} has 8 bits for the inputs of products, row by row"
+)
 
 
 def kept_lines(found: FirstRun) -> Iterator[str]:
@@ -91,15 +97,13 @@ def useless(outputs: Checked, config: str, *, weight: str = "", ways: Sequence[s
     """
     name = f"{config}: " if config in PRESETS else ""
     ways = [*ways]
-    ways += [f"--config {_WIDER[config]} has activations of 16 bits"] if config in _WIDER else []
+    ways += [f"{as_option('config', _WIDER[config])} has activations of 16 bits"] if config in _WIDER else []
     if weight:
         finer = [one for one in _OF_WEIGHTS if _bits(str(PRESETS[one]["weight"])) > _bits(weight)]
-        ways += [f"--config {' or '.join(finer)} has more bits"] if finer else []
+        ways += [f"{as_option('config', ' or '.join(finer))} has more bits"] if finer else []
     else:
-        ways.append(
-            "--config W4 --matmul-nbits --accuracy-level 4 has 8 bits for the inputs of products, row by row"
-        )
-    ways += ["--fast writes the model without a comparison"]
+        ways.append(spelled(_ROW_BY_ROW))
+    ways += [spelled("{fast} writes the model without a comparison")]
     return f"{name}{outputs.figure}, more than {DIVERGED}, is of no use: {'; '.join(ways)}"
 
 
@@ -110,10 +114,10 @@ def unmeasured(tensors: Iterable[tuple[str, str]]) -> Iterator[str]:
     """
     few = [f"{role}s in {name}" for name, role in tensors if _bits(name) < _ENOUGH_BITS.get(role, 0)]
     if few:
-        names = ", ".join(dict.fromkeys(few))
+        names, way = ", ".join(dict.fromkeys(few)), as_option("data", "DIR")
         yield (
             f"Warning: {names} may ruin a language model, and nothing was measured: "
-            f"--data DIR tells the KL divergence, and refuses more than {DIVERGED} nats a token"
+            f"{way} tells the KL divergence, and refuses more than {DIVERGED} nats a token"
         )
 
 
@@ -140,9 +144,10 @@ def poor(
         return
     name = f"{config}: " if config in PRESETS else ""
     tuning = f"{config}_ADAQUANT"
-    how = f"tools.finetune or --config {tuning} tunes" if tuning in PRESETS else "tools.finetune tunes"
+    other = f" or {as_option('config', tuning)}" if tuning in PRESETS else ""
+    how = f"tools.finetune{other} tunes"
     ways = [*ways, *([] if tuned else [f"{how} the weights"])]
-    ways += [f"--config {_WIDER[config]} has activations of 16 bits"] if config in _WIDER else []
+    ways += [f"{as_option('config', _WIDER[config])} has activations of 16 bits"] if config in _WIDER else []
     figure = f"{what} at {decibels(error)} dB"
     if of_tokens:
         figure = f"KL divergence of {error:.3g} nats a token"

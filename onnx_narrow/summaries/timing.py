@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from transforms.files.spelling import as_option, spelled
+
 if TYPE_CHECKING:
     from transforms.compare.measure_run import Measurement
     from transforms.run.beside_float import BesideFloat, KernelTime
@@ -65,13 +67,16 @@ def what_helps(
     if placed:
         return "no faster choice of layers in float was found"
     if scheme.target:
-        return "tools.quantize --target ort-cpu --data DIR leaves layers in float that are faster so"
+        return spelled("{target:ort-cpu} {data:DIR} leaves layers in float that are faster so")
     fmt = scheme.format(scheme.activation)
     if fmt is None:
         rounds_caches = bool(found and found.lost and found.lost[0].op == "QuantizeLinear")
         is_in_blocks = scheme.block_size and not (rounds_caches or needs_blocks)
-        return "--set block_size=0, a scale per channel, is faster" if is_in_blocks else ""
+        return spelled(_PER_CHANNEL) if is_in_blocks else ""
     return f"{for_cpu(scheme)} makes a faster model" if fmt.is_integer else EMULATED.format(scheme.activation)
+
+
+_PER_CHANNEL = "{assignments:block_size=0}, a scale per channel, is faster"
 
 
 def for_cpu(scheme: Scheme) -> str:
@@ -79,9 +84,9 @@ def for_cpu(scheme: Scheme) -> str:
     from transforms.scheme.apply_target import adapted
     from transforms.scheme.targets import ON_CPU, target
 
-    option = f"--target {ON_CPU}"
+    option = as_option("target", ON_CPU)
     try:
         adapted(scheme, target(ON_CPU))
     except ValueError:
-        return f"{option} (in place of --config)"
+        return f"{option} (in place of {as_option('config')})"
     return option

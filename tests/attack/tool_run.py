@@ -31,12 +31,13 @@ _MEGABYTES = 1500
 _ADDRESSES = 12 << 30
 
 _HEAVY = (
-    "tools.jobs.bf16", "tools.jobs.quantize", "tools.infer", "tools.evaluate", "tools.jobs.finetune",
+    "onnx_narrow.api.convert_bf16", "onnx_narrow.api.quantize", "onnx_narrow.api.finetune",
+    "onnx_narrow.api.mix_precision", "tools.infer", "tools.evaluate",
     "transforms.run.run_model", "transforms.compare.compare_results", "transforms.run.samples",
     "PIL.PngImagePlugin",
     "tools.auto_mixed_precision", "tools.formats", "tools.quantize", "tools.finetune", "tqdm",
     "tools.check", "tools.inspect",
-    "tools.convert_fp32_to_bf16", "tools.convert_fp16_to_bf16", "PIL.JpegImagePlugin", "tools.jobs.mix",
+    "tools.convert_fp32_to_bf16", "tools.convert_fp16_to_bf16", "PIL.JpegImagePlugin",
 )  # fmt: skip
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib
 
-from tools.jobs import bf16_options
-
 from tools.cli.command_line import Parser
+from tools.options import bf16
 
 REQUIRED = {
     "auto_mixed_precision": "--input m.onnx --config BF16_MIXED_BFP16",
@@ -27,6 +26,6 @@ def parser_of(tool: str) -> Parser:
     """Return the parser of a tool."""
     module = importlib.import_module(f"tools.{tool}")
     if tool.startswith("convert"):
-        return bf16_options.command(tool, module.__doc__).parser
+        return bf16.command(tool, module.__doc__).parser
     parser: Parser = module.command().parser
     return parser

@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 import pytest
 
+from onnx_narrow.api import executors
 from tests.helpers import mixing, plans, tunable
 from tests.helpers.serial_executor import SerialExecutor
 from tests.helpers.spread import spread
-from tools.cli import executors
 from transforms.model.graph_proto import model_hash
 from transforms.precision import measured_sensitivity
 from transforms.precision.candidates import find_candidates, measure_candidates

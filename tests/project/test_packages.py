@@ -49,7 +49,7 @@ PACKAGES = [
 ]
 """From the ground up; a package imports itself and packages before it."""
 
-TOOLS = ["cli", "summaries", "charts", "jobs"]
+TOOLS = ["cli", "options"]
 """The same for ``tools``, whose top imports all of them."""
 
 LONGEST_CHAIN = 21

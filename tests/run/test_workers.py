@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
+from onnx_narrow.api import dask_executor, executors
 from tests.helpers import tasks
 from tests.helpers.serial_executor import SerialExecutor, deadly_workers
 from tests.helpers.tool_process import wait_for
-from tools.cli import dask_executor, executors
 from transforms.run.workers import Workers, open_processes
 
 NUMBERS = (0.1, -3.0, 2.5, 7.0)

@@ -19,6 +19,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
+from onnx_narrow.api.mix_precision import wish_of
 from onnx_narrow.api.schemes import mixing_scheme
 from tests.helpers import build, mixing, tunable
 from tests.helpers.spread import spread
@@ -26,12 +27,14 @@ from tools import auto_mixed_precision, quantize
 from tools.cli import command_line
 from tools.options.mix import MixJob
 from transforms import model_io
+from transforms.files.spelling import spelling
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.tuned import TunedModel
 from transforms.model import provenance
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines import tune
 from transforms.precision import measured_sensitivity, mix
+from transforms.run.events import SILENT
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import preset
@@ -519,15 +522,14 @@ def test_an_option_takes_the_place_of_keys_that_do_not_go_with_it(
     (folder / "scheme.toml").write_text(scheme.to_toml())
     line = ["--input", "m.onnx", "--config", str(folder / "scheme.toml"), "--output", "n.onnx"]
     job = command_line.parse(auto_mixed_precision.command().parser, MixJob, [*line, *options, *given])
-    rule = mixing_scheme(job).auto_mixed_precision
+    rule = mixing_scheme(wish_of(job.keywords()), SILENT).auto_mixed_precision
     assert rule == MixingRule(**then, **expected, **budget)
 
 
 def _rule(*options: str, config: str = "BF16") -> Any:
     line = ["--input", "m.onnx", "--output", "n.onnx", "--config", config, *options]
-    return mixing_scheme(
-        command_line.parse(auto_mixed_precision.command().parser, MixJob, line)
-    ).auto_mixed_precision
+    job = command_line.parse(auto_mixed_precision.command().parser, MixJob, line)
+    return mixing_scheme(wish_of(job.keywords()), SILENT).auto_mixed_precision
 
 
 @pytest.mark.parametrize(
@@ -575,7 +577,7 @@ def test_keys_of_the_table_change_that_of_a_preset() -> None:
     ],
 )
 def test_keys_that_options_contradict_are_refused(options: list[str], reason: str) -> None:
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError) as refused, spelling(auto_mixed_precision.command().parser.spell):
         _rule(*options)
     assert reason in str(refused.value)
 
@@ -642,8 +644,6 @@ def test_quantize_without_data_moves_all(folder: Path) -> None:
             ["--target", "mx6", "--strategy", "budget", "--bytes-target", "382"],
             "bytes_target 382 cannot be met: the smallest formats take 382.5",  # 510 weights of 6 bits
         ),
-        ("BF16_MIXED_BFP16", ["--csv", "DIR/a", "--json", "DIR/a"], "--json and --csv are the same file"),
-        ("BF16_MIXED_BFP16", ["--json", "DIR/mixed.onnx"], "--output and --json are the same file"),
         ("BF16_MIXED_BFP16", ["--labels", "DIR/labels.npy"], "--labels goes with --top1-target"),
         ("BF16_MIXED_BFP16", ["--labels", "DIR/labels.npy", "--top1-target", "0"], "3 labels for 4 rows"),
     ],

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from onnx_narrow.api import dask_executor, executors
 from tests.helpers import tasks
 from tests.helpers.tool_process import ROOT, wait_for
-from tools.cli import dask_executor, executors
 
 pytest.importorskip("distributed")
 

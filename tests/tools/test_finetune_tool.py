@@ -13,17 +13,19 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from tools.jobs import finetune_options
 
+from onnx_narrow.api.finetune import rule_of
 from ops.rounding import ALGORITHMS
 from tests.helpers import build, tunable
 from tests.helpers.output_error import OutputError
 from tools import finetune, quantize
 from tools.cli import command_line
+from tools.options import finetune as finetune_names
 from tools.options.finetune import FinetuneJob
 from transforms import model_io
 from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.model import provenance
+from transforms.pipelines.tune import tuning_options
 from transforms.runtime import devices
 from transforms.runtime.session import RunOptions
 from transforms.scheme import finetune_rule
@@ -264,12 +266,10 @@ def test_an_existing_output_takes_force(folder: Path) -> None:
 
 def test_options_reach_the_walk() -> None:
     """Those whose effect on a small model is nothing but time or memory, or needs more rows than it has."""
-    from tools.jobs import finetune as finetune_file
-
     given = ["--float", "f", "--quantized", "q", "--output", "o", "--data", "d", "--algorithm", "adaround"]
     given += ["--early-stop", "--fixed-seed", "7"]
-    rule = finetune_file.rule_of(command_line.parse(finetune.command().parser, FinetuneJob, given))
-    walk = finetune_file.tuning_options(rule, RunOptions(), memory_limit=5, device="cpu")
+    rule = rule_of(command_line.parse(finetune.command().parser, FinetuneJob, given).keywords())
+    walk = tuning_options(rule, RunOptions(), memory_limit=5, device="cpu")
     assert walk.solver.early_stop
     assert walk.seed == 7
     assert walk.memory_limit == 5
@@ -286,7 +286,7 @@ def test_products_are_on_one_thread_whatever_the_environment_says(monkeypatch: p
 
 def test_choices_are_those_of_schemes_and_devices() -> None:
     """Written down twice, for help without heavy imports."""
-    assert finetune_options.ALGORITHMS == finetune_rule.ALGORITHMS
-    assert finetune_options.OPERATORS == DOT_PRODUCTS
-    assert finetune_options.DEVICES == devices.DEVICES
+    assert finetune_names.ALGORITHMS == finetune_rule.ALGORITHMS
+    assert finetune_names.OPERATORS == DOT_PRODUCTS
+    assert finetune_names.DEVICES == devices.DEVICES
     assert {*ALGORITHMS, "auto"} == {*finetune_rule.ALGORITHMS}

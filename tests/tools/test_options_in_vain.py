@@ -9,7 +9,6 @@ import importlib
 from dataclasses import fields
 
 import pytest
-from tools.cli.needs import DATA
 
 from tests.helpers.tool_parsers import REQUIRED, parser_of
 from tools.check import CheckJob
@@ -115,6 +114,8 @@ def _cases() -> list[tuple[str, str, str]]:
         for one in moving
     ]
     cases += [
+        (tool, "--output n --data d --csv a --json ./a", "--json and --csv are the same file"),
+        (tool, "--output n --data d --json n", "--output and --json are the same file"),
         (tool, "--analyze-only", "--analyze-only goes with --data"),
         (tool, "--analyze-only --data d --force", "--force goes with --output, --json, --csv or --chart"),
         (tool, "--analyze-only --data d --plot p.svg", "--plot draws the models tried"),
@@ -182,7 +183,7 @@ def _cases() -> list[tuple[str, str, str]]:
         (
             "quantize",
             f"{run} --data d {one} --full-range free",
-            "--full-range goes with --data or --print-config",
+            "--full-range goes with --data, and not with --fast or --ranges",
         )
         for one in ("--fast", "--ranges r.json")
     ]
@@ -192,7 +193,7 @@ def _cases() -> list[tuple[str, str, str]]:
     ]
     cases += [("quantize", f"{run} --random-data 3 --data d", "--random-data and --data do not")]
     cases += [
-        ("quantize", f"{run} {more} {one}", f"{one.split()[0]} goes with --data, --input and --output, and")
+        ("quantize", f"{run} {more} {one}", f"{one.split()[0]} goes with --data, and not with --fast, ")
         for one in ("--min-sqnr 20", "--top1 0.01")
         for more in ("", "--data d --fast", "--data d --ranges r.json", "--random-data 3")
     ]
@@ -397,7 +398,6 @@ def test_options_of_data_are_all_that_say_something_of_data() -> None:
     of_samples = {name for name, one in options.items() if one.group == SAMPLES} - {"states", "feeds"}
     assert of_samples == {one.split()[0][2:].replace("-", "_") for one in OF_SAMPLES}
     assert all(options[name].group == RUNNING for name in added - of_samples)
-    assert all(DATA in options[name].needs for name in added)
 
 
 @pytest.mark.parametrize("tool", REQUIRED)

@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from onnx_narrow.api.bars import Phases, Progress
+from onnx_narrow.api.bars import Bars
 from tests.helpers.spread import spread
 from tools import quantize
-from tools.cli import progress
 
 
 class Terminal(io.StringIO):
@@ -31,40 +31,49 @@ class Terminal(io.StringIO):
         return True
 
 
+def _drawn(bars: Bars) -> Any:
+    """Return tqdm's bar of the phase."""
+    assert bars._bar is not None
+    return bars._bar._bar
+
+
 def test_a_terminal_sees_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    with Progress("tuning", "layer") as bar:
-        bar.show(1, 3, "conv 30 dB")
-        bar.show(3, 3, "dense 20 dB")
-        first = bar._bar
+    with Bars() as bars:
+        show = bars.phase("tuning", "layer")
+        show(1, 3, "conv 30 dB")
+        show(3, 3, "dense 20 dB")
+        first = _drawn(bars)
         assert first.n == 3
-        bar.show(1, 3, "conv 31 dB")
-        assert bar._bar is not first and bar._bar.n == 1
+        show(1, 3, "conv 31 dB")
+        assert _drawn(bars) is not first and _drawn(bars).n == 1
     assert "tuning" in terminal.getvalue()
 
 
 def test_a_file_sees_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress("calibrating", "sample") as bar:
-        bar.show(1, None)
+    with Bars() as bars:
+        bars.phase("calibrating", "sample")(1, None)
     assert capsys.readouterr().err == ""
 
 
 def test_a_phase_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    with Phases("loading", "", "running", "writing")("running", "sample") as bar:
-        assert list(bar.each("ab", 2)) == ["a", "b"]
-        assert (bar._bar.n, bar._bar.total) == (2, 2)
-        bar.switch("writing")
+    with Bars() as bars:
+        bars.expect("loading", "running", "writing")
+        bars.phase("running", "sample")(2, 2)
+        assert (_drawn(bars).n, _drawn(bars).total) == (2, 2)
+        bars.phase("writing")
     assert "2/3 running" in terminal.getvalue() and "3/3 writing" in terminal.getvalue()
 
 
 def test_the_time_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "_TICK", 0.01)
-    with Progress("loading"):
+    monkeypatch.setattr("onnx_narrow.api.bars._TICK", 0.01)
+    with Bars() as bars:
+        bars.phase("loading")
         before = terminal.getvalue()
         deadline = time.monotonic() + 10
         while terminal.getvalue() == before and time.monotonic() < deadline:
@@ -76,12 +85,13 @@ def test_the_time_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_phase_that_fails_has_no_line(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "tools")
-    with pytest.raises(ValueError), Progress("loading"):
+    caplog.set_level("INFO", "onnx_narrow")
+    with pytest.raises(ValueError), Bars() as bars:
+        bars.phase("loading")
         raise ValueError
     assert not caplog.messages
-    with Progress("loading"):
-        pass
+    with Bars() as bars:
+        bars.phase("loading")
     assert [line.partition(":")[0] for line in caplog.messages] == ["loading"]
 
 
@@ -168,11 +178,11 @@ def test_a_tool_shows_its_phases_on_a_terminal_and_logs_them_elsewhere(
 ) -> None:
     """Oracle: the table above, and what is printed without a terminal."""
     monkeypatch.chdir(folder)
-    caplog.set_level("INFO", "tools")
+    caplog.set_level("INFO", "onnx_narrow")
     assert _run(tool) == 0
     printed, errors = capsys.readouterr()
     assert errors == "" and printed
-    lines = [one.getMessage() for one in caplog.records if one.name == "tools"]
+    lines = [one.getMessage() for one in caplog.records if one.name == "onnx_narrow"]
     assert [line.partition(":")[0] for line in lines] == PHASES[tool].split()
     assert all(re.fullmatch(r"\w+: (\d+ \w+, )?\d+\.\d s", line) for line in lines)
     with _terminal() as text:
@@ -195,20 +205,19 @@ def test_a_process_on_a_terminal(folder: Path) -> None:
         )
         shown = text()
     assert done.returncode == 0 and "Size: " in done.stdout and "\r" not in done.stdout
-    assert re.search(r"(^|[\r\n])tools: calibrating: 3 samples, \d+\.\d s\r\n", shown)
+    assert re.search(r"(^|[\r\n])onnx_narrow: calibrating: 3 samples, \d+\.\d s\r\n", shown)
 
 
 def test_a_long_run_without_a_terminal_says_each_phase_that_ends(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    phases = Phases("loading", "running")
-    with phases("loading"):
-        pass
+    bars = Bars()
+    bars.phase("loading")
+    bars.phase("running", "sample")(2, 2)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(progress, "_LONG", 0.0)
-    with phases("running", "sample") as bar:
-        list(bar.each("ab", 2))
-        bar.switch("writing")
+    monkeypatch.setattr("onnx_narrow.api.bars._LONG", 0.0)
+    with bars:
+        bars.phase("writing")
     first, second = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"running: 2 samples, \d+\.\d s", first)
     assert re.fullmatch(r"writing: \d+\.\d s", second)
@@ -220,10 +229,10 @@ def test_short_phases_of_a_long_run_are_not_silent(
     """The time from one line to the next is that of the run, in however many phases."""
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    phases = Phases("loading", "running")
+    bars = Bars()
     now[0] = 29.5
-    with phases("running", "sample") as bar:
-        bar.show(3, 9)
+    with bars:
+        bars.phase("running", "sample")(3, 9)
         now[0] = 31.0
         deadline = time.monotonic() + 10
         said = ""

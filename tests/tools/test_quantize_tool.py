@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from PIL import Image
 
-from onnx_narrow.api.schemes import quantization_scheme
+from onnx_narrow.api.quantize import asked_scheme
 from tests.helpers import build, conversion, corpus, plans
 from tests.helpers.quantization import random, stored
 from tests.helpers.spread import spread
@@ -26,6 +26,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.functions.attach_functions import attach_functions
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.run.events import SILENT
 from transforms.scheme import Scheme, preset, read_scheme
 from transforms.scheme.presets import PLAIN
 
@@ -394,7 +395,7 @@ def test_tables_of_a_file_grow_by_options(bench: EvaluationSet) -> None:
     given = ["--config", str(path), "--set", 'layers.Conv="mx4"', "--exclude-node", "b"]
     job = command_line.parse(quantize.command().parser, QuantizeJob, given)
     expected = preset("A8W8").with_(layers={"Conv": "mx4", "Gemm": "mx6"}, exclude_nodes=("a", "b"))
-    assert quantization_scheme(job) == expected
+    assert asked_scheme(job.keywords(), SILENT) == expected
 
 
 def test_keys_of_one_table_add_up() -> None:
@@ -405,7 +406,9 @@ def test_keys_of_one_table_add_up() -> None:
         "formats.m.bit_width=15",
     )
     given = ["--config", "A8W8", *(word for key in keys for word in ("--set", key))]
-    scheme = quantization_scheme(command_line.parse(quantize.command().parser, QuantizeJob, given))
+    scheme = asked_scheme(
+        command_line.parse(quantize.command().parser, QuantizeJob, given).keywords(), SILENT
+    )
     assert scheme.layers["c"].said == {"activation": "int16", "weight": "int16"}
     assert scheme.formats["m"] == {"base": "mx9", "bit_width": 15}
 

@@ -10,8 +10,8 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, numpy_helper
-from tools.jobs import work
 
+from onnx_narrow.summaries import work_lines
 from onnx_narrow.summaries.timing import what_helps
 from tests.helpers import build, conversion, corpus, plans, tunable
 from tools import auto_mixed_precision, check, convert_fp32_to_bf16, quantize
@@ -325,7 +325,7 @@ def test_models_for_other_runtimes_are_not_timed(bench: Bench) -> None:
 
 def test_a_saturating_processor_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for known in (True, False):
-        monkeypatch.setattr(work, "has_vnni", lambda known=known: known)
+        monkeypatch.setattr(work_lines, "has_vnni", lambda known=known: known)
         out = bench.quantize("--target", "ort-cpu")
         assert ("This processor has no VNNI" in out) is not known
 

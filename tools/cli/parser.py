@@ -15,6 +15,17 @@ _WIDEST, _HELP_AT = 110, 32
 """Columns of ``--help``, and the one in which the words on an option begin."""
 
 
+_ELSEWHERE = {
+    "assignments": "--set",
+    "exclude_nodes": "--exclude-node",
+    "exclude_op_types": "--exclude-op",
+    "feeds": "--feed",
+    "input_shapes": "--input-shape",
+    "states": "--state",
+}
+"""Options of other tools that are not written as their keywords."""
+
+
 class Parser(argparse.ArgumentParser):
     """A strict parser with one-line errors."""
 
@@ -33,9 +44,11 @@ class Parser(argparse.ArgumentParser):
         group.add_argument("--help-all", action="help", help="show all options, with details, and exit")
 
     def spell(self, name: str, value: str = "") -> str:
-        """Return an option as it is written on the command line, by the name of its value."""
-        found = [action.option_strings[0] for action in self._actions if action.dest == name]
-        word = found[0] if found else f"--{name.replace('_', '-')}"
+        """Return an option as it is written on the command line, by the name of its keyword."""
+        words = next((action.option_strings for action in self._actions if action.dest == name), [])
+        word = words[0] if words else _ELSEWHERE.get(name, f"--{name.replace('_', '-')}")
+        if value == "False":
+            return next((one for one in words if one.startswith("--no-")), f"--no-{word.removeprefix('--')}")
         return f"{word} {value}".rstrip()
 
     def error(self, message: str) -> NoReturn:

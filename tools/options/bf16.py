@@ -123,18 +123,30 @@ written.
 
 def run(module: str, words: str | None, source: str, argv: Sequence[str] | None) -> int:
     """Run a converter of models of type ``source`` ("float32" or "float16") and return its exit code."""
-    return command_line.run(command(module, words), lambda job: _work(module, source, job), argv)
+    return command_line.run(command(module, words), partial(_work, source), argv)
 
 
-def _work(module: str, source: str, job: Bf16Job) -> int:
-    from tools.jobs import bf16
+def _work(source: str, job: Bf16Job) -> int:
     from tools.package import convert_package, is_package
 
-    if is_package(job):
-        done = convert_package(job, partial(bf16.convert_file, module, source))
-    else:
-        done = bf16.convert_file(module, source, job) is not None
+    convert = partial(_convert, source)
+    done = convert_package(job, convert) if is_package(job) else convert(job)
     return command_line.DONE if done else command_line.NOTHING_DONE
+
+
+def _convert(source: str, job: Bf16Job) -> bool:
+    """Convert one model, and return whether there was anything to do."""
+    import onnx_narrow
+    from tools.cli.printed import Printed
+    from transforms.pipelines.require import NothingToDoError
+
+    given = job.keywords("input", "output")
+    try:
+        onnx_narrow.convert_bf16(job.input, job.output, **given, float_type=source, progress=Printed())
+    except NothingToDoError as error:
+        print(error)
+        return False
+    return True
 
 
 def command(module: str, words: str | None) -> command_line.Command[Bf16Job]:

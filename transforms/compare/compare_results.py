@@ -268,8 +268,10 @@ def _check_same(missing: Iterable[tuple[str, str]], where: str) -> None:
     names = sorted(("/".join(filter(None, key)) for key in missing), key=natural_order)
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        way = spelled("{allow_missing} compares the common ones")
-        raise ValueError(f"{where}: {', '.join(names[:_SHOWN])}{more}; {way}")
+        raise ValueError(
+            f"{where}: {', '.join(names[:_SHOWN])}{more}; "
+            + spelled("{allow_missing} compares the common ones")
+        )
 
 
 def _why_no_library() -> str:

@@ -13,6 +13,7 @@ from transforms.conversion import inspect_bf16
 from transforms.conversion.prepare import note_mended, prepare
 from transforms.convert_opset import CAST_TO_BFLOAT16, convert_opset
 from transforms.convert_type import convert_type
+from transforms.files.spelling import spelled
 from transforms.fix_shapes import fix_shapes
 from transforms.fold_weights import fold_weights
 from transforms.graph.selection import NodeSet, Selection, select
@@ -118,7 +119,7 @@ def _check_nan(graph: gs.Graph, options: Bf16Options, done: Conversion) -> None:
     message = f"NaN in {len(names)} weights: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
     if options.strict:
         raise ValueError(message)
-    done.notes.append(f"{message} (kept; --strict refuses them)")
+    done.notes.append(f"{message} (kept; {spelled('{strict}')} refuses them)")
 
 
 def _raise_opset(graph: gs.Graph, options: Bf16Options) -> None:

@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 
 from ops.powers_of_two import are_powers
 from transforms.deploy.grids import BLOCKS, EXTENDED, StoredGrid, grids
+from transforms.files.spelling import as_option
 from transforms.functions import DOMAIN
 from transforms.graph import dtypes, walk
 from transforms.graph.rewire import STANDARD_DOMAINS
@@ -29,7 +30,8 @@ def check_target(graph: gs.Graph, row: Target) -> list[str]:
 
 def _of_model(graph: gs.Graph, row: Target) -> Iterator[str]:
     if row.opsets and not row.opsets[0] <= graph.opset <= row.opsets[1]:
-        yield f"opset {graph.opset}: it takes {row.opsets[0]} to {row.opsets[1]} (--opset {row.opsets[1]})"
+        first, last = row.opsets
+        yield f"opset {graph.opset}: it takes {first} to {last} ({as_option('opset', str(last))})"
     if row.ir_version and graph.ir_version > row.ir_version:
         yield f"IR version {graph.ir_version}: it takes up to {row.ir_version}"
     if row.fixed_shapes:
@@ -62,7 +64,7 @@ def _of_bfloat16(graph: gs.Graph, row: Target) -> Iterator[str]:
         if typed and not known and node.domain in STANDARD_DOMAINS:
             first.setdefault(node.op, node)
     for operator, node in first.items():
-        way = f"--target {row.name} keeps it in float"
+        way = f"{as_option('target', row.name)} keeps it in float"
         yield f"'{label_of(node)}': no kernel for {operator} in bfloat16 ({way})"
 
 
@@ -72,7 +74,7 @@ def free_inputs(graph: gs.Graph, row: Target) -> Iterator[str]:
         shape = shape_of(tensor)
         if shape is None or any(not isinstance(size, int) for size in shape):
             sizes = ",".join(str(s) if isinstance(s, int) else "N" for s in shape or ("N",))
-            option = f"--input-shape {tensor.name}:{sizes}"
+            option = as_option("input_shapes", f"{tensor.name}:{sizes}")
             yield f"input '{tensor.name}' has free dimensions: fix them with {option}"
 
 
@@ -94,7 +96,8 @@ def _of_grid(grid: StoredGrid, row: Target) -> Iterator[str]:
     if not _is_integer(grid.format):
         return
     if row.blocks is not None and grid.format not in row.blocks and grid.node.attrs.get("block_size"):
-        yield f"'{grid.label}': no kernel for {grid.format} in blocks (--matmul-nbits, or no block_size)"
+        way = f"{as_option('matmul_nbits')}, or no block_size"
+        yield f"'{grid.label}': no kernel for {grid.format} in blocks ({way})"
     if grid.is_computed and not row.computes_integers:
         yield f"'{grid.label}': its scale or zero point is computed, it has to be stored"
     if grid.scale is None:
@@ -105,10 +108,12 @@ def _of_grid(grid: StoredGrid, row: Target) -> Iterator[str]:
         worst = next(s for s in grid.scale.reshape(-1) if not are_powers(s))
         yield f"'{grid.label}': scale {worst:g}, it has to be a power of two"
     if not row.per_channel and grid.scale.size > 1:
-        yield f"'{grid.label}': {grid.scale.size} scales, a tensor has one (--no-per-channel)"
+        way = as_option("per_channel", "False")
+        yield f"'{grid.label}': {grid.scale.size} scales, a tensor has one ({way})"
     held = grid.stored if row.narrow_weights and grid.role == "weight" else None
     if held is not None and held.dtype == np.int8 and held.min(initial=0) < _NARROW:
-        yield f"'{grid.label}': a weight is -128, the least is -127 (--set weight_method=MinMax)"
+        way = as_option("assignments", "weight_method=MinMax")
+        yield f"'{grid.label}': a weight is -128, the least is -127 ({way})"
 
 
 def _is_integer(name: str) -> bool:

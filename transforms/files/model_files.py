@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from transforms.files.cleanup import NOTE, is_temporary, locked, make_durable, stale_files, temporary
+from transforms.files.spelling import spelled
 
 
 def put_in_place(
@@ -87,7 +88,7 @@ def _place_data(data: Path, target: Path, *, force: bool, sources: Sequence[Path
 def refuse_existing(target: Path, *, force: bool) -> None:
     """Raise FileExistsError if the file exists and not ``force``."""
     if target.exists() and not force:
-        raise FileExistsError(f"output '{target}' exists; --force overwrites it")
+        raise FileExistsError(f"output '{target}' exists; {spelled('{force}')} overwrites it")
 
 
 def refuse_source(target: Path, sources: Sequence[Path]) -> None:

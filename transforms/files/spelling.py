@@ -18,6 +18,10 @@ class UsageError(ValueError):
     """Options that do not go together, or without which there is nothing to do."""
 
 
+_PLACEHOLDERS = {"DIR", "FORMAT", "INPUT=OUTPUT", "N", "OUT=IN"}
+"""Values that stand for others, as the command line shows them."""
+
+
 class Door(Protocol):
     """Spells options."""
 
@@ -27,7 +31,7 @@ class Door(Protocol):
 
 def as_keyword(name: str, value: str = "") -> str:
     """Return an option as a keyword of a Python call: ``min_sqnr``, ``min_sqnr=30``, ``config='A8W8'``."""
-    if not value:
+    if not value or value in _PLACEHOLDERS:
         return name
     try:
         ast.literal_eval(value)
@@ -47,6 +51,11 @@ def spelling(door: Door) -> Iterator[None]:
         yield
     finally:
         _door.reset(token)
+
+
+def as_option(name: str, value: str = "") -> str:
+    """Return one option as the caller's door spells it; the value may be any text."""
+    return _door.get()(name, value)
 
 
 def spelled(template: str) -> str:

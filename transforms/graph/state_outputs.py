@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from ops.legal_names import refuse_unknown
+from transforms.files.spelling import as_option, spelled
 from transforms.graph import walk
 from transforms.graph.carried_states import carried_inputs, makers
 from transforms.graph.paired_names import Likeness, likeness
@@ -23,7 +24,7 @@ _NAMES = re.compile(
     r"(?:^|[^a-z])(past|present|cache|caches|states?|hidden|memory|mems?|kv|h[0n]|c[0n]|state\w*)(?:[^a-z]|$)",
     re.IGNORECASE,
 )
-_SAY = "name them, --state INPUT=OUTPUT"
+_SAY = "name them, {states:INPUT=OUTPUT}"
 
 
 @dataclass(frozen=True)
@@ -209,16 +210,16 @@ def _why_unpaired(name: str, able: Sequence[_Pair], pairs: Mapping[str, str]) ->
     why = f"{some_names(fits)} may be" if fits else "none left has its type and shape"
     return (
         f"the samples have no array for input '{name}', and no output is known to be its state "
-        f"({why}): --state {name}=OUTPUT"
+        f"({why}): {as_option('states', f'{name}=OUTPUT')}"
     )
 
 
 def _why_none(able: Sequence[_Pair], held: Collection[str]) -> str:
     both = [one for one in able if one.fed in held and one.is_clear]
     if not both:
-        return f"no output of the model is known to be a state: {_SAY}"
+        return f"no output of the model is known to be a state: {spelled(_SAY)}"
     fed, back = both[0].fed, both[0].back
     return (
         "no state is left to feed back: the samples hold arrays for all inputs; "
-        f"if '{fed}' is a state, leave its arrays out, or name it: --state {fed}={back}"
+        f"if '{fed}' is a state, leave its arrays out, or name it: {as_option('states', f'{fed}={back}')}"
     )

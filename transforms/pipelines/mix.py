@@ -40,7 +40,8 @@ def mix(work: Work) -> None:
     options = replace(work.mixing, bytes_written=_bytes_written)
     mixed = mix_precision(work.graph, work.asked, work.data, options, _hooks(work))
     for one in fields(Record):
-        setattr(work.record, one.name, getattr(mixed.done, one.name))
+        if one.name != "steps":  # those of the work go on
+            setattr(work.record, one.name, getattr(mixed.done, one.name))
     work.mixed, work.graph, work.float_graph = mixed, mixed.graph, mixed.float_graph
     work.scheme = work.record.scheme = mixed.scheme
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from transforms.pipelines.bf16 import convert, keep_layers, load_float
 from transforms.pipelines.compare import compare
 from transforms.pipelines.decide import decide
 from transforms.pipelines.in_memory import IN_MEMORY
@@ -10,6 +11,7 @@ from transforms.pipelines.mix import check_target, keep_target, mix
 from transforms.pipelines.place import place
 from transforms.pipelines.reach import reach
 from transforms.pipelines.require import require
+from transforms.pipelines.retune import load_pair, tune_quantized
 from transforms.pipelines.steps import Step
 from transforms.pipelines.store import store
 from transforms.pipelines.try_out import try_out
@@ -23,6 +25,12 @@ QUANTIZE: tuple[Step, ...] = (load, *IN_MEMORY, require, place, reach, tune, *_E
 
 FAST: tuple[Step, ...] = tuple(step for step in QUANTIZE if step not in (decide, place, compare))
 """The same by rules alone."""
+
+BF16: tuple[Step, ...] = (load_float, keep_layers, convert, try_out)
+"""Converting to BF16."""
+
+TUNE: tuple[Step, ...] = (load_pair, tune_quantized, store, try_out, compare)
+"""Tuning the weights of a model that is quantized already."""
 
 MIX: tuple[Step, ...] = (load, mix, tune, keep_target, *_ENDING, check_target)
 """Quantizing in mixed precision."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from transforms.calibrate.cache_scales import cache_scales
+from transforms.files.spelling import as_option
 from transforms.graph.grown_states import grown_by
 from transforms.graph.selection import label_of
 from transforms.graph.some_names import counted, some_names
@@ -79,8 +80,9 @@ def _quantized(work: Work, stored: Container[str]) -> str:
     if not lost:
         return ""
     name, op = lost[0].present.name, lost[0].node.op
-    return f"the scheme quantizes what '{name}' is made of, unless with --exclude-op {op}"
+    way = as_option("exclude_op_types", op)
+    return f"the scheme quantizes what '{name}' is made of, unless with {way}"
 
 
 def _refused(name: str, reason: str) -> ValueError:
-    return ValueError(f"--kv-cache {name}: {reason}: {_STORED}")
+    return ValueError(f"{as_option('kv_cache', name)}: {reason}: {_STORED}")

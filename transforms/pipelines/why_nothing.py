@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.conversion.quantize_steps import make_plan, prepare_for
 from transforms.conversion.record import Record
+from transforms.files.spelling import as_option
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.model.read_model import ModelError
@@ -48,8 +49,10 @@ def _plan(graph: gs.Graph, scheme: Scheme) -> QuantizationPlan:
 
 
 def _that_would(load: Callable[[], gs.Graph], scheme: Scheme) -> Iterator[str]:
-    every = () if getattr(scheme, _EVERY) else ((f"--set {_EVERY}=true", scheme.with_(**{_EVERY: True})),)
-    for words, other in (*((f"--config {name}", preset(name)) for name in TRIED), *every):
+    ways = [(as_option("config", name), preset(name)) for name in TRIED]
+    if not getattr(scheme, _EVERY):
+        ways.append((as_option("assignments", f"{_EVERY}=true"), scheme.with_(**{_EVERY: True})))
+    for words, other in ways:
         if _has_quantizations(load(), other):
             yield words
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
+from transforms.files.spelling import as_option
 from transforms.graph import walk
 from transforms.graph.selection import NodeSet, label_of, matches
 from transforms.graph.some_names import counted
@@ -32,7 +33,7 @@ def write_for_runtime(work: Work) -> None:
         count = store_embeddings(work.graph, options.embeddings, accuracy_level=level, exclude=kept)
         if not count:
             reason = f"'{work.source}' has no embedding that can be stored so"
-            raise ValueError(f"--embeddings {options.embeddings}: {reason}")
+            raise ValueError(f"{as_option('embeddings', options.embeddings)}: {reason}")
         lines.append(f"Stored in {options.embeddings}: {counted(count, 'embedding')}")
     if options.kv_cache:
         lines += store_caches(work)

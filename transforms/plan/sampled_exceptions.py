@@ -20,6 +20,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from transforms.files.spelling import spelled
 from transforms.graph import dtypes, walk
 from transforms.graph.masks import MASK
 from transforms.graph.rewire import onnx_op
@@ -107,7 +108,7 @@ def of_zeros(zeros: Sequence[str]) -> str:
     """Return in words why what :func:`without_range` finds stays float."""
     return (
         f"zeros alone in samples of {some_names(zeros)}, which tell no range "
-        "(--sequences, or samples with other numbers, do)"
+        f"({spelled('{sequences}')}, or samples with other numbers, do)"
     )
 
 

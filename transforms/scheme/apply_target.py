@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
+from transforms.files.spelling import as_option
 from transforms.scheme.scheme import AUTO, FLOAT32, POWER_OF_TWO, Scheme
 from transforms.scheme.sources import preset
 from transforms.scheme.targets import Target
@@ -40,11 +41,12 @@ def _contradictions(scheme: Scheme, row: Target) -> Iterator[str]:
     if not integers:
         return
     if row.power_of_two and scheme.scale != POWER_OF_TWO:
-        yield f"scale is {scheme.scale}, all scales have to be powers of two: --config XINT8"
+        yield f"scale is {scheme.scale}, all scales have to be powers of two: {as_option('config', 'XINT8')}"
     if row.symmetric and any(not scheme.is_symmetric(fmt) for fmt in integers):
         yield "activation_symmetric is false, zero points have to be 0"
     if not row.per_channel and scheme.per_channel is not False:
-        yield f"per_channel is {scheme.per_channel}, a weight has one scale: --no-per-channel"
+        way = as_option("per_channel", "False")
+        yield f"per_channel is {scheme.per_channel}, a weight has one scale: {way}"
     if scheme.bias not in (AUTO, *row.biases):
         yield f"bias is {scheme.bias}, it takes {' or '.join(row.biases)}"
     if scheme.bias == AUTO and "int32" not in row.biases:

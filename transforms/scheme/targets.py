@@ -206,7 +206,7 @@ _ROWS = (
         operators=PRODUCTS
         | {"Add", "Mul", "Sub", "Div", "AveragePool", "GlobalAveragePool", "Concat", "LeakyRelu", "PRelu"}
         | {"Sigmoid", "Tanh", "Softmax", "Relu", "Clip", "HardSwish", "Resize", "LayerNormalization", "Gelu"},
-        speed="uint16 activations are slower and more accurate than uint8: --config U8S8 for speed",
+        speed="uint16 activations are slower and more accurate than uint8: U8S8 is for speed",
         verified="not without Qualcomm's backend",
     ),
     Target(
@@ -264,7 +264,7 @@ _ROWS = (
         operators=PRODUCTS
         | {"Add", "Mul", "Sub", "Div", "AveragePool", "GlobalAveragePool", "Concat", "LeakyRelu", "PRelu"}
         | {"Relu", "Clip", "Resize", "HardSigmoid", "Sigmoid", "Tanh", "HardSwish"},
-        speed="slower than XINT8; --config A16W8 is more accurate and slower still",
+        speed="slower than XINT8; A16W8 is more accurate and slower still",
         verified="numbers by simulation, not without an NPU",
     ),
 )

@@ -1,0 +1,118 @@
+"""Steps of a conversion to BF16: load, keep layers in float for a goal, convert."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.conversion import inspect_bf16
+from transforms.conversion.convert_bf16 import Bf16Options, Conversion, convert_bf16
+from transforms.deploy.refuse import refuse_free
+from transforms.fix_shapes import fix_shapes
+from transforms.lift_constants import lift_constants
+from transforms.pipelines.require import NothingToDoError
+from transforms.pipelines.work import Work
+from transforms.precision.bf16 import KeptFloat, keep_float
+from transforms.precision.held_out import hold_out
+from transforms.run.mend_shapes import mend_shapes
+from transforms.scheme.targets import target
+from transforms.search.target import TargetError
+
+TOOLS = {"float32": "convert_fp32_to_bf16", "float16": "convert_fp16_to_bf16"}
+"""The name under which a conversion is recorded, by the float type of the model."""
+
+
+@dataclass
+class Bf16Work(Work):
+    """A conversion: its options, the float type that the model has to have, and what was done.
+
+    ``element``: "float32" or "float16"; None before the step ``load_float`` takes either, and after it holds
+    that of the model. ``kept``: what stays float for the goal, after the step ``keep_layers``.
+    """
+
+    conversion: Bf16Options = field(default_factory=Bf16Options)
+    element: str | None = None
+    done: Conversion | None = None
+    kept: KeptFloat | None = None
+
+
+def load_float(work: Work) -> None:
+    """Step: read the model with the shapes that its inputs are to have.
+
+    Raises NothingToDoError for a BF16 model, ModelError for another float type, ValueError for free
+    dimensions that the target does not take.
+    """
+    conversion = _of_bf16(work)
+    work.events.phase("loading")
+    assert work.source is not None, "a work without a source begins with a graph"
+    work.graph = work.source.load()
+    work.source_sha256 = getattr(work.graph, "source_sha256", None)
+    work.record.fixed = fix_shapes(work.graph, conversion.conversion.input_shapes)
+    if work.scheme.target:
+        refuse_free(work.graph, target(work.scheme.target))
+    lift_constants(work.graph)
+    state = inspect_bf16.describe(work.graph)
+    if state.converted:
+        raise NothingToDoError(f"Nothing to do: '{work.source}' is a BF16 model already ({state.format}).")
+    if conversion.element is None and state.element in TOOLS:
+        conversion.element = state.element
+    inspect_bf16.require(state, conversion.element or "float32", str(work.source))
+
+
+def keep_layers(work: Work) -> None:
+    """Step: find as few layers as possible that stay float for the goal, judged on held-out samples.
+
+    Raises TargetError where no choice of layers reaches it.
+    """
+    conversion, goal = _of_bf16(work), work.options.goal
+    if goal is None:
+        return
+    if work.data is None:
+        raise ValueError(f"the goal of {goal.bound} needs samples")
+    progress = work.events.phase("measuring", "model")
+    run = work.options.run
+    samples = [feed for _, feed in work.data.feeds(work.graph)]
+    mend_shapes(work.graph, samples, run)
+    apart = hold_out(CalibrationData(samples, run=run), work.graph)
+    feeds = [feed for _, feed in apart.data.feeds(work.graph)]
+    work.held_out, work.data = apart, apart.data
+
+    def _show(done: int, note: str) -> None:
+        progress(done, None, note)
+
+    conversion.kept = keep_float(
+        work.graph, conversion.conversion, feeds, apart.feeds, goal.limit, run=run, progress=_show
+    )
+    conversion.conversion = conversion.conversion.excluding(conversion.kept.patterns)
+
+
+def convert(work: Work) -> None:
+    """Step: convert the graph.
+
+    Raises NothingToDoError where no tensor is left to round, TargetError where none may be.
+    """
+    conversion = _of_bf16(work)
+    work.events.phase("converting")
+    conversion.done = convert_bf16(work.graph, conversion.conversion)
+    if conversion.done.tensors:
+        return
+    if conversion.kept and conversion.kept.patterns and work.options.goal:
+        raise TargetError(
+            f"only with every node of '{work.source}' in float32 the SQNR is at least "
+            f"{work.options.goal.limit:g} dB; it is {conversion.kept.before:.2f} dB with none"
+        )
+    raise NothingToDoError(f"Nothing to do: no tensor of '{work.source}' is left to round.")
+
+
+def recorded(work: Bf16Work) -> dict[str, object]:
+    """Return the options that the metadata of a converted model record."""
+    values = vars(work.conversion)
+    rare = {name for name in ("opset", "input_shapes", "kernels") if not values[name]}
+    options = {name: value for name, value in values.items() if name not in {"strict", *rare}}
+    return options if work.options.goal is None else options | {"min_sqnr": work.options.goal.limit}
+
+
+def _of_bf16(work: Work) -> Bf16Work:
+    if not isinstance(work, Bf16Work):
+        raise TypeError("this step takes a Bf16Work")
+    return work

@@ -1,0 +1,81 @@
+"""Steps of tuning a model that is quantized already: load both models, tune the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.conversion.float_reference import float_reference
+from transforms.finetune.options import FinetuneOptions
+from transforms.graph.typed import info_of
+from transforms.pipelines.source import Source
+from transforms.pipelines.tune import tuned
+from transforms.pipelines.work import Work
+from transforms.run.feeds import Feeds, batch_feeds
+from transforms.runtime.inputs import model_inputs
+from transforms.scheme.sources import recorded_scheme
+
+
+@dataclass
+class TuneWork(Work):
+    """A tuning: ``source`` is the float model.
+
+    ``quantized``: the model that was quantized from it. ``how``: the algorithm and its options.
+    ``batch_size``: samples that are put together, if the first dimension of inputs is free. ``fed``: how many
+    samples there were, after the step ``tune_quantized``.
+    """
+
+    quantized: Source | None = None
+    how: FinetuneOptions = field(default_factory=FinetuneOptions)
+    batch_size: int = 1
+    fed: int = 0
+
+
+def load_pair(work: Work) -> None:
+    """Step: read the quantized model, and the float model as it was when that was made.
+
+    Raises ModelError or OSError for a file that cannot be read, ValueError for models that do not fit.
+    """
+    tuning = _of_tuning(work)
+    work.events.phase("loading")
+    assert tuning.quantized is not None and work.source is not None, "both are needed"
+    work.graph = tuning.quantized.load()
+    work.source_sha256 = getattr(work.graph, "source_sha256", None)
+    work.float_graph = float_reference(work.source.load, work.graph)
+    if (scheme := recorded_scheme(work.graph)) is not None:
+        work.scheme = scheme
+    work.record.notes += info_of(work.graph).notes
+
+
+def tune_quantized(work: Work) -> None:
+    """Step: tune the weights; the model stays as it is where the outputs gain nothing.
+
+    Raises ValueError for samples that do not fit, or that one batch holds all of.
+    """
+    tuning = _of_tuning(work)
+    if work.data is None or work.float_graph is None:
+        raise ValueError("tuning needs samples, and the step 'load_pair' before")
+    feeds = work.data.feeds(work.float_graph)
+    batches = _batches(work.float_graph, feeds, tuning.batch_size)
+    tuning.fed = len(feeds)
+    shared = work.data.workers
+    done = tuned(work.float_graph, work.graph, batches, tuning.how, work.events, workers=shared)
+    work.record.tuned, work.record.tuned_on, work.graph = done, tuning.fed, done.graph
+
+
+def _batches(twin: gs.Graph, feeds: Feeds, size: int) -> list[Mapping[str, np.ndarray]]:
+    """Return samples put together; ValueError where all of several make one batch."""
+    batches = batch_feeds([feed for _, feed in feeds], model_inputs(twin), size)
+    if len(batches) == 1 < len(feeds):
+        needed = "one batch to fit to, one to judge by are needed"
+        raise ValueError(f"batch size {size} puts all {len(feeds)} samples together: {needed}")
+    return batches
+
+
+def _of_tuning(work: Work) -> TuneWork:
+    if not isinstance(work, TuneWork):
+        raise TypeError("this step takes a TuneWork")
+    return work
