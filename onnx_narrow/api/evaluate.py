@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -19,7 +20,16 @@ from onnx_narrow.api.samples import SampleOptions, input_names, open_folder
 from onnx_narrow.api.saved_outputs import WantedOutputs, save_outputs
 from onnx_narrow.api.sources import Data, Model, samples_folder, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import DATA, OF_SAMPLES, Given, Need, check_call, given_of, refuse_same_file
+from onnx_narrow.api.usage import (
+    DATA,
+    OF_SAMPLES,
+    Given,
+    Need,
+    check_call,
+    given_of,
+    listed,
+    refuse_same_file,
+)
 from transforms.compare.compare_results import ResultPair
 from transforms.files.cleanup import temporary_folder
 from transforms.files.output_file import check_writable
@@ -86,7 +96,7 @@ def evaluate(
     json: AnyPath | None = None,
     csv: AnyPath | None = None,
     force: bool = False,
-    output_names: Sequence[str] = (),
+    output_names: Sequence[str] | str = (),
     generate: int = 0,
     limit: int | None = None,
     image_size: int | Sequence[int] | None = None,
@@ -176,8 +186,8 @@ def evaluate(
             told.note(line)
         compared.write(*files)
         compared.judge()
-    found = compared.content()
-    return found if metrics is None else {**found, "metrics": _of_users(metrics, compared.pairs)}
+        own = {} if metrics is None else {"metrics": _of_users(metrics, compared.pairs)}
+    return {**compared.content(), **own}
 
 
 def _paths(value: object) -> list[Path]:
@@ -221,7 +231,7 @@ def _run_both(
     """Run both models on the same samples, and return the folders of their results."""
     sources = source_of(baseline), source_of(quantized)
     options, run = SampleOptions.of(given), RunOptions(given.get("provider", "cpu"), given.get("threads", 0))
-    wanted = WantedOutputs(given.get("output_names", ()), given.get("generate", 0))
+    wanted = WantedOutputs(listed(given.get("output_names", ())), given.get("generate", 0))
     own, results = folder / "samples", (folder / "baseline", folder / "quantized")
     own.mkdir()
     assert options.data is not None, "asked for before"
@@ -234,7 +244,9 @@ def _run_both(
 
 
 def _of_users(metrics: Mapping[str, Metric], pairs: Sequence[ResultPair]) -> dict[str, float]:
-    arrays = [(read_array(pair.baseline), read_array(pair.quantized)) for pair in pairs]
-    if not arrays:
-        return dict.fromkeys(metrics, math.nan)
-    return {name: float(np.mean([metric(*pair) for pair in arrays])) for name, metric in metrics.items()}
+    values: dict[str, list[float]] = {name: [] for name in metrics}
+    for pair in pairs:
+        arrays = read_array(pair.baseline), read_array(pair.quantized)
+        for name, metric in metrics.items():
+            values[name].append(float(metric(*arrays)))
+    return {name: fmean(found) if found else math.nan for name, found in values.items()}

@@ -11,7 +11,7 @@ from onnx_narrow.api.samples import SampleOptions, open_folder
 from onnx_narrow.api.saved_outputs import WantedOutputs, save_outputs
 from onnx_narrow.api.sources import MODEL, Data, Model, placed, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import OF_SAMPLES, Given, UsageError, check_call, given_of
+from onnx_narrow.api.usage import OF_SAMPLES, Given, UsageError, check_call, given_of, listed
 from onnx_narrow.summaries import inference
 from onnx_narrow.summaries.timing import cost_lines
 from transforms.compare.measure_run import Data as FolderData
@@ -37,7 +37,7 @@ def infer(
     output: AnyPath,
     *,
     data: Data,
-    output_names: Sequence[str] = (),
+    output_names: Sequence[str] | str = (),
     generate: int = 0,
     time: Model | None = None,
     force: bool = False,
@@ -96,7 +96,7 @@ def infer(
     >>> samples = [numpy.full((2, 1, 8, 8), i / 8, "float32") for i in range(8)]
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     found = onnx_narrow.infer("tests/examples/digits.onnx", folder, data=samples)
-    ...     print(len(list(found["scores"].glob("*.npy"))))
+    ...     print(len(list(found["logits"].glob("*.npy"))))
     8
     """
     given = given_of(infer, locals())
@@ -111,7 +111,9 @@ def infer(
             "" if feeds_from is None else "encoding", "loading", "running", "timing" if beside else ""
         )
         with open_folder(options, source, run, told, unrolls=False) as folder:
-            saved = save_outputs(source, folder, where, WantedOutputs(output_names, generate), options, told)
+            saved = save_outputs(
+                source, folder, where, WantedOutputs(listed(output_names), generate), options, told
+            )
             for line in inference.lines(saved, where):
                 told.note(line)
             if beside is not None:

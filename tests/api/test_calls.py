@@ -160,11 +160,11 @@ def test_options_are_those_of_the_command(folder: Path) -> None:
     changes = {"percentile": 99.9, "calibrate_method": "Percentile"}
     result = onnx_narrow.quantize(folder / "m.onnx", data=SAMPLES, assignments=changes, limit=4)
     assert result.scheme is not None and result.scheme.percentile == 99.9
-    with pytest.raises(TypeError, match="'exclude_node', did you mean 'exclude_nodes'"):
+    with pytest.raises(TypeError, match="'exclude_node'"):
         onnx_narrow.quantize(folder / "m.onnx", data=SAMPLES, exclude_node=["x"])
-    with pytest.raises(ValueError, match="--random-data and --data do not go together"):
+    with pytest.raises(ValueError, match=r"^data and random_data do not go together$"):
         onnx_narrow.quantize(folder / "m.onnx", data=SAMPLES, random_data=2)
-    with pytest.raises(ValueError, match=r"^limit of 0 samples, at least 1 is needed$"):
+    with pytest.raises(ValueError, match=r"^limit is 0, not a whole number from 1 to "):
         onnx_narrow.quantize(folder / "m.onnx", data=SAMPLES, limit=0)
 
 
@@ -220,7 +220,10 @@ def test_both_names_are_one_module(name: str) -> None:
     assert importlib.import_module(f"onnx_narrow.{name}") is importlib.import_module(name)
 
 
-@pytest.mark.parametrize("name", ["quantize", "convert_bf16", "models", "compare"])
+WITH_EXAMPLES = ("check", "convert_bf16", "evaluate", "infer", "inspect", "listing", "models", "quantize")
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_examples_print_what_they_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[2])
     done = doctest.testmod(importlib.import_module(f"onnx_narrow.api.{name}"))

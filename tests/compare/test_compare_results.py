@@ -58,7 +58,9 @@ def test_missing_files_are_told_for_either_side(folders: tuple[Path, Path], side
     fill(folders[side], "x/1.npy", "x/2.npy")
     with pytest.raises(ValueError) as caught:
         pair_files(*folders)
-    assert str(caught.value).startswith(f"only in '{folders[side]}': x/1.npy, x/2.npy; --allow-missing")
+    assert str(caught.value).startswith(
+        f"only in '{folders[side]}': x/1.npy, x/2.npy; allow_missing compares"
+    )
     assert [pair.name for pair in pair_files(*folders, allow_missing=True)] == ["0.npy"]
 
 
