@@ -13,7 +13,7 @@ import onnx
 from tools.cli.said import Said
 from transforms import model_io
 from transforms.files.paths import AnyPath
-from transforms.moves.decisions import Tried
+from transforms.judge.decisions import Tried
 from transforms.pipelines.first_result import FirstRun
 from transforms.run.beside_float import BesideFloat
 from transforms.runtime.output_errors import sqnr

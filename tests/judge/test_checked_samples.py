@@ -14,8 +14,8 @@ from tools import quantize, report
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.judge.checked_samples import checked
+from transforms.judge.decisions import KEY
 from transforms.judge.judge import Judge
-from transforms.moves.decisions import KEY
 from transforms.pipelines import fit as fit_step
 from transforms.pipelines import measure, quantize_graph
 from transforms.scheme import preset

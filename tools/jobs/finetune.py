@@ -25,8 +25,8 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.float_reference import float_reference
 from transforms.finetune.tuned import TunedModel
 from transforms.graph.typed import info_of
+from transforms.judge.decisions import Decisions
 from transforms.model import provenance
-from transforms.moves.decisions import Decisions
 from transforms.pipelines.check_outputs import check_outputs
 from transforms.pipelines.first_result import FirstRun
 from transforms.pipelines.store import stored

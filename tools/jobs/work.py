@@ -17,7 +17,7 @@ from tools.summaries.target import SATURATES, target_lines
 from tools.summaries.timing import beside_lines, for_cpu, what_helps
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph.some_names import counted
-from transforms.moves.decisions import Checked
+from transforms.judge.decisions import Checked
 from transforms.pipelines.check_outputs import UselessError
 from transforms.pipelines.entries import save
 from transforms.pipelines.mix import mixed_of

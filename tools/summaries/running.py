@@ -12,7 +12,7 @@ from transforms.deploy.rounded_inputs import OPTION, rounded_inputs
 from transforms.functions.attach_functions import has_all_functions
 from transforms.graph.some_names import counted, some_names
 from transforms.judge.constants import DIVERGED
-from transforms.moves.decisions import Checked
+from transforms.judge.decisions import Checked
 from transforms.pipelines.first_result import FirstRun
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT
 from transforms.runtime.output_errors import decibels

@@ -13,10 +13,10 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.judge.checked_samples import checked
 from transforms.judge.constants import FEW_SAMPLES, MOST_SAMPLES
+from transforms.judge.decisions import Checked, Decisions
 from transforms.judge.errors import Errors
 from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
-from transforms.moves.decisions import Checked, Decisions
 from transforms.run.coded_caches import coded_caches
 from transforms.run.failing_samples import failing
 from transforms.run.two_steps import TwoSteps
