@@ -10,6 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from transforms.calibrate.calibration import half_of
 from transforms.graph.number_shapes import NumberShapes, judged_tensors
 from transforms.graph.output_view import output_view
 from transforms.judge.constants import FEW_NUMBERS
@@ -114,7 +115,7 @@ class Reference:
             self._made.update(zip(rest, runs, strict=True))
         self._model = None
         names, pairs = self.shown, enumerate(self.feeds[:count])
-        return [Sample(i % 2, feed, {name: self._made[i][name] for name in names}) for i, feed in pairs]
+        return [Sample(half_of(i), feed, {name: self._made[i][name] for name in names}) for i, feed in pairs]
 
     def run(self, feed: Feed) -> Feed:
         """Return the outputs for another feed; the model stays open until the samples are run."""

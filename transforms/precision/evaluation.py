@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -78,6 +78,11 @@ class EvaluationSet:
     labels: NDArray[np.integer] | None = None
     notes: Sequence[str] = ()
     view: OutputView = ALL
+
+    def on(self, places: Sequence[int]) -> EvaluationSet:
+        """Return the same with the samples at some places alone."""
+        feeds, expected = ([part[place] for place in places] for part in (self.feeds, self.expected))
+        return replace(self, feeds=feeds, expected=expected)
 
     def score(self, graph: gs.Graph) -> float:
         """Return the metric of any graph with the inputs and outputs of the float model."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
-
-import numpy as np
 
 from transforms.judge.output_views import show
+from transforms.judge.sample_roles import ranking_formats
 from transforms.precision.candidates import Candidate
 from transforms.precision.evaluation import EvaluationSet
 from transforms.precision.mixed_model import MixedModel
@@ -51,7 +49,9 @@ def measure_sensitivity(
     the workers, nor on how many there are.
     """
     labels = [choice.label for choice in choices]
-    bench = bench if metric not in METRICS else _some(bench, RUNS // (len(candidates) * (len(labels) + 1)))
+    if metric in METRICS:
+        models = len(candidates) * (len(labels) + 1)
+        bench = bench.on(ranking_formats(len(bench.feeds), RUNS, models))
     said = json.dumps([metric, labels, len(bench.feeds)])
     names = {f"{said}/{one.name}": one for one in candidates}
     if any(bench.log.get(name) is None for name in names):
@@ -76,11 +76,3 @@ def measure_sensitivity(
         for label, value, harm in zip(labels, values[::2], values[1::2], strict=True)
     )
     return Sensitivity(metric, len(bench.feeds), tuple(damages))
-
-
-def _some(bench: EvaluationSet, count: int) -> EvaluationSet:
-    """Return the set with at most so many samples, one at least."""
-    count = min(max(count, 1), len(bench.feeds))
-    places = [int(place) for place in np.linspace(0, len(bench.feeds) - 1, count)]
-    feeds, expected = ([part[place] for place in places] for part in (bench.feeds, bench.expected))
-    return replace(bench, feeds=feeds, expected=expected)
