@@ -1,5 +1,4 @@
-"""What samples are for. Oracles: counts and places by hand, the feeds that candidates run on, the metadata of a
-file."""
+"""What samples are for. Oracles: counts and places by hand, the feeds that candidates run on, a written file."""
 
 from __future__ import annotations
 
