@@ -1,4 +1,4 @@
-"""What samples are for. Oracles: counts and places by hand, the feeds that candidates run on, a written file."""
+"""What samples are for. Oracles: places by hand, the feeds that candidates run on, and files."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ from transforms.pipelines.options import Options
 from transforms.pipelines.recipes import MIX
 from transforms.pipelines.source import Source
 from transforms.pipelines.steps import run
-from transforms.precision.evaluation import MixingOptions
 from transforms.precision.mix import MixedPrecision
+from transforms.precision.mixing_options import MixingOptions
 from transforms.run.array_files import read_array
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme

@@ -39,7 +39,7 @@ from transforms.pipelines.source import Source
 from transforms.pipelines.steps import Step, run
 from transforms.pipelines.why_nothing import why_nothing
 from transforms.pipelines.work import Work
-from transforms.precision.evaluation import MixingOptions
+from transforms.precision.mixing_options import MixingOptions
 from transforms.run.workers import Workers
 from transforms.scheme import Scheme
 from transforms.search.target import LOST_TOP1, Target

@@ -9,7 +9,7 @@ from collections.abc import Sequence, Set
 
 from ops.array_types import Feed
 from transforms.judge.sample_roles import ranking, searching_evenly, taken
-from transforms.precision.bench import outputs_of, score
+from transforms.precision.bench import goal_metric, outputs_of
 from transforms.precision.chosen import Part
 from transforms.precision.readings import OUTPUT
 from transforms.precision.switched_layers import SwitchedLayers, Trials
@@ -77,7 +77,7 @@ class FewestLayers:
                 (outputs_of(self._outputs, expected), self._model.run(feed, on, self._outputs))
                 for feed, expected in runs
             )
-            self._known[key] = score(self._metric, pairs)
+            self._known[key] = goal_metric(self._metric, pairs)
         return self._known[key]
 
 
