@@ -12,10 +12,10 @@ from transforms.calibrate.calibration import Calibration
 from transforms.full_range.apply_full_range import apply_full_range, propose_full_range, wants_full_range
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph.some_names import counted
+from transforms.judge.decisions import Decisions, Tried
 from transforms.judge.errors import gain
 from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
-from transforms.moves.decisions import Decisions, Tried
 from transforms.scheme import Scheme
 from transforms.scheme.scheme_values import OFF
 

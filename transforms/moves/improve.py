@@ -16,9 +16,9 @@ from transforms.calibrate.calibration import Calibration
 from transforms.graph.selection import Exclusion
 from transforms.judge.budget import Budget
 from transforms.judge.candidate_model import CandidateModel, PlanOf
+from transforms.judge.decisions import Decisions, Tried
 from transforms.judge.errors import Errors, Gain, gain
 from transforms.judge.judge import Judge
-from transforms.moves.decisions import Decisions, Tried
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
 
