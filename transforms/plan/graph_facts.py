@@ -122,7 +122,7 @@ def _held(values: Any) -> Callable[[], Any]:
 
 
 def _holds(held: Callable[[], Any], values: Any) -> bool:
-    """Return whether numbers are the same: one array, or small ones, which may be read anew, that are equal."""
+    """Return whether numbers are the same: one array, or small ones, which may be read anew, if equal."""
     known = held()
     if known is values or known is None or max(known.nbytes, values.nbytes) >= LARGE:
         return known is values
