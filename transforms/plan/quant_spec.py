@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 import ops
 from ops.integers import finite_range
 from transforms.graph import dot_products, dtypes, walk
+from transforms.graph.qdq import BLOCKS, DEQUANTIZE
 from transforms.scheme.scheme import AUTO
 from transforms.scheme.scheme_values import SPREAD as BY_SPREAD
 
@@ -22,7 +23,7 @@ SPREAD = 8.0
 
 _IMAGE_RANK = 4
 _WIDER = {"int2": "int4", "uint2": "uint4"}
-QUANTIZED_BY = frozenset({"DequantizeLinear", ops.formats.BFP, ops.formats.MX, "ExtendedDequantizeLinear"})
+QUANTIZED_BY = DEQUANTIZE | {*BLOCKS}
 
 
 Edge = tuple[int, int]

@@ -28,12 +28,11 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, schemas, walk
+from transforms.graph.qdq import EXTENDED_DEQUANTIZE, EXTENDED_QUANTIZE
 from transforms.graph.rewire import Insertions
 from transforms.graph.selection import Exclusion, NodeSet, resolve
 from transforms.plan.graph_facts import GraphFacts
 from transforms.plan.quant_spec import Edge, Rounding
-
-QUANTIZE, DEQUANTIZE = "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"
 
 LEARNED = "ai.onnx.ml"
 """Domain of operators that compare or scale numbers by what they have learned."""
@@ -131,12 +130,16 @@ def is_downcast(node: gs.Node, element: int) -> bool:
     """Return whether the node is a downcast: float32 to the element type."""
     if node.op == "Cast":
         return node.attrs.get("to") == element
-    return node.op == QUANTIZE and len(node.inputs) > 2 and dtypes.is_type(node.inputs[2], element)
+    return node.op == EXTENDED_QUANTIZE and len(node.inputs) > 2 and dtypes.is_type(node.inputs[2], element)
 
 
 def is_upcast(node: gs.Node, element: int) -> bool:
     """Return whether the node is an upcast: the element type to float32."""
-    return node.op in ("Cast", DEQUANTIZE) and bool(node.inputs) and dtypes.is_type(node.inputs[0], element)
+    return (
+        node.op in ("Cast", EXTENDED_DEQUANTIZE)
+        and bool(node.inputs)
+        and dtypes.is_type(node.inputs[0], element)
+    )
 
 
 def is_neutral(scale: gs.Tensor, zero_point: gs.Tensor) -> bool:
