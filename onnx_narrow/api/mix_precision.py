@@ -49,7 +49,7 @@ from transforms.pipelines.options import Options
 from transforms.pipelines.recipes import MIX
 from transforms.pipelines.steps import Step, run
 from transforms.pipelines.work import Work
-from transforms.precision.evaluation import MixingOptions
+from transforms.precision.mixing_options import MixingOptions
 from transforms.run.array_files import read_array
 from transforms.run.events import Events
 from transforms.runtime.session import RunOptions

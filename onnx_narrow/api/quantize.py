@@ -49,7 +49,7 @@ from transforms.pipelines.recipes import FAST, MIX, QUANTIZE
 from transforms.pipelines.record import JobRecord
 from transforms.pipelines.require import require
 from transforms.pipelines.steps import Step
-from transforms.precision.evaluation import MixingOptions
+from transforms.precision.mixing_options import MixingOptions
 from transforms.run.events import Events
 from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
