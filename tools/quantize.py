@@ -103,7 +103,7 @@ def _work(job: QuantizeJob) -> int:
 
 
 def _print_config(job: QuantizeJob) -> None:
-    from onnx_narrow.api.quantize import asked_scheme
+    from onnx_narrow.api.quantize_work import asked_scheme
     from tools.cli.printed import Printed
     from transforms.run.events import SILENT
 

@@ -19,7 +19,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from onnx_narrow.api.mix_precision import wish_of
+from onnx_narrow.api.mix_work import wish_of
 from onnx_narrow.api.schemes import mixing_scheme
 from tests.helpers import build, mixing, tunable
 from tests.helpers.spread import spread
