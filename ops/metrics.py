@@ -111,12 +111,19 @@ class Sums:
         return self._decibels(self.baseline_energy)
 
     def _decibels(self, signal: float) -> float:
-        """10 log10(signal / error): inf without an error, -inf for an error without a signal."""
-        if self.non_finite:
-            return math.nan
-        if self.error_energy == 0:
-            return math.inf
-        return 10 * (math.log10(signal) - math.log10(self.error_energy)) if signal else -math.inf
+        return math.nan if self.non_finite else decibels(self.error_energy, signal)
+
+
+def decibels(error: float, power: float = 1.0) -> float:
+    """Return 10 log10(power / error): inf without an error, -inf for one without a power, or of no number."""
+    if error == 0:
+        return math.inf
+    return 10 * (math.log10(power) - math.log10(error)) if power and not math.isnan(error) else -math.inf
+
+
+def in_decibels(error: float) -> str:
+    """Return an error, by the power, as a ratio in dB in words."""
+    return f"{decibels(error):.1f}"
 
 
 def sums(baseline: ArrayLike, other: ArrayLike) -> Sums:

@@ -53,9 +53,10 @@ those that the file was made of, with their own lowest and highest number. What 
 follows rules then, as with --fast. Weights of few bits are exported with --fast only: samples change their
 scales.
 
---min-sqnr and --top1 hold out every fourth sample, at most 32, and quantize with the others. Layers are
-ranked by the error that each makes alone in the outputs; as few of the worst as are found get the formats of
---fallback, and the model is quantized anew until the held-out samples show the target:
+--min-sqnr and --top1 hold out every fourth sample, at most 32, and quantize with the others; of fewer than 16
+samples they hold out every third, of fewer than 12 every second, of fewer than four none: all do both. Layers
+are ranked by the error that each makes alone in the outputs; as few of the worst as are found get the formats
+of --fallback, and the model is quantized anew until the held-out samples show the target:
 10 log10(sum f^2 / sum (f - q)^2) over all float outputs that are not states. The summary names these layers.
 If no choice is enough, nothing is written. Not with tables [finetune] and [auto_mixed_precision].
 
@@ -102,7 +103,7 @@ def _work(job: QuantizeJob) -> int:
 
 
 def _print_config(job: QuantizeJob) -> None:
-    from onnx_narrow.api.quantize import asked_scheme
+    from onnx_narrow.api.quantize_work import asked_scheme
     from tools.cli.printed import Printed
     from transforms.run.events import SILENT
 

@@ -8,13 +8,13 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import Constants
+from transforms.graph.qdq import EXTENDED_QUANTIZE, QUANTIZE_LINEAR
 from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, detach, remove_unused
 from transforms.graph.value_limits import rectifier_limits
-from transforms.plan.rounding_plan import QUANTIZE
 
 _QUANTIZE_DOMAINS = {
-    "QuantizeLinear": (*STANDARD_DOMAINS, RUNTIME_DOMAIN),
-    QUANTIZE: (ops.DOMAIN, ops.AMD_DOMAIN),
+    QUANTIZE_LINEAR: (*STANDARD_DOMAINS, RUNTIME_DOMAIN),
+    EXTENDED_QUANTIZE: (ops.DOMAIN, ops.AMD_DOMAIN),
 }
 
 Bounds = tuple[np.float32, np.float32]
@@ -75,7 +75,7 @@ def _clips_at(node: gs.Node, bounds: Bounds, constants: Constants) -> bool:
     scale, zero_point = constants.values(node.inputs[1]), None
     if len(node.inputs) > 2 and not node.inputs[2].is_empty():
         zero_point = constants.values(node.inputs[2])
-    elif node.op == "QuantizeLinear" and not node.attrs.get("output_dtype", 0):
+    elif node.op == QUANTIZE_LINEAR and not node.attrs.get("output_dtype", 0):
         zero_point = np.array(0, np.uint8)
     if scale is None or zero_point is None or scale.dtype != np.float32:
         return False

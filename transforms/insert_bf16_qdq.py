@@ -6,10 +6,11 @@ import onnx_graphsurgeon as gs
 
 import ops
 from transforms.graph import dtypes, walk
+from transforms.graph.qdq import EXTENDED
 from transforms.graph.rewire import import_domains
 from transforms.graph.selection import Choice, Exclusion, resolve
 from transforms.plan.qdq_writer import neutral_inputs
-from transforms.plan.rounding_plan import DEQUANTIZE, QUANTIZE, RoundingPair, RoundingPlan, insert_rounding
+from transforms.plan.rounding_plan import RoundingPair, RoundingPlan, insert_rounding
 
 
 def insert_bf16_qdq(
@@ -27,7 +28,7 @@ def insert_bf16_qdq(
     ``ops.AMD_DOMAIN``). With ``keep_io_types`` false inputs and outputs of the model become bfloat16.
     """
     inputs = neutral_inputs(walk.Names(graph), "bf16", "bfloat16")
-    pair = RoundingPair(dtypes.BFLOAT16, "bf16", (QUANTIZE, DEQUANTIZE), inputs=inputs, domain=domain)
+    pair = RoundingPair(dtypes.BFLOAT16, "bf16", EXTENDED, inputs=inputs, domain=domain)
     plan = RoundingPlan(graph, pair.element, exclude=resolve(exclude, graph, nodes))
     count = insert_rounding(graph, plan, pair, keep_io_types=keep_io_types)
     if count:

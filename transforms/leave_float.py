@@ -6,10 +6,9 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
 from transforms.graph.constants import Constants
+from transforms.graph.qdq import DEQUANTIZE_LINEAR, QUANTIZE_LINEAR
 from transforms.graph.rewire import remove_unused
 from transforms.remove_qdq import clipped
-
-_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
 
 def leave_float(graph: gs.Graph, output: str) -> int:
@@ -32,11 +31,11 @@ def leave_float(graph: gs.Graph, output: str) -> int:
 
 def _open_after(graph: gs.Graph, tensor: gs.Tensor, ends: set[int]) -> int:
     """Give the float tensor to the consumers of what is dequantized of it."""
-    quantizes = [node for node, place in walk.uses(tensor) if node.op == _QUANTIZE and place == 0]
+    quantizes = [node for node, place in walk.uses(tensor) if node.op == QUANTIZE_LINEAR and place == 0]
     changed = False
     for quantize in quantizes:
         consumers = [node for node, place in walk.uses(quantize.outputs[0]) if place == 0]
-        idle = [one for one in consumers if one.op == _DEQUANTIZE and id(one.outputs[0]) not in ends]
+        idle = [one for one in consumers if one.op == DEQUANTIZE_LINEAR and id(one.outputs[0]) not in ends]
         if idle:
             source = clipped(graph, quantize, Constants(graph), walk.Names(graph))
             for node in idle:
@@ -48,10 +47,10 @@ def _open_after(graph: gs.Graph, tensor: gs.Tensor, ends: set[int]) -> int:
 
 def _open_before(graph: gs.Graph, tensor: gs.Tensor, ends: set[int]) -> int:
     node = walk.producer(tensor)
-    if node is None or node.op != _DEQUANTIZE or id(tensor) in ends:
+    if node is None or node.op != DEQUANTIZE_LINEAR or id(tensor) in ends:
         return 0
     quantize = walk.producer(node.inputs[0])
-    if quantize is None or quantize.op != _QUANTIZE:
+    if quantize is None or quantize.op != QUANTIZE_LINEAR:
         return 0
     walk.redirect(tensor, clipped(graph, quantize, Constants(graph), walk.Names(graph)))
     remove_unused(graph, [node])

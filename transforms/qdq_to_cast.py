@@ -6,13 +6,15 @@ import onnx_graphsurgeon as gs
 
 import ops
 from transforms.graph import dtypes, walk
+from transforms.graph.qdq import EXTENDED
 from transforms.graph.rewire import detach, forget_domains
-from transforms.plan.rounding_plan import DEQUANTIZE, QUANTIZE, is_neutral
+from transforms.plan.rounding_plan import is_neutral
 
 OPSET = 13
 """The first in which Cast makes bfloat16."""
 
-_TARGETS = {QUANTIZE: (dtypes.FLOAT, dtypes.BFLOAT16), DEQUANTIZE: (dtypes.BFLOAT16, dtypes.FLOAT)}
+_TYPES = (dtypes.FLOAT, dtypes.BFLOAT16), (dtypes.BFLOAT16, dtypes.FLOAT)
+_TARGETS = dict(zip(EXTENDED, _TYPES, strict=True))
 _DOMAINS = (ops.DOMAIN, ops.AMD_DOMAIN)
 
 

@@ -9,17 +9,16 @@ import onnx_graphsurgeon as gs
 
 import ops
 from ops.array_types import AnyArray, Float32Array
-from ops.formats import BFP, MX
 from transforms.graph import walk
 from transforms.graph.constants import Constants
-from transforms.graph.grids import DEQUANTIZE, QUANTIZE, grid_of
+from transforms.graph.grids import grid_of
 from transforms.graph.lazy_values import constant, derived
+from transforms.graph.qdq import BLOCKS, DEQUANTIZE, QUANTIZE
 from transforms.graph.rewire import RUNTIME_DOMAIN, bypass, forget_domains, position, remove_unused
 from transforms.graph.selection import Choice, Exclusion, chosen_nodes, label_of, resolve
 
 log = logging.getLogger(__name__)
 
-_BLOCKS = (BFP, MX)
 _CLIP_WITH_INPUTS = 11  # opset
 
 
@@ -61,7 +60,7 @@ class _Remover:
 
     def remove(self, owner: gs.Graph, node: gs.Node) -> None:
         """Let the chosen readers of a node's result read float numbers, if the node is of a quantization."""
-        if node.op not in (*DEQUANTIZE, *_BLOCKS):
+        if node.op not in (*DEQUANTIZE, *BLOCKS):
             return
         result, maker = node.outputs[0], walk.producer(node.inputs[0])
         before = walk.producer(maker.inputs[0]) if node.op in DEQUANTIZE and maker is not None else maker
@@ -93,7 +92,7 @@ class _Remover:
 
     def _source(self, node: gs.Node, maker: gs.Node | None) -> gs.Tensor | None:
         """Return the float tensor that stands for a node's result, or None if there is none."""
-        if node.op in _BLOCKS:
+        if node.op in BLOCKS:
             return node.inputs[0]
         if self._constants.shape(node.inputs[0]) is not None:
             return self._stored(node)

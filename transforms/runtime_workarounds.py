@@ -13,10 +13,10 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import bias
+from transforms.graph.qdq import DEQUANTIZE_LINEAR, QUANTIZE_LINEAR
 from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, Insertions, onnx_op, remove_unused
 from transforms.plan.integer_moves import counts_pads_of_cut_windows, has_pads, is_dense
 
-_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add"})
 _MOVED_BEHIND = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "MaxPool"})
 """Operators that move numbers alone, after which the runtime moves a DequantizeLinear."""
@@ -32,8 +32,8 @@ def _pair(
     """Return the nodes that quantize a tensor and dequantize it, on the grid of a node like them."""
     grid, domain = like.inputs[1:], like.domain
     return [
-        gs.Node(_QUANTIZE, labels[0], inputs=[source, *grid], outputs=[low], domain=domain),
-        gs.Node(_DEQUANTIZE, labels[1], inputs=[low, *grid], outputs=[high], domain=domain),
+        gs.Node(QUANTIZE_LINEAR, labels[0], inputs=[source, *grid], outputs=[low], domain=domain),
+        gs.Node(DEQUANTIZE_LINEAR, labels[1], inputs=[low, *grid], outputs=[high], domain=domain),
     ]
 
 
@@ -99,7 +99,7 @@ def leave_out_zero_point_before(graph: gs.Graph, tensor: gs.Tensor) -> None:
 
 
 def _is_at_zero(node: gs.Node) -> bool:
-    zero_point = node.inputs[2] if onnx_op(node) == _DEQUANTIZE and len(node.inputs) > 2 else None
+    zero_point = node.inputs[2] if onnx_op(node) == DEQUANTIZE_LINEAR and len(node.inputs) > 2 else None
     if not isinstance(zero_point, gs.Constant) or zero_point.dtype != np.int8:
         return False
     return not np.any(zero_point.values)
@@ -108,7 +108,7 @@ def _is_at_zero(node: gs.Node) -> bool:
 def _is_moved(tensor: gs.Tensor) -> bool:
     for node in tensor.outputs:
         consumers = node.outputs[0].outputs
-        is_quantized = bool(consumers) and all(consumer.op == _QUANTIZE for consumer in consumers)
+        is_quantized = bool(consumers) and all(consumer.op == QUANTIZE_LINEAR for consumer in consumers)
         if node.op in _MOVED_BEHIND and not is_quantized:
             return True
         if node.op == "MatMul" and any(consumer.op == "Add" for consumer in consumers):
@@ -141,7 +141,7 @@ def quantize_before_relu(graph: gs.Graph) -> int:
                 )
                 high = dtypes.variable(names.derive(source.name, "dequantized"), dtypes.FLOAT, source)
                 node.inputs[0] = high
-                labels = names.derive(low.name, _QUANTIZE), names.derive(high.name, _DEQUANTIZE)
+                labels = names.derive(low.name, QUANTIZE_LINEAR), names.derive(high.name, DEQUANTIZE_LINEAR)
                 placed += _pair(source, low, high, quantize, labels)
                 count += 1
             placed.append(node)
@@ -160,7 +160,7 @@ def _quantization(node: gs.Node, graph: gs.Graph) -> gs.Node | None:
     if len(uses) != 1 or any(walk.is_output(tensor, graph) for tensor in (source, result)):
         return None
     user = uses[0][0]
-    return user if user.op == _QUANTIZE and not user.inputs[1].shape else None
+    return user if user.op == QUANTIZE_LINEAR and not user.inputs[1].shape else None
 
 
 def requantize_captured(graph: gs.Graph) -> int:
@@ -218,7 +218,7 @@ def _moved_from(node: gs.Node) -> gs.Node | None:
     made: gs.Node | None = node
     while made is not None and onnx_op(made) in _MOVED_BEHIND:
         made = walk.producer(made.inputs[0])
-    if made is None or made.op != _DEQUANTIZE or made.domain not in (*STANDARD_DOMAINS, RUNTIME_DOMAIN):
+    if made is None or made.op != DEQUANTIZE_LINEAR or made.domain not in (*STANDARD_DOMAINS, RUNTIME_DOMAIN):
         return None
     grid = made.inputs[1:]
     is_stored = all(isinstance(tensor, gs.Constant) and math.prod(tensor.shape) == 1 for tensor in grid)

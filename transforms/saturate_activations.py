@@ -9,7 +9,8 @@ from transforms.graph import dtypes, walk
 from transforms.graph.rewire import Insertions
 from transforms.graph.selection import Choice, Exclusion, resolve
 from transforms.plan.infinities import meant_infinities
-from transforms.plan.rounding_plan import Rounding, RoundingPlan, is_saturation
+from transforms.plan.quant_spec import Rounding
+from transforms.plan.rounding_plan import RoundingPlan, is_saturation
 
 
 def saturate_activations(

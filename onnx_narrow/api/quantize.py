@@ -2,95 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 import onnx_graphsurgeon as gs
 
 from onnx_narrow.api.executors import open_workers
 from onnx_narrow.api.finish import refuse_untunable, run_steps, untuned
-from onnx_narrow.api.keywords import TARGET
+from onnx_narrow.api.quantize_work import (
+    OF_SCHEME,
+    check_keywords,
+    data_of,
+    options_of,
+    phases_of,
+    recorded,
+    refuse_goal,
+    steps_of,
+    wish_of,
+)
 from onnx_narrow.api.ranges import RangeFiles
 from onnx_narrow.api.result import Result
 from onnx_narrow.api.samples import SampleOptions, open_data
-from onnx_narrow.api.schemes import (
-    BLOCKS,
-    CALIBRATION,
-    UNMIXED,
-    Assignments,
-    Config,
-    SchemeWish,
-    check_effect,
-    quantization_scheme,
-)
+from onnx_narrow.api.scheme_needs import check_effect
+from onnx_narrow.api.schemes import Assignments, Config, quantization_scheme
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import (
-    DATA,
-    OF_SAMPLES,
-    Given,
-    Need,
-    UsageError,
-    check_call,
     given_of,
-    listed,
-    refuse_own_workers,
 )
 from onnx_narrow.api.user_code import check_code
 from onnx_narrow.api.written import Output
 from transforms import model_io
-from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files.paths import AnyPath
-from transforms.files.spelling import spelled
 from transforms.moves.improve import Move
 from transforms.pipelines.mix import MixWork
-from transforms.pipelines.options import Options
-from transforms.pipelines.recipes import FAST, MIX, QUANTIZE
 from transforms.pipelines.record import JobRecord
-from transforms.pipelines.require import require
 from transforms.pipelines.steps import Step
-from transforms.precision.evaluation import MixingOptions
+from transforms.precision.mixing_options import MixingOptions
 from transforms.run.events import Events
-from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
-from transforms.scheme import Scheme
-from transforms.scheme.targets import ON_CPU
-from transforms.search.target import LOST_TOP1, Target
-
-KEYS = (
-    *("calibrate_method", "per_channel", "full_range", "exclude_nodes", "exclude_op_types"),
-    *("keep_weight_nodes", "optimize", "domain", "qdq_domain"),
-)
-"""Keywords that are keys of a scheme."""
-
-_LISTS = ("exclude_nodes", "exclude_op_types")
-
-_ANY_DATA = Need("{data} or {random_data}", lambda given: given.keys() & {"data", "random_data"})
-_COMPARED = Need(
-    "{data}, and not with {fast} or {ranges}",
-    lambda given: "data" in given and not given.keys() & {"fast", "ranges"},
-)
-_JUDGED = Need(
-    "{data}, and not with {fast}, {ranges} or {random_data}",
-    lambda given: "data" in given and not given.keys() & {"fast", "ranges", "random_data"},
-)
-_GOAL = Need("{min_sqnr} or {top1}", lambda given: given.keys() & {"min_sqnr", "top1"})
-_NBITS = Need("{matmul_nbits} or {embeddings}", lambda given: given.keys() & {"matmul_nbits", "embeddings"})
-NEEDS: Mapping[str, tuple[Need, ...]] = {
-    **OF_SAMPLES,
-    **dict.fromkeys(("provider", "memory_limit", "jobs", "dask"), (_ANY_DATA,)),
-    **dict.fromkeys(("fast", "kv_cache", "calibration_cache"), (DATA,)),
-    **dict.fromkeys(("min_sqnr", "top1"), (_JUDGED,)),
-    "fallback": (_GOAL,),
-    "full_range": (_COMPARED,),
-    "accuracy_level": (_NBITS,),
-}
-_SHARED = Need(
-    f"{CALIBRATION.words} or a table [finetune]",
-    lambda scheme: CALIBRATION.is_met(scheme) or scheme.finetune is not None,
-)
-_OF_SCHEME = {"matmul_nbits": BLOCKS, "embeddings": UNMIXED, **dict.fromkeys(("jobs", "dask"), _SHARED)}
-_TOGETHER = (("min_sqnr", "top1"), ("data", "random_data"), ("fast", "steps"))
 
 
 def quantize(
@@ -245,12 +194,12 @@ def quantize(
     'int8'
     """
     given = given_of(quantize, locals())
-    _check(given)
+    check_keywords(given)
     wish = wish_of(given)
     with Told(progress) as told:
         asked = quantization_scheme(wish, told)
         scheme = asked.by_rule() if fast else asked
-        check_effect(asked, wish, given, _OF_SCHEME)
+        check_effect(asked, wish, given, OF_SCHEME)
         check_code(scheme, wish, told, allow_code=allow_code)
         source, run = source_of(model), RunOptions(provider or "cpu", threads or 0)
         where = Output.checked(
@@ -261,128 +210,26 @@ def quantize(
         files.check(source.path, force=force)
         if calibration_cache is not None:
             model_io.check_output(calibration_cache, force=True)
-        told.expect(*_phases(scheme, given))
+        told.expect(*phases_of(scheme, given))
         samples = SampleOptions.of(given)
         with open_data(samples, source, run, told) as opened, open_workers(jobs, dask) as workers:
             does_itself = scheme.finetune is not None or scheme.auto_mixed_precision is not None
             work = MixWork(
                 gs.Graph(),
                 untuned(scheme),
-                _data(opened, given, run, workers),
+                data_of(opened, given, run, workers),
                 fixed=grids,
                 source=source,
-                options=_options(given, run),
+                options=options_of(given, run),
                 tuning=scheme.finetune,
                 compares=data is not None and not (fast or ranges or does_itself),
                 may_compare=data is not None and not fast,
                 moves=moves,
                 events=told,
                 mixing=MixingOptions(run),
-                recorded=_recorded(wish, given),
+                recorded=recorded(wish, given),
                 record=JobRecord(grids=None if export_ranges is None else []),
             )
-            _refuse_goal(work, given)
+            refuse_goal(work, given)
             refuse_untunable(work)
-            return run_steps(work, _steps(scheme, given) if steps is None else steps, where, told, files)
-
-
-def asked_scheme(given: Given, events: Events) -> Scheme:
-    """Return the scheme that keywords ask for. Raises ValueError naming the key."""
-    scheme = quantization_scheme(wish_of(given), events)
-    return scheme.by_rule() if given.get("fast") else scheme
-
-
-def wish_of(given: Given) -> SchemeWish:
-    """Return what keywords say of the scheme."""
-    deployment = given.get("target") or ""
-    shapes = {name: tuple(shape) for name, shape in (given.get("input_shapes") or {}).items()}
-    return SchemeWish(
-        given.get("config") or (None if deployment else "A8W8"),
-        deployment,
-        {key: listed(given[key]) if key in _LISTS else given[key] for key in KEYS if key in given},
-        given.get("assignments") or (),
-        given.get("opset") or 0,
-        shapes,
-    )
-
-
-def _check(given: Given) -> None:
-    check_call(given, NEEDS, {"target": TARGET})
-    for one, other in _TOGETHER:
-        if {one, other} <= given.keys():
-            raise UsageError(spelled(f"{{{one}}} and {{{other}}} do not go together"))
-    refuse_own_workers(given)
-
-
-def _recorded(wish: SchemeWish, given: Given) -> dict[str, object]:
-    keys = {"keys": dict(wish.keys)} if wish.keys else {}
-    return {**wish.recorded(given), **keys, "random_data": given.get("random_data")}
-
-
-def _steps(scheme: Scheme, given: Given) -> Sequence[Step]:
-    if scheme.auto_mixed_precision:
-        return *MIX[:2], require, *MIX[2:]
-    return FAST if "fast" in given else QUANTIZE
-
-
-def _options(given: Given, run: RunOptions) -> Options:
-    goal = None if "top1" not in given else Target(LOST_TOP1, given["top1"])
-    return Options(
-        run=run,
-        goal=goal if "min_sqnr" not in given else Target("sqnr", given["min_sqnr"]),
-        fallback=given.get("fallback", "float32"),
-        times=given.get("time", True),
-        matmul_nbits=given.get("matmul_nbits", False),
-        accuracy_level=given.get("accuracy_level"),
-        embeddings=given.get("embeddings", ""),
-        kv_cache=given.get("kv_cache", ""),
-        storage=given.get("storage", "plain"),
-        functions=given.get("functions", True),
-        external_data=given.get("save_as_external_data", False),
-        random_data=given.get("random_data", 0),
-    )
-
-
-def _refuse_goal(work: MixWork, given: Given) -> None:
-    """Raise ValueError for a goal beside a table of the scheme that goes by outputs itself."""
-    if work.options.goal is None:
-        return
-    name = spelled("{min_sqnr}" if "min_sqnr" in given else "{top1}")
-    if work.tuning is not None:
-        raise ValueError(f"{name} does not go with the table [finetune] of the scheme")
-    if work.asked.auto_mixed_precision is not None:
-        raise ValueError(f"{name} does not go with the table [auto_mixed_precision] of the scheme")
-
-
-def _data(
-    opened: CalibrationData | None, given: Given, run: RunOptions, workers: Workers | None
-) -> CalibrationData | None:
-    if "random_data" in given:
-        opened = CalibrationData((), run=run)
-    if opened is None:
-        return None
-    cache, limit = given.get("calibration_cache"), given.get("memory_limit")
-    return replace(opened, cache=cache, workers=workers, memory_limit=limit)
-
-
-def _phases(scheme: Scheme, given: Given) -> Iterator[str]:
-    """Yield the phases of a job in order."""
-    rule, has_data = scheme.auto_mixed_precision, bool(given.keys() & {"data", "random_data"})
-    phases = {
-        "loading": True,
-        "preparing": True,
-        "calibrating": has_data,
-        "measuring": has_data and rule is not None,
-        "timing": rule is not None and rule.strategy == "latency",
-        "trying": has_data and rule is not None,
-        "quantizing": rule is None,
-        "fitting": has_data and scheme.fits_weights and rule is None,
-        "placing": scheme.target == ON_CPU and given.get("time", True) and scheme.keep_float,
-        "searching": bool(given.keys() & {"min_sqnr", "top1"}),
-        "reloading": scheme.finetune is not None,
-        "tuning": scheme.finetune is not None,
-        "running": True,
-        "comparing": "data" in given and "fast" not in given,
-        "writing": True,
-    }
-    return (name for name, is_there in phases.items() if is_there)
+            return run_steps(work, steps_of(scheme, given) if steps is None else steps, where, told, files)

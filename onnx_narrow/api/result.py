@@ -15,7 +15,7 @@ from onnx_narrow.api.told import Told
 from onnx_narrow.api.written import Written
 from transforms import model_io
 from transforms.files.paths import AnyPath
-from transforms.moves.decisions import Tried
+from transforms.judge.decisions import Tried
 from transforms.pipelines.first_result import FirstRun
 from transforms.precision.sensitivity import Sensitivity
 from transforms.run.beside_float import BesideFloat

@@ -9,18 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import ops
-from onnx_narrow.api.usage import DATA, Given, Need, listed, named
+from onnx_narrow.api.usage import Given, listed, named
 from transforms.files.named_file import parse_toml
 from transforms.files.spelling import as_option, spelled
-from transforms.plan.quantization_plan import WEIGHTED
 from transforms.run.events import Events
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.apply_target import adapted, scheme_of
 from transforms.scheme.mixing_rule import BUDGETS, MIXING, TARGETS
-from transforms.scheme.scheme import AUTO, POWER_OF_TWO
-from transforms.scheme.scheme_values import FEW_BITS, SchemeTable
-from transforms.scheme.targets import ON_CPU, target
+from transforms.scheme.scheme_values import SchemeTable
+from transforms.scheme.targets import target
 
 _STANDARD_BITS = 16
 """Of the widest integers that ONNX's own operators quantize to."""
@@ -220,132 +217,3 @@ def _added(before: Any, given: Any) -> Any:
     if not (isinstance(before, Mapping) and isinstance(given, dict)):
         return given
     return {**before, **{key: _added(before.get(key), value) for key, value in given.items()}}
-
-
-def check_effect(
-    scheme: Scheme, wish: SchemeWish, given: Given, needs: Mapping[str, Need] | None = None
-) -> None:
-    """Raise ValueError for a keyword, or a key of ``assignments``, whose need is not met.
-
-    ``needs``: what keywords of one function alone go with in the scheme.
-    """
-    of_formats = {**_OF_FORMATS, **(needs or {})}
-    paths = [key.strip() for key, _ in _pairs(wish.assignments)]
-    assigned = {
-        name: as_option("assignments", path) for path in paths for name in (path.partition(".")[0], path)
-    }
-    for name, words in {**assigned, **{name: named(name, value) for name, value in given.items()}}.items():
-        if name in of_formats and not of_formats[name].is_met(scheme):
-            here = ", ".join(fmt.name for fmt in scheme.named_formats) or "float32"
-            raise ValueError(f"{words} goes with {of_formats[name]}; the formats here are {here}")
-        if name in _OF_WORK and not _OF_WORK[name].is_met(given):
-            raise ValueError(f"{words} goes with {_OF_WORK[name]}")
-
-
-def _has_integers(scheme: Scheme) -> bool:
-    return any(fmt.is_integer for fmt in scheme.named_formats)
-
-
-def _has_standard_integers(scheme: Scheme) -> bool:
-    return any(fmt.is_integer and fmt.bits <= _STANDARD_BITS for fmt in scheme.named_formats)
-
-
-def _measures(scheme: Scheme) -> bool:
-    return any(fmt.is_integer for fmt in _of_activations(scheme))
-
-
-def _of_activations(scheme: Scheme) -> Iterator[ops.Format]:
-    """Yield the formats that computed tensors have or may get."""
-    mixing = scheme.auto_mixed_precision
-    rules = (*scheme.layers.values(), *(mixing.choices(scheme.activation, scheme.weight) if mixing else ()))
-    names = [scheme.activation, *scheme.tensors.values(), *(rule.activation for rule in rules)]
-    yield from (fmt for name in names if name and (fmt := scheme.format(name)) is not None)
-
-
-def _is_shiftable(scheme: Scheme) -> bool:
-    int8 = scheme.format(scheme.activation)
-    if int8 is None or int8.name != "int8" or not scheme.is_symmetric(int8):
-        return False
-    return not (scheme.scale == POWER_OF_TWO or scheme.keep_weight_nodes or scheme.auto_mixed_precision)
-
-
-def _has_own_operators(scheme: Scheme) -> bool:
-    biases = [scheme.bias, *(rule.bias for rule in scheme.layers.values())]
-    others = [scheme.other_format, *(scheme.format(name) for name in biases if name not in (None, AUTO))]
-    formats = [*scheme.named_formats, *(fmt for fmt in others if fmt is not None)]
-    as_cast = scheme.bfloat16_as == "cast"
-    return any(
-        fmt.bits > _STANDARD_BITS if fmt.is_integer else not (as_cast and fmt.name == "bfloat16")
-        for fmt in formats
-    )
-
-
-def _keeps_float(scheme: Scheme) -> bool:
-    """Return whether outputs can show that a computed tensor has to stay float."""
-    activation = scheme.format(scheme.activation)
-    return scheme.is_open if _measures(scheme) else activation is not None
-
-
-def _may_keep_float(scheme: Scheme) -> bool:
-    by_time = scheme.target == ON_CPU and not scheme.finetune
-    return by_time or (_keeps_float(scheme) and not scheme.target)
-
-
-_ACTIVATIONS = Need("integer activations", _measures)
-_INTEGERS = Need("integers", _has_integers)
-_DECIDED = Need(
-    "activations that are not float32, of integers a key that is 'auto', no target but ort-cpu, and no mixed "
-    "precision",
-    lambda scheme: _may_keep_float(scheme) and not scheme.auto_mixed_precision,
-)
-CALIBRATION = Need(
-    _ACTIVATIONS.words,
-    lambda scheme: _measures(scheme) or (_has_integers(scheme) and scheme.weight_method == WEIGHTED),
-)
-"""What options of a calibration go with."""
-
-_SHIFTABLE = "int8 activations without zero points, weights stored as integers and no mixed precision"
-
-UNMIXED = Need("a scheme without mixed precision", lambda scheme: scheme.auto_mixed_precision is None)
-BLOCKS = Need("integers in blocks ({assignments:block_size=32})", lambda scheme: bool(scheme.block_size))
-
-_OF_FORMATS: Mapping[str, Need] = {
-    "calibrate_method": _ACTIVATIONS,
-    "activation_symmetric": _ACTIVATIONS,
-    "moving_average": _ACTIVATIONS,
-    "calibration_cache": CALIBRATION,
-    "memory_limit": Need(
-        f"{CALIBRATION.words} or tuning", lambda scheme: CALIBRATION.is_met(scheme) or scheme.finetune
-    ),
-    "percentile": Need(
-        f"{_ACTIVATIONS.words} and calibrate_method 'Percentile'",
-        lambda scheme: _measures(scheme) and scheme.calibrate_method == "Percentile",
-    ),
-    "averaging_constant": Need(
-        f"{_ACTIVATIONS.words} and moving_average = true",
-        lambda scheme: _measures(scheme) and scheme.moving_average,
-    ),
-    "per_channel": _INTEGERS,
-    "weight_method": _INTEGERS,
-    "block_size": _INTEGERS,
-    "correct_biases": CALIBRATION,
-    "calibrate_tensors": _ACTIVATIONS,
-    "keep_float": _DECIDED,
-    "fit_weights": Need(
-        f"weights of fewer than {FEW_BITS} bits, and no mixed precision",
-        lambda scheme: scheme.has_few_bits and not scheme.auto_mixed_precision,
-    ),
-    "full_range": Need(_SHIFTABLE, _is_shiftable),
-    "qdq_domain": Need(f"integers of up to {_STANDARD_BITS} bits", _has_standard_integers),
-    "domain": Need("formats for which ONNX has no operators", _has_own_operators),
-}
-"""What keys of a scheme, and keywords, go with in the scheme."""
-
-_SAMPLES = Need(DATA.words, lambda given: DATA.is_met(given) or "random_data" in given)
-_MODEL = Need("{output}", lambda given: "analyze_only" not in given)
-_OF_WORK: Mapping[str, Need] = {
-    **{f"{MIXING}.{key}": _SAMPLES for key in ("metric", "output_index", "data_size")},
-    **{f"{MIXING}.{key}": _MODEL for key in ("strategy", *BUDGETS)},
-    "finetune": _MODEL,
-}
-"""What keys of ``assignments`` go with among keywords."""

@@ -16,7 +16,7 @@ from transforms.functions import DOMAIN
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.graph.some_names import counted
-from transforms.moves.decisions import Decisions
+from transforms.judge.decisions import Decisions
 from transforms.pipelines.first_result import FirstRun
 from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
 from transforms.plan.rounding_plan import is_downcast, is_upcast

@@ -13,7 +13,7 @@ from transforms.files.spelling import as_option, spelled
 from transforms.functions.attach_functions import has_all_functions
 from transforms.graph.some_names import counted, some_names
 from transforms.judge.constants import DIVERGED
-from transforms.moves.decisions import Checked
+from transforms.judge.decisions import Checked
 from transforms.pipelines.first_result import FirstRun
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT
 from transforms.runtime.output_errors import decibels

@@ -12,7 +12,7 @@ from onnx_narrow.summaries.words import Sizes
 from transforms.files.spelling import spelled
 from transforms.graph.embeddings import logits_of
 from transforms.graph.some_names import counted
-from transforms.moves.decisions import Checked
+from transforms.judge.decisions import Checked
 from transforms.pipelines.mix import mixed_of
 from transforms.pipelines.work import Work
 from transforms.runtime.devices import has_vnni

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -156,16 +157,65 @@ def test_a_result_says_what_was_done(folder: Path) -> None:
     assert again.model.graph == result.model.graph
 
 
-def test_options_are_those_of_the_command(folder: Path) -> None:
+def test_keywords_are_the_options_of_the_command(folder: Path) -> None:
     changes = {"percentile": 99.9, "calibrate_method": "Percentile"}
     result = onnx_narrow.quantize(folder / "m.onnx", data=SAMPLES, assignments=changes, limit=4)
     assert result.scheme is not None and result.scheme.percentile == 99.9
-    with pytest.raises(TypeError, match="'exclude_node'"):
-        onnx_narrow.quantize(folder / "m.onnx", data=SAMPLES, exclude_node=["x"])
-    with pytest.raises(ValueError, match=r"^data and random_data do not go together$"):
-        onnx_narrow.quantize(folder / "m.onnx", data=SAMPLES, random_data=2)
-    with pytest.raises(ValueError, match=r"^limit is 0, not a whole number from 1 to "):
-        onnx_narrow.quantize(folder / "m.onnx", data=SAMPLES, limit=0)
+
+
+WRONG: list[tuple[type[Exception], str, dict[str, Any]]] = [
+    (TypeError, "unexpected keyword argument 'exclude_node'", {"exclude_node": ["x"]}),
+    (TypeError, r"^limit is 'x', not a whole number from 1 to \d+$", {"data": SAMPLES, "limit": "x"}),
+    (ValueError, r"^limit is 0, not a whole number from 1 to \d+$", {"data": SAMPLES, "limit": 0}),
+    (TypeError, "^config is 3, not a preset, a path or a Scheme$", {"config": 3}),
+    (TypeError, "^samples are a folder, a reader or an iterable, not int$", {"data": 3}),
+    (TypeError, "^fast is 1, not True or False$", {"data": SAMPLES, "fast": 1}),
+    (TypeError, "^exclude_nodes is 7, not a list of strings$", {"exclude_nodes": 7}),
+    (ValueError, "^data and random_data do not go together$", {"data": SAMPLES, "random_data": 2}),
+    (ValueError, "^fast and steps do not go together$", {"data": SAMPLES, "fast": True, "steps": ()}),
+    (ValueError, "^min_sqnr goes with data, and not with fast", {"min_sqnr": 30}),
+    (ValueError, "^fallback goes with min_sqnr or top1$", {"data": SAMPLES, "fallback": "bf16"}),
+    (ValueError, "^per_channel=False goes with integers", {"config": "BF16", "per_channel": False}),
+    (
+        ValueError,
+        r"^matmul_nbits goes with integers in blocks \(assignments='block_size=32'\)",
+        {"config": "W8", "matmul_nbits": True},
+    ),
+    (
+        ValueError,
+        "^fallback is 'int9', not 'float32' or ",
+        {"data": [], "min_sqnr": 3, "fallback": "int9"},
+    ),
+    (ValueError, "^7 tensors need ranges.*: give data, or random_data for an experiment$", {}),
+]
+
+
+@pytest.mark.parametrize(("error", "words", "given"), WRONG)
+def test_errors_name_keywords(
+    error: type[Exception], words: str, given: dict[str, Any], folder: Path
+) -> None:
+    with pytest.raises(error, match=words):
+        onnx_narrow.quantize(folder / "m.onnx", **given)
+
+
+def test_a_model_of_no_known_kind_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^a model is a path, a ModelProto, a Graph or a Result, not int$"):
+        onnx_narrow.quantize(3)  # type: ignore[arg-type]
+
+
+def test_no_command_line_is_imported(folder: Path) -> None:
+    code = (
+        "import sys, numpy, onnx_narrow\n"
+        f"samples = [numpy.load('data/00000{{}}.npz'.format(i))[{INPUT!r}] for i in range(4)]\n"
+        "onnx_narrow.quantize('m.onnx', config='A8W8', data=samples)\n"
+        "onnx_narrow.convert_bf16('m.onnx', data=samples, min_sqnr=20)\n"
+        "print([name for name in sys.modules if name.partition('.')[0] in ('tools', 'argparse')])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    assert "tools" not in done.stdout
 
 
 def test_progress_is_that_of_the_phases(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

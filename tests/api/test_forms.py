@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,15 @@ import onnx
 import pytest
 
 import onnx_narrow
-from onnx_narrow.api.sources import samples_folder
+from onnx_narrow.api.sources import samples_of
 from tests.helpers import tunable
+from transforms import model_io
+from transforms.run.feeds import open_feeds
+from transforms.runtime.inputs import model_inputs
 
 NETWORK = tunable.conv_net()
 INPUT = NETWORK.graph.input[0].name
+INPUTS = model_inputs(model_io.load(NETWORK))
 SAMPLES = tunable.samples(NETWORK, 4)
 
 
@@ -34,10 +38,6 @@ class Reader:
         return self._left.pop(0)[INPUT] if self._left else None
 
 
-def _names() -> list[str]:
-    return [INPUT]
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     onnx.save(NETWORK, tmp_path / "m.onnx")
@@ -45,11 +45,33 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("data", [Indexed(), lambda: Reader(), Reader, (one for one in SAMPLES)])
-def test_samples_are_written_as_they_come(data: Any, tmp_path: Path) -> None:
-    folder = samples_folder(data, _names, tmp_path)
-    found = [np.load(file)[INPUT] for file in sorted(folder.iterdir())]
-    assert len(found) == 4
-    assert all(np.array_equal(one, sample[INPUT]) for one, sample in zip(found, SAMPLES, strict=True))
+def test_samples_are_read_once_and_kept(data: Any) -> None:
+    """Twice the same numbers, also of what can be read once; oracle: the arrays themselves."""
+    kept = samples_of(data)
+    assert isinstance(kept, list) and len(kept) == 4
+    for _ in range(2):
+        arrays = [feed[INPUT] for _, feed in open_feeds(kept, INPUTS)]
+        assert all(np.array_equal(array, one[INPUT]) for array, one in zip(arrays, SAMPLES, strict=True))
+
+
+def test_a_generator_may_fill_one_array_again_and_again() -> None:
+    buffer = np.zeros_like(SAMPLES[0][INPUT])
+
+    def _filled() -> Iterator[np.ndarray]:
+        for sample in SAMPLES:
+            buffer[:] = sample[INPUT]
+            yield buffer
+
+    kept = list(open_feeds(samples_of(_filled()), INPUTS))
+    assert all(np.array_equal(feed[INPUT], one[INPUT]) for (_, feed), one in zip(kept, SAMPLES, strict=True))
+
+
+def test_samples_beyond_the_limit_are_kept_in_files() -> None:
+    """Of 4 samples, 2 have room in memory; the numbers are the same."""
+    kept = samples_of(list(SAMPLES), memory_limit=2 * SAMPLES[0][INPUT].nbytes)
+    arrays = [sample[INPUT] for sample in kept if isinstance(sample, dict)]
+    assert [isinstance(array, np.memmap) for array in arrays] == [False, False, True, True]
+    assert all(np.array_equal(array, one[INPUT]) for array, one in zip(arrays, SAMPLES, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -60,9 +82,9 @@ def test_samples_are_written_as_they_come(data: Any, tmp_path: Path) -> None:
         (lambda: None, "samples are a folder, a reader or an iterable, not NoneType"),
     ],
 )
-def test_what_is_no_samples_is_refused(data: Any, words: str, tmp_path: Path) -> None:
+def test_what_is_no_samples_is_refused(data: Any, words: str) -> None:
     with pytest.raises(TypeError, match=f"^{words}$"):
-        samples_folder(data, _names, tmp_path)
+        samples_of(data)
 
 
 class Named:
@@ -102,9 +124,9 @@ def test_paths_of_any_kind(kind: Callable[[Path], Any], model: Path, tmp_path: P
 
 def test_a_sample_in_no_file(model: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"absent\.npz"):
-        samples_folder([tmp_path / "absent.npz"], _names, tmp_path)
+        samples_of([tmp_path / "absent.npz"])
     with pytest.raises(ValueError, match=r"^sample 0: '.*m\.onnx' ends in none of \.npz, \.npy,"):
-        samples_folder([model], _names, tmp_path)
+        samples_of([model])
 
 
 def test_no_sample_is_said_before_the_work(model: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import onnx
 import pytest
 
 import onnx_narrow
+from onnx_narrow.api.sources import samples_folder
 from tests.helpers import report_costs, tunable
 from tools import evaluate, infer, inspect
 from transforms.run.events import Events
@@ -54,6 +55,15 @@ def folder(tmp_path: Path, rounded: onnx.ModelProto) -> Path:
 
 def _files(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*.npy")}
+
+
+@pytest.mark.parametrize(
+    "data", [lambda: iter(SAMPLES), [sample[INPUT] for sample in SAMPLES], iter(SAMPLES)]
+)
+def test_samples_in_memory_are_written_in_order(data: Any, tmp_path: Path) -> None:
+    written = samples_folder(data, lambda: [INPUT], tmp_path)
+    found = [np.load(file)[INPUT] for file in sorted(written.iterdir())]
+    assert all(np.array_equal(one, sample[INPUT]) for one, sample in zip(found, SAMPLES, strict=True))
 
 
 def test_results_are_those_of_the_command(folder: Path) -> None:

@@ -29,8 +29,8 @@ from tests.benchmarks.transformer import Size, transformer
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.precision import measured_sensitivity, switch_worker
+from transforms.precision.bench import Bench, mixing_bench
 from transforms.precision.candidates import Candidate, find_candidates, measure_candidates
-from transforms.precision.evaluation import EvaluationSet
 from transforms.precision.measured_sensitivity import measure_sensitivity
 from transforms.precision.mixed_model import Mix, MixedModel
 from transforms.run.task_log import TaskLog
@@ -38,6 +38,7 @@ from transforms.run.workers import Workers
 from transforms.runtime.session import OpenModel, RunOptions, open_session
 from transforms.scheme import preset
 from transforms.scheme.layer_rule import LayerRule
+from transforms.scheme.mixing_rule import MixingRule
 
 SAMPLES = 2
 MEASURED = (("A16W8", "int8"), ("BF16", "bfp16"))
@@ -70,11 +71,9 @@ class Prepared:
         )
         self.plain: OpenModel = open_session(self.model.graph)
 
-    def bench(self, folder: Path) -> EvaluationSet:
-        """Return where to measure, with an empty log."""
-        expected = [self.plain.run(feed) for feed in self.feeds]
-        log = TaskLog(folder / f"{time.time_ns()}.jsonl")
-        return EvaluationSet(self.feeds, expected, RunOptions(), folder, Workers(), log)
+    def bench(self) -> Bench:
+        """Return where to measure."""
+        return mixing_bench(self.model.graph, self.feeds, MixingRule(target=("int8",)), RunOptions())
 
     def run_plain(self) -> float:
         """Return how long the float model takes for all samples."""
@@ -94,11 +93,12 @@ def measured_lines(size: Size, config: str, label: str, folder: Path) -> Iterato
             with clock.paused():
                 plain.append(prepared.run_plain())
 
-    bench = prepared.bench(folder)
+    bench, log = prepared.bench(), TaskLog(folder / f"{time.time_ns()}.jsonl")
     prepared.run_plain()
     with Clock() as clock:
         measure_sensitivity(
-            prepared.model, prepared.candidates, prepared.choices, "sqnr", bench, progress=_between
+            *(prepared.model, prepared.candidates, prepared.choices, "sqnr", bench, log, Workers()),
+            progress=_between,
         )
     count = len(prepared.candidates)
     reference = statistics.median(plain) * count * 2  # in the formats of the baseline and in others

@@ -17,7 +17,8 @@ from tests.helpers.output_error import OutputError
 from transforms import model_io
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.finetune_weights import finetune_weights
-from transforms.finetune.options import FinetuneOptions, is_held_out
+from transforms.finetune.options import FinetuneOptions
+from transforms.judge.sample_roles import is_held_out
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
 
@@ -154,7 +155,7 @@ def test_models_of_a_float_type_get_no_sum_in_float32() -> None:
 def test_reported_errors_are_those_with_the_bias() -> None:
     float_graph, quantized = tunable.pair(SIGMOID, "MX6", DATA)
     reports = finetune_weights(float_graph, quantized, DATA).layers
-    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), FinetuneOptions())]
+    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), FinetuneOptions().held_out)]
     names = [node.outputs[0].name for node in _adds(quantized)]
     by_name = {"m0": reports[0], "m1": reports[1], "y": reports[2]}
     assert names

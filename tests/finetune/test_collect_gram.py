@@ -12,7 +12,8 @@ from tests.layers.test_shared_weights import CHAIN, STEPS, TWINS
 from transforms.finetune.collect_gram import GramReader
 from transforms.finetune.gram import GramStats
 from transforms.finetune.layer_stats import RowStats, SharedGramStats
-from transforms.finetune.options import FinetuneOptions, is_held_out
+from transforms.finetune.options import FinetuneOptions
+from transforms.judge.sample_roles import is_held_out
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.model import graph_proto
@@ -44,7 +45,7 @@ def _expected(float_graph: gs.Graph, quantized: gs.Graph, user: MatchedLayer) ->
         data = tunable.samples(graph_proto.export_model(float_graph), COUNT)
         made.append([model.run(feed, [name])[name] for feed in data])
     for i, (x, y) in enumerate(zip(*made, strict=True)):
-        sums = held if is_held_out(i, COUNT, FinetuneOptions()) else fit
+        sums = held if is_held_out(i, COUNT, FinetuneOptions().held_out) else fit
         sums.add(user.layer.rows(x, y.shape), user.layer.outputs(y))
     return fit, held
 

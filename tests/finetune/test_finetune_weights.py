@@ -17,8 +17,9 @@ from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.finetune_weights import finetune_weights
-from transforms.finetune.options import FinetuneOptions, is_held_out
+from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.tuned import TunedLayers
+from transforms.judge.sample_roles import is_held_out
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
@@ -92,7 +93,7 @@ def test_reported_errors_are_those_of_the_rows() -> None:
     tuned = copy_graph(quantized)
     options = FinetuneOptions(least_rows=1 << 16)  # more than there are
     report = finetune_weights(float_graph, tuned, DATA, options).layers[0]
-    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), options)]
+    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), options.held_out)]
     for graph, reported in ((quantized, report.before), (tuned, report.after)):
         assert np.isclose(_squared(float_graph, graph, "c1", held), reported, rtol=1e-4)  # sums in float32
     assert report.after < report.before
@@ -237,5 +238,5 @@ def test_a_judge_that_never_agrees_changes_nothing() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 5, 6, 64])
 def test_a_fifth_of_the_samples_is_held_out(count: int) -> None:
-    held = [is_held_out(i, count, FinetuneOptions()) for i in range(count)]
+    held = [is_held_out(i, count, FinetuneOptions().held_out) for i in range(count)]
     assert sum(held) == max(1, count // 5)

@@ -10,8 +10,9 @@ from tests.finetune.test_finetune_weights import _squared
 from tests.helpers import tunable
 from transforms.finetune.finetune_weights import finetune_weights
 from transforms.finetune.layer_targets import limits_after, relax
-from transforms.finetune.options import FinetuneOptions, is_held_out
+from transforms.finetune.options import FinetuneOptions
 from transforms.graph.value_limits import Limits
+from transforms.judge.sample_roles import is_held_out
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
 
@@ -87,7 +88,7 @@ def test_reported_errors_bound_those_behind_the_relu(name: str) -> None:
     plain, tuned = copy_graph(quantized), copy_graph(quantized)
     finetune_weights(float_graph, plain, DATA)
     report = finetune_weights(float_graph, tuned, DATA, FinetuneOptions(following_relu=True)).layers[0]
-    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), FinetuneOptions())]
+    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), FinetuneOptions().held_out)]
     errors = [_squared(float_graph, graph, "r1", held) for graph in (quantized, tuned, plain)]
     assert errors[0] <= report.before * 1.001 and errors[1] <= report.after * 1.001  # float32 sums
     assert errors[1] < errors[0] and errors[1] != errors[2]

@@ -208,12 +208,17 @@ def test_groups_of_a_transposed_convolution_with_scales_in_common_get_better() -
 
 def test_reported_errors_of_stacks_are_those_of_the_samples() -> None:
     from tests.finetune.test_finetune_weights import _squared
-    from transforms.finetune.options import FinetuneOptions, is_held_out
+    from transforms.finetune.options import FinetuneOptions
+    from transforms.judge.sample_roles import is_held_out
 
     float_graph, quantized = tunable.pair(STACKS, "MX6", STACKS_DATA)
     tuned = copy_graph(quantized)
     report = finetune_weights(float_graph, tuned, STACKS_DATA).layers[0]
-    held = [feed for i, feed in enumerate(STACKS_DATA) if is_held_out(i, len(STACKS_DATA), FinetuneOptions())]
+    held = [
+        feed
+        for i, feed in enumerate(STACKS_DATA)
+        if is_held_out(i, len(STACKS_DATA), FinetuneOptions().held_out)
+    ]
     for graph, reported in ((quantized, report.before), (tuned, report.after)):
         assert np.isclose(_squared(float_graph, graph, "a1", held), reported, rtol=1e-4)  # float32 sums
 

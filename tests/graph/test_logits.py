@@ -12,7 +12,6 @@ import pytest
 from ops.metrics import without_row_means
 from tests.helpers.mixing import prepared
 from transforms import model_io
-from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.compare.compare_models import compare_models
 from transforms.compare.compare_results import ResultPair, compare
 from transforms.compare.measure_run import Data
@@ -22,8 +21,8 @@ from transforms.graph.output_view import OutputView, output_view
 from transforms.judge.errors import energies, signals
 from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
+from transforms.precision.bench import mixing_bench
 from transforms.precision.bf16 import keep_float
-from transforms.precision.evaluation import MixingOptions, open_evaluation
 from transforms.precision.switch_worker import SwitchTask, measure, write_folder
 from transforms.run.run_model import open_model
 from transforms.run.samples import ImageOptions
@@ -130,12 +129,12 @@ def test_caches_beside_logits_do_not_count() -> None:
 
 def test_mixed_precision_compares_what_chooses_tokens(tmp_path: Path) -> None:
     mixed, _ = prepared(cached(), Scheme("int16", "int8"), ["int8"], FEEDS)
-    data = CalibrationData(FEEDS).repeatable(mixed.graph)
-    with open_evaluation(mixed, data, MixingRule(target=("int8",)), MixingOptions()) as bench:
-        assert bench.score(model_io.load(cached(SHIFT, LOSS))) > 100
-        switches = [["plain", "moved"]]  # of one layer
-        write_folder(tmp_path, switched(), switches, bench.feeds, bench.expected, bench.run, bench.view)
-        value, error = measure(SwitchTask(str(tmp_path), 0, "sqnr"))
+    bench = mixing_bench(mixed.graph, FEEDS, MixingRule(target=("int8",)), RunOptions())
+    assert bench.score(model_io.load(cached(SHIFT, LOSS))) > 100
+    switches = [["plain", "moved"]]  # of one layer
+    samples = list(zip(bench.feeds, bench.expected, strict=True))
+    write_folder(tmp_path, switched(), switches, samples, bench.run, bench.view)
+    value, error = measure(SwitchTask(str(tmp_path), 0, "sqnr"))
     assert value > 100 and error < 1e-9
 
 

@@ -17,8 +17,9 @@ from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.finetune_weights import finetune_weights
 from transforms.finetune.gram import GramStats
 from transforms.finetune.layer_stats import SharedGramStats
-from transforms.finetune.options import FinetuneOptions, is_held_out
+from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.tuned import TunedLayers
+from transforms.judge.sample_roles import is_held_out
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
@@ -161,7 +162,7 @@ def test_sums_of_users_without_bias_are_those_over_all_rows() -> None:
 
 def _squared(float_graph: gs.Graph, graph: gs.Graph, names: list[str]) -> float:
     """Return the squared error of tensors on held-out samples, as ONNX Runtime makes them."""
-    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), FinetuneOptions())]
+    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), FinetuneOptions().held_out)]
     made = []
     for source in (float_graph, graph):
         model = graph_proto.export_model(source)

@@ -12,7 +12,7 @@ from tests.helpers import tunable
 from transforms.moves.improve import Best
 from transforms.pipelines.compare import compare
 from transforms.pipelines.decide import MOVES, decide
-from transforms.pipelines.recipes import FAST, QUANTIZE
+from transforms.pipelines.recipes import BF16, FAST, QUANTIZE, TUNE
 from transforms.pipelines.work import Work
 
 NETWORK = tunable.conv_net()
@@ -65,8 +65,37 @@ def test_moves_are_those_that_are_given(model: Path) -> None:
     assert {one.move for one in none.decided} <= {"full range"}
 
 
+def test_conversion_and_tuning_are_lists_of_steps_too(model: Path) -> None:
+    """Oracle: the operators that a user's step sees, before and after the step that makes them."""
+    seen: list[set[str]] = []
+
+    def look(work: Work) -> None:
+        seen.append({node.op for node in work.graph.nodes})
+
+    converted = onnx_narrow.convert_bf16(model, steps=[*BF16[:2], look, BF16[2], look, *BF16[3:]])
+    assert "Cast" not in seen[0] and "Cast" in seen[1]
+    assert [name for name, _ in converted.steps] == [
+        *("load_float", "keep_layers", "look", "convert", "look", "try_out")
+    ]
+    quantized = onnx_narrow.quantize(model, config="MX6")
+    tuned = onnx_narrow.finetune(
+        model, quantized, data=SAMPLES, algorithm="gptq", steps=[TUNE[0], look, *TUNE[1:]]
+    )
+    assert "DequantizeLinear" not in seen[2] and len(seen) == 3
+    assert [name for name, _ in tuned.steps] == [
+        TUNE[0].__name__,
+        "look",
+        *(step.__name__ for step in TUNE[1:]),
+    ]
+
+
+def test_steps_of_another_work_say_what_they_need(model: Path) -> None:
+    with pytest.raises(TypeError, match="this step takes a Bf16Work"):
+        onnx_narrow.quantize(model, config="A8W8", data=SAMPLES, steps=BF16)
+
+
 def test_fast_and_steps_are_two_words_for_one_thing(model: Path) -> None:
-    with pytest.raises(ValueError, match="fast and steps both choose the steps"):
+    with pytest.raises(ValueError, match="fast and steps do not go together"):
         onnx_narrow.quantize(model, config="A8W8", data=SAMPLES, fast=True, steps=QUANTIZE)
 
 

@@ -21,8 +21,8 @@ from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model import graph_proto
 from transforms.precision.candidates import layers_of
-from transforms.precision.evaluation import MixingOptions
 from transforms.precision.mix import MixedPrecision, mix_precision
+from transforms.precision.mixing_options import MixingOptions
 from transforms.precision.times import layer_alone, saved_seconds
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions

@@ -152,14 +152,29 @@ def test_a_fallback_that_is_the_format_is_refused() -> None:
         assert fallback_rule(name, preset("W4")) == LayerRule("float32", weight)
 
 
-def test_every_fourth_sample_is_held_out() -> None:
-    data = CalibrationData(FEEDS)
-    apart = hold_out(data, model_io.load(MODEL))
-    assert apart.is_apart and len(apart.feeds) == 4
+@pytest.mark.parametrize(
+    ("count", "held"),
+    [
+        (4, [1, 3]),
+        (7, [1, 3, 5]),
+        (8, [1, 3, 5, 7]),
+        (11, [1, 3, 5, 7, 9]),
+        (12, [2, 5, 8, 11]),
+        (15, [2, 5, 8, 11, 14]),
+        (16, [3, 7, 11, 15]),
+        (40, list(range(3, 40, 4))),
+        (300, list(range(3, 128, 4))),
+    ],
+)
+def test_samples_that_judge_a_goal_are_held_out(count: int, held: list[int]) -> None:
+    """Beyond the last that judges, others of its kind are neither here nor there."""
+    period = held[0] + 1
+    feeds = [{"x": np.full((1, 16), place, np.float32)} for place in range(count)]
+    apart = hold_out(CalibrationData(feeds), model_io.load(MODEL))
     rest = [feed for _, feed in apart.data.feeds(model_io.load(MODEL))]
-    assert len(rest) == 12 == len(apart.data.feeds(model_io.load(MODEL)))
-    held = {feed["x"].tobytes() for feed in apart.feeds}
-    assert held.isdisjoint(feed["x"].tobytes() for feed in rest)
+    assert apart.is_apart and [int(feed["x"][0, 0]) for feed in apart.feeds] == held
+    assert [int(feed["x"][0, 0]) for feed in rest] == [i for i in range(count) if i % period != period - 1]
+    assert len(apart.data.feeds(model_io.load(MODEL))) == len(rest)
 
 
 def test_of_three_samples_none_is_held_out() -> None:

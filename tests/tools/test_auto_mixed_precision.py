@@ -19,7 +19,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from onnx_narrow.api.mix_precision import wish_of
+from onnx_narrow.api.mix_work import wish_of
 from onnx_narrow.api.schemes import mixing_scheme
 from tests.helpers import build, mixing, tunable
 from tests.helpers.spread import spread
@@ -144,7 +144,8 @@ def test_the_target_holds_for_the_file_that_is_written(
     found = re.match(r".*: (\S+).* -> (\S+).*, the target is at (least|most) ([^ ;]+)", line)
     assert found is not None
     true = value(folder, metric)
-    assert float(found[2]) == float(f"{true:.6g}")
+    # six digits are printed; this session adds up in another order, by 2^-23 of outputs with errors of 5e-3
+    assert float(found[2]) == pytest.approx(true, rel=5e-6 + 2**-23 / 5e-3)
     assert true >= float(found[4]) if found[3] == "least" else true <= float(found[4])
     assert 1 <= len(moved(folder)) <= most
     again(folder)
@@ -380,7 +381,7 @@ def test_a_run_goes_on_from_another_s_results(folder: Path, monkeypatch: pytest.
     assert run(folder, "BF16", *rule) == 0
     calls: list[str] = []
     monkeypatch.setattr(measured_sensitivity, "measure", lambda task: calls.append("layer") or (1.0, 1.0))
-    monkeypatch.setattr(mix.EvaluationSet, "score", lambda *_: calls.append("model") or 0.0)
+    monkeypatch.setattr(mix.Bench, "score", lambda *_: calls.append("model") or 0.0)
     assert run(folder, "BF16", *rule, output="second.onnx") == 0
     assert not calls and moved(folder) == moved(folder, "second.onnx")
     assert len(list((folder / "kept").iterdir())) == 1

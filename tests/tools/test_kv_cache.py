@@ -108,11 +108,11 @@ def test_a_target_holds_for_the_model_with_its_caches(
     assert written(tmp_path, decoder(), *options) == 0
     assert written(tmp_path, decoder(), *options, "--force", "--kv-cache", "int4") == 1
     assert re.search(
-        r"the model as it is written, on 1 held-out sample, breaks the target: sqnr \S+ dB",
+        r"the model as it is written, on 2 held-out samples, breaks the target: sqnr \S+ dB",
         capsys.readouterr().err,
     )
     assert written(tmp_path, decoder(), *options, "--force", "--kv-cache", "int8") == 0
-    assert "dB on 1 held-out sample as it is written" in capsys.readouterr().out
+    assert "dB on 2 held-out samples as it is written" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("cross", ("passed", "If"))

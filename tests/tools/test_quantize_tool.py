@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from PIL import Image
 
-from onnx_narrow.api.quantize import asked_scheme
+from onnx_narrow.api.quantize_work import asked_scheme
 from tests.helpers import build, conversion, corpus, plans
 from tests.helpers.quantization import random, stored
 from tests.helpers.spread import spread

@@ -17,9 +17,9 @@ from tests.helpers.rank_correlation import spearman
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.precision import measured_sensitivity
-from transforms.precision.evaluation import MixingOptions
 from transforms.precision.mix import MixedPrecision, mix_precision
 from transforms.precision.mixed_model import Mix, MixedModel
+from transforms.precision.mixing_options import MixingOptions
 from transforms.run.run_model import open_model
 from transforms.runtime.session import open_session
 from transforms.scheme import Scheme, preset

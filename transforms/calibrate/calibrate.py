@@ -20,7 +20,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms import model_io
-from transforms.calibrate.calibration import Calibration
+from transforms.calibrate.calibration import Calibration, half_of
 from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.range_statistics import RangeStats
@@ -98,7 +98,7 @@ def calibrate(
             ):
                 statistics.histogram = None
         number = numbers.setdefault(sample, len(numbers))
-        return [whole[name] for whole in (observed, *halves[number % 2 :][:1])]
+        return [whole[name] for whole in (observed, *halves[half_of(number) :][:1])]
 
     wanted = halves[0] if halved else observed
     if workers:

@@ -26,6 +26,11 @@ def options_of(scheme: Scheme) -> CalibrationOptions:
     )
 
 
+def half_of(place: int) -> int:
+    """Return which half of the samples one belongs to, by its place: they alternate."""
+    return place % 2
+
+
 _ALIKE = 0.99
 
 KnownRanges = dict[tuple[int, Format, bool, Hashable], tuple[RangeStats, tuple[float, float]]]

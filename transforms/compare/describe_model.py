@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 from transforms.compare.number_formats import rounded_format, type_name
 from transforms.graph import dtypes, walk
 from transforms.graph.typed import info_of, source_files
-from transforms.moves.decisions import KEY
+from transforms.judge.decisions import KEY
 
 
 @dataclass

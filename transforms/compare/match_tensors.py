@@ -9,18 +9,16 @@ from dataclasses import dataclass
 import onnx
 import onnx_graphsurgeon as gs
 
-from ops.formats import BFP, MX
-from transforms.compare.number_formats import DEQUANTIZE, rounded_format, type_name
+from transforms.compare.number_formats import rounded_format, type_name
 from transforms.full_range.recorded_shifts import is_shift, recorded_shifts
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import Constants
+from transforms.graph.qdq import BLOCKS, DEQUANTIZE
 from transforms.graph.value_limits import rectifier_limits
 
 _FLOATS = frozenset({dtypes.FLOAT, dtypes.FLOAT16, int(onnx.TensorProto.DOUBLE)})
 _SUFFIXES = ("bf16", "fp16", "quantized")
 """Names under which our conversions, and ONNX Runtime's quantizer, keep a tensor that is gone as such."""
-
-_BLOCK_OPERATORS = {BFP, MX}  # that round by themselves, without a way back
 
 
 @dataclass(frozen=True)
@@ -129,7 +127,7 @@ def _follow(start: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str]:
     for user in _users_after_clip(start):
         if name := rounded_format(user):
             low = user.outputs[0]
-            return start, low if user.op in _BLOCK_OPERATORS else _widened(low) or low, name
+            return start, low if user.op in BLOCKS else _widened(low) or low, name
     return _as_it_is(start)
 
 
@@ -166,7 +164,7 @@ def _rounding_after(tensor: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str
     producer = walk.producer(tensor)
     if producer is None or not producer.inputs:
         return None
-    if producer.op not in _BLOCK_OPERATORS:
+    if producer.op not in BLOCKS:
         low = producer.inputs[0]
         stored = dtypes.element_type(low)
         if not _is_widening(producer) or stored == dtypes.FLOAT:

@@ -21,9 +21,7 @@ from transforms.graph import dtypes
 from transforms.graph.block_format import block_format_of
 from transforms.graph.lazy_values import Weight
 from transforms.graph.proto_graphs import each_graph, each_node
-
-QUANTIZE = frozenset({"QuantizeLinear", "ExtendedQuantizeLinear"})
-DEQUANTIZE = frozenset({"DequantizeLinear", "ExtendedDequantizeLinear"})
+from transforms.graph.qdq import DEQUANTIZE, QUANTIZE
 
 PACKED_WORDS, ON_GRID_WORDS = " in codes", " as float32"
 """What follows the name of a block format: its true bits, or numbers on its grid."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.formats import BFP, MX
 from transforms.graph import walk
+from transforms.graph.qdq import BLOCKS, PAIRS
 from transforms.graph.typed import Graph
 from transforms.run.instrumented_model import InstrumentedModel, readable
 from transforms.runtime.session import RunOptions
@@ -17,8 +17,8 @@ from transforms.widen_bf16 import widen_bf16
 
 _ROUNDINGS = frozenset(
     (
-        *("Cast", "Clip", "DequantizeLinear", "QuantizeLinear", "Identity", "Reshape", "Transpose"),
-        *("ExtendedDequantizeLinear", "ExtendedQuantizeLinear", BFP, MX),
+        *("Cast", "Clip", "Identity", "Reshape", "Transpose"),
+        *(*PAIRS, *BLOCKS),
     )
 )
 """Operators between a constant and what a layer reads, which make the same of it in each run."""

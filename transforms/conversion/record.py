@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from transforms.moves.decisions import Decisions
+from transforms.judge.decisions import Decisions
 from transforms.plan.tensor_grids import TensorGrid
 from transforms.scheme import Scheme
 

@@ -8,17 +8,17 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.powers_of_two import are_powers
-from transforms.deploy.grids import BLOCKS, EXTENDED, StoredGrid, grids
+from transforms.deploy.grids import StoredGrid, grids
 from transforms.files.spelling import as_option
 from transforms.functions import DOMAIN
 from transforms.graph import dtypes, walk
+from transforms.graph.qdq import BLOCKS, PAIRS, STANDARD
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.selection import label_of
 from transforms.graph.shapes import shape_of
 from transforms.scheme.targets import INTEGER_OPERATORS, Target
 
 _NARROW = -127
-_PAIRS = ("QuantizeLinear", "DequantizeLinear")
 _CONVERSIONS = ("Cast", "CastLike", "Constant", "ConstantOfShape")
 
 
@@ -36,7 +36,7 @@ def _of_model(graph: gs.Graph, row: Target) -> Iterator[str]:
         yield f"IR version {graph.ir_version}: it takes up to {row.ir_version}"
     if row.fixed_shapes:
         yield from free_inputs(graph, row)
-    pairs = {str(node.domain or "") for node in walk.nodes(graph) if node.op in _PAIRS}
+    pairs = {str(node.domain or "") for node in walk.nodes(graph) if node.op in STANDARD}
     for domain in sorted(pairs - set(row.qdq_domains)):
         yield f"QuantizeLinear of domain '{domain}': it takes ONNX's own"
 
@@ -48,7 +48,7 @@ def _of_operators(graph: gs.Graph, row: Target) -> Iterator[str]:
     first: dict[str, gs.Node] = {}
     for node in walk.nodes(graph):
         known = node.domain in own and (node.domain not in STANDARD_DOMAINS or node.op not in foreign)
-        known |= node.op in (*EXTENDED, *BLOCKS, *_PAIRS) or (node.domain, node.op) in functions
+        known |= node.op in (*PAIRS, *BLOCKS) or (node.domain, node.op) in functions
         if not known:
             first.setdefault(f"{node.op} of domain '{node.domain}'" if node.domain else node.op, node)
     for operator, node in first.items():
@@ -60,7 +60,7 @@ def _of_bfloat16(graph: gs.Graph, row: Target) -> Iterator[str]:
     first: dict[str, gs.Node] = {}
     for node in walk.nodes(graph) if row.bfloat16_kernels else ():
         typed = any(dtypes.is_type(t, dtypes.BFLOAT16) for t in (*node.inputs, *node.outputs))
-        known = node.op in (*row.bfloat16_kernels, *_CONVERSIONS, *_PAIRS) or any(walk.bodies(node))
+        known = node.op in (*row.bfloat16_kernels, *_CONVERSIONS, *STANDARD) or any(walk.bodies(node))
         if typed and not known and node.domain in STANDARD_DOMAINS:
             first.setdefault(node.op, node)
     for operator, node in first.items():

@@ -10,15 +10,12 @@ import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from ops.formats import BFP, MX, format_of
+from ops.formats import format_of
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import Constants, load
+from transforms.graph.qdq import BLOCKS, DEQUANTIZE, PAIRS, QUANTIZE
 from transforms.graph.selection import label_of
 from transforms.scheme.targets import MOVED
-
-QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-EXTENDED = {"ExtendedQuantizeLinear": QUANTIZE, "ExtendedDequantizeLinear": DEQUANTIZE}
-BLOCKS = (BFP, MX)
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ def grids(graph: gs.Graph) -> Iterator[StoredGrid]:
     """Yield every grid of a model, bodies included."""
     constants = Constants(graph)
     for node in walk.nodes(graph):
-        if node.op in EXTENDED or node.op in (QUANTIZE, DEQUANTIZE):
+        if node.op in PAIRS:
             yield _pair(node, constants)
         elif node.op in BLOCKS:
             fmt = format_of(node.op, node.attrs)
@@ -58,13 +55,12 @@ def grids(graph: gs.Graph) -> Iterator[StoredGrid]:
 
 def _pair(node: gs.Node, constants: Constants) -> StoredGrid:
     """Return the grid of a node of a pair."""
-    kind = EXTENDED.get(node.op, node.op)
-    narrow = node.outputs[0] if kind == QUANTIZE else node.inputs[0]
+    narrow = node.outputs[0] if node.op in QUANTIZE else node.inputs[0]
     given = [tensor for tensor in node.inputs[1:3] if not tensor.is_empty()]
     found = [constants.values(tensor) for tensor in given]
     scale, zero_point = (*found, None, None)[:2]
     source = node.inputs[0]
-    stored = load(source) if isinstance(source, gs.Constant) and kind == DEQUANTIZE else None
+    stored = load(source) if isinstance(source, gs.Constant) and node.op in DEQUANTIZE else None
     name, role = element_name(narrow, zero_point), _role(node, constants)
     return StoredGrid(node, name, role, scale, zero_point, stored, any(one is None for one in found))
 
@@ -87,7 +83,7 @@ def _role(node: gs.Node, constants: Constants) -> str:
     """Return what a grid is for: constants, stored or rounded in every run, by their consumers."""
     source = node.inputs[0]
     maker = walk.producer(source)
-    if maker is not None and EXTENDED.get(maker.op, maker.op) == QUANTIZE:
+    if maker is not None and maker.op in QUANTIZE:
         source = maker.inputs[0]
     if constants.shape(source) is None:
         return "activation"
@@ -103,5 +99,5 @@ def _consumers(tensor: gs.Tensor) -> Iterator[tuple[gs.Node, int]]:
     while pending:
         consumer, index = pending.pop()
         yield consumer, index
-        if not index and (EXTENDED.get(consumer.op, consumer.op) == DEQUANTIZE or consumer.op in MOVED):
+        if not index and (consumer.op in DEQUANTIZE or consumer.op in MOVED):
             pending += walk.uses(consumer.outputs[0])[::-1]

@@ -8,16 +8,14 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
-from transforms.deploy.grids import DEQUANTIZE, EXTENDED, QUANTIZE
 from transforms.functions import DOMAIN
 from transforms.graph import dot_products, dtypes, walk
+from transforms.graph.qdq import BLOCKS, DEQUANTIZE, PAIRS, QUANTIZE
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.selection import label_of
 from transforms.scheme.targets import INTEGER_OPERATORS, MOVED, PRODUCTS, Target
 
-_PAIRS = (QUANTIZE, DEQUANTIZE, *EXTENDED)
-_BLOCKS = ("BFPQuantizeDequantize", "MXQuantizeDequantize")
-_SILENT = frozenset({"Constant", "Cast", "Shape", "Size", "ConstantOfShape", *_PAIRS, *_BLOCKS})
+_SILENT = frozenset({"Constant", "Cast", "Shape", "Size", "ConstantOfShape", *PAIRS, *BLOCKS})
 _SILENT |= {"DynamicQuantizeLinear"}
 _INTEGER_PREFIXES = ("QLinear", "QGemm")  # of com.microsoft
 _RECTIFIERS = ("Relu", "Clip")
@@ -117,7 +115,7 @@ def _is_narrow(tensor: gs.Tensor) -> bool:
     if node is None:
         return False
     widens = node.op == "Cast" and dtypes.element_type(node.inputs[0]) in _LOW
-    return EXTENDED.get(node.op, node.op) == DEQUANTIZE or widens or node.op in _BLOCKS
+    return node.op in DEQUANTIZE or widens or node.op in BLOCKS
 
 
 def _is_narrowed(graph: gs.Graph, node: gs.Node) -> bool:
@@ -137,8 +135,7 @@ def _is_narrowed(graph: gs.Graph, node: gs.Node) -> bool:
 
 
 def _narrows(node: gs.Node) -> bool:
-    is_quantize = EXTENDED.get(node.op, node.op) == QUANTIZE
-    return is_quantize or dtypes.element_type(node.outputs[0]) in _LOW
+    return node.op in QUANTIZE or dtypes.element_type(node.outputs[0]) in _LOW
 
 
 def _is_fused(graph: gs.Graph, node: gs.Node, row: Target) -> bool:

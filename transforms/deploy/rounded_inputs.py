@@ -15,8 +15,8 @@ from __future__ import annotations
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms.deploy.grids import DEQUANTIZE, QUANTIZE
 from transforms.graph import dtypes, walk
+from transforms.graph.qdq import DEQUANTIZE_LINEAR, QUANTIZE_LINEAR
 from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS
 
 OPTION = "session.qdq_matmulnbits_accuracy_level"
@@ -60,9 +60,9 @@ def _has_float_input(node: gs.Node, graph: gs.Graph) -> bool:
 def _is_stored(integers: gs.Tensor) -> bool:
     """Return whether a matrix is stored in integers, or quantized by a node that is computed once."""
     quantize = walk.producer(integers)
-    source = quantize.inputs[0] if quantize is not None and quantize.op == QUANTIZE else integers
+    source = quantize.inputs[0] if quantize is not None and quantize.op == QUANTIZE_LINEAR else integers
     return isinstance(source, gs.Constant) and len(source.shape) == 2
 
 
 def _is_dequantized(made: gs.Node) -> bool:
-    return made.op == DEQUANTIZE and made.domain in _DOMAINS
+    return made.op == DEQUANTIZE_LINEAR and made.domain in _DOMAINS

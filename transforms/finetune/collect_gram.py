@@ -15,9 +15,10 @@ import onnx_graphsurgeon as gs
 from ops.array_types import AnyArray, Feed
 from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.layer_targets import limits_after
-from transforms.finetune.options import FinetuneOptions, is_held_out
+from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.row_sums import RowSums, RowUser
 from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader, SampledRows
+from transforms.judge.sample_roles import is_held_out
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.run.kept_arrays import ActivationStore
 from transforms.run.segmented_model import SegmentedRun
@@ -60,7 +61,7 @@ class GramReader:
         Three ``stores`` keep tensors of each and sampled rows. ``workers`` run the models, if they are given.
         """
         self._layers = layers
-        self.held_out = [is_held_out(i, len(feeds), options) for i in range(len(feeds))]
+        self.held_out = [is_held_out(i, len(feeds), options.held_out) for i in range(len(feeds))]
         users = [user for layer in layers for user in layer.users]
         ends = accumulate(len(layer.users) for layer in layers)
         self._numbers = [range(end - len(layer.users), end) for layer, end in zip(layers, ends, strict=True)]

@@ -27,7 +27,8 @@ from transforms.finetune.weight_grids import suited_grid
 from transforms.finetune.write_layer import current, write_layer
 from transforms.full_range.share_shifts import shift_alike
 from transforms.graph import walk
-from transforms.judge.constants import DAMPINGS, FEWEST, SPARED
+from transforms.judge.constants import DAMPINGS
+from transforms.judge.sample_roles import fitted_every
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.runtime.session import RunOptions
@@ -45,8 +46,8 @@ def options_for(
 
     Half of the ``samples`` are held out, of few every fifth.
     """
-    every = 2 if samples >= SPARED * FEWEST else SPARED
-    return FinetuneOptions(memory_limit=memory_limit or _MEMORY, run=run or RunOptions(), held_out=every)
+    memory, run, every = memory_limit or _MEMORY, run or RunOptions(), fitted_every(samples)
+    return FinetuneOptions(memory_limit=memory, run=run, held_out=every)
 
 
 def fit_weights(

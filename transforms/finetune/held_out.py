@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from ops.array_types import Feed
 from transforms.finetune.find_states import find_states
-from transforms.finetune.options import FinetuneOptions, is_held_out
+from transforms.finetune.options import FinetuneOptions
 from transforms.full_range.recorded_shifts import shifts_within
-from transforms.graph.number_shapes import in_words, judged_tensors
-from transforms.judge.constants import ENOUGH, MOST_SAMPLES, PASSES, WORTH
+from transforms.graph.number_shapes import in_words
+from transforms.judge.constants import MOST_SAMPLES, PASSES, WORTH
 from transforms.judge.errors import Errors, Gain, changes, energies, gain, signals
 from transforms.judge.judge import Judge
+from transforms.judge.sample_roles import tuning_judged
 from transforms.model.copy_graph import copy_graph
 from transforms.run.coded_caches import Run
-from transforms.run.feeds import spread
 from transforms.run.kept_arrays import KeptArrays
 
 
@@ -52,13 +52,10 @@ class HeldOutJudge:
         output_index: int | None = None,
     ) -> None:
         """Run the float model and the quantized one; ValueError for an output index out of range."""
-        held = [i for i in range(len(feeds)) if is_held_out(i, len(feeds), options)]
-        others = sorted(set(range(len(feeds))) - set(held))
-        held = spread(held, MOST_SAMPLES)
-        places = sorted(held + spread(others, max(0, ENOUGH - len(held))))
+        places, held = tuning_judged(len(feeds), options.held_out)
         self._feeds, self._is_held = [feeds[i] for i in places], np.isin(places, held)
         self._judge = Judge(float_graph, self._feeds, options.run)
-        compared = _chosen(judged_tensors(float_graph), output_index)
+        compared = self._judge.reference.judged_by(-1 if output_index is None else output_index)
         self.notes = in_words(compared)
         self._names = [name for names in compared.values() for name in names]
         self._states = find_states(float_graph, feeds[:MOST_SAMPLES], options.run)
@@ -144,16 +141,6 @@ class HeldOutJudge:
             state = {fed: made[back] for fed, back in self._states.items()}
             found.append({name: made[name] for name in self._judge.shown if name in made})
         return found
-
-
-def _chosen(compared: dict[str, list[str]], index: int | None) -> dict[str, list[str]]:
-    """Return what is compared of the output of an index, of all without one."""
-    if index is None:
-        return compared
-    names = list(compared)
-    if not 0 <= index < len(names):
-        raise ValueError(f"output {index} is not there, the model has {len(names)}, the first is 0")
-    return {names[index]: compared[names[index]]}
 
 
 def _of(errors: Errors, rows: NDArray[np.bool_]) -> Errors:

@@ -1,10 +1,11 @@
-"""Options of layer-by-layer tuning, and the choice of held-out samples."""
+"""Options of layer-by-layer tuning."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from ops.rounding import Options
+from transforms.judge.constants import SPARED
 from transforms.runtime.devices import CPU
 from transforms.runtime.session import RunOptions
 from transforms.scheme.scheme_values import PADDED
@@ -18,7 +19,7 @@ class FinetuneOptions:
     * ``rescale``: whether scales and shared exponents are chosen again;
     * ``weights``: False tunes biases alone;
     * ``op_types``: only layers of these operators;
-    * ``held_out``: hold out every n-th sample;
+    * ``held_out``: hold out every n-th sample (:func:`transforms.judge.sample_roles.is_held_out`);
     * ``most_rows``, ``least_rows``: sums are over ``most_rows`` rows for each input of a layer, but at least
       ``least_rows``, sampled evenly with ``seed``; a layer with more inputs than ``least_rows`` has no more;
     * ``memory_limit``: bytes of tensors of each model that stay in memory, the rest goes to files;
@@ -34,7 +35,7 @@ class FinetuneOptions:
     weights: bool = True
     solver: Options = field(default_factory=Options)
     op_types: tuple[str, ...] = ()
-    held_out: int = 5
+    held_out: int = SPARED
     most_rows: int = 32
     least_rows: int = 4096
     memory_limit: int | None = None
@@ -45,9 +46,3 @@ class FinetuneOptions:
     output_index: int | None = None
     selective: bool = False
     full_range: str = PADDED
-
-
-def is_held_out(sample: int, count: int, options: FinetuneOptions) -> bool:
-    """Return whether a sample of ``count`` is held out: every n-th, the last of fewer."""
-    every = min(options.held_out, count)
-    return sample % every == every - 1

@@ -14,7 +14,6 @@ from transforms.full_range.recorded_shifts import recorded_shifts
 from transforms.full_range.shift_tensors import count_added, is_mean, shift_tensors
 from transforms.graph import dtypes
 from transforms.graph.some_names import some_names
-from transforms.model.copy_graph import copy_graph
 from transforms.plan.tensor_grids import TensorGrid
 from transforms.scheme import Scheme
 from transforms.scheme.scheme_values import FREE, PADDED
@@ -45,10 +44,10 @@ def wants_full_range(scheme: Scheme) -> bool:
     )
 
 
-def propose_full_range(graph: gs.Graph, scheme: Scheme, statistics: Calibration) -> tuple[str, ...]:
-    """Return the tensors of a quantized graph that can be shifted, as the value of the key ``full_range``.
+def shift_all(graph: gs.Graph, scheme: Scheme, statistics: Calibration) -> tuple[str, ...]:
+    """Shift all tensors of a quantized graph that can be, in place; return what ``full_range`` says then.
 
-    ``padded`` in the scheme: those before a Conv that pads, inputs and means, too. The graph stays as it is.
+    ``padded`` in the scheme: those before a Conv that pads, inputs and means, too.
     """
     extremes, padded = statistics.extremes(), scheme.full_range != FREE
     names = {str(node.outputs[0].name) for node in graph.nodes if node.op in ("Conv", "Gemm")}
@@ -56,8 +55,7 @@ def propose_full_range(graph: gs.Graph, scheme: Scheme, statistics: Calibration)
         subtracted = [tensor for tensor in graph.inputs if dtypes.is_type(tensor, dtypes.FLOAT)]
         subtracted += [node.outputs[0] for node in graph.nodes if is_mean(node)]
         names |= {str(one.name) for one in subtracted if extremes.get(one.name, (-1.0,))[0] >= 0}
-    copy = copy_graph(graph)
-    return tuple(shift_tensors(copy, names, padded=padded, tops=_tops(graph, statistics)))
+    return tuple(shift_tensors(graph, names, padded=padded, tops=_tops(graph, statistics)))
 
 
 def apply_full_range(graph: gs.Graph, scheme: Scheme, statistics: Calibration) -> Shifted:

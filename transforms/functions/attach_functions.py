@@ -20,8 +20,8 @@ from ops.registration import AMD_DOMAIN, DOMAIN
 from transforms.functions import linear
 from transforms.functions.block_bodies import bfp, mx
 from transforms.graph.proto_graphs import bodies_in
+from transforms.graph.qdq import EXTENDED_DEQUANTIZE
 
-DEQUANTIZE = "ExtendedDequantizeLinear"
 FIRST_OPSET = 13
 GENERIC_OPSET = 15
 """From here on one function serves all types: there is CastLike."""
@@ -49,7 +49,7 @@ TWINS: Mapping[str, Twin] = MappingProxyType(
         BFP: Twin(bfp, ("X",), "Y", _block_attributes(BFP), 0),
         MX: Twin(mx, ("X",), "Y", _block_attributes(MX), 0),
         LINEAR: Twin(linear.quantize, ("x", "scale", "zero_point"), "y", {"axis": 0}, 2),
-        DEQUANTIZE: Twin(linear.dequantize, ("y", "scale", "zero_point"), "x", {"axis": 0}, None),
+        EXTENDED_DEQUANTIZE: Twin(linear.dequantize, ("y", "scale", "zero_point"), "x", {"axis": 0}, None),
     }
 )
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
+from transforms.graph.qdq import STANDARD
 
 _MOVES = frozenset(
     {
@@ -26,7 +27,7 @@ _MOVES = frozenset(
         "Gather",
         "Cast",
     }
-    | {"Expand", "Pad", "QuantizeLinear", "DequantizeLinear", "ScatterND", "ScatterElements", "TensorScatter"}
+    | {"Expand", "Pad", *STANDARD, "ScatterND", "ScatterElements", "TensorScatter"}
 )
 """They take numbers from their first input."""
 

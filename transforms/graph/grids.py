@@ -15,9 +15,7 @@ from ops.integers import dequantize, quantize
 from ops.legal_names import refuse_unknown
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import Constants
-
-QUANTIZE = frozenset({"QuantizeLinear", "ExtendedQuantizeLinear"})
-DEQUANTIZE = frozenset({"DequantizeLinear", "ExtendedDequantizeLinear"})
+from transforms.graph.qdq import DEQUANTIZE, PAIRS, QUANTIZE
 
 _INTEGERS = {name: fmt for name, fmt in FORMATS.items() if fmt.is_integer}
 
@@ -133,7 +131,7 @@ def grid_of(node: gs.Node, constants: Constants) -> Grid | None:
 
     None for another node, for floats of few bits, and if scale or zero point are computed or not legal.
     """
-    if node.op not in QUANTIZE | DEQUANTIZE or len(node.inputs) < 2:
+    if node.op not in PAIRS or len(node.inputs) < 2:
         return None
     scale = constants.values(node.inputs[1])
     has_zero = len(node.inputs) > 2 and not node.inputs[2].is_empty()

@@ -5,5 +5,6 @@
   a change is accepted;
 * :mod:`transforms.judge.budget`: how many runs there is time for;
 * :mod:`transforms.judge.constants`: all numbers that decide;
-* :mod:`transforms.judge.checked_samples`: samples that decide nothing.
+* :mod:`transforms.judge.decisions`: the record of what was tried, and of how good the outputs are;
+* :mod:`transforms.judge.sample_roles`: which samples judge, check, search, rank and tune.
 """

@@ -57,6 +57,10 @@ FEW_SAMPLES = 4
 """Samples that show how large channels are, without which no layer is asked for its outliers, and that show
 at the end how good the outputs are."""
 
+GOAL_EVERY = 4
+"""Of so many samples, the last judges whether a goal is met, where that are ``FEW_SAMPLES``; of fewer samples
+more of them do. ``quantize --min-sqnr`` beside the SQNR on data that neither had"""
+
 SPARED = 5
 """One of so many samples is spared, or held out of few. From ``SPARED * FEWEST`` samples on some decide
 nothing, and half of them judge fitted weights: choices by fewer would be worse than no figure is.

@@ -17,7 +17,7 @@ from ops.array_types import Feed, Float64Array
 from transforms.graph import walk
 from transforms.judge.constants import FEWEST, MOST_SAMPLES
 from transforms.judge.errors import Errors, energies, signals
-from transforms.judge.reference import Reference, Sample
+from transforms.judge.reference import KnownNames, Reference, Sample
 from transforms.run.coded_caches import Run, coded_caches, with_codes
 from transforms.run.run_each import run_each
 from transforms.run.run_model import open_model
@@ -32,9 +32,24 @@ class Judge:
     ``reference``: the runs of the float model; ``count``: how many of the feeds models are judged on.
     """
 
-    def __init__(self, graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions | None = None) -> None:
-        """Take a float model and feeds; nothing is run yet, and the graph may be changed afterwards."""
-        self.reference = Reference(graph, feeds[:MOST_SAMPLES], run)
+    def __init__(
+        self,
+        graph: gs.Graph,
+        feeds: Sequence[Feed],
+        run: RunOptions | None = None,
+        *,
+        most: int | None = MOST_SAMPLES,
+        simulate: bool = True,
+        known: KnownNames | None = None,
+    ) -> None:
+        """Take a float model and feeds; nothing is run yet, and the graph may be changed afterwards.
+
+        ``most``: of the feeds, None for all, as a metric of the user's needs them. ``simulate``: models
+        compute as they say, and not as kernels of the runtime here do, which may round inputs of products to
+        8 bits. ``known``: names of the tensors by which outputs can be compared whose rows numbers choose;
+        without it, all.
+        """
+        self.reference = Reference(graph, feeds[:most], run, simulate=simulate, known=known)
         self.count = len(self.reference.feeds)
         self.run = run
         self._signal: dict[int, Float64Array] = {}

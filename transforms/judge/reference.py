@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
@@ -10,6 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from transforms.calibrate.calibration import half_of
 from transforms.graph.number_shapes import NumberShapes, judged_tensors
 from transforms.graph.output_view import output_view
 from transforms.judge.constants import FEW_NUMBERS
@@ -21,6 +22,9 @@ from transforms.run.run_each import run_each, with_bounded_memory, with_resting_
 from transforms.run.tensor_watch import See
 from transforms.runtime.session import RunOptions
 from transforms.search.output_metrics import is_float_array
+
+KnownNames = Callable[[], Collection[str]]
+"""Returns the names of the tensors that the models have which are compared; called where that matters."""
 
 _UNPACKED = 8
 """Samples up to which weights are not put in order for the kernels, which takes as long as it saves."""
@@ -38,16 +42,26 @@ class Sample:
 class Reference:
     """Runs a float model on samples, on as many as are asked for.
 
-    ``logits``: the names of outputs that are compared as probabilities of tokens.
+    ``view``: how outputs are compared; ``logits``: the names of those that are compared as probabilities of
+    tokens. ``judged``: by the name of each output, the tensors of which rows are compared: those that it is
+    made of, where numbers decide how many rows it has.
     """
 
-    def __init__(self, graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions | None) -> None:
+    def __init__(
+        self,
+        graph: gs.Graph,
+        feeds: Sequence[Feed],
+        run: RunOptions | None,
+        *,
+        simulate: bool = True,
+        known: KnownNames | None = None,
+    ) -> None:
         """Take samples, which form two folds in turn; run none yet. The graph may be changed afterwards."""
         self._graph, self._run = copy_graph(graph), run
-        self.feeds, self.options = feeds, _options(feeds, run)
-        self._judged, self._views = _compared(graph)
-        self._view = output_view(graph)
-        self.logits = self._view.logits
+        self.feeds, self.options = feeds, _options(feeds, run, simulate=simulate)
+        self.judged, self._views = _compared(graph, known)
+        self.view = output_view(graph)
+        self.logits = self.view.logits
         self._kept, self._made = KeptArrays(), dict[int, Feed]()
         self._model: InstrumentedModel[str] | None = None
 
@@ -69,7 +83,7 @@ class Reference:
 
     def is_of(self, graph: gs.Graph) -> bool:
         """Return whether another form of the graph shows the same tensors beside its outputs."""
-        return _compared(graph) == (self._judged, self._views)
+        return _compared(graph) == (self.judged, self._views)
 
     @property
     def views(self) -> list[str]:
@@ -86,7 +100,19 @@ class Reference:
         Where numbers decide how many rows an output has, those of what it is made of before. Of a model that
         makes logits of tokens, these alone: its other outputs are caches, which they are made of.
         """
-        return self._view.counted(name for name in self._floats() if name in self._judged)
+        return self.outputs_of(self.judged)
+
+    def outputs_of(self, judged: Mapping[str, Sequence[str]]) -> list[str]:
+        """Return the same of some of the outputs alone."""
+        names = {*chain(*judged.values())}
+        return self.view.counted(name for name in self._floats() if name in names)
+
+    def judged_by(self, index: int) -> dict[str, list[str]]:
+        """Return what is compared of the output of an index, of all for -1; ValueError if it is not there."""
+        if index >= len(self.judged):
+            count = len(self.judged)
+            raise ValueError(f"output {index} is not there, the model has {count}, the first is 0")
+        return self.judged if index < 0 else dict([list(self.judged.items())[index]])
 
     def tokens(self, outputs: Sequence[str]) -> list[int]:
         """Return the places of logits among some outputs: their errors are in nats, not shares of a power."""
@@ -114,7 +140,13 @@ class Reference:
             self._made.update(zip(rest, runs, strict=True))
         self._model = None
         names, pairs = self.shown, enumerate(self.feeds[:count])
-        return [Sample(i % 2, feed, {name: self._made[i][name] for name in names}) for i, feed in pairs]
+        return [Sample(half_of(i), feed, {name: self._made[i][name] for name in names}) for i, feed in pairs]
+
+    def made(self, names: Collection[str]) -> list[Feed]:
+        """Return what the float model makes of all samples, of these names and as it is; no sequences."""
+        self.samples(len(self.feeds))
+        arrays = [name for name in names if isinstance(self._made[0][name], np.ndarray)]
+        return [{name: self._made[place][name] for name in arrays} for place in range(len(self.feeds))]
 
     def run(self, feed: Feed) -> Feed:
         """Return the outputs for another feed; the model stays open until the samples are run."""
@@ -133,19 +165,24 @@ class Reference:
 
     def _open(self, watched: Collection[str] = ()) -> InstrumentedModel[str]:
         ends = (tensor.name for tensor in self._graph.outputs)
-        shown = dict.fromkeys((*ends, *self._judged, *self._views))
+        shown = dict.fromkeys((*ends, *chain(*self.judged.values()), *self._views))
         options = replace(self.options, blocked=not watched)  # what is seen of blocks is brought out of them
         return InstrumentedModel[str](self._graph, shown, options, watched=watched)
 
 
-def _compared(graph: gs.Graph) -> tuple[list[str], dict[str, str]]:
-    """Return the names of tensors that stand for the outputs, and the views beside them."""
+def _compared(
+    graph: gs.Graph, known: KnownNames | None = None
+) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Return the names of tensors that stand for each output, and the views beside them."""
     shapes = NumberShapes(graph)
-    judged = list(dict.fromkeys(chain(*judged_tensors(graph, shapes=shapes).values())))
+    judged = judged_tensors(graph, shapes=shapes)
+    if known is not None and any(names != [name] for name, names in judged.items()):
+        judged = judged_tensors(graph, known(), shapes)
     return judged, {name: output for name, output in views_of(graph).items() if name not in shapes.names}
 
 
-def _options(feeds: Sequence[Feed], run: RunOptions | None) -> RunOptions:
-    """Return how models are run on samples."""
-    resting = replace(with_resting_threads(run), simulate=True, prepack=len(feeds) > _UNPACKED)
+def _options(feeds: Sequence[Feed], run: RunOptions | None, *, simulate: bool) -> RunOptions:
+    """Return how models are run on samples; kernels may compute something else with weights in order."""
+    prepack = not simulate or len(feeds) > _UNPACKED
+    resting = replace(with_resting_threads(run), simulate=simulate, prepack=prepack)
     return with_bounded_memory(resting, feeds)

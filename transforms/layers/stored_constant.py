@@ -16,20 +16,18 @@ from numpy.typing import NDArray
 
 import ops
 from ops.array_types import Float32Array, QParams
-from ops.formats import BFP, MX, Format
+from ops.formats import Format
 from ops.integer_blocks import dequantize_blocks, quantize_blocks, scale_shape
 from ops.integers import as_float_type, dequantize, quantize
 from ops.reference import finite_blocks, join_blocks
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.block_format import block_format_of
 from transforms.graph.constants import Constants, exportable, load
+from transforms.graph.qdq import BLOCKS, DEQUANTIZE, PAIRS, QUANTIZE
 from transforms.layers.linear_layer import UnsupportedLayer
 from transforms.scheme.sources import recorded_scheme
 
-_BLOCKS = (BFP, MX)
-ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast", *_BLOCKS}) | {
-    *("ExtendedQuantizeLinear", "ExtendedDequantizeLinear")
-}
+ROUNDING = PAIRS | {"Cast", *BLOCKS}
 SHARED = "other nodes read it, too"
 _FLOAT_ROWS = {dtypes.BFLOAT16: "bfloat16", dtypes.FLOAT16: "float16"}
 
@@ -100,7 +98,7 @@ class StoredConstant:
 
     def _encode(self, values: Float32Array) -> NDArray[np.generic]:
         first = self.dequant_nodes[0].op if self.dequant_nodes else ""
-        if first in (*_BLOCKS, "QuantizeLinear", "ExtendedQuantizeLinear"):
+        if first in (*BLOCKS, *QUANTIZE):
             return values
         if self.is_integer:
             assert self.scale is not None
@@ -182,7 +180,7 @@ def _describe(
         if element != dtypes.FLOAT:
             raise UnsupportedLayer("it is not float32 where it is read")
         return StoredConstant(source, nodes, detect(load(source), candidates, axis))
-    if any(op in _BLOCKS for op in ops_of):
+    if any(op in BLOCKS for op in ops_of):
         if len(nodes) > 1:
             raise UnsupportedLayer("it is rounded more than once")
         float_axis = int(nodes[0].attrs.get("axis", 1)) if len(source.shape) > 1 else 0
@@ -192,7 +190,7 @@ def _describe(
         if name is None:
             raise UnsupportedLayer("it is cast from an unsupported type")
         return StoredConstant(source, nodes, ops.FORMATS[name])
-    if len(nodes) > 2 or "Cast" in ops_of or (len(nodes) == 2 and not ops_of[1].endswith("DequantizeLinear")):
+    if len(nodes) > 2 or "Cast" in ops_of or (len(nodes) == 2 and ops_of[1] not in DEQUANTIZE):
         raise UnsupportedLayer("it is rounded more than once")
     return _linear(source, nodes)
 

@@ -18,8 +18,9 @@ from transforms.calibrate.calibrate import calibrate
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph.some_names import some_names
 from transforms.judge.candidate_model import CandidateModel
-from transforms.judge.constants import FINE, HEADROOM, MAY_LOSE, MOST_MODELS, PRICE, SEARCHED_ON, USELESS
+from transforms.judge.constants import FINE, HEADROOM, MAY_LOSE, MOST_MODELS, PRICE, USELESS
 from transforms.judge.errors import Errors
+from transforms.judge.sample_roles import searching
 from transforms.moves.improve import Best
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme
@@ -35,7 +36,7 @@ def search_float_tensors(best: Best, price: float = PRICE, enough: float = FINE)
     """Leave the tensors in float that are worth their price each, if the judge accepts it."""
     if best.errors.mean >= enough:
         return
-    few = min(best.form.judge.count, SEARCHED_ON)
+    few = len(searching(best.form.judge.count))
     if not best.budget.allows(MOST_MODELS // 2 * few, models=1) and best.errors.mean >= USELESS:
         best.decisions.notes.append(f"{MOVE}: not tried, the model is too large")
         return

@@ -9,13 +9,13 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibration import Calibration
-from transforms.full_range.apply_full_range import apply_full_range, propose_full_range, wants_full_range
+from transforms.full_range.apply_full_range import shift_all, wants_full_range
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph.some_names import counted
+from transforms.judge.decisions import Decisions, Tried
 from transforms.judge.errors import gain
 from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
-from transforms.moves.decisions import Decisions, Tried
 from transforms.scheme import Scheme
 from transforms.scheme.scheme_values import OFF
 
@@ -24,13 +24,14 @@ def try_full_range(
     graph: gs.Graph, scheme: Scheme, statistics: Calibration, judge: Judge, decisions: Decisions
 ) -> Scheme:
     """Return the scheme with the tensors of a written graph that are shifted, if the judge accepts it."""
-    names = propose_full_range(graph, scheme, statistics) if wants_full_range(scheme) else ()
+    if not wants_full_range(scheme):
+        return scheme.with_(full_range=OFF)
+    shifted = copy_graph(graph)
+    names = shift_all(shifted, scheme, statistics)
     if not names:
         return scheme.with_(full_range=OFF)
-    copy, chosen = copy_graph(graph), scheme.with_(full_range=names)
-    apply_full_range(copy, chosen, statistics)
     before = judge.errors_of(copy_graph(graph), judge.count)
-    won = gain(judge.errors_of(copy, shifts=shifts_within(copy)), before)
+    won = gain(judge.errors_of(shifted, shifts=shifts_within(shifted)), before)
     words, kept = f"{counted(len(names), 'tensor')} on the full range", won.is_accepted()
     decisions.tried.append(Tried("full range", words, won, kept, judge.count))
-    return chosen if kept else scheme.with_(full_range=OFF)
+    return scheme.with_(full_range=names if kept else OFF)

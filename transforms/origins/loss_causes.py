@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import numpy as np
 
 import ops
 from ops.array_types import AnyArray
-from ops.metrics import Sums
+from ops.metrics import Sums, decibels
 from transforms.precision.readings import Grid, Reading
 
 KEEP, MORE_BITS, PER_CHANNEL, TUNE = "keep in float", "16 bits", "per channel", "tune"
@@ -81,17 +82,17 @@ def _of_input(reading: Reading, arrays: Sequence[AnyArray]) -> Cause | None:
     reach = f"numbers from {low:.4g} to {high:.4g}, {reading.format} covers {grid.low:.4g} to {grid.high:.4g}"
     error, cut = _errors(numbers, grid)
     power = float(numbers @ numbers)
-    decibels = float(10 * np.log10(power / error)) if error and power else float("inf")
+    ratio = decibels(error, power) if power else math.inf
     if cut > error / 2:
-        return Cause(f"{source}: clipped, {reach}", decibels, (SAMPLES, MORE_BITS, KEEP))
+        return Cause(f"{source}: clipped, {reach}", ratio, (SAMPLES, MORE_BITS, KEEP))
     largest, typical = float(np.abs(numbers).max()), float(np.sqrt(power / numbers.size))
     if typical and largest > _OUTLYING * typical:
         words = f"{source}: outliers, the largest number is {largest / typical:.0f} times the RMS; {reach}"
-        return Cause(words, decibels, (MORE_BITS, OUTLIERS, KEEP))
+        return Cause(words, ratio, (MORE_BITS, OUTLIERS, KEEP))
     if high > low and grid.high - grid.low > _WIDE * (high - low):
-        return Cause(f"{source}: its range is too wide, {reach}", decibels, (SAMPLES, MORE_BITS, KEEP))
+        return Cause(f"{source}: its range is too wide, {reach}", ratio, (SAMPLES, MORE_BITS, KEEP))
     words = f"{source}: small steps of {float(grid.scale.max()):.3g} beside an RMS of {typical:.3g}"
-    return Cause(words, decibels, (MORE_BITS, KEEP))
+    return Cause(words, ratio, (MORE_BITS, KEEP))
 
 
 def _errors(numbers: AnyArray, grid: Grid) -> tuple[float, float]:

@@ -16,21 +16,17 @@ import onnx_graphsurgeon as gs
 from ops.array_types import AnyArray, Feed, Float64Array
 from ops.metrics import Sums
 from transforms.graph.output_view import output_view
+from transforms.judge.constants import ENOUGH
+from transforms.judge.sample_roles import comparing, ranking, taken
 from transforms.origins.carries_half import carries_half
 from transforms.origins.input_ranges import InputRange, input_ranges
 from transforms.origins.loss_causes import Cause, cause_of
 from transforms.precision.chosen import Part
 from transforms.precision.switched_layers import SwitchedLayers, Trials
-from transforms.run.feeds import spread
 from transforms.runtime.session import RunOptions
 
 RUNS = 512
 """Runs in which layers are measured alone: on as many samples as come to that, one at least."""
-
-_MOST_RANKING = 16
-
-MOST_SAMPLES = 32
-"""Samples on which layers are put back to float together."""
 
 MOST_CAUSES = 12
 """Layers of an output whose cause is looked for."""
@@ -124,7 +120,8 @@ def origins_of(
         raise ValueError("there are no samples to find the origins of errors on")
     if not model.outputs:
         raise ValueError("the model has no output of a floating type to compare")
-    trials = Trials(model, spread(feeds, max(1, min(_MOST_RANKING, RUNS // len(model.parts)))))
+    ranked = ranking(len(feeds), RUNS, len(model.parts), ENOUGH)
+    trials = Trials(model, taken(feeds, set(ranked)))
     own, every = _measured(trials, progress)
     shares = {name: _shares(trials, name) for name in model.outputs}
     layers = [
@@ -137,7 +134,7 @@ def origins_of(
         )
         for i, part in enumerate(model.parts)
     ]
-    together = Trials(model, spread(feeds, MOST_SAMPLES))
+    together = Trials(model, taken(feeds, set(comparing(len(feeds)))))
     outputs = [_output(together, name, layers, is_cache=name in caches) for name in model.outputs]
     outputs.sort(key=lambda one: (one.is_cache, one.sqnr))
     named = dict.fromkeys(place for one in outputs for place in one.named[:MOST_CAUSES])

@@ -24,7 +24,7 @@ def build(work: Work) -> None:
     wish = work.asked.full_range
     if work.statistics is not None:
         work.statistics = work.statistics.with_(options_of(work.scheme))
-    if work.keeps_float or fits_weights(work):
+    if work.keeps_float or fits_weights(work) or (work.compares and work.judge is not None):
         work.float_graph = copy_graph(work.graph)
     _note_data(work)
     record = work.record

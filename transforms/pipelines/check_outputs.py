@@ -11,12 +11,12 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.full_range.recorded_shifts import shifts_within
-from transforms.judge.checked_samples import checked
-from transforms.judge.constants import FEW_SAMPLES, MOST_SAMPLES
+from transforms.judge.constants import FEW_SAMPLES
+from transforms.judge.decisions import Checked, Decisions
 from transforms.judge.errors import Errors
 from transforms.judge.judge import Judge
+from transforms.judge.sample_roles import FIRST, checking
 from transforms.model.copy_graph import copy_graph
-from transforms.moves.decisions import Checked, Decisions
 from transforms.run.coded_caches import coded_caches
 from transforms.run.failing_samples import failing
 from transforms.run.two_steps import TwoSteps
@@ -41,8 +41,8 @@ def check_outputs(
     counts, if the float model makes the same of both. Raises ValueError for a model that fails on a sample,
     naming it.
     """
-    first = list(islice(data.feeds(float_graph), MOST_SAMPLES + FEW_SAMPLES))
-    spared = checked(len(first))
+    first = list(islice(data.feeds(float_graph), FIRST))
+    spared = checking(len(first))
     chosen = dict(first[spared.start :] if spared else first[:FEW_SAMPLES])
     judge = Judge(float_graph, list(chosen.values()), data.run)
     steps = _two_steps(float_graph, quantized_graph, judge)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transforms.pipelines.check_outputs import UselessError, check_outputs
 from transforms.pipelines.work import Work
-from transforms.precision.bench import score_of
+from transforms.precision.bench import goal_bench
 
 
 def compare(work: Work) -> None:
@@ -36,7 +36,7 @@ def _check_goal(work: Work) -> None:
     goal, apart = work.options.goal, work.held_out
     if goal is None or apart is None:
         return
-    value = score_of(work.graph, work.float_form(), apart.feeds, goal, work.options.run)
+    value = goal_bench(work.float_form(), apart.feeds, goal, work.options.run).score(work.graph)
     goal.check(value, f"the model as it is written, on {apart.where},")
     line = f"Target of {goal.bound}: {goal.text(value)} on {apart.where} as it is written"
     work.record.rechecked.append(line)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ops.metrics import in_decibels
 from transforms.model_io import Exported
 from transforms.pipelines.float_runs import FloatRun
 from transforms.pipelines.source import Source
 from transforms.runtime.compare_runs import run_in_time
 from transforms.runtime.find_fault import find_fault
-from transforms.runtime.output_errors import NOTICED, OutputErrors, decibels, relative_error
+from transforms.runtime.output_errors import NOTICED, OutputErrors, relative_error
 from transforms.runtime.session import RunOptions
 from transforms.runtime.trial import Case, Trial
 from transforms.search.output_metrics import is_float_array
@@ -32,7 +33,7 @@ def fault(exported: Exported, case: Case, trial: Trial, run: RunOptions) -> tupl
 def _wrong(trial: Trial) -> str:
     name, errors = next(iter(trial.wrong.items()))
     how, contrast = ("with its default", "without") if errors.is_made_wrong else ("without", "with it")
-    made, plain = decibels(errors.made), decibels(errors.plain)
+    made, plain = in_decibels(errors.made), in_decibels(errors.plain)
     wrong, right = (made, plain) if errors.is_made_wrong else (plain, made)
     return f"{how} optimization computes it wrongly: output '{name}' at {wrong} dB, {right} dB {contrast}"
 
@@ -46,7 +47,7 @@ def useless(cases: Sequence[Case], trials: Sequence[Trial]) -> str:
         for name, errors in trial.errors.items():
             first = trials[0].errors.get(name)
             if first and first.plain <= _GOOD and _is_useless(first, errors):
-                other, one = decibels(errors.plain), decibels(first.plain)
+                other, one = in_decibels(errors.plain), in_decibels(first.plain)
                 return f"output '{name}' is at {other} dB on {case.where}, but {one} dB at its first sizes"
     return ""
 

@@ -9,12 +9,10 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.finetune.fit_weights import fit_weights, options_for
-from transforms.judge.checked_samples import checked
-from transforms.judge.constants import MOST_SAMPLES
+from transforms.judge.sample_roles import fitting, taken
 from transforms.pipelines.prepare import fits_weights
 from transforms.pipelines.work import Work
 from transforms.run.failing_samples import failing
-from transforms.run.feeds import spread
 
 
 def fit(work: Work) -> None:
@@ -49,7 +47,4 @@ def _samples(data: CalibrationData, graph: gs.Graph) -> dict[str, Feed]:
     """Return as many samples as are enough, evenly spread over those that may decide, by name."""
     source = data.feeds(graph)
     count = operator.length_hint(source, 0) or sum(1 for _ in source)
-    spared = checked(count)
-    deciding = [place for place in range(count) if place not in spared]
-    places = set(spread(deciding, 2 * MOST_SAMPLES))
-    return {name: feed for place, (name, feed) in enumerate(source) if place in places}
+    return dict(taken(source, set(fitting(count))))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
@@ -11,9 +13,9 @@ from transforms.full_range.apply_full_range import wants_full_range
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.lazy_values import is_weightless
 from transforms.judge.budget import too_large
-from transforms.judge.checked_samples import judging
 from transforms.judge.constants import MOST_COUNTED
 from transforms.judge.judge import Judge
+from transforms.judge.sample_roles import FIRST, judging
 from transforms.pipelines.work import Work
 from transforms.plan.weight_cache import WeightMemory
 from transforms.run.events import Progress
@@ -35,7 +37,8 @@ def measure(work: Work) -> None:
     work.scheme = rules_beside_form(work.asked)
     work.statistics = measure_for_candidates(work, work.graph, work.scheme, work.data, progress)
     assert work.data is not None, "outputs decide on samples alone"
-    work.judge = Judge(work.graph, judging(work.data.feeds(work.graph)), work.data.run)
+    first = [feed for _, feed in islice(work.data.feeds(work.graph), FIRST)]
+    work.judge = Judge(work.graph, first[: judging(len(first)).stop], work.data.run)
 
 
 def measure_by_rule(work: Work, progress: Progress | None = None) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 
 from transforms.conversion.record import Record
-from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.entries import bytes_written
 from transforms.pipelines.store import stored
 from transforms.pipelines.work import Work
 from transforms.precision.assign import Step
-from transforms.precision.evaluation import MixingOptions
 from transforms.precision.mix import MixedPrecision, ProgressHooks, mix_precision
 from transforms.precision.mixed_model import Mixed
+from transforms.precision.mixing_options import MixingOptions
 from transforms.scheme import Scheme
 
 
@@ -50,9 +49,9 @@ def keep_target(work: Work) -> None:
     """Step: take tuned weights back if the outputs miss the target with them; layers do not show that."""
     mixed = mixed_of(work)
     target = mixed.assignment.target if mixed and mixed.assignment else None
-    if target is None or work.untuned is None or mixed is None or mixed.evaluation is None:
+    if target is None or work.untuned is None or mixed is None or mixed.bench is None:
         return
-    value = mixed.evaluation.score(work.graph)
+    value = mixed.bench.score(work.graph)
     if not target.holds(value):
         work.graph, work.scheme = work.untuned
     kept = "" if target.holds(value) else ": the model is not changed"
@@ -63,11 +62,11 @@ def check_target(work: Work) -> None:
     """Step: raise TargetError for a model that misses its target after changes that nothing has measured."""
     mixed, first = mixed_of(work), work.record.first
     target = mixed.assignment.target if mixed and mixed.assignment else None
-    if target is None or mixed is None or mixed.evaluation is None:
+    if target is None or mixed is None or mixed.bench is None:
         return
     if not (work.options.changes_last or (first is not None and first.kept)):
         return
-    value = mixed.evaluation.score(copy_graph(work.graph))
+    value = mixed.bench.score(work.graph)
     target.check(value, "the model as it is written")
     work.record.rechecked.append(f"As it is written: {target.text(value)}, the target is {target.bound}")
 

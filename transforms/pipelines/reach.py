@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 from transforms.judge.constants import SEARCHED_ON
+from transforms.judge.sample_roles import searching, taken
 from transforms.pipelines.load import read_float
 from transforms.pipelines.rebuild import rebuilt, take_over
 from transforms.pipelines.work import Work
@@ -28,13 +27,15 @@ def reach(work: Work) -> None:
         last = rebuilt(work, scheme)
         return last.graph, last.scheme
 
+    feeds = (feed for _, feed in apart.data.feeds(work.graph))
+    searched = taken(feeds, searching(SEARCHED_ON))
     progress, told = work.events.phase("searching", "model"), work.scheme
     found = reach_target(
         (work.graph, work.scheme),
         work.float_form(),
         lambda: read_float(work, told),
         _build,
-        [feed for _, feed in islice(apart.data.feeds(work.graph), SEARCHED_ON)],
+        searched,
         apart.feeds,
         goal,
         fallback_rule(work.options.fallback, work.scheme),

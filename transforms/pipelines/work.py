@@ -9,8 +9,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.calibrate.calibration import Calibration
-from transforms.conversion.float_reference import float_reference
-from transforms.conversion.quantize_steps import plan_of
+from transforms.conversion.quantize_steps import plan_of, prepare_for
 from transforms.conversion.record import Record
 from transforms.judge.judge import Judge
 from transforms.model import provenance
@@ -142,7 +141,9 @@ class Work:
         if self.float_graph is not None:
             return self.float_graph
         assert self.source is not None, "else it was kept"
-        return float_reference(self.source.load, self.graph, self.scheme)
+        graph = self.source.load()
+        prepare_for(graph, self.scheme)
+        return graph
 
     def close(self) -> None:
         """Let rules decide whatever the scheme leaves open."""

@@ -27,16 +27,17 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.selection import NodeSet
-from transforms.plan.exact_arithmetic import exact_arithmetic
-from transforms.plan.float_only_nodes import spectra
-from transforms.plan.infinities import infinite_tensors, is_infinite, meant_infinities
+from transforms.plan.graph_facts import GraphFacts
+from transforms.plan.infinities import is_infinite
 from transforms.plan.integer_sites import IntegerSites
 from transforms.plan.quant_spec import (
     ACTIVATION,
     BIAS,
     CONSTANT,
     WEIGHT,
+    Edge,
     QuantSpec,
+    Rounding,
     block_axis,
     is_unquantized_float,
     saturates,
@@ -44,7 +45,7 @@ from transforms.plan.quant_spec import (
     scale_block_axis,
     wider,
 )
-from transforms.plan.rounding_plan import Edge, Rounding, RoundingPlan, owners, reach
+from transforms.plan.rounding_plan import RoundingPlan, owners, reach
 from transforms.plan.scheme_targets import FormatTable, Targets
 from transforms.scheme.scheme import Scheme
 
@@ -55,24 +56,28 @@ class SpecChooser:
     def __init__(self, graph: gs.Graph, scheme: Scheme, targets: Targets) -> None:
         """Find out where integers and float types reach in a prepared graph."""
         self._graph, self._scheme, self._targets = graph, scheme, targets
-        self.formats = FormatTable(graph, scheme, targets)
+        facts = targets.facts or GraphFacts(graph)
+        self.formats = FormatTable(graph, scheme, targets, facts)
         self.owners = owners(graph)
         self._main = {id(node) for node in graph.nodes}
-        self._exact = exact_arithmetic(graph)
-        self._infinite = infinite_tensors(graph) if scheme.quantize_all_op_types else set[int]()
+        self._exact = facts.exact
+        self._infinite = facts.infinite if scheme.quantize_all_op_types else frozenset[int]()
         formats = [*scheme.named_formats, *filter(None, [scheme.other_format])]
-        self._meant = meant_infinities(graph, computed=True) if any(map(saturates, formats)) else {}
+        self._meant = facts.meant_infinities if any(map(saturates, formats)) else frozenset[int]()
         self.infinite: list[str] = []
         """Names of the tensors that stay float32 because float16 would make their infinities finite."""
         self.widened: list[str] = []
         """Names of the weights of 2 bits that get 4, see :func:`transforms.plan.quant_spec.wider`."""
-        self._spectra = set() if scheme.quantize_all_op_types else spectra(graph)
+        self._spectra = frozenset[int]() if scheme.quantize_all_op_types else facts.spectra
+        slices, kernels = scheme.align_slice, scheme.kernels
         self.integers = IntegerSites(
-            graph, self._takes_integers, share_slices=scheme.align_slice, kernels=scheme.kernels
+            graph, self._takes_integers, share_slices=slices, kernels=kernels, facts=facts
         )
-        self._float_edges, self._float_outputs = reach(self._float_sites())
-        named = RoundingPlan(graph, dtypes.FLOAT, round_before_relu=True).roundings if scheme.tensors else []
-        self._open_edges, _ = reach(named)
+        self._float_edges, self._float_outputs = reach(self._float_sites(facts))
+        named = (
+            RoundingPlan(graph, dtypes.FLOAT, round_before_relu=True, facts=facts) if scheme.tensors else None
+        )
+        self._open_edges, _ = reach(named.roundings if named else ())
         self._chosen: dict[Edge, tuple[QuantSpec | None, str]] = {}
 
     def of_input(self, node: gs.Node, index: int) -> tuple[QuantSpec | None, str]:
@@ -132,7 +137,7 @@ class SpecChooser:
     def _takes_integers(self, node: gs.Node) -> bool:
         return self.formats[node].wants_integers and not self._is_ruined(node)
 
-    def _float_sites(self) -> list[Rounding]:
+    def _float_sites(self, facts: GraphFacts) -> list[Rounding]:
         """Return where float formats reach, nowhere if the scheme has none."""
         every = self._scheme.quantize_all_op_types
         nodes = list(walk.nodes(self._graph))
@@ -142,7 +147,7 @@ class SpecChooser:
         bfloat16 = any(fmt and fmt.name == "bfloat16" for fmt in wanted.values())
         kept = NodeSet(node for node in nodes if wanted[id(node)] is None)
         element = dtypes.BFLOAT16 if bfloat16 else dtypes.FLOAT16
-        return RoundingPlan(self._graph, element, exclude=kept).roundings
+        return RoundingPlan(self._graph, element, exclude=kept, facts=facts).roundings
 
     def _input_spec(self, node: gs.Node, index: int, role: str) -> tuple[QuantSpec | None, str]:
         tensor, edge = node.inputs[index], (id(node), index)

@@ -13,7 +13,7 @@ import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms.graph import dtypes, shapes, walk
+from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, sum_axis
 from transforms.graph.moved_axis import MOVES
 from transforms.graph.rewire import onnx_op
@@ -82,9 +82,8 @@ def is_arithmetic(node: gs.Node) -> bool:
 def _summed(node: gs.Node) -> float:
     """Return how many numbers a product sums up, infinity if neither operand tells."""
     for index, tensor in enumerate(node.inputs[:2]):
-        shape = shapes.shape_of(tensor)
-        size = shape[sum_axis(node, index, len(shape))] if shape else None
-        if isinstance(size, int):
+        size = tensor.shape[sum_axis(node, index, len(tensor.shape))] if tensor.shape else None
+        if isinstance(size, int) and size >= 0:  # no name, and known
             return size
     return float("inf")
 

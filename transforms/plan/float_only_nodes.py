@@ -43,15 +43,16 @@ _KEEPS_RATIOS = (
 )
 
 
-def float_zone(graph: gs.Graph, masking: Set[int] | None = None) -> set[int]:
+def float_zone(graph: gs.Graph, masking: Set[int] | None = None, exact: Set[int] | None = None) -> set[int]:
     """Return the ids of the nodes of the outermost graph that never compute in integers.
 
-    ``masking``: what ``given_masks`` has found, if it was asked before.
+    ``masking`` and ``exact``: what ``given_masks`` and ``exact_arithmetic`` have found, if asked before.
     """
     masking = given_masks(graph) if masking is None else masking
+    exact = exact_arithmetic(graph) if exact is None else exact
     scores = [t for node in graph.nodes if node.op in _SOFTMAX for t in node.inputs]
     streams = [t for node in graph.nodes if node.op in _NORMALIZATIONS for t in node.inputs[:1]]
-    zone = exact_arithmetic(graph) | without_float_input(graph) | masking
+    zone = without_float_input(graph) | exact | masking
     zone |= walk.makers(scores, lambda node: node.op in _TO_SOFTMAX).keys()
     return zone | walk.makers(streams, lambda node: node.op == "Add").keys()
 

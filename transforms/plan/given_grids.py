@@ -9,12 +9,13 @@ import onnx_graphsurgeon as gs
 from ops.legal_names import did_you_mean
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import Constants
-from transforms.graph.grids import DEQUANTIZE, QUANTIZE, Grid
+from transforms.graph.grids import Grid
+from transforms.graph.qdq import DEQUANTIZE, QUANTIZE
 from transforms.graph.rewire import Insertions, import_domains
 from transforms.graph.shapes import shape_of
 from transforms.plan.qdq_writer import QdqWriter, take_name
-from transforms.plan.quant_spec import QuantSpec
-from transforms.plan.rounding_plan import Rounding, owners
+from transforms.plan.quant_spec import QuantSpec, Rounding
+from transforms.plan.rounding_plan import owners
 from transforms.scheme.scheme import FLOAT32, Scheme
 
 

@@ -38,9 +38,8 @@ import onnx_graphsurgeon as gs
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product, is_of_outliers, is_operand
 from transforms.graph.rewire import onnx_op
-from transforms.plan.float_only_nodes import float_zone, given_masks
-from transforms.plan.integer_moves import MOVES, is_move, is_operand_moved, keeps_grid, needing_floats
-from transforms.plan.sentinels import sentinels
+from transforms.plan.graph_facts import GraphFacts
+from transforms.plan.integer_moves import MOVES, is_move, is_operand_moved, keeps_grid
 from transforms.scheme.targets import Target
 
 ARITHMETIC = frozenset(
@@ -79,23 +78,23 @@ class IntegerSites:
         *,
         share_slices: bool | str = False,
         kernels: Target | None = None,
+        facts: GraphFacts | None = None,
     ) -> None:
         """Walk the outermost graph; ``takes`` says of which nodes the scheme wants integers at all.
 
         ``share_slices``: whether parts have the scale of the whole; ``auto``: those that no product reads.
 
         With ``kernels`` only the operators of that target compute in integers, and what its closed operators
-        make is an integer for every consumer.
+        make is an integer for every consumer. ``facts``: those of the graph, if they were asked for before.
         """
         self._graph, self._takes, self._share_slices, self._kernels = graph, takes, share_slices, kernels
         self._ends = _OPEN_ENDS if kernels is None else kernels.open_ends
-        self._masking = given_masks(graph)
-        self._masked = sentinels(graph).counted
-        self.zone = float_zone(graph, self._masking)
+        facts = facts or GraphFacts(graph)
+        self._masking, self._masked, self.floats = facts.masking, facts.counted_sentinels, facts.floats
+        self.zone = set(facts.zone)
         for node in graph.nodes if self._masked else ():
             if not is_dot_product(node) and not self._masked.isdisjoint(map(id, node.inputs)):
                 self.zone.add(id(node))
-        self.floats = needing_floats(graph)
         self._data = {id(node): [0] if self._divides(node) else _data(node) for node in graph.nodes}
         self.layers: set[int] = set()
         for node in graph.nodes:  # one after another: arithmetic is a layer on what layers make

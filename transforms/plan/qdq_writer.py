@@ -16,14 +16,12 @@ from ops.integers import as_float_type, dequantize, quantize
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import exportable
 from transforms.graph.lazy_values import Computed, Weight, constant, derived, is_weightless
+from transforms.graph.qdq import BLOCKS, DEQUANTIZE_LINEAR, EXTENDED, STANDARD
 from transforms.plan.quant_spec import QuantSpec
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme.scheme import Scheme
 
-_STANDARD = ("QuantizeLinear", "DequantizeLinear")
-_EXTENDED = ("ExtendedQuantizeLinear", "ExtendedDequantizeLinear")
 _WIDEST_STANDARD = 16  # bits of the integers that ONNX's own operators take
-_BLOCKS = (ops.formats.BFP, ops.formats.MX)
 
 _NEUTRAL = {
     "bfloat16": (np.array(1, np.float32), np.array(0, ml_dtypes.bfloat16)),
@@ -46,7 +44,7 @@ class QdqWriter:
     ) -> list[gs.Node]:
         """Return the nodes that put a tensor on a grid; the last makes ``target``, a new tensor if None."""
         fmt = step.format
-        if fmt.op in _BLOCKS:
+        if fmt.op in BLOCKS:
             attrs = {**fmt.attributes, "axis": step.axis}
             made = target or self._variable(source, fmt.name)
             return [self._node(fmt.op, self._scheme.domain, [source], made, attrs)]
@@ -71,7 +69,7 @@ class QdqWriter:
         if keep_node:
             nodes = self.put(source, step, parameters, None)
             return nodes[-1].outputs[0], nodes
-        if fmt.op in _BLOCKS:
+        if fmt.op in BLOCKS:
             return self._constant(source, fmt.name, self._on_grid(source, step, parameters)), []
         (_, op), domain = self._pair(fmt)
         return self._store(source, step, parameters, op, domain)
@@ -80,7 +78,7 @@ class QdqWriter:
         self, source: gs.Constant, step: QuantSpec, parameters: QParams
     ) -> tuple[gs.Tensor, list[gs.Node]]:
         """Return what stands for an int32 bias, by ONNX's own operator, with which runtimes fuse layers."""
-        return self._store(source, step, parameters, _STANDARD[1], self._scheme.qdq_domain)
+        return self._store(source, step, parameters, DEQUANTIZE_LINEAR, self._scheme.qdq_domain)
 
     def _store(
         self, source: gs.Constant, step: QuantSpec, parameters: QParams | None, op: str, domain: str
@@ -94,7 +92,7 @@ class QdqWriter:
         """Return what is stored of a constant, computed when needed if the constant takes no memory."""
         values = source._values
         if is_weightless(values):
-            dtype = values.dtype if step.format.op in _BLOCKS else step.format.dtype
+            dtype = values.dtype if step.format.op in BLOCKS else step.format.dtype
             return derived(values, lambda array: _stored(array, step, parameters), dtype)
         grid = None if parameters is None else (parameters[0].tobytes(), parameters[1].tobytes())
         return self._memory.recall(
@@ -103,8 +101,8 @@ class QdqWriter:
 
     def _pair(self, fmt: ops.Format) -> tuple[tuple[str, str], str]:
         if fmt.is_float or fmt.bits > _WIDEST_STANDARD:
-            return _EXTENDED, self._scheme.domain
-        return _STANDARD, self._scheme.qdq_domain
+            return EXTENDED, self._scheme.domain
+        return STANDARD, self._scheme.qdq_domain
 
     def _inputs(
         self, source: gs.Tensor, step: QuantSpec, parameters: QParams | None
@@ -172,7 +170,7 @@ def _in_format(values: NDArray[np.generic], step: QuantSpec) -> NDArray[np.gener
 
 
 def _stored(values: NDArray[np.floating], step: QuantSpec, parameters: QParams | None) -> NDArray[np.generic]:
-    if step.format.op in _BLOCKS:
+    if step.format.op in BLOCKS:
         return _in_format(values, step)
     if parameters is None:
         return as_float_type(values, step.format)

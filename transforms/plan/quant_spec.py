@@ -1,16 +1,16 @@
-"""Grids that tensors are put on: the format, and along which axis blocks or scales run."""
+"""Tensors that are rounded for some of their uses, and grids: formats, and the axis of blocks or scales."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 import ops
 from ops.integers import finite_range
-from transforms.graph import dot_products, dtypes
-from transforms.plan.rounding_plan import Rounding
+from transforms.graph import dot_products, dtypes, walk
+from transforms.graph.qdq import BLOCKS, DEQUANTIZE
 from transforms.scheme.scheme import AUTO
 from transforms.scheme.scheme_values import SPREAD as BY_SPREAD
 
@@ -23,7 +23,11 @@ SPREAD = 8.0
 
 _IMAGE_RANK = 4
 _WIDER = {"int2": "int4", "uint2": "uint4"}
-QUANTIZED_BY = frozenset({"DequantizeLinear", ops.formats.BFP, ops.formats.MX, "ExtendedDequantizeLinear"})
+QUANTIZED_BY = DEQUANTIZE | {*BLOCKS}
+
+
+Edge = tuple[int, int]
+"""``id`` of a node, and which input of it."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,38 @@ class QuantSpec:
     def needs_range(self) -> bool:
         """Whether the grid follows from a measured range."""
         return self.format.is_integer
+
+
+@dataclass
+class Rounding:
+    """One tensor that has to be rounded: the graph that owns it, and which uses read the rounded value."""
+
+    tensor: gs.Tensor
+    owner: gs.Graph
+    producer: gs.Node | None
+    uses: list[tuple[gs.Node, int]] = field(default_factory=list)
+    is_output: bool = False
+
+    @property
+    def edges(self) -> set[Edge]:
+        """The uses that read the rounded value, to look them up."""
+        return {(id(node), index) for node, index in self.uses}
+
+    def redirect(self, target: gs.Tensor) -> None:
+        """Let the uses that read the rounded value read the target."""
+        for node, index in self.uses:
+            node.inputs[index] = target
+
+    def split_off(self, names: walk.Names, suffix: str = "raw") -> gs.Variable:
+        """Let the producer make a new tensor, read by all uses that do not read the rounded value."""
+        assert self.producer is not None
+        raw = dtypes.variable(names.derive(self.tensor.name, suffix), dtypes.FLOAT, self.tensor)
+        rounded = self.edges
+        for node, index in walk.uses(self.tensor):
+            if (id(node), index) not in rounded:
+                node.inputs[index] = raw
+        walk.replace_output(self.producer, self.tensor, raw)
+        return raw
 
 
 @dataclass

@@ -22,73 +22,46 @@ therefore compute the same numbers. A value is left as it is
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, schemas, walk
+from transforms.graph.qdq import EXTENDED_DEQUANTIZE, EXTENDED_QUANTIZE
 from transforms.graph.rewire import Insertions
 from transforms.graph.selection import Exclusion, NodeSet, resolve
-from transforms.plan.exact_arithmetic import exact_arithmetic
-from transforms.plan.float16_range import beyond_float16
-
-QUANTIZE, DEQUANTIZE = "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"
+from transforms.plan.graph_facts import GraphFacts
+from transforms.plan.quant_spec import Edge, Rounding
 
 LEARNED = "ai.onnx.ml"
 """Domain of operators that compare or scale numbers by what they have learned."""
-
-Edge = tuple[int, int]
-"""``id`` of a node, and which input of it."""
-
-
-@dataclass
-class Rounding:
-    """One tensor that has to be rounded: the graph that owns it, and which uses read the rounded value."""
-
-    tensor: gs.Tensor
-    owner: gs.Graph
-    producer: gs.Node | None
-    uses: list[tuple[gs.Node, int]] = field(default_factory=list)
-    is_output: bool = False
-
-    @property
-    def edges(self) -> set[Edge]:
-        """The uses that read the rounded value, to look them up."""
-        return {(id(node), index) for node, index in self.uses}
-
-    def redirect(self, target: gs.Tensor) -> None:
-        """Let the uses that read the rounded value read the target."""
-        for node, index in self.uses:
-            node.inputs[index] = target
-
-    def split_off(self, names: walk.Names, suffix: str = "raw") -> gs.Variable:
-        """Let the producer make a new tensor, read by all uses that do not read the rounded value."""
-        assert self.producer is not None
-        raw = dtypes.variable(names.derive(self.tensor.name, suffix), dtypes.FLOAT, self.tensor)
-        rounded = self.edges
-        for node, index in walk.uses(self.tensor):
-            if (id(node), index) not in rounded:
-                node.inputs[index] = raw
-        walk.replace_output(self.producer, self.tensor, raw)
-        return raw
 
 
 class RoundingPlan:
     """The tensors of a graph to round to an element type; :attr:`roundings` in graph order."""
 
     def __init__(
-        self, graph: gs.Graph, element: int, *, exclude: Exclusion = None, round_before_relu: bool = False
+        self,
+        graph: gs.Graph,
+        element: int,
+        *,
+        exclude: Exclusion = None,
+        round_before_relu: bool = False,
+        facts: GraphFacts | None = None,
     ) -> None:
-        """Plan the graph and its bodies, with ``round_before_relu`` also what reaches a commuting node."""
+        """Plan the graph and its bodies, with ``round_before_relu`` also what reaches a commuting node.
+
+        ``facts``: those of the graph, if they were asked for before.
+        """
+        facts = facts or GraphFacts(graph)
         self._element, self._round_before_relu = element, round_before_relu
         self._opsets = schemas.versions(graph)
         kept = resolve(exclude, graph)
         self.excluded = NodeSet(node for node in kept if not is_saturation(node))  # rounding commutes with it
-        self.exact_nodes = exact_arithmetic(graph)
-        self.exact_nodes |= {id(node) for node in walk.nodes(graph) if node.domain == LEARNED}
-        if element == dtypes.FLOAT16:
-            self.exact_nodes |= beyond_float16(graph)
+        learned = {id(node) for node in walk.nodes(graph) if node.domain == LEARNED}
+        beyond = facts.beyond_float16 if element == dtypes.FLOAT16 else ()
+        self.exact_nodes = facts.exact.union(learned, beyond)
         self._owners = owners(graph)
         self._found: dict[int, Rounding] = {}
         for node in walk.nodes(graph):
@@ -157,12 +130,16 @@ def is_downcast(node: gs.Node, element: int) -> bool:
     """Return whether the node is a downcast: float32 to the element type."""
     if node.op == "Cast":
         return node.attrs.get("to") == element
-    return node.op == QUANTIZE and len(node.inputs) > 2 and dtypes.is_type(node.inputs[2], element)
+    return node.op == EXTENDED_QUANTIZE and len(node.inputs) > 2 and dtypes.is_type(node.inputs[2], element)
 
 
 def is_upcast(node: gs.Node, element: int) -> bool:
     """Return whether the node is an upcast: the element type to float32."""
-    return node.op in ("Cast", DEQUANTIZE) and bool(node.inputs) and dtypes.is_type(node.inputs[0], element)
+    return (
+        node.op in ("Cast", EXTENDED_DEQUANTIZE)
+        and bool(node.inputs)
+        and dtypes.is_type(node.inputs[0], element)
+    )
 
 
 def is_neutral(scale: gs.Tensor, zero_point: gs.Tensor) -> bool:

@@ -14,9 +14,8 @@ import onnx_graphsurgeon as gs
 import ops
 from ops.legal_names import did_you_mean
 from transforms.graph import walk
-from transforms.graph.embeddings import shared_heads
-from transforms.graph.routers import routers
 from transforms.graph.selection import NodeSet, Selection, label_of, matches, select, with_bodies
+from transforms.plan.graph_facts import GraphFacts, KnownFacts
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import AUTO, FLOAT32, Scheme
@@ -36,13 +35,14 @@ class Targets:
 
     ``excluded`` nodes stay float, ``rules`` come in the order of the scheme, the later the stronger, and
     ``tensors`` holds, by ``id`` of the tensor, the name in the scheme and that of the format. ``fixed``:
-    grids that are given for single tensors beside the scheme.
+    grids that are given for single tensors beside the scheme; ``facts``: those of the graph.
     """
 
     excluded: NodeSet
     rules: tuple[tuple[str, NodeSet, LayerRule], ...]
     tensors: dict[int, tuple[str, str]]
     fixed: FixedGrids = field(default_factory=FixedGrids)
+    facts: GraphFacts | None = None
 
 
 class SchemeTargets:
@@ -50,7 +50,7 @@ class SchemeTargets:
 
     def __init__(self, graph: gs.Graph, scheme: Scheme) -> None:
         """Find everything; what is not there may still come into being when the graph is prepared."""
-        self._scheme, self.fixed = scheme, FixedGrids()
+        self._scheme, self.fixed, self._facts = scheme, FixedGrids(), KnownFacts()
         self.excluded = select(graph, names=scheme.exclude_nodes, op_types=scheme.exclude_op_types)
         self._operators = _operators(graph)
         matching = {pattern: _matching(graph, pattern) for pattern in scheme.layers}
@@ -87,7 +87,8 @@ class SchemeTargets:
             for name, format in self._scheme.tensors.items()
             for tensor in self._resolve_tensor(graph, name)
         }
-        return Targets(self.excluded.resolve_in(graph), rules, tensors, self.fixed)
+        facts = GraphFacts(graph, self._facts)
+        return Targets(self.excluded.resolve_in(graph), rules, tensors, self.fixed, facts)
 
     def _resolve_rule(self, graph: gs.Graph, pattern: str) -> NodeSet:
         before, operators = self._rules[pattern]
@@ -201,9 +202,11 @@ def _has_few_bits(fmt: ops.Format | None) -> bool:
 class FormatTable:
     """The formats of every node; a node of which the scheme says nothing has those of the whole model."""
 
-    def __init__(self, graph: gs.Graph, scheme: Scheme, targets: Targets) -> None:
+    def __init__(
+        self, graph: gs.Graph, scheme: Scheme, targets: Targets, facts: GraphFacts | None = None
+    ) -> None:
         """Resolve the rules, the later over the earlier, exclusion over all."""
-        self._scheme = scheme
+        self._scheme, facts = scheme, facts or GraphFacts(graph)
         self.default = self._resolve(LayerRule())
         rules: dict[int, LayerRule] = {}
         for _, selection, rule in targets.rules:
@@ -211,18 +214,19 @@ class FormatTable:
                 if node in selection:
                     rules[id(node)] = replace(rules.get(id(node), LayerRule()), **rule.said)
         self._formats = {key: self._resolve(rule) for key, rule in rules.items()}
-        self.routers = self._finer_routers(graph) if _has_few_bits(self.default.weight) else []
+        self.routers = self._finer_routers(graph, facts) if _has_few_bits(self.default.weight) else []
         """Routers of experts whose weights have more bits than the scheme says for all."""
         if self.default.activation is None:  # beside a table in float, a head's own weight is a second copy
-            self._formats = {id(node): _FLOAT for node in shared_heads(graph)} | self._formats
+            self._formats = dict.fromkeys(facts.shared_heads, _FLOAT) | self._formats
         self._formats |= {id(node): _FLOAT for node in self._kept(graph, targets)}
 
     def __getitem__(self, node: gs.Node) -> NodeFormats:
         return self._formats.get(id(node), self.default)
 
-    def _finer_routers(self, graph: gs.Graph) -> list[gs.Node]:
+    def _finer_routers(self, graph: gs.Graph, facts: GraphFacts) -> list[gs.Node]:
         """Give routers that no rule names a format of more bits, and return them."""
-        found = [node for node in routers(graph) if id(node) not in self._formats]
+        nodes = (node for node in walk.nodes(graph) if id(node) in facts.routers)
+        found = [node for node in nodes if id(node) not in self._formats]
         finer = self._resolve(LayerRule(weight=_OF_ROUTERS)) if self.default.wants_integers else _FLOAT
         self._formats |= {id(node): finer for node in found}
         return found

@@ -1,101 +1,151 @@
-"""The bench that decides: samples, what the float model makes of them, and the metric of a target on them."""
+"""The bench that decides: samples, what the float model makes of them, and a metric of outputs on them.
+
+All choices of formats are measured here: of finer layers for a goal, of layers in mixed precision, and of the
+file that is written. Float outputs are those of a judge, which has run the float model once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
 
 from ops.array_types import Feed
-from ops.metrics import without_row_means
 from transforms.full_range.recorded_shifts import shifts_within
-from transforms.graph.output_view import output_view
+from transforms.graph.number_shapes import in_words
+from transforms.graph.output_view import ALL
 from transforms.graph.state_outputs import found_pairs
 from transforms.judge.judge import Judge
+from transforms.judge.reference import KnownNames
 from transforms.model.copy_graph import copy_graph
+from transforms.run.run_each import run_each
 from transforms.runtime.session import RunOptions
-from transforms.search.output_metrics import METRICS, OutputsPair, least_sqnr, lost_top1
-from transforms.search.target import LOST_TOP1, Target
+from transforms.scheme.mixing_rule import MixingRule
+from transforms.search.output_metrics import METRICS, Outputs, OutputsPair, least_sqnr, lost_top1
+from transforms.search.target import EVALUATE, LOST_TOP1, Target
+from transforms.search.user_metric import load_metric
 
 Progress = Callable[[int, str], None]
 """Told how many models were measured, and what the last one reached, in words."""
 
+Measure = Callable[[Iterable[OutputsPair]], float]
+"""Returns one number for the outputs of the float model and of another, sample by sample."""
+
 
 class Bench:
-    """Samples that judge, with what the float model makes of them.
+    """Measures models on the samples of a judge.
 
-    The target holds for each output. Of a model that makes logits, caches are left out, whose numbers these
-    are made of; of a share of rows, outputs that are fed back: a state has no answer in a row.
+    ``names``: of what is compared, ``expected``: that of the float model, of each of the ``feeds``.
+    ``left_out``: outputs that do not count: caches beside logits, which are made of their numbers, and for a
+    share of rows what is fed back: a state has no answer in a row. ``notes``: lines on outputs that others
+    stand for. ``view``: how outputs are compared; a function of the user's gets them as they are.
     """
 
     def __init__(
         self,
         float_graph: gs.Graph,
-        feeds: Sequence[Feed],
-        target: Target,
-        run: RunOptions | None = None,
+        judge: Judge,
+        measure: Measure,
+        target: Target | None = None,
         progress: Progress | None = None,
+        *,
+        index: int = -1,
+        whole: bool = False,
     ) -> None:
-        """Take feeds; ValueError for a model without an output of a floating type."""
-        self._judge, self.target, self._progress = Judge(float_graph, feeds, run), target, progress
-        outputs = self._judge.reference.outputs
-        if not outputs:
-            raise ValueError("the model has no output of a floating type to hold to a target")
-        states = set(found_pairs(float_graph).values()) if target.metric == LOST_TOP1 else ()
-        self.names = [name for name in outputs if name not in states] or outputs
-        caches = output_view(float_graph).caches
-        self.left_out = tuple(
-            str(one.name)
-            for one in float_graph.outputs
-            if one.name in caches or (one.name in outputs and one.name not in self.names)
-        )
-        self._samples, self._count = self._judge.reference.samples(self._judge.count), 0
+        """Run the float model on the samples; ``target``: what the number that is measured is a metric of.
 
-    def compare_only(self, names: Collection[str]) -> None:
-        """Compare what other models have, too: not all have each tensor that stands for an output.
-
-        Raises ValueError where nothing is left.
+        ``index``: of the output that counts, -1 for all. ``whole``: all that the model makes counts, of any
+        type. Raises ValueError for an index out of range, and for a model without an output of a floating
+        type.
         """
-        self.names = [name for name in self.names if name in names]
-        if not self.names:
-            raise ValueError("numbers decide how many rows the outputs have, and nothing else is compared")
+        self._judge, self._measure, self._progress = judge, measure, progress
+        self.target, self.metric = target, target.metric if target else "sqnr"
+        self.view, reference = judge.reference.view, judge.reference
+        judged = reference.judged_by(index)
+        counted = list(judged) if whole else reference.outputs_of(judged)
+        if not counted:
+            words = "the model has no output of a floating type to hold to a target"
+            raise ValueError(next(iter(in_words(judged)), words))
+        states = set(found_pairs(float_graph).values()) if self.metric == LOST_TOP1 and not whole else ()
+        self.notes = [] if whole else in_words(judged)
+        self.names = [name for name in counted if name not in states] or counted
+        left_out = {*self.view.caches, *(name for name in counted if name not in self.names)}
+        self.left_out = tuple(name for name in judged if name in left_out)
+        self.feeds, self.expected = reference.feeds, reference.made(self.names)
+        self._count = 0
+
+    @property
+    def run(self) -> RunOptions:
+        """How the models run."""
+        return self._judge.run or RunOptions()
 
     def score(self, graph: gs.Graph) -> float:
-        """Return the metric of a quantized model, which stays as it is."""
+        """Return the metric of a model, which stays as it is."""
         run = self._judge.opened(copy_graph(graph), shifts_within(graph))
-        logits = self._judge.reference.logits
-        missing = {name: np.zeros(0, np.float32) for name in self.names}  # counts as another shape
-
-        def _pairs() -> Iterator[OutputsPair]:
-            for sample in self._samples:
-                made = {**missing, **run(sample.feed)}
-                expected, found = outputs_of(self.names, sample.expected), outputs_of(self.names, made)
-                yield without_row_means(expected, logits), without_row_means(found, logits)
-
-        value = score(self.target, _pairs())
+        missing = {name: np.zeros(0, np.float32) for name in self.expected[0]}  # counts as another shape
+        outputs = ({**missing, **made} for made in run_each(run, self.feeds, self._judge.run))
+        value = self._measured({name: made[name] for name in missing} for made in outputs)
         self._count += 1
-        if self._progress:
+        if self._progress and self.target:
             self._progress(self._count, self.target.text(value))
         return value
 
+    def float_score(self) -> float:
+        """Return the metric of the float model itself."""
+        return self._measured(self.expected)
 
-def score_of(
-    graph: gs.Graph,
+    def _measured(self, outputs: Iterable[Outputs]) -> float:
+        view = ALL if self.metric == EVALUATE else self.view
+        return self._measure(zip(map(view.of, self.expected), map(view.of, outputs), strict=True))
+
+
+def goal_bench(
     float_graph: gs.Graph,
     feeds: Sequence[Feed],
-    target: Target,
+    goal: Target,
     run: RunOptions | None = None,
-) -> float:
-    """Return the metric of a target of a quantized model, which stays as it is, on some feeds."""
-    return Bench(float_graph, feeds, target, run).score(graph)
+    progress: Progress | None = None,
+    known: KnownNames | None = None,
+) -> Bench:
+    """Return the bench of a goal, which holds for each output; ``known`` as of the judge."""
+    judge = Judge(float_graph, feeds, run, known=known)
+    return Bench(float_graph, judge, partial(goal_metric, goal), goal, progress)
 
 
-def score(target: Target, pairs: Iterable[OutputsPair]) -> float:
-    """Return the metric of a target over samples; the SQNR is that of the worst output."""
-    if target.metric == "sqnr":
+def mixing_bench(
+    float_graph: gs.Graph,
+    feeds: Sequence[Feed],
+    rule: MixingRule,
+    run: RunOptions,
+    labels: NDArray[np.integer] | None = None,
+    known: KnownNames | None = None,
+) -> Bench:
+    """Return the bench of mixed precision, on all feeds: its target holds for the outputs together.
+
+    It holds for what the runtime here makes of the model, which also times layers for ``latency``.
+    ``labels`` [n]: the right class of each row of the outputs.
+    """
+    judge = Judge(float_graph, feeds, run, most=None, simulate=False, known=known)
+    measure, whole = _mixing_measure(rule, labels), bool(rule.evaluate)
+    return Bench(float_graph, judge, measure, rule.bound, index=rule.output_index, whole=whole)
+
+
+def goal_metric(goal: Target, pairs: Iterable[OutputsPair]) -> float:
+    """Return the metric of a goal over samples; the SQNR is that of the worst output."""
+    if goal.metric == "sqnr":
         return least_sqnr(pairs)
-    return METRICS[target.metric].score(pairs) if target.metric in METRICS else lost_top1(pairs)
+    return METRICS[goal.metric].score(pairs) if goal.metric in METRICS else lost_top1(pairs)
+
+
+def _mixing_measure(rule: MixingRule, labels: NDArray[np.integer] | None) -> Measure:
+    """Return what measures the target of a rule; a function of the user's gets the outputs of all samples."""
+    metric = rule.bound.metric if rule.bound else "sqnr"
+    if metric == EVALUATE:
+        return lambda pairs: load_metric(rule.evaluate)([made for _, made in pairs])
+    return partial(lost_top1, labels=labels) if metric == LOST_TOP1 else METRICS[metric].score
 
 
 def outputs_of(names: Sequence[str], made: Feed) -> Feed:

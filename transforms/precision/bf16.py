@@ -17,7 +17,7 @@ from transforms.conversion.convert_bf16 import Bf16Options, Conversion, convert_
 from transforms.graph import dtypes, walk
 from transforms.graph.selection import counterparts, label_of
 from transforms.model.copy_graph import copy_graph
-from transforms.precision.bench import Bench, Progress
+from transforms.precision.bench import Progress, goal_bench
 from transforms.precision.reach import choose_layers
 from transforms.precision.readings import OUTPUT
 from transforms.precision.switched_layers import Part, SwitchedLayers
@@ -65,9 +65,12 @@ def keep_float(
     """
     target = Target("sqnr", least)
     form = _Form(graph, options)
-    bench = Bench(graph, judging, target, run, progress)
     first, in_float = form.keeping(()), _converted(graph, options.excluding(["*"]))
-    bench.compare_only(walk.tensors(first).keys() & walk.tensors(in_float).keys())
+
+    def _in_both() -> Set[str]:
+        return walk.tensors(first).keys() & walk.tensors(in_float).keys()
+
+    bench = goal_bench(graph, judging, target, run, progress, known=_in_both)
     before = bench.score(first)
     if target.holds(before):
         return KeptFloat((), (), 0, before, before)

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from ops.array_types import Feed
-from transforms.precision.bench import outputs_of, score
+from transforms.judge.sample_roles import ranking, searching_evenly, taken
+from transforms.precision.bench import goal_metric, outputs_of
 from transforms.precision.chosen import Part
 from transforms.precision.readings import OUTPUT
 from transforms.precision.switched_layers import SwitchedLayers, Trials
-from transforms.run.feeds import spread
 from transforms.search.group_search import add_in_groups
 from transforms.search.target import Target
 
-_SEARCHED_ON, _RANKING_RUNS = 8, 256
-"""Samples that layers are chosen on; runs in which they are ranked, on as many samples as come to that."""
+_RANKING_RUNS = 256
+"""Runs in which layers are ranked, on as many samples as come to that."""
 
 
 class FewestLayers:
@@ -32,10 +32,10 @@ class FewestLayers:
         names: Set[str],
     ) -> None:
         """Rank the layers; ``names``: of nodes that a scheme can name."""
-        some = min(len(feeds), _SEARCHED_ON)
-        few = max(1, min(some, _RANKING_RUNS // len(model.parts)))
         self._model = model
-        self._ranks, self._trials = (Trials(model, spread(feeds, count)) for count in (few, some))
+        count = len(feeds)
+        places = ranking(count, _RANKING_RUNS, len(model.parts)), searching_evenly(count)
+        self._ranks, self._trials = (Trials(model, taken(feeds, set(some))) for some in places)
         self._outputs = [name for name in outputs if name in model.outputs] or model.outputs
         self._metric = target
         self._known: dict[frozenset[int], float] = {}
@@ -77,7 +77,7 @@ class FewestLayers:
                 (outputs_of(self._outputs, expected), self._model.run(feed, on, self._outputs))
                 for feed, expected in runs
             )
-            self._known[key] = score(self._metric, pairs)
+            self._known[key] = goal_metric(self._metric, pairs)
         return self._known[key]
 
 

@@ -1,4 +1,4 @@
-"""A budget in bytes of the file, as one of bits of the weights, by which formats are assigned."""
+"""Budgets of a rule as one of bits of the weights, by which formats are assigned."""
 
 from __future__ import annotations
 
@@ -7,7 +7,34 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
-from transforms.precision.assign import Choices, Option, Size, by_error_per_cost
+from transforms.precision.assign import Choices, Option, Size, by_error_per_cost, least_bits
+from transforms.scheme.mixing_rule import MixingRule
+
+_ROUNDING = 1e-12
+
+
+def bits_of_budget(
+    rule: MixingRule,
+    options: Sequence[Option],
+    baseline: Mapping[str, Size],
+    weights: int,
+    bytes_written: Callable[[Choices], int],
+) -> float | None:
+    """Return the bits that all weights may take, of which there are so many; None without a budget.
+
+    Raises ValueError, in the unit of the key of the rule, for too few.
+    """
+    for key, unit in (("bits_target", weights), ("bytes_target", 8)):
+        given = getattr(rule, key)
+        if given is None:
+            continue
+        least = least_bits(options, baseline) / max(unit, 1)
+        if given * (1 + _ROUNDING) < least:
+            raise ValueError(f"{key} {given:.10g} cannot be met: the smallest formats take {least:.10g}")
+        return float(given * unit)
+    return (
+        None if rule.size_target is None else bits_of_file(options, baseline, bytes_written, rule.size_target)
+    )
 
 
 def bits_of_file(

@@ -10,17 +10,9 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph.some_names import counted
+from transforms.judge.sample_roles import goal_judging, goal_period, taken
 from transforms.run.feeds import Feeds
 from transforms.runtime.inputs import model_inputs
-
-EVERY = 4
-"""Of so many samples, the last is held out."""
-
-FEWEST = 4
-"""Samples below which none is held out."""
-
-MOST = 32
-"""Samples that are held out, at most; the others of their kind are not used."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +32,22 @@ class HeldOut:
 
 
 def hold_out(data: CalibrationData, graph: gs.Graph) -> HeldOut:
-    """Return the data without every fourth sample, and those; of fewer than four, all are both.
+    """Return the data without the samples that judge a goal, and those; of few samples, all are both.
 
-    Raises ValueError for data that can be read once only.
+    :func:`transforms.judge.sample_roles.goal_judging` says which. Raises ValueError for data that can be read
+    once only.
     """
     feeds = data.feeds(graph)
     if not feeds.is_repeatable:
         raise ValueError("samples from a reader or a generator cannot be read twice: give a folder or a list")
     count = sum(1 for _ in feeds)
-    if count < FEWEST:
+    period = goal_period(count)
+    if not period:
         return HeldOut(data, [feed for _, feed in feeds], is_apart=False)
 
     def _rest() -> Iterator[tuple[str, Feed]]:
-        return (one for i, one in enumerate(feeds) if i % EVERY != EVERY - 1)
+        return (one for place, one in enumerate(feeds) if place % period != period - 1)
 
-    places = range(EVERY - 1, count, EVERY)[:MOST]
-    kept = [feed for i, (_, feed) in enumerate(feeds) if i in places]
-    rest = Feeds(_rest, model_inputs(graph), count=count - count // EVERY)
+    kept = [feed for _, feed in taken(feeds, goal_judging(count))]
+    rest = Feeds(_rest, model_inputs(graph), count=count - count // period)
     return HeldOut(replace(data, source=rest, limit=None, images=None), kept, is_apart=True)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 
-import numpy as np
+import onnx_graphsurgeon as gs
 
 from transforms.judge.output_views import show
+from transforms.judge.sample_roles import ranking_formats
+from transforms.precision.bench import Bench
 from transforms.precision.candidates import Candidate
-from transforms.precision.evaluation import EvaluationSet
 from transforms.precision.mixed_model import MixedModel
 from transforms.precision.sensitivity import LayerSensitivity, Sensitivity
 from transforms.precision.switch_worker import SwitchTask, forget, measure, write_folder
 from transforms.precision.switched_model import switched_model
-from transforms.run.task_log import Progress
+from transforms.run.task_log import Progress, TaskLog
+from transforms.run.workers import Workers
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import METRICS
 from transforms.search.user_metric import absolute_place
@@ -37,7 +38,9 @@ def measure_sensitivity(
     candidates: Sequence[Candidate],
     choices: Sequence[LayerRule],
     metric: str,
-    bench: EvaluationSet,
+    bench: Bench,
+    log: TaskLog,
+    workers: Workers,
     *,
     progress: Progress | None = None,
 ) -> Sensitivity:
@@ -47,27 +50,24 @@ def measure_sensitivity(
     layers would hide small errors. ``value`` is the metric, one of METRICS or FILE.py:FUNCTION, against the
     float model, ``harm`` how far that is from the layer in its formats in the baseline: what the move adds.
     One session of a model in which layers can be switched serves them all. Samples are evenly taken, about
-    ``RUNS`` in all; a function of the user's gets the outputs of all samples. The result does not depend on
-    the workers, nor on how many there are.
+    ``RUNS`` in all; a function of the user's gets the outputs of all samples. Work is written beside the
+    ``log``, which keeps results. They do not depend on the workers, nor on how many there are.
     """
     labels = [choice.label for choice in choices]
-    bench = bench if metric not in METRICS else _some(bench, RUNS // (len(candidates) * (len(labels) + 1)))
-    said = json.dumps([metric, labels, len(bench.feeds)])
+    places: Sequence[int] = range(len(bench.feeds))
+    if metric in METRICS:
+        places = ranking_formats(len(bench.feeds), RUNS, len(candidates) * (len(labels) + 1))
+    said = json.dumps([metric, labels, len(places)])
     names = {f"{said}/{one.name}": one for one in candidates}
-    if any(bench.log.get(name) is None for name in names):
-        base = model.in_float()
-        every = {one.name: one for one in candidates}
-        mixes = {choice.label: dict.fromkeys(every, choice) for choice in choices}
-        others = {label: model.build(mix, finished=False) for label, mix in {PLAIN: {}, **mixes}.items()}
-        found = switched_model(base, others, [(name, label) for name in every for label in others])
-        switches = [[found[name, label] for label in others] for name in every]
-        show(base.graph, list(bench.expected[0]))
-        what = bench.feeds, bench.expected, bench.run, bench.view
-        write_folder(bench.folder, base.graph, switches, *what)
+    if any(log.get(name) is None for name in names):
+        graph, switches = _switched(model, [one.name for one in candidates], choices)
+        show(graph, bench.names)
+        samples = [(bench.feeds[place], bench.expected[place]) for place in places]
+        write_folder(log.folder, graph, switches, samples, bench.run, bench.view)
     place = metric if metric in METRICS else absolute_place(metric)  # workers have other working folders
-    tasks = {name: SwitchTask(str(bench.folder), number, place) for number, name in enumerate(names)}
+    tasks = {name: SwitchTask(str(log.folder), number, place) for number, name in enumerate(names)}
     try:
-        measured = bench.log.run(measure, tasks, bench.workers, progress)
+        measured = log.run(measure, tasks, workers, progress)
     finally:
         forget()
     damages = (
@@ -75,12 +75,15 @@ def measure_sensitivity(
         for one, values in zip(names.values(), measured, strict=True)
         for label, value, harm in zip(labels, values[::2], values[1::2], strict=True)
     )
-    return Sensitivity(metric, len(bench.feeds), tuple(damages))
+    return Sensitivity(metric, len(places), tuple(damages))
 
 
-def _some(bench: EvaluationSet, count: int) -> EvaluationSet:
-    """Return the set with at most so many samples, one at least."""
-    count = min(max(count, 1), len(bench.feeds))
-    places = [int(place) for place in np.linspace(0, len(bench.feeds) - 1, count)]
-    feeds, expected = ([part[place] for place in places] for part in (bench.feeds, bench.expected))
-    return replace(bench, feeds=feeds, expected=expected)
+def _switched(
+    model: MixedModel, layers: Sequence[str], choices: Sequence[LayerRule]
+) -> tuple[gs.Graph, list[list[str]]]:
+    """Return the float model with switches, of each layer one for the baseline and one for each choice."""
+    base = model.in_float()
+    mixes = {choice.label: dict.fromkeys(layers, choice) for choice in choices}
+    others = {label: model.build(mix, finished=False) for label, mix in {PLAIN: {}, **mixes}.items()}
+    found = switched_model(base, others, [(name, label) for name in layers for label in others])
+    return base.graph, [[found[name, label] for label in others] for name in layers]

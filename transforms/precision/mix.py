@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import onnx_graphsurgeon as gs
@@ -12,7 +12,9 @@ from transforms.calibrate import calibrate
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.conversion.prepare import note_mended
 from transforms.conversion.record import Record
-from transforms.precision.assign import Assignment, Choices, Option, Size, Step, assign, least_bits
+from transforms.graph import walk
+from transforms.precision.assign import Assignment, Choices, Option, Size, Step, assign
+from transforms.precision.bench import Bench, mixing_bench
 from transforms.precision.candidates import (
     Candidate,
     find_candidates,
@@ -20,10 +22,10 @@ from transforms.precision.candidates import (
     require_savings,
     without_uneven,
 )
-from transforms.precision.evaluation import EvaluationSet, MixingOptions, open_evaluation
-from transforms.precision.file_budget import bits_of_file
+from transforms.precision.file_budget import bits_of_budget
 from transforms.precision.measured_sensitivity import measure_sensitivity
 from transforms.precision.mixed_model import Mix, MixedModel
+from transforms.precision.mixing_options import MixingOptions, open_results
 from transforms.precision.sensitivity import Sensitivity
 from transforms.precision.times import (
     LayerTimes,
@@ -33,12 +35,13 @@ from transforms.precision.times import (
     time_whole,
 )
 from transforms.run import task_log
+from transforms.run.feeds import Feeds
 from transforms.run.mend_shapes import mend_shapes
+from transforms.run.task_log import TaskLog
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.search.target import EVALUATE, LATENCY, Target
-from transforms.search.user_metric import load_metric
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class MixedPrecision:
     ``plain``. ``labels``: the formats that were looked at. ``metric``: that of the target. ``float_graph``:
     the float model as it was quantized. Without data there are no ``candidates`` and no ``sensitivity``;
     there is no ``assignment`` without data, and where nothing was to be moved (``is_analysis``).
-    ``evaluation``: what the metric was measured on, to measure other graphs, such as a tuned one.
+    ``bench``: what the metric was measured on, to measure other graphs, such as a tuned one.
     ``layer_times`` and ``whole_times``: what strategy ``latency`` went by. ``notes``: lines on outputs and
     layers whose number of rows depends on numbers.
     """
@@ -80,7 +83,7 @@ class MixedPrecision:
     candidates: list[Candidate] = field(default_factory=list)
     sensitivity: Sensitivity | None = None
     assignment: Assignment | None = None
-    evaluation: EvaluationSet | None = None
+    bench: Bench | None = None
     layer_times: LayerTimes = field(default_factory=dict)
     whole_times: WholeTimes | None = None
     notes: list[str] = field(default_factory=list)
@@ -125,9 +128,16 @@ def mix_precision(
     model.measure(data, [{}, *everywhere], progress=watch.calibrating)
     if data is None:
         return _move_all(model, nodes, choices, rule)
-    with open_evaluation(model, data, rule, options) as bench:
-        candidates = measure_candidates(nodes, graph, bench.feeds[0], bench.run)
-        mixing = _Mixing(model, candidates, choices, rule, bench, options)
+    assert isinstance(data.source, Feeds), "they can be read again"
+    feeds = [feed for _, feed in data.source][: rule.data_size or None]
+
+    def _known() -> Set[str]:
+        return walk.tensors(model.build({}).graph).keys()
+
+    bench = mixing_bench(graph, feeds, rule, options.run, options.labels, _known)
+    with open_results(model, data.source, rule, options) as log:
+        candidates = measure_candidates(nodes, graph, feeds[0], bench.run)
+        mixing = _Mixing(model, candidates, choices, rule, bench, log, options)
         return replace(mixing.run(watch), notes=[*bench.notes, *uneven])
 
 
@@ -139,7 +149,8 @@ class _Mixing:
     candidates: list[Candidate]
     choices: Sequence[LayerRule]
     rule: MixingRule
-    bench: EvaluationSet
+    bench: Bench
+    log: TaskLog
     options: MixingOptions
 
     @property
@@ -172,14 +183,15 @@ class _Mixing:
             candidates=self.candidates,
             sensitivity=sensitivity,
             assignment=found,
-            evaluation=self.bench,
+            bench=self.bench,
         )
 
     def _assign(
         self, sensitivity: Sensitivity, target: Target | None, times: LayerTimes, watch: ProgressHooks
     ) -> Assignment:
         options, sizes, saved = self._sizes_of_options(sensitivity), self._sizes(), saved_seconds(times)
-        budget, strategy = self._budget(options), self.rule.strategy
+        weights, strategy = sum(one.weights for one in self.candidates), self.rule.strategy
+        budget = bits_of_budget(self.rule, options, sizes, weights, self._bytes_written)
         return assign(
             options, sizes, self._evaluate, target, strategy, budget=budget, saved=saved, progress=watch.step
         )
@@ -206,13 +218,15 @@ class _Mixing:
         target = self.rule.bound
         if target is None or target.metric != EVALUATE:
             return target
-        return target.at(load_metric(self.rule.evaluate)(self.bench.expected))
+        return target.at(self.bench.float_score())
 
     def _sensitivity(self, watch: ProgressHooks) -> Sensitivity:
         metric = self.rule.measured_by
         place = self.rule.evaluate if metric == EVALUATE else metric
         return measure_sensitivity(
-            self.model, self.candidates, self.choices, place, self.bench, progress=watch.measuring
+            *(self.model, self.candidates, self.choices, place, self.bench),
+            *(self.log, self.options.workers),
+            progress=watch.measuring,
         )
 
     def _sizes(self) -> dict[str, Size]:
@@ -231,21 +245,6 @@ class _Mixing:
             for damage in sensitivity.damages
         ]
 
-    def _budget(self, options: Sequence[Option]) -> float | None:
-        """Return the bits that all weights may take; ValueError, in the unit of the key, for too few."""
-        weights = sum(one.weights for one in self.candidates)
-        for key, unit in (("bits_target", weights), ("bytes_target", 8)):
-            given = getattr(self.rule, key)
-            if given is None:
-                continue
-            least = least_bits(options, self._sizes()) / max(unit, 1)
-            if given * (1 + 1e-12) < least:
-                raise ValueError(f"{key} {given:.10g} cannot be met: the smallest formats take {least:.10g}")
-            return float(given * unit)
-        if self.rule.size_target is None:
-            return None
-        return bits_of_file(options, self._sizes(), self._bytes_written, self.rule.size_target)
-
     def _bytes_written(self, choices: Choices) -> int:
         formats = {layer: self.labels[label] for layer, label in choices.items()}
         return self.options.bytes_written(self.model.build(formats), self.model.scheme_of(formats))
@@ -254,10 +253,10 @@ class _Mixing:
         """Return the metric of the target for the model with these formats."""
         said = "\n".join(f"{layer}\0{label}" for layer, label in sorted(choices.items()))
         name = f"mix {self.bench.metric} {hashlib.sha256(said.encode()).hexdigest()}"
-        known = self.bench.log.get(name)
+        known = self.log.get(name)
         if known is None:
             known = (self.bench.score(self._graph(choices)),)
-            self.bench.log.put(name, known)
+            self.log.put(name, known)
         return known[0]
 
 

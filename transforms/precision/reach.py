@@ -17,7 +17,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.model.copy_graph import copy_graph
-from transforms.precision.bench import Bench, Progress
+from transforms.precision.bench import Bench, Progress, goal_bench
 from transforms.precision.chosen import Chosen, Reached
 from transforms.precision.fewest import FewestLayers
 from transforms.precision.finer_scheme import bytes_of_numbers, names_of, naming
@@ -54,6 +54,7 @@ def choose_layers(
     reaches the target on the samples of the bench.
     """
     target = bench.target
+    assert target is not None, "layers are chosen for it"
     before = bench.score(first)
     if target.holds(before):
         return Chosen(first, (), 0, before, before, bench.left_out)
@@ -111,7 +112,7 @@ def reach_target(
     def _switched() -> SwitchedLayers:
         return SwitchedLayers(copy_graph(float_graph), copy_graph(graph), run)
 
-    bench = Bench(float_graph, judging, target, run, progress)
+    bench = goal_bench(float_graph, judging, target, run, progress)
     found = choose_layers(graph, _switched, names, _built, feeds, bench, fallback.label)
     sizes = bytes_of_numbers(graph), bytes_of_numbers(found.graph)
     return Reached(**vars(found), scheme=used, bytes_before=sizes[0], bytes_after=sizes[1])

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ops.array_types import Feed
 from transforms import model_io
 from transforms.files.array_archive import read_arrays, write_arrays
 from transforms.files.cleanup import replacing
@@ -41,27 +42,26 @@ def write_folder(
     folder: Path,
     graph: gs.Graph,
     switches: Sequence[Sequence[str]],
-    feeds: Sequence[Mapping[str, np.ndarray]],
-    expected: Sequence[Outputs],
+    samples: Sequence[tuple[Feed, Outputs]],
     run: RunOptions,
     view: OutputView = ALL,
 ) -> None:
-    """Write what tasks need: a model with switches, feeds and the outputs of the float model that count.
+    """Write what tasks need: a model with switches, and samples, with the outputs of the float model.
 
     ``switches``: of each layer those of its formats, the ones of the baseline first. ``view``: how outputs
     are compared.
     """
     about = {
         "switches": [list(one) for one in switches],
-        "outputs": list(expected[0]),
+        "outputs": list(samples[0][1]),
         "provider": run.provider,
         "threads": run.threads,
-        "count": len(feeds),
+        "count": len(samples),
         "logits": sorted(view.logits),
         "caches": sorted(view.caches),
     }
     model_io.save(graph, folder / _MODEL, external_data=True)
-    for i, (feed, outputs) in enumerate(zip(feeds, expected, strict=True)):
+    for i, (feed, outputs) in enumerate(samples):
         _save(_sample(folder, "feed", i), feed)
         _save(_sample(folder, "expected", i), outputs)
     with replacing(folder / _ABOUT) as temporary:

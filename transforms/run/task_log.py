@@ -31,6 +31,13 @@ class TaskLog:
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 self._read(line)
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the log, for files beside it; ValueError for a log that is not written."""
+        if self._path is None:
+            raise ValueError("the log has no file")
+        return self._path.parent
+
     def get(self, name: str) -> Numbers | None:
         """Return what was computed, None where it is not there."""
         return self._known.get(name)

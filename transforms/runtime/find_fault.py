@@ -15,6 +15,7 @@ import onnx
 from ops.array_types import Feed
 from transforms.graph.lazy_values import Weight
 from transforms.graph.proto_graphs import bodies, read_names
+from transforms.graph.qdq import STANDARD
 from transforms.model.model_error import ModelError
 from transforms.runtime.output_errors import NOTICED, relative_error
 from transforms.runtime.session import RunOptions
@@ -25,7 +26,7 @@ _SHARE = 0.25
 """Share of the error at the outputs that has to be there after the node that makes it: later nodes may add
 to it, or let only a part of it through, which this leaves room for."""
 
-_MOVES = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast"})
+_MOVES = frozenset({*STANDARD, "Cast"})
 
 
 def find_fault(

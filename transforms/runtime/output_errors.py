@@ -8,7 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.array_types import AnyArray
+from ops.metrics import decibels as sqnr
+from ops.metrics import in_decibels as decibels
 from ops.metrics import sums_of_numbers
+
+__all__ = ["OutputErrors", "decibels", "relative_error", "sqnr"]  # two names of others for importers of old
 
 EXPLAINED = 2.0
 """Times of the error of one session that the other may have, in power: 3 dB.
@@ -120,15 +124,3 @@ def relative_error(wanted: object, found: object) -> float:
         return np.inf
     error, power = sums.error_energy, sums.baseline_energy
     return 0.0 if error == 0 else error / power if power else np.inf
-
-
-def sqnr(error: float) -> float:
-    """Return a squared error by power as a signal to noise ratio in dB; infinite without any."""
-    if not math.isfinite(error):
-        return -math.inf
-    return -10 * math.log10(error) if error else math.inf
-
-
-def decibels(error: float) -> str:
-    """Return the same in words."""
-    return f"{sqnr(error):.1f}"

@@ -6,9 +6,10 @@ group that fails is halved, so that a few changes that fail among many cost few 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence, Set
 from typing import TypeVar
+
+from ops.metrics import decibels
 
 T = TypeVar("T")
 
@@ -80,6 +81,6 @@ def largest_shares(count: int, error: Error, price: float, most: int) -> list[in
 def _worth(shares: Sequence[float], floor: float, price: float) -> int:
     """Return how many of the shares, largest first, are best removed at a price in dB for each."""
     left = [floor + sum(shares[count:]) for count in range(len(shares) + 1)]
-    values = [-10 * math.log10(rest) - price * count for count, rest in enumerate(left)]
+    values = [decibels(rest) - price * count for count, rest in enumerate(left)]
     values[0] = 0.0
     return max(range(len(values)), key=values.__getitem__)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
+from ops.metrics import in_decibels
 from transforms.graph.some_names import counted
 from transforms.judge.constants import DIVERGED
 from transforms.judge.errors import Gain
@@ -57,14 +57,14 @@ class Checked:
     def __str__(self) -> str:
         if self.others is None:
             return self.figure
-        return f"{self.figure}; {counted(self.others_count, 'other output')} at {_decibels(self.others)} dB"
+        return f"{self.figure}; {counted(self.others_count, 'other output')} at {in_decibels(self.others)} dB"
 
     @property
     def figure(self) -> str:
         """The error in words, without that of other outputs."""
         if self.of_tokens:
             return f"KL divergence of {self.error:.3g} nats a token on {self.where}"
-        return f"{_decibels(self.error)} dB on {self.where}"
+        return f"{in_decibels(self.error)} dB on {self.where}"
 
     @property
     def where(self) -> str:
@@ -72,10 +72,6 @@ class Checked:
         said = {None: "", True: " that choices were made by", False: " that decided nothing"}
         read = ", read in two steps through the caches" if self.through_caches else ""
         return f"{counted(self.samples, 'sample')}{said[self.decided]}{read}"
-
-
-def _decibels(error: float) -> str:
-    return f"{-10 * math.log10(error):.1f}" if error > 0 else "inf"
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Samples that decide nothing. Oracles: which feeds candidates are run on, and the metadata of the file."""
+"""What samples are for. Oracles: places by hand, the feeds that candidates run on, and files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,19 @@ from tests.helpers.judged_networks import network, samples
 from tools import quantize, report
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.judge.checked_samples import checked
+from transforms.judge.decisions import KEY
 from transforms.judge.judge import Judge
-from transforms.moves.decisions import KEY
+from transforms.judge.sample_roles import (
+    checking,
+    goal_judging,
+    is_held_out,
+    ranking,
+    ranking_formats,
+    searching,
+    searching_evenly,
+    taken,
+    tuning_judged,
+)
 from transforms.pipelines import fit as fit_step
 from transforms.pipelines import measure, quantize_graph
 from transforms.scheme import preset
@@ -34,7 +44,7 @@ from transforms.scheme import preset
     ],
 )
 def test_few_samples_decide_and_some_of_many_do_not(count: int, spared: list[int]) -> None:
-    assert list(checked(count)) == spared
+    assert list(checking(count)) == spared
 
 
 @pytest.mark.parametrize("count", [9, 20, 40])
@@ -59,9 +69,9 @@ def test_no_decision_sees_them(count: int, monkeypatch: pytest.MonkeyPatch) -> N
     places = [
         i for i, feed in enumerate(feeds) if any((feed["x"] == one).all() for one in (*judged, *fitted))
     ]
-    assert not set(places) & set(checked(count))
-    assert len(judged) == min(32, count - len(checked(count)))
-    assert len(fitted) == count - len(checked(count))
+    assert not set(places) & set(checking(count))
+    assert len(judged) == min(32, count - len(checking(count)))
+    assert len(fitted) == count - len(checking(count))
 
 
 @pytest.mark.parametrize(
@@ -96,3 +106,36 @@ def test_rules_leave_no_record(tmp_path: Path) -> None:
     command = ["--input", str(tmp_path / "float.onnx"), "--output", str(tmp_path / "q.onnx")]
     assert quantize.main([*command, "--data", str(tmp_path / "data"), "--config", "A8W8", "--fast"]) == 0
     assert KEY not in {entry.key for entry in onnx.load(tmp_path / "q.onnx").metadata_props}
+
+
+@pytest.mark.parametrize("count", range(1, 200))
+def test_a_goal_is_judged_on_enough_samples_and_others_measure_ranges(count: int) -> None:
+    """At least four as soon as there are eight, a fourth of 16 or more, and never one alone."""
+    held = goal_judging(count)
+    assert len(held) == min(32, count // 4) if count >= 16 else 2 * len(held) <= count
+    assert len(held) >= 4 if count >= 8 else len(held) != 1
+    assert (count < 4) == (not held)
+
+
+@pytest.mark.parametrize(("count", "every"), [(1, 5), (4, 5), (20, 5), (64, 2), (500, 5)])
+def test_tuned_models_run_on_held_out_samples_and_a_few_others(count: int, every: int) -> None:
+    places, held = tuning_judged(count, every)
+    assert all(is_held_out(place, count, every) for place in held) and set(held) <= set(places)
+    assert len(held) == min(32, max(1, count // every))
+    assert len(places) == min(count, max(16, len(held))) and places == sorted(set(places))
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 100])
+def test_searches_run_on_few_samples(count: int) -> None:
+    assert list(searching(count)) == list(range(min(count, 8)))
+    spread = searching_evenly(count)
+    assert len(spread) == min(count, 8) and spread[0] == 0 and spread[-1] >= count - count / 8 - 1
+    assert ranking(count, 256, 1000) == [0] and ranking(count, 256, 1) == spread
+    with_last = ranking_formats(count, 100, 25)
+    assert len(with_last) == min(count, 4) and with_last[0] == 0 and count - 1 in (with_last[-1], 0)
+
+
+def test_samples_after_the_last_place_are_not_read() -> None:
+    read = iter("abcdef")
+    assert taken(read, {0, 2}) == ["a", "c"] and next(read) == "d"
+    assert taken(read, set()) == [] and next(read) == "e"

@@ -1,0 +1,212 @@
+"""What the keywords of ``mix_precision`` ask for: a scheme, files, phases, and what is written of layers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnx_narrow.api.keywords import TARGET
+from onnx_narrow.api.kinds import FLAG, PATH, TEXTS, Kind, choice, number, whole
+from onnx_narrow.api.result import Result, result_of
+from onnx_narrow.api.scheme_needs import check_effect
+from onnx_narrow.api.schemes import SchemeWish
+from onnx_narrow.api.told import Told
+from onnx_narrow.api.usage import (
+    DATA,
+    OF_SAMPLES,
+    Given,
+    Need,
+    UsageError,
+    check_call,
+    listed,
+    refuse_own_workers,
+    refuse_same_file,
+)
+from onnx_narrow.charts import pareto_plot, plot_file, sensitivity_chart
+from onnx_narrow.summaries import mixing
+from transforms import model_io
+from transforms.files.output_file import check_writable, write_text
+from transforms.files.paths import AnyPath
+from transforms.files.spelling import spelled
+from transforms.pipelines.mix import MixWork, mixed_of
+from transforms.pipelines.steps import Step, run
+from transforms.pipelines.work import Work
+from transforms.run.array_files import read_array
+from transforms.scheme import Scheme
+from transforms.scheme.mixing_rule import TARGETS as GOALS
+from transforms.scheme.targets import TARGETS
+from transforms.search.target import LATENCY
+
+KEYS = (
+    *("activation_target", "weight_target", "target_op_types", "include_nodes", "exclude_nodes"),
+    *("l2_target", "sqnr_target", "sqnr_drop_target", "top1_target", "kl_target", "evaluate_target"),
+    *("bits_target", "bytes_target", "size_target", "evaluate", "strategy", "metric", "output_index"),
+    *("dual_quant_nodes", "data_size"),
+)
+"""Keywords that are keys of the table of mixed precision, beside ``target``."""
+
+_MODEL = Need("{output}, not with {analyze_only}", lambda given: "analyze_only" not in given)
+_FILES = {"output", "json", "csv", "chart"}
+_FILE = Need("{output}, {json}, {csv} or {chart}", lambda given: given.keys() & _FILES)
+_WRITTEN = (
+    *("bits_target", "bytes_target", "size_target", "strategy", "save_as_external_data", "functions"),
+    *("time", "storage", "plot"),
+)
+_MEASURED = (
+    *("json", "csv", "chart", "plot", "analyze_only", "jobs", "dask", "resume", "metric", "output_index"),
+    *("data_size", "provider", "memory_limit", "calibration_cache"),
+)
+_LISTS = ("target_op_types", "include_nodes", "exclude_nodes")
+_RESULTS = ("json", "csv", "chart", "plot")
+
+NEEDS: Mapping[str, tuple[Need, ...]] = {
+    **OF_SAMPLES,
+    **dict.fromkeys(_WRITTEN, (_MODEL,)),
+    **dict.fromkeys(_MEASURED, (DATA,)),
+    "plot": (_MODEL, DATA),
+    "labels": (_MODEL, DATA),
+    "force": (
+        Need(
+            "{output}, {json}, {csv} or {chart}",
+            lambda given: given.keys() & {"output", "json", "csv", "chart"},
+        ),
+    ),
+}
+
+_KINDS = {
+    **dict.fromkeys(
+        ("l2_target", "sqnr_drop_target", "kl_target", "evaluate_target", "bits_target"), number(0)
+    ),
+    **dict.fromkeys(("bytes_target", "size_target"), whole(most=2**63 - 1)),
+    **dict.fromkeys(_LISTS, TEXTS),
+    **dict.fromkeys((*_RESULTS, "resume"), PATH),
+    "sqnr_target": number(),
+    "top1_target": number(0, 1),
+    "strategy": choice("speed", "quality", "budget", "latency"),
+    "metric": choice("l2", "sqnr", "cosine", "kl", "psnr", "top1", "evaluate"),
+    "output_index": whole(-1),
+    "data_size": whole(),
+    "analyze_only": FLAG,
+    "labels": Kind("a path or an array", (str, os.PathLike, np.ndarray, Sequence)),
+    "target": TEXTS,
+}
+
+
+def check_keywords(given: Given) -> None:
+    """Raise TypeError, ValueError or UsageError for keywords that are wrong, or do not go together."""
+    if isinstance(given.get("target"), str) and given["target"] in TARGETS:
+        TARGET.check("target", given["target"])
+    check_call(given, NEEDS, _KINDS)
+    runtimes = _runtimes(given)
+    if runtimes[1:]:
+        pair = " and ".join(spelled(f"{{target:{name}}}") for name in runtimes[:2])
+        raise UsageError(f"{pair}: a model is made for one runtime")
+    if not given.get("config") and not runtimes:
+        raise UsageError(spelled("{config} is needed: a preset or a scheme"))
+    if callable(given.get("evaluate")) and (given.get("jobs", 1) != 1 or given.get("dask")):
+        raise ValueError("evaluate is a callable, which other processes do not have: give 'FILE.py:FUNCTION'")
+    refuse_own_workers(given)
+    refuse_same_file(given, "output", *_RESULTS, "calibration_cache")
+
+
+def _runtimes(given: Given) -> list[str]:
+    """Return the runtimes among the targets, which may be formats, too."""
+    return [name for name in listed(given.get("target", ())) if name in TARGETS]
+
+
+def wish_of(given: Given) -> SchemeWish:
+    """Return what keywords say of the scheme and its table of mixed precision."""
+    keys = {key: listed(given[key]) if key in _LISTS else given[key] for key in KEYS if key in given}
+    if formats := [name for name in listed(given.get("target", ())) if name not in TARGETS]:
+        keys["target"] = formats
+    return SchemeWish(
+        given.get("config"),
+        next(iter(_runtimes(given)), ""),
+        keys,
+        given.get("assignments", ()),
+        given.get("opset", 0),
+        {name: tuple(shape) for name, shape in given.get("input_shapes", {}).items()},
+    )
+
+
+def check_mixing(scheme: Scheme, wish: SchemeWish, given: Given) -> None:
+    """Raise ValueError for a keyword that would do nothing with this scheme."""
+    rule = scheme.auto_mixed_precision
+    assert rule is not None, "the scheme has the table"
+    if "labels" in given and rule.top1_target is None:
+        raise ValueError(spelled("{labels} goes with {top1_target}"))
+    goals = [key for key in GOALS if key in given]
+    if goals and "analyze_only" in given and rule.metric:
+        words = spelled(f"{{{goals[0]}}} goes with {{output}}, or without {{metric}}")
+        raise ValueError(f"{words}: those use the metric of the target")
+    check_effect(scheme, wish, given)
+
+
+def check_files(given: Given, source: Path | None) -> None:
+    """Raise before any work for a file that cannot be written."""
+    force, labels = given.get("force", False), given.get("labels")
+    of_labels = Path(labels) if isinstance(labels, str | os.PathLike) else None
+    for name in ("json", "csv"):
+        if name in given:
+            check_writable(Path(given[name]), force=force, inputs=(source, of_labels))
+    for name in ("chart", "plot"):
+        if name in given:
+            plot_file.check_plot(Path(given[name]), force=force)
+    if "calibration_cache" in given:
+        model_io.check_output(given["calibration_cache"], force=True)
+
+
+def labels_of(labels: AnyPath | NDArray[Any] | Sequence[int] | None) -> NDArray[Any] | None:
+    """Return class numbers as an array, read from a file if they are in one."""
+    if labels is None:
+        return None
+    return read_array(Path(labels)) if isinstance(labels, str | os.PathLike) else np.asarray(labels)
+
+
+def phases_of(scheme: Scheme, given: Given) -> Iterator[str]:
+    """Yield the phases of a job in order."""
+    rule, is_timed = scheme.auto_mixed_precision, False
+    if rule is not None:
+        is_timed = rule.strategy == LATENCY
+    yield from ("loading", "preparing")
+    if "data" in given:
+        yield from ("calibrating", "measuring", "timing" if is_timed else "", "trying")
+    if scheme.finetune:
+        yield from ("reloading", "tuning")
+    if "analyze_only" not in given:
+        yield from ("running", "writing")
+
+
+def write_results(given: Given, work: Work) -> None:
+    """Step: write what was found of layers."""
+    mixed = mixed_of(work)
+    if mixed is None or mixed.sensitivity is None:
+        return
+    found, chosen = mixed.sensitivity, mixed.assignment
+    times = {key: one.columns for key, one in mixed.layer_times.items()}
+    if "json" in given:
+        write_text(Path(given["json"]), found.to_json(times))
+    if "csv" in given:
+        write_text(Path(given["csv"]), found.to_csv(times))
+    if "chart" in given:
+        sensitivity_chart.draw(found, Path(given["chart"]))
+    if "plot" in given and chosen:
+        elements = sum(one.weights + one.activations for one in mixed.candidates)
+        path = Path(given["plot"])
+        pareto_plot.draw(chosen.steps, chosen.target, path, metric=mixed.metric, elements=elements)
+
+
+def analyzed(work: MixWork, steps: Sequence[Step], told: Told) -> Result:
+    """Take the steps, and return a result without a model."""
+    run(work, steps)
+    assert work.mixed is not None, "the last step but one makes it"
+    for line in mixing.lines(work.mixed):
+        told.note(line)
+    return result_of(
+        None, None, told, scheme=work.scheme, steps=work.record.steps, sensitivity=work.mixed.sensitivity
+    )

@@ -1,0 +1,175 @@
+"""What the keywords of ``quantize`` ask for: a scheme, options, steps and phases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from onnx_narrow.api.keywords import TARGET
+from onnx_narrow.api.scheme_needs import BLOCKS, CALIBRATION, UNMIXED
+from onnx_narrow.api.schemes import SchemeWish, quantization_scheme
+from onnx_narrow.api.usage import (
+    DATA,
+    OF_SAMPLES,
+    Given,
+    Need,
+    UsageError,
+    check_call,
+    listed,
+    refuse_own_workers,
+)
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.files.spelling import spelled
+from transforms.pipelines.mix import MixWork
+from transforms.pipelines.options import Options
+from transforms.pipelines.recipes import FAST, MIX, QUANTIZE
+from transforms.pipelines.require import require
+from transforms.pipelines.steps import Step
+from transforms.run.events import Events
+from transforms.run.workers import Workers
+from transforms.runtime.session import RunOptions
+from transforms.scheme import Scheme
+from transforms.scheme.targets import ON_CPU
+from transforms.search.target import LOST_TOP1, Target
+
+KEYS = (
+    *("calibrate_method", "per_channel", "full_range", "exclude_nodes", "exclude_op_types"),
+    *("keep_weight_nodes", "optimize", "domain", "qdq_domain"),
+)
+"""Keywords that are keys of a scheme."""
+
+_LISTS = ("exclude_nodes", "exclude_op_types")
+
+_ANY_DATA = Need("{data} or {random_data}", lambda given: given.keys() & {"data", "random_data"})
+_COMPARED = Need(
+    "{data}, and not with {fast} or {ranges}",
+    lambda given: "data" in given and not given.keys() & {"fast", "ranges"},
+)
+_JUDGED = Need(
+    "{data}, and not with {fast}, {ranges} or {random_data}",
+    lambda given: "data" in given and not given.keys() & {"fast", "ranges", "random_data"},
+)
+_GOAL = Need("{min_sqnr} or {top1}", lambda given: given.keys() & {"min_sqnr", "top1"})
+_NBITS = Need("{matmul_nbits} or {embeddings}", lambda given: given.keys() & {"matmul_nbits", "embeddings"})
+NEEDS: Mapping[str, tuple[Need, ...]] = {
+    **OF_SAMPLES,
+    **dict.fromkeys(("provider", "memory_limit", "jobs", "dask"), (_ANY_DATA,)),
+    **dict.fromkeys(("fast", "kv_cache", "calibration_cache"), (DATA,)),
+    **dict.fromkeys(("min_sqnr", "top1"), (_JUDGED,)),
+    "fallback": (_GOAL,),
+    "full_range": (_COMPARED,),
+    "accuracy_level": (_NBITS,),
+}
+_SHARED = Need(
+    f"{CALIBRATION.words} or a table [finetune]",
+    lambda scheme: CALIBRATION.is_met(scheme) or scheme.finetune is not None,
+)
+OF_SCHEME = {"matmul_nbits": BLOCKS, "embeddings": UNMIXED, **dict.fromkeys(("jobs", "dask"), _SHARED)}
+_TOGETHER = (("min_sqnr", "top1"), ("data", "random_data"), ("fast", "steps"))
+
+
+def asked_scheme(given: Given, events: Events) -> Scheme:
+    """Return the scheme that keywords ask for. Raises ValueError naming the key."""
+    scheme = quantization_scheme(wish_of(given), events)
+    return scheme.by_rule() if given.get("fast") else scheme
+
+
+def wish_of(given: Given) -> SchemeWish:
+    """Return what keywords say of the scheme."""
+    deployment = given.get("target") or ""
+    shapes = {name: tuple(shape) for name, shape in (given.get("input_shapes") or {}).items()}
+    return SchemeWish(
+        given.get("config") or (None if deployment else "A8W8"),
+        deployment,
+        {key: listed(given[key]) if key in _LISTS else given[key] for key in KEYS if key in given},
+        given.get("assignments") or (),
+        given.get("opset") or 0,
+        shapes,
+    )
+
+
+def check_keywords(given: Given) -> None:
+    """Raise TypeError, ValueError or UsageError for keywords that are wrong, or do not go together."""
+    check_call(given, NEEDS, {"target": TARGET})
+    for one, other in _TOGETHER:
+        if {one, other} <= given.keys():
+            raise UsageError(spelled(f"{{{one}}} and {{{other}}} do not go together"))
+    refuse_own_workers(given)
+
+
+def recorded(wish: SchemeWish, given: Given) -> dict[str, object]:
+    """Return the options that the metadata of the model record."""
+    keys = {"keys": dict(wish.keys)} if wish.keys else {}
+    return {**wish.recorded(given), **keys, "random_data": given.get("random_data")}
+
+
+def steps_of(scheme: Scheme, given: Given) -> Sequence[Step]:
+    """Return the steps of a call that names none."""
+    if scheme.auto_mixed_precision:
+        return *MIX[:2], require, *MIX[2:]
+    return FAST if "fast" in given else QUANTIZE
+
+
+def options_of(given: Given, run: RunOptions) -> Options:
+    """Return what the job is told beside its scheme."""
+    goal = None if "top1" not in given else Target(LOST_TOP1, given["top1"])
+    return Options(
+        run=run,
+        goal=goal if "min_sqnr" not in given else Target("sqnr", given["min_sqnr"]),
+        fallback=given.get("fallback", "float32"),
+        times=given.get("time", True),
+        matmul_nbits=given.get("matmul_nbits", False),
+        accuracy_level=given.get("accuracy_level"),
+        embeddings=given.get("embeddings", ""),
+        kv_cache=given.get("kv_cache", ""),
+        storage=given.get("storage", "plain"),
+        functions=given.get("functions", True),
+        external_data=given.get("save_as_external_data", False),
+        random_data=given.get("random_data", 0),
+    )
+
+
+def refuse_goal(work: MixWork, given: Given) -> None:
+    """Raise ValueError for a goal beside a table of the scheme that goes by outputs itself."""
+    if work.options.goal is None:
+        return
+    name = spelled("{min_sqnr}" if "min_sqnr" in given else "{top1}")
+    if work.tuning is not None:
+        raise ValueError(f"{name} does not go with the table [finetune] of the scheme")
+    if work.asked.auto_mixed_precision is not None:
+        raise ValueError(f"{name} does not go with the table [auto_mixed_precision] of the scheme")
+
+
+def data_of(
+    opened: CalibrationData | None, given: Given, run: RunOptions, workers: Workers | None
+) -> CalibrationData | None:
+    """Return the samples with all that keywords say of calibration, None without any."""
+    if "random_data" in given:
+        opened = CalibrationData((), run=run)
+    if opened is None:
+        return None
+    cache, limit = given.get("calibration_cache"), given.get("memory_limit")
+    return replace(opened, cache=cache, workers=workers, memory_limit=limit)
+
+
+def phases_of(scheme: Scheme, given: Given) -> Iterator[str]:
+    """Yield the phases of a job in order."""
+    rule, has_data = scheme.auto_mixed_precision, bool(given.keys() & {"data", "random_data"})
+    phases = {
+        "loading": True,
+        "preparing": True,
+        "calibrating": has_data,
+        "measuring": has_data and rule is not None,
+        "timing": rule is not None and rule.strategy == "latency",
+        "trying": has_data and rule is not None,
+        "quantizing": rule is None,
+        "fitting": has_data and scheme.fits_weights and rule is None,
+        "placing": scheme.target == ON_CPU and given.get("time", True) and scheme.keep_float,
+        "searching": bool(given.keys() & {"min_sqnr", "top1"}),
+        "reloading": scheme.finetune is not None,
+        "tuning": scheme.finetune is not None,
+        "running": True,
+        "comparing": "data" in given and "fast" not in given,
+        "writing": True,
+    }
+    return (name for name, is_there in phases.items() if is_there)

@@ -1,0 +1,18 @@
+"""Names of the operators that put numbers on grids: one table, for all that writes or looks for them."""
+
+from __future__ import annotations
+
+from ops.formats import BFP, LINEAR, MX
+
+STANDARD = QUANTIZE_LINEAR, DEQUANTIZE_LINEAR = "QuantizeLinear", "DequantizeLinear"
+"""ONNX's own, which ONNX Runtime has in a domain of its own, too."""
+
+EXTENDED = EXTENDED_QUANTIZE, EXTENDED_DEQUANTIZE = LINEAR, "ExtendedDequantizeLinear"
+"""Ours, for types that ONNX's own do not take."""
+
+QUANTIZE = frozenset({QUANTIZE_LINEAR, EXTENDED_QUANTIZE})
+DEQUANTIZE = frozenset({DEQUANTIZE_LINEAR, EXTENDED_DEQUANTIZE})
+PAIRS = QUANTIZE | DEQUANTIZE
+
+BLOCKS = (BFP, MX)
+"""Ours that round to blocks in one step, without a way back."""

@@ -1,0 +1,140 @@
+"""What each sample is for: the one module that says which samples judge, check, search, rank and tune.
+
+Samples are told by their places in the data. Ranges are measured on all of them, but for those that a goal is
+judged on. Folds are those of calibration (:func:`transforms.calibrate.calibration.half_of`).
+
+==================== ==========================================================================
+``judging``          candidates of moves: the first, without those that check
+``checking``         what a summary says of the outputs: the last of the first, of few none
+``fitting``          weights that are rounded by outputs of layers: all but those that check
+``goal_judging``     whether a goal is met: every fourth, of few samples every third or second
+``searching``        tensors in float, finer layers for a goal, masks: the first
+``searching_evenly`` the same where all samples are read anyway
+``ranking``          layers by the error of each: as many as come to a number of runs
+``ranking_formats``  layers by the errors of each in several formats
+``comparing``        layers of a model beside each other, to tell where its loss begins
+``is_held_out``      whether a sample judges tuned weights of layers: every n-th
+``tuning_judged``    tuned models: samples that are held out, and some of the others
+==================== ==========================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from itertools import islice
+from typing import TypeVar
+
+import numpy as np
+
+from transforms.judge.constants import (
+    ENOUGH,
+    FEW_SAMPLES,
+    FEWEST,
+    GOAL_EVERY,
+    MOST_SAMPLES,
+    SEARCHED_ON,
+    SPARED,
+)
+from transforms.run.feeds import spread
+
+T = TypeVar("T")
+
+FIRST = MOST_SAMPLES + FEW_SAMPLES
+"""Samples, from the first on, among which are all that judge candidates and all that check."""
+
+
+def taken(samples: Iterable[T], places: Collection[int]) -> list[T]:
+    """Return the samples at some places, in order; those after the last place are not read."""
+    end = max(places, default=-1) + 1
+    return [sample for place, sample in enumerate(islice(samples, end)) if place in places]
+
+
+def checking(count: int) -> range:
+    """Return the places of the samples that no choice is made by, of ``count``; none of few.
+
+    They are the last of the first samples: those before them judge candidates.
+    """
+    first = min(count, FIRST)
+    spared = min(FEW_SAMPLES, first // SPARED) if first >= SPARED * FEWEST else 0
+    return range(first - spared, first)
+
+
+def judging(count: int) -> range:
+    """Return the places of the samples that judge candidates."""
+    return range(checking(count).start)
+
+
+def fitting(count: int) -> list[int]:
+    """Return the places of the samples that fit weights: evenly spread over all that may decide."""
+    checked = checking(count)
+    return spread([place for place in range(count) if place not in checked], 2 * MOST_SAMPLES)
+
+
+def goal_judging(count: int) -> list[int]:
+    """Return the places of the samples that a goal is judged on, ``MOST_SAMPLES`` at most; none of few.
+
+    The others of the last of each ``goal_period`` are not used at all.
+    """
+    period = goal_period(count)
+    return list(range(period - 1, count, period))[:MOST_SAMPLES] if period else []
+
+
+def goal_period(count: int) -> int:
+    """Return of how many samples the last is held out for a goal; 0 if none is.
+
+    Every fourth, if these are ``FEW_SAMPLES``: fewer tell little of others. Of fewer samples more are held
+    out, but every second at most: the rest measures ranges and searches, and needs as many. One sample that
+    judges would have no standard error, so that all samples do both where every second is fewer than
+    ``FEWEST``.
+    """
+    if count < 2 * FEWEST:
+        return 0
+    return max(2, min(GOAL_EVERY, count // FEW_SAMPLES))
+
+
+def searching(count: int) -> range:
+    """Return the places of the samples that a search reads, the first; others decide what it finds."""
+    return range(min(count, SEARCHED_ON))
+
+
+def searching_evenly(count: int) -> list[int]:
+    """Return the places of as many samples, evenly spread over all, for a search that has all of them."""
+    return spread(range(count), SEARCHED_ON)
+
+
+def ranking(count: int, runs: int, parts: int, most: int = SEARCHED_ON) -> list[int]:
+    """Return the places of the samples that rank so many parts in so many runs, one at least."""
+    return spread(range(count), max(1, min(most, runs // parts)))
+
+
+def ranking_formats(count: int, runs: int, parts: int) -> list[int]:
+    """Return the same of parts in several formats, with the last sample, which may be unlike the first."""
+    places = np.linspace(0, count - 1, min(max(runs // parts, 1), count))
+    return [int(place) for place in places]
+
+
+def comparing(count: int) -> list[int]:
+    """Return the places of the samples on which layers are put back to float together, evenly spread."""
+    return spread(range(count), MOST_SAMPLES)
+
+
+def is_held_out(place: int, count: int, every: int) -> bool:
+    """Return whether a sample of ``count`` is held out from tuning: every n-th, the last of fewer."""
+    every = min(every, count)
+    return place % every == every - 1
+
+
+def fitted_every(count: int) -> int:
+    """Return of how many samples one is held out where weights are fitted: of two, of few samples of more."""
+    return 2 if count >= SPARED * FEWEST else SPARED
+
+
+def tuning_judged(count: int, every: int) -> tuple[list[int], list[int]]:
+    """Return the places of the samples that tuned models run on, and of those among them held out.
+
+    Some of the others show the scatter of errors, where few are held out.
+    """
+    held = [place for place in range(count) if is_held_out(place, count, every)]
+    others = sorted(set(range(count)) - set(held))
+    held = spread(held, MOST_SAMPLES)
+    return sorted(held + spread(others, max(0, ENOUGH - len(held)))), held

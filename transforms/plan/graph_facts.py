@@ -1,0 +1,183 @@
+"""Facts of a graph that plans need, whatever the scheme: each is found once for all plans of a job.
+
+Most plans of a job are of one graph, or of copies of it. A fact is a set of nodes or tensors; it is
+remembered by their places in the graph, and found again in one that differs in anything that facts rest on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from functools import cached_property
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.graph.embeddings import shared_heads
+from transforms.graph.lazy_values import LARGE, load_values
+from transforms.graph.routers import routers
+from transforms.plan.exact_arithmetic import exact_arithmetic
+from transforms.plan.float16_range import beyond_float16
+from transforms.plan.float_only_nodes import float_zone, given_masks, spectra
+from transforms.plan.infinities import infinite_tensors, meant_infinities
+from transforms.plan.integer_moves import needing_floats
+from transforms.plan.sentinels import sentinels
+
+Places = dict[str, list[int]]
+"""By the name of a fact, the places of its nodes or tensors."""
+
+
+class _Fact:
+    """A set of ``id`` of nodes, or of tensors, and the function that finds them."""
+
+    def __init__(self, find: Callable[[GraphFacts], Iterable[int]], *, of_tensors: bool = False) -> None:
+        self._find, self._of_tensors = find, of_tensors
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, facts: GraphFacts, owner: type) -> frozenset[int]:
+        if self._name not in facts.found:
+            facts.found[self._name] = self._recalled(facts)
+        return facts.found[self._name]
+
+    def _recalled(self, facts: GraphFacts) -> frozenset[int]:
+        if facts.known is None:
+            return frozenset(self._find(facts))
+        parts: list[Any] = facts.form.tensors if self._of_tensors else facts.form.nodes
+        if self._name not in facts.places:
+            found = set(self._find(facts))
+            facts.places[self._name] = [place for place, part in enumerate(parts) if id(part) in found]
+        return frozenset(id(parts[place]) for place in facts.places[self._name])
+
+
+class GraphFacts:
+    """Sets of ``id`` of nodes or tensors of a graph, which stays as it is meanwhile.
+
+    ``known`` remembers them for other graphs like this one.
+    """
+
+    graph: gs.Graph
+    known: KnownFacts | None
+
+    exact = _Fact(lambda facts: exact_arithmetic(facts.graph))
+    """Nodes: sizes, positions, angles, which no format may round."""
+    masking = _Fact(lambda facts: given_masks(facts.graph))
+    """Nodes that read a mask."""
+    zone = _Fact(lambda facts: float_zone(facts.graph, facts.masking, facts.exact))
+    """Nodes that never compute in integers."""
+    spectra = _Fact(lambda facts: spectra(facts.graph))
+    """Nodes that make what a logarithm is taken of."""
+    floats = _Fact(lambda facts: needing_floats(facts.graph))
+    """Nodes that may not read what was an integer."""
+    beyond_float16 = _Fact(lambda facts: beyond_float16(facts.graph))
+    """Nodes with numbers beyond the range of float16."""
+    routers = _Fact(lambda facts: map(id, routers(facts.graph)))
+    """Products that choose what else is computed."""
+    shared_heads = _Fact(lambda facts: map(id, shared_heads(facts.graph)))
+    """Products whose weight is a table."""
+    counted_sentinels = _Fact(lambda facts: sentinels(facts.graph).counted, of_tensors=True)
+    """Tensors with sentinels that something computes with."""
+    infinite = _Fact(lambda facts: infinite_tensors(facts.graph), of_tensors=True)
+    """Tensors that may hold infinities."""
+    meant_infinities = _Fact(lambda facts: meant_infinities(facts.graph, computed=True), of_tensors=True)
+    """Tensors whose infinities mean something, those of runs among them."""
+
+    def __init__(self, graph: gs.Graph, known: KnownFacts | None = None) -> None:
+        """Find nothing yet."""
+        self.graph, self.known = graph, known
+        self.found: dict[str, frozenset[int]] = {}
+
+    @cached_property
+    def form(self) -> Form:
+        """The form of the graph."""
+        return Form(self.graph)
+
+    @cached_property
+    def places(self) -> Places:
+        """What is known of graphs of this form."""
+        return Places() if self.known is None else self.known.places(self.form)
+
+
+class KnownFacts:
+    """The facts of all forms that a graph has in a job."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._forms: list[tuple[list[Hashable], list[Callable[[], Any]], Places]] = []
+
+    def places(self, form: Form) -> Places:
+        """Return what is known of graphs of a form, to read and to add to."""
+        for described, constants, places in self._forms:
+            if described == form.described and all(map(_holds, constants, form.constants)):
+                return places
+        self._forms.append((form.described, [_held(values) for values in form.constants], Places()))
+        return self._forms[-1][-1]
+
+
+def _held(values: Any) -> Callable[[], Any]:
+    """Return what gives the numbers of a constant, large ones as long as something else holds them."""
+    return ref(values) if values.nbytes >= LARGE else lambda: values
+
+
+def _holds(held: Callable[[], Any], values: Any) -> bool:
+    """Return whether numbers are the same: one array, or small ones, which may be read anew, if equal."""
+    known = held()
+    if known is values or known is None or max(known.nbytes, values.nbytes) >= LARGE:
+        return known is values
+    one, other = load_values(known), load_values(values)
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+class Form:
+    """All that facts of a graph rest on: nodes, attributes, connections, types, shapes, stored arrays.
+
+    ``nodes`` and ``tensors``: those of the graph and its bodies, each once. ``described``: what is said of
+    them, equal for graphs that are alike; ``constants``: what holds their numbers.
+    """
+
+    def __init__(self, graph: gs.Graph) -> None:
+        """Go through a graph."""
+        self.nodes: list[gs.Node] = []
+        self.tensors: list[gs.Tensor] = []
+        self.described: list[Hashable] = []
+        self.constants: list[Any] = []
+        self._places: dict[int, int] = {}
+        self._add(graph)
+
+    def _add(self, graph: gs.Graph) -> None:
+        self.described.append(self._all(graph.inputs))
+        for node in graph.nodes:
+            self.nodes.append(node)
+            ends = self._all(node.inputs), self._all(node.outputs)
+            attributes = tuple((name, self._attribute(value)) for name, value in node.attrs.items())
+            self.described.append((node.op, node.domain, node.name, *ends, attributes))
+        self.described.append(self._all(graph.outputs))
+
+    def _all(self, tensors: Iterable[gs.Tensor]) -> tuple[int, ...]:
+        return tuple(map(self._place, tensors))
+
+    def _place(self, tensor: gs.Tensor) -> int:
+        """Return the place of a tensor among all; what is said of it the first time is that it is there."""
+        place = self._places.setdefault(id(tensor), len(self.tensors))
+        if place == len(self.tensors):
+            self.tensors.append(tensor)
+            if isinstance(tensor, gs.Constant):
+                self.constants.append(tensor._values)
+                self.described.append(tensor.name)
+            else:
+                shape = None if tensor.shape is None else tuple(tensor.shape)
+                self.described.append((tensor.name, tensor.dtype, shape))
+        return place
+
+    def _attribute(self, value: Any) -> Hashable:
+        if isinstance(value, gs.Graph):
+            self._add(value)
+            return None
+        if isinstance(value, gs.Tensor):
+            return self._place(value)
+        if isinstance(value, np.ndarray):
+            self.constants.append(value)
+            return None
+        return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,74 @@
+"""How mixed precision does its work, and where the results of measurements are kept."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transforms.files import cleanup
+from transforms.model import provenance
+from transforms.model.graph_proto import model_hash
+from transforms.model_io import bytes_written
+from transforms.precision.mixed import Mixed
+from transforms.precision.mixed_model import MixedModel
+from transforms.run.feeds import Feeds
+from transforms.run.task_log import TaskLog
+from transforms.run.turns import Timer, time_graphs
+from transforms.run.workers import Workers
+from transforms.runtime.session import RunOptions
+from transforms.scheme import Scheme
+from transforms.scheme.mixing_rule import MixingRule
+from transforms.search.user_metric import split_place
+
+
+@dataclass(frozen=True)
+class MixingOptions:
+    """How the work is done.
+
+    ``run``: how models run. ``workers``: where layers are measured. ``folder``: where results are kept, for
+    another run on the same model, data and options to go on from; on disks that all workers share. ``labels``
+    [n]: the right class of each row of the outputs. ``analyse_only``: nothing is moved. ``timer``: what
+    measures seconds for strategy ``latency``. ``bytes_written``: those of the file that a model becomes, by
+    its scheme; it may change the model.
+    """
+
+    run: RunOptions = field(default_factory=RunOptions)
+    workers: Workers = field(default_factory=Workers)
+    folder: Path | None = None
+    labels: NDArray[np.integer] | None = None
+    analyse_only: bool = False
+    timer: Timer = time_graphs
+    bytes_written: Callable[[Mixed, Scheme], int] = lambda mixed, _: bytes_written(mixed.graph)
+
+
+@contextmanager
+def open_results(
+    model: MixedModel, feeds: Feeds, rule: MixingRule, options: MixingOptions
+) -> Iterator[TaskLog]:
+    """Yield the log of what was measured, in the folder of the options; without one it is not kept."""
+    kept = options.folder and options.folder.resolve() / _key(model, feeds, rule, options)
+    with cleanup.temporary_folder() if kept is None else nullcontext(kept) as folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield TaskLog(folder / "results.jsonl")
+
+
+def _key(model: MixedModel, feeds: Feeds, rule: MixingRule, options: MixingOptions) -> str:
+    """Return a name for everything that results depend on."""
+    labels = b"" if options.labels is None else options.labels.tobytes()
+    function = Path(split_place(rule.evaluate)[0]).read_bytes() if rule.evaluate else b""
+    parts = [
+        provenance.software(),
+        model_hash(model.graph),
+        feeds.hash(),
+        model.scheme.to_toml(),
+        repr((rule.data_size, rule.output_index, rule.evaluate, options.run.provider)),
+        hashlib.sha256(labels).hexdigest(),
+        hashlib.sha256(function).hexdigest(),
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
