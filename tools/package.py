@@ -81,7 +81,9 @@ def _convert(job: J, convert: Callable[[J], bool], model: Path, output: Path) ->
     if job.feeds_from is not None:
         names, made = _ends(model)[0], _ends(job.feeds_from)[1]
         pairs = tuple(pair for pair in job.feeds if pair[1] in names)
-        own = replace(own, feeds=pairs, feeds_from=job.feeds_from if pairs or names & made else None)
+        given = {name: words for name, words in job.given.items() if name != "feeds" or pairs}
+        encoder = job.feeds_from if pairs or names & made else None
+        own = replace(own, given=given, feeds=pairs, feeds_from=encoder)
     try:
         return convert(replace(own, input=str(model), output=str(output)))
     except ValueError as error:
