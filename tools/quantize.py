@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _work(job: QuantizeJob) -> int:
     command_line.keep_products_on_one_thread()
-    from tools.package import convert_package, is_package
+    from tools.options.package import convert_package, is_package
 
     if job.print_config:
         _print_config(job)

@@ -103,7 +103,7 @@ def finetune(
     output_index: int | None = None,
     batch_size: int = 1,
     optim_device: str = "cpu",
-    infer_device: str = "cpu",
+    infer_device: str | None = None,
     limit: int | None = None,
     image_size: int | Sequence[int] | None = None,
     mean: float | Sequence[float] | None = None,
@@ -157,8 +157,8 @@ def finetune(
         Index of the output to tune for; all by default.
     batch_size : int
         Samples in a run, if the first dimension of inputs is free.
-    optim_device, infer_device : str
-        ``"cpu"``, ``"cuda:0"`` or ``"hip:0"``, for linear algebra and for inference.
+    optim_device, infer_device : str, optional
+        ``"cpu"`` (default), ``"cuda:0"`` or ``"hip:0"``, for linear algebra and for inference.
     memory_limit : int, optional
         Bytes for samples, and for tensors between layers; the rest goes to files.
     steps : sequence of functions, optional

@@ -65,7 +65,7 @@ _SHARED = Need(
     lambda scheme: CALIBRATION.is_met(scheme) or scheme.finetune is not None,
 )
 OF_SCHEME = {"matmul_nbits": BLOCKS, "embeddings": UNMIXED, **dict.fromkeys(("jobs", "dask"), _SHARED)}
-_TOGETHER = (("min_sqnr", "top1"), ("data", "random_data"), ("fast", "steps"))
+_TOGETHER = (("min_sqnr", "top1"), ("random_data", "data"), ("fast", "steps"))
 
 
 def asked_scheme(given: Given, events: Events) -> Scheme:

@@ -171,7 +171,7 @@ WRONG: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (TypeError, "^samples are a folder, a reader or an iterable, not int$", {"data": 3}),
     (TypeError, "^fast is 1, not True or False$", {"data": SAMPLES, "fast": 1}),
     (TypeError, "^exclude_nodes is 7, not a list of strings$", {"exclude_nodes": 7}),
-    (ValueError, "^data and random_data do not go together$", {"data": SAMPLES, "random_data": 2}),
+    (ValueError, "^random_data and data do not go together$", {"data": SAMPLES, "random_data": 2}),
     (ValueError, "^fast and steps do not go together$", {"data": SAMPLES, "fast": True, "steps": ()}),
     (ValueError, "^min_sqnr goes with data, and not with fast", {"min_sqnr": 30}),
     (ValueError, "^fallback goes with min_sqnr or top1$", {"data": SAMPLES, "fallback": "bf16"}),

@@ -118,7 +118,7 @@ def _cases() -> list[tuple[str, str, str]]:
         (tool, "--output n --data d --json n", "--output and --json are the same file"),
         (tool, "--analyze-only", "--analyze-only goes with --data"),
         (tool, "--analyze-only --data d --force", "--force goes with --output, --json, --csv or --chart"),
-        (tool, "--analyze-only --data d --plot p.svg", "--plot draws the models tried"),
+        (tool, "--analyze-only --data d --plot p.svg", "--plot goes with --output, not with"),
         (
             tool,
             "--output n --data d --dask tcp://a:1 --jobs 1",

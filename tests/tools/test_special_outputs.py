@@ -16,9 +16,9 @@ import numpy as np
 import onnx
 import pytest
 
+from onnx_narrow.api.usage import UsageError, refuse_same_file
 from tests.helpers import build
 from tests.helpers.refusal import Scene
-from tools.cli.command_line import same_file
 from transforms import model_io
 from transforms.calibrate.cache import calibrate_cached
 from transforms.files.cleanup import destination, replacing
@@ -147,4 +147,6 @@ def test_a_deleted_file_behind_a_link_of_the_system(tmp_path: Path) -> None:
 
 def test_two_options_on_a_circle_of_links(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("a")
-    assert same_file({"--json": tmp_path / "a", "--csv": tmp_path / "b"}) is None
+    refuse_same_file({"json": tmp_path / "a", "csv": tmp_path / "b"}, "json", "csv")
+    with pytest.raises(UsageError, match="json and csv are the same file"):
+        refuse_same_file({"json": tmp_path / "a", "csv": tmp_path / "a"}, "json", "csv")

@@ -128,7 +128,7 @@ def run(module: str, words: str | None, source: str, argv: Sequence[str] | None)
 
 
 def _work(source: str, job: Bf16Job) -> int:
-    from tools.package import convert_package, is_package
+    from tools.options.package import convert_package, is_package
 
     convert = partial(_convert, source)
     done = convert_package(job, convert) if is_package(job) else convert(job)
