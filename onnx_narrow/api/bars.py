@@ -7,7 +7,8 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -100,6 +101,15 @@ class PhaseBar:
         elif self._clock.is_long() and not _shows_bars():
             self._clock.say(line)
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Take the bar off the terminal while something else is written there."""
+        if self._bar is None:
+            yield
+            return
+        with type(self._bar).external_write_mode(sys.stderr):
+            yield
+
     def _open(self) -> None:
         tqdm = importlib.import_module("tqdm.auto" if _is_notebook() else "tqdm").tqdm
         if self._bar is not None:
@@ -149,6 +159,12 @@ class Bars(Events):
             self._end(is_done=True)
             self._bar = PhaseBar(name, unit, self._names, self._clock)
         return self._bar.show
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Take the bar off the terminal while something else is written there."""
+        with nullcontext() if self._bar is None else self._bar.aside():
+            yield
 
     def _end(self, *, is_done: bool) -> None:
         if self._bar is not None:

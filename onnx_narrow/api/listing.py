@@ -161,6 +161,12 @@ class FormatRow:
 def presets() -> Table[PresetRow]:
     """Return the presets by name: what ``config`` takes.
 
+    Returns
+    -------
+    dict of str to PresetRow
+        ``activation``, ``weight``, ``needs_data``, ``layers``, ``tuned`` and ``keys`` of each; shown as a
+        table.
+
     Examples
     --------
     >>> import onnx_narrow
@@ -176,6 +182,12 @@ def presets() -> Table[PresetRow]:
 def targets() -> Table[TargetRow]:
     """Return the runtimes by name: what ``target`` takes.
 
+    Returns
+    -------
+    dict of str to TargetRow
+        ``runtime``, ``preset``, ``activations``, ``weights``, ``rules``, ``sources``, ``speed`` and
+        ``verified`` of each; shown as a table.
+
     Examples
     --------
     >>> import onnx_narrow
@@ -187,6 +199,11 @@ def targets() -> Table[TargetRow]:
 
 def formats() -> Table[FormatRow]:
     """Return the number formats by name: what schemes take for activations and weights, beside ``float32``.
+
+    Returns
+    -------
+    dict of str to FormatRow
+        ``bits``, ``block``, ``operator`` and ``attributes`` of each; shown as a table.
 
     Examples
     --------

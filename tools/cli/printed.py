@@ -12,8 +12,10 @@ class Printed(Bars):
 
     def note(self, line: str) -> None:
         """Print a line."""
-        print(line)
+        with self.aside():
+            print(line)
 
     def warn(self, line: str) -> None:
         """Print a warning."""
-        print(line, file=sys.stderr, flush=True)
+        with self.aside():
+            print(line, file=sys.stderr, flush=True)
