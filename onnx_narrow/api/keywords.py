@@ -19,9 +19,9 @@ from onnx_narrow.api.kinds import (
     number,
     whole,
 )
-from transforms.precision.finer_scheme import FALLBACKS
 from transforms.scheme import Scheme
 from transforms.scheme.targets import TARGETS
+from transforms.search.target import FALLBACKS
 
 KINDS: Mapping[str, Kind] = {
     # what is made

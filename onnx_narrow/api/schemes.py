@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from onnx_narrow.api.usage import Given, listed, named
 from transforms.files.named_file import parse_toml
 from transforms.files.spelling import as_option, spelled
+from transforms.pipelines.options import FORMS
 from transforms.run.events import Events
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.apply_target import adapted, scheme_of
@@ -30,9 +31,6 @@ _ALTERNATIVES = (
     *(({*BUDGETS} - {key}, {key}) for key in BUDGETS),
 )
 """Keys of the table that a keyword for another key takes the place of, too: only one of them may be given."""
-
-FORMS = ("matmul_nbits", "accuracy_level", "embeddings", "kv_cache", "storage")
-"""Keywords that are no keys of a scheme: in which operators parts are stored."""
 
 Config: TypeAlias = str | os.PathLike[str] | Scheme
 """A preset such as ``"A8W8"``, the path of a scheme in TOML, or a scheme."""

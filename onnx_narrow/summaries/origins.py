@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 
-from onnx_narrow.api.schemes import FORMS
 from onnx_narrow.summaries.words import figure
 from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.graph.some_names import counted
 from transforms.model import provenance
 from transforms.origins.loss_causes import KEEP, MORE_BITS, OUTLIERS, PER_CHANNEL, SAMPLES, TUNE
 from transforms.origins.loss_origins import LossOrigins, OutputLoss
+from transforms.pipelines.options import FORMS
 from transforms.precision.readings import OUTPUT
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.presets import PRESETS

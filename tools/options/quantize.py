@@ -23,7 +23,7 @@ from tools.cli.worker_options import dask, jobs
 from tools.options.finetune import FULL_RANGE
 
 FALLBACKS = ("float32", "int16", "bf16")
-"""Names of :data:`transforms.precision.finer_scheme.FALLBACKS`, repeated so that help needs no imports."""
+"""Names of :data:`transforms.search.target.FALLBACKS`, repeated so that help needs no imports."""
 
 _NEEDS_NO_MODEL = {"print_config", "config", "target", "assignments", "verbose", "fast"}
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from transforms.runtime.session import RunOptions
 from transforms.search.target import Target
 
+FORMS = ("matmul_nbits", "accuracy_level", "embeddings", "kv_cache", "storage")
+"""Options that say in which operators parts are stored; metadata record them beside the scheme."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -19,7 +22,7 @@ class Options:
     goal : Target or None
         What the outputs have to reach on held-out samples, by layers in ``fallback``.
     fallback : str
-        One of :data:`transforms.precision.finer_scheme.FALLBACKS`.
+        One of :data:`transforms.search.target.FALLBACKS`.
     times : bool
         Whether the model is timed beside the float model, and layers are placed by their time.
     matmul_nbits, accuracy_level, embeddings, kv_cache

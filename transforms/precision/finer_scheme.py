@@ -15,9 +15,6 @@ from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import FLOAT32
 
-FALLBACKS = ("float32", "int16", "bf16")
-"""What layers may have instead, by the names of the option."""
-
 
 def fallback_rule(name: str, scheme: Scheme) -> LayerRule:
     """Return the formats of layers that fall back; ValueError if they have them already.

@@ -19,6 +19,10 @@ LOST_TOP1, EVALUATE = "lost_top1", "evaluate"
 :mod:`transforms.search.user_metric`."""
 
 
+FALLBACKS = ("float32", "int16", "bf16")
+"""Formats that layers may have instead of those of the scheme, for a target of the outputs."""
+
+
 class TargetError(ValueError):
     """A target that the model cannot meet."""
 
