@@ -156,7 +156,7 @@ def test_image_options_without_a_folder() -> None:
         ({"x": np.zeros((1, 3), np.float32)}, "sample '1', input 'x': shape [1, 3] instead of [?, 2]"),
         ({"x": np.zeros((1, 2))}, "sample '1', input 'x': type float64 instead of float32"),
         ({"x": np.float32([[0, np.nan]])}, "sample '1', input 'x': it holds NaN"),
-        ([1.0], "sample '1': a list instead of arrays by input name"),
+        ([1.0], "sample '1', input 'x': type float64 instead of float32"),
     ],
 )
 def test_wrong_feeds_name_sample_and_input(feed: object, message: str) -> None:

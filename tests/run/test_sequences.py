@@ -132,7 +132,7 @@ def test_states_are_paired_by_names_then_by_shapes() -> None:
 
 def test_models_without_known_states_are_refused() -> None:
     plain = LEAKY.replace("h_out", "z").replace(" h,", " b,").replace(" h)", " b)").replace("(h,", "(b,")
-    with pytest.raises(ValueError, match="no output of the model is known to be a state: name them, --state"):
+    with pytest.raises(ValueError, match="no output of the model is known to be a state: name them, states"):
         pairs(plain)
     assert pairs(plain, {"b": "z"}) == {"b": "z"}
     with pytest.raises(ValueError, match="all inputs would be states"):

@@ -22,6 +22,10 @@ _PLACEHOLDERS = {"DIR", "FORMAT", "INPUT=OUTPUT", "N", "OUT=IN"}
 """Values that stand for others, as the command line shows them."""
 
 
+_MAPPINGS = {"feeds": "=", "input_shapes": ":", "states": "="}
+"""Options that are mappings in Python, and the sign between key and value on the command line."""
+
+
 class Door(Protocol):
     """Spells options."""
 
@@ -33,6 +37,9 @@ def as_keyword(name: str, value: str = "") -> str:
     """Return an option as a keyword of a Python call: ``min_sqnr``, ``min_sqnr=30``, ``config='A8W8'``."""
     if not value or value in _PLACEHOLDERS:
         return name
+    if name in _MAPPINGS:
+        key, _, item = value.rpartition(_MAPPINGS[name])
+        return f"{name}={{{key!r}: {item!r}}}"
     try:
         ast.literal_eval(value)
     except (ValueError, SyntaxError):

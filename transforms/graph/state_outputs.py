@@ -109,7 +109,7 @@ def state_pairs(
     if not pairs:
         raise ValueError(_why_none(able, held or ()))
     if len(pairs) == len(inputs):
-        raise ValueError(f"all inputs would be states: {_SAY}")
+        raise ValueError(f"all inputs would be states: {spelled(_SAY)}")
     return pairs
 
 

@@ -42,11 +42,11 @@ def _is_mappable(array: NDArray[Any]) -> bool:
 
 
 class KeptArrays:
-    """Keeps arrays; those that would take more than ``limit`` bytes are read from files."""
+    """Keeps arrays; those that would take more than ``limit`` bytes (None: 16 MiB) are read from files."""
 
-    def __init__(self, limit: int = IN_MEMORY) -> None:
+    def __init__(self, limit: int | None = None) -> None:
         """Keep none yet."""
-        self._bytes, self._limit = 0, limit
+        self._bytes, self._limit = 0, IN_MEMORY if limit is None else limit
 
     def keep(self, made: Mapping[Key, Kept]) -> dict[Key, Kept]:
         """Return the same numbers by the same keys, not to be written to; sequences of arrays stay in memory.
