@@ -181,7 +181,7 @@ def test_the_histogram_of_one_number_has_a_width(value: float) -> None:
 def test_a_look_at_one_large_number_tells_the_next_of_float32_apart(value: float) -> None:
     number = np.float32(value)
     pair = np.array([number, np.nextafter(number, np.float32(0))])
-    for edges in (GridHistogram(number, number).edges, _zoomed(pair[:1])):
+    for edges in (GridHistogram(float(number), float(number)).edges, _zoomed(pair[:1])):
         assert np.histogram(pair, edges)[0].max() == 1
 
 

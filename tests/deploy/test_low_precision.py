@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from numpy.typing import NDArray
 from onnx import helper
 
 from tests.helpers import build
@@ -16,7 +18,7 @@ from transforms.deploy.low_precision import low_precision
 from transforms.model import graph_proto
 from transforms.scheme.targets import ON_CPU, target
 
-GRID = {"s": np.array(0.05, np.float32), "z": np.array(100, np.uint8)}
+GRID: dict[str, NDArray[Any]] = {"s": np.array(0.05, np.float32), "z": np.array(100, np.uint8)}
 
 
 def pair(name: str, to: str) -> list[onnx.NodeProto]:
