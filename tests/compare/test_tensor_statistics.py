@@ -177,6 +177,21 @@ def test_the_histogram_of_one_number_has_a_width(value: float) -> None:
     assert histogram.original.sum() == histogram.zoom_original.sum() == array.size
 
 
+@pytest.mark.parametrize("value", (3e38, 1e30, 1e7))
+def test_a_look_at_one_large_number_tells_the_next_of_float32_apart(value: float) -> None:
+    number = np.float32(value)
+    pair = np.array([number, np.nextafter(number, np.float32(0))])
+    for edges in (GridHistogram(float(number), float(number)).edges, _zoomed(pair[:1])):
+        assert np.histogram(pair, edges)[0].max() == 1
+
+
+def _zoomed(array: np.ndarray) -> np.ndarray:
+    histogram = GridHistogram(-1.0, 1.0)
+    histogram.add(array, array)
+    assert histogram.zoom_edges is not None
+    return histogram.zoom_edges
+
+
 def test_dense_grids_take_bounded_memory() -> None:
     histogram = GridHistogram(0, 1)
     histogram.add(np.zeros(2), np.array([0.2, 0.8]))

@@ -11,10 +11,13 @@ import onnx_graphsurgeon as gs
 import pytest
 
 import ops
+from ops.rounding import Options
+from ops.rounding.adaquant import LEARNING_RATE
 from tests.helpers import tunable
 from tests.helpers.output_error import OutputError
 from tests.helpers.spread import spread
 from transforms import model_io
+from transforms.finetune import tune_layer
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.finetune_weights import finetune_weights
 from transforms.finetune.options import FinetuneOptions
@@ -60,6 +63,21 @@ def test_products_get_better(name: str) -> None:
     float_graph, quantized = tunable.pair(MATMUL, name, MATMUL_DATA)
     done = finetune_model(float_graph, quantized, MATMUL_DATA)
     assert _gain(float_graph, quantized, done.graph, MATMUL_UNSEEN) > 0
+
+
+@pytest.mark.parametrize(("algorithm", "rate"), [("adaquant", LEARNING_RATE), ("adaround", None)])
+def test_layers_with_many_multiplications_take_few_steps_which_adaquant_makes_longer(
+    algorithm: str, rate: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: so few steps, of that length, asked for."""
+    steps, usual = 20, Options().iterations
+    few = Options(iterations=steps, learning_rate=rate and rate * usual / steps)
+    float_graph, quantized = tunable.pair(tunable.two_products(), "W4A8", MATMUL_DATA)
+    asked = finetune_model(float_graph, quantized, MATMUL_DATA, FinetuneOptions(algorithm, solver=few))
+    monkeypatch.setattr(tune_layer, "_MOST_STEPPED", 8 * 16**2 * steps)  # of both layers
+    bounded = finetune_model(float_graph, quantized, MATMUL_DATA, FinetuneOptions(algorithm))
+    one, other = (graph_proto.export_model(done.graph).graph for done in (asked, bounded))
+    assert one == other and one != graph_proto.export_model(quantized).graph
 
 
 @pytest.mark.parametrize("name", spread(tunable.PRESETS, of=2))

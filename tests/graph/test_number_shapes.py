@@ -50,6 +50,8 @@ INDEPENDENT = {
     "positions by NonZero": "h = MatMul(x, w) s = Shape(h) o = ConstantOfShape <value = int64[1] {1}>(s)"
     " n = NonZero(o) y = Cast <to=1>(n)",
     "inputs as they are fed": "g = Greater(x, half) n = NonZero(g) c = Cast <to=1>(n) y = Identity(c)",
+    "a length that a Scan hands out": "h = MatMul(x, w) n = Scan <num_scan_inputs = 1, body = b"
+    " (float[4] r) => (int64[1] c) { c = Identity(o1) }>(h) l = Gather(n, zero) y = Slice(h, z1, l)",
     "a mask": "h = MatMul(x, w) g = Greater(h, half) y = Where(g, h, half)",
 }
 

@@ -51,6 +51,16 @@ def test_a_sample_is_run_once(most: int, monkeypatch: pytest.MonkeyPatch) -> Non
     assert all((array >= 0).all() and array.shape == (1, 16, 12, 12) for array in seen)
 
 
+def test_another_feed_is_run_before_samples_and_after_them() -> None:
+    graph, other = model_io.load(network(0, 0.5, 1.0)), samples(1, 4)[0]
+    reference, expected = Reference(graph, FEEDS, None), open_model(graph).run(other)
+    for _ in range(2):
+        made = reference.run(other)
+        assert list(made) == ["y"]
+        np.testing.assert_allclose(made["y"], expected["y"], rtol=1e-5)
+        assert len(reference.samples(2)) == 2
+
+
 def test_the_graph_may_be_changed_afterwards() -> None:
     graph = model_io.load(network(0, 0.5, 1.0))
     expected = Reference(graph, FEEDS, None).samples(2)

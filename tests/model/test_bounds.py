@@ -21,6 +21,7 @@ from tools import quantize
 from transforms import model_io
 from transforms.model.constant_size import LARGEST
 from transforms.model.local_functions import MOST_NODES
+from transforms.model.model_error import ModelError
 from transforms.run.run_model import open_model
 from transforms.runtime import session
 from transforms.runtime.devices import start_on
@@ -399,6 +400,21 @@ def test_a_shape_beyond_64_bits_in_external_data(dims: tuple[int, int], tmp_path
     path.write_bytes(model.SerializeToString())
     with pytest.raises(ValueError, match=r"has a shape that no array can have: \[\d+, \d+\]$"):
         model_io.load(path)
+
+
+@pytest.mark.parametrize("rows", [1 << 59, 1 << 60])
+@pytest.mark.parametrize("dtype", [np.float64, np.int64])
+def test_a_shape_without_elements_is_read_if_numpy_indexes_it(rows: int, dtype: type, tmp_path: Path) -> None:
+    built, kind = build.dense(64), onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    built.graph.initializer.append(onnx.TensorProto(name="none", dims=[rows, 0], data_type=kind))
+    path = build.save(built, tmp_path / "model.onnx")
+    try:
+        np.empty((rows, 0), dtype)
+    except ValueError:
+        with pytest.raises(ModelError, match="'none' has a shape that no array can have"):
+            model_io.load(path)
+    else:
+        assert model_io.load(path).nodes
 
 
 def test_model_file_beyond_protobuf(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -70,15 +71,19 @@ def test_adaround_comes_halfway_to_the_best_choice_and_is_never_worse_than_the_n
     assert min(found) < 1e-6 < max(nearest)
 
 
-def test_adaround_s_soft_variables_end_at_0_and_1() -> None:
-    """2004.10568: the term is annealed, so that they move freely first and settle at last."""
-    weight, problem = make_layer((4, 1, 30), seed=3)
-    grid, form = weight_grid(weight, "int4"), quadratic(problem, 0.01, shift=False)
+def _soft_rounding(form: Quadratic, grid: Grid) -> tuple[_SoftRounding, NDArray[np.float32]]:
+    """Return the soft variables of one output's or more, and the fractions at which they start."""
     below, above = grid.neighbours(form.target)
     unit = (above - below).max(-1, keepdims=True)
     parts = ((form.target - below) / (above - below), (below - form.target) / unit, (above - below) / unit)
     fraction, start, width = (part.astype(np.float32) for part in parts)
-    soft = _SoftRounding(fraction, start, width, _normalized(form.hessian))
+    return _SoftRounding(fraction, start, width, _normalized(form.hessian)), fraction
+
+
+def test_adaround_s_soft_variables_end_at_0_and_1() -> None:
+    """2004.10568: the term is annealed, so that they move freely first and settle at last."""
+    weight, problem = make_layer((4, 1, 30), seed=3)
+    soft, fraction = _soft_rounding(quadratic(problem, 0.01, shift=False), weight_grid(weight, "int4"))
     np.testing.assert_allclose(soft.choice(), fraction, atol=1e-5)  # float32, in and out of a sigmoid
     settled = []
     for beta in np.linspace(20, 2, 1000):
@@ -86,6 +91,16 @@ def test_adaround_s_soft_variables_end_at_0_and_1() -> None:
         h = soft.choice()
         settled.append(float(np.mean((h == 0) | (h == 1))))
     assert settled[100] < 0.9 < 0.99 < settled[-1]
+
+
+def test_adaround_s_soft_variables_go_up_as_they_go_down() -> None:
+    """Equation 23 is symmetric about 1/2. Oracle: the layer with weights of the other sign, on one grid."""
+    weight, problem = make_layer((4, 1, 30), seed=3)
+    grid, form = weight_grid(1.1 * weight, "int8"), quadratic(problem, 0.01, shift=False)  # no weight ends it
+    pair = [_soft_rounding(one, grid)[0] for one in (form, replace(form, target=-form.target))]
+    for soft in pair * 20:
+        soft.step(np.array(0.05, np.float32), 2.0)  # without the term, they begin where all slopes are 0
+    np.testing.assert_allclose(pair[0].choice(), 1 - pair[1].choice(), atol=1e-3)  # float32, 20 steps
 
 
 def _optimal_brain_quantizer(form: Quadratic, grid: Grid) -> Float64Array:

@@ -13,9 +13,10 @@ import onnx
 import pytest
 
 from tests.helpers import origins
-from transforms.origins.loss_causes import KEEP, PER_CHANNEL
+from transforms.origins.loss_causes import KEEP, PER_CHANNEL, cause_of
 from transforms.origins.loss_origins import LossOrigins, find_origins
 from transforms.origins.loss_table import loss_table, rows, to_csv, to_json
+from transforms.precision.readings import Reading
 from transforms.scheme import preset
 
 FEEDS = origins.feeds()
@@ -117,3 +118,11 @@ def test_many_layers_are_said_to_be_many(found: LossOrigins) -> None:
     words = headline(replace(found, layers=layers, outputs=[many]))
     assert words.startswith("No few layers make the loss, which is the sum of 20 of 50; these 20 layers make")
     assert headline(found).startswith("Loss begins at 'gemm2' (Gemm); this layer makes")
+
+
+def test_what_is_said_of_weights_is_not_of_a_bias() -> None:
+    values = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    weight = Reading(1, "int4", None, values, np.round(values * 4) / 4)
+    bias = Reading(2, "int8", None, values[0], np.zeros_like(values[0]))  # as bad as can be
+    found = cause_of([weight, bias], {})
+    assert found == cause_of([weight], {}) and found.words == "weights: few bits, int4"

@@ -71,6 +71,12 @@ def test_converted_by_metadata_or_by_pairs() -> None:
     assert not inspect_bf16.describe(graph).converted, "something is left to round"
 
 
+def test_a_model_whose_products_are_of_bfloat16_is_converted_whatever_follows_them() -> None:
+    text = """(float[2,2] x) => (float[2,2] y) { a = Cast <to = 16> (x) b = MatMul(a, a)
+        c = Cast <to = 1> (b) y = Tanh(c) }"""
+    assert inspect_bf16.describe(model_io.load(corpus.parse(text))).converted
+
+
 def test_metadata_of_another_tool_is_no_conversion() -> None:
     for text in ("{}", "not JSON", "[1]", '{"format": null}'):
         model = build.dense(8)

@@ -5,17 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
+import onnx_graphsurgeon as gs
 import pytest
 
 import onnx_narrow
 from tests.helpers import tunable
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.moves.improve import Best
 from transforms.pipelines.compare import compare
 from transforms.pipelines.decide import MOVES, decide
 from transforms.pipelines.recipes import BF16, FAST, QUANTIZE, TUNE
+from transforms.pipelines.source import Source
+from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
+from transforms.scheme import preset
 
 NETWORK = tunable.conv_net()
+LAYERS = ["conv", "depthwise", "transposed", "dense"]
 SAMPLES = tunable.samples(NETWORK, 12)
 USUAL = ["A8W8", "U8S8", "XINT8", "W4A8", "MX6", "BF16"]
 
@@ -102,3 +108,10 @@ def test_fast_and_steps_are_two_words_for_one_thing(model: Path) -> None:
 def test_a_step_before_those_that_it_needs_says_so(model: Path) -> None:
     with pytest.raises(ValueError, match="the step 'prepare' comes first"):
         onnx_narrow.quantize(model, config="A8W8", data=SAMPLES, steps=[QUANTIZE[0], *QUANTIZE[2:]])
+
+
+def test_work_that_tells_nobody_is_tuned(model: Path) -> None:
+    scheme, tuning = preset("A8W8").by_rule(), preset("A8W8_ADAQUANT").finetune
+    work = Work(gs.Graph(), scheme, CalibrationData(SAMPLES), source=Source(model), tuning=tuning)
+    tuned = run(work, FAST).record.tuned
+    assert tuned is not None and [layer.name for layer in tuned.walk.layers] == LAYERS

@@ -11,6 +11,9 @@ from onnx import helper
 
 from tests.helpers import build
 from tools import quantize
+from transforms import model_io
+from transforms.plan.bias_correction import corrected
+from transforms.run.run_model import open_model
 
 WIDTH = 12
 SHAPES = [(), (1,), (3, WIDTH), (3, 1), (1, 1)]
@@ -81,3 +84,39 @@ def test_the_bias_of_a_layer_whose_input_has_no_known_rank(tmp_path: Path) -> No
         np.savez(tmp_path / "data" / f"{i}.npz", **arrays)
     words = ["--input", source, "--output", tmp_path / "q.onnx", "--config", "U8S8", "--data"]
     assert quantize.main([str(word) for word in (*words, tmp_path / "data")]) == 0
+
+
+LAYERS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, float]]] = {
+    "Gemm": ("Gemm", (3, 6), (6, 4), {}),
+    "Gemm, turned and scaled": ("Gemm", (3, 6), (4, 6), {"transB": 1, "alpha": 0.5, "beta": 2.0}),
+    "Conv": ("Conv", (3, 6, 5, 5), (4, 6, 3, 3), {}),
+    "grouped Conv": ("Conv", (3, 6, 5, 5), (4, 3, 3, 3), {"group": 2}),
+    "ConvTranspose": ("ConvTranspose", (3, 6, 5, 5), (6, 4, 1, 1), {}),
+}
+
+
+@pytest.mark.parametrize("case", LAYERS)
+def test_a_corrected_bias_takes_back_what_the_weight_adds_to_the_mean_of_each_channel(case: str) -> None:
+    """Oracle: ONNX Runtime on the layer before and after, on channels that are the same everywhere."""
+    op, shape, sizes, attributes = LAYERS[case]
+    random = np.random.default_rng(5)
+    weight, bias = random.standard_normal(sizes).astype(np.float32), np.ones(4, np.float32)
+    error = (0.1 * random.standard_normal(sizes)).astype(np.float32)
+    data = random.standard_normal((*shape[:2], *[1] * (len(shape) - 2))) + 1.0
+    feed = {"x": np.broadcast_to(data, shape).astype(np.float32)}
+    node = helper.make_node(op, ["x", "w", "b"], ["y"], **attributes)
+    output = build.value("y", [None] * len(shape))
+
+    def means(weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        model = build.model([node], [build.value("x", shape)], [output], {"w": weight, "b": bias})
+        y = open_model(model_io.load(model)).run(feed)["y"]
+        return y.mean(axis=tuple(i for i in range(y.ndim) if i != 1), dtype=np.float64)
+
+    model = build.model([node], [build.value("x", shape)], [output], {"w": weight, "b": bias})
+    (layer,) = model_io.load(model).nodes
+    of_inputs = {("x", 1): data.mean(axis=0).reshape(-1)}
+    better = corrected(layer, bias, error, of_inputs)
+    assert better is not None
+    expected = means(weight, bias)
+    assert np.abs(means(weight + error, bias) - expected).max() > 0.01, "there is something to take back"
+    np.testing.assert_allclose(means(weight + error, better), expected, rtol=1e-5, atol=1e-5)

@@ -19,7 +19,7 @@ from tests.helpers.spread import spread
 from transforms.model.graph_proto import model_hash
 from transforms.precision import measured_sensitivity
 from transforms.precision.bench import Bench, mixing_bench
-from transforms.precision.candidates import find_candidates, measure_candidates
+from transforms.precision.candidates import find_candidates, measure_candidates, without_uneven
 from transforms.precision.measured_sensitivity import measure_sensitivity
 from transforms.precision.mixed_model import MixedModel
 from transforms.precision.sensitivity import Sensitivity
@@ -243,6 +243,20 @@ def test_layers_that_formats_would_ruin_are_none() -> None:
         graph = plans.graph(f"{ends} {{ {text} y = MatMul(n, w) }}", {"v": (1, 16), "w": (16, 4)})
         names = list(find_candidates(MixedModel(graph, preset("BF16")), ()))
         assert len(names) == 1 and layer not in names
+
+
+def test_layers_of_which_numbers_decide_how_many_rows_they_have_are_none() -> None:
+    text = (
+        "(float[8, 4] x) => (float[A, 4] z) { y = MatMul(x, w) m = ReduceMax <axes = [1], keepdims = 0> (y)"
+    )
+    text += " c = Greater(m, e) r = Compress <axis = 0> (y, c) z = MatMul(r, w) }"
+    graph = plans.loose_graph(text, {"w": (4, 4), "e": np.zeros(1, np.float32)}, opset=17)
+    first, second = ([node] for node in graph.nodes if node.op == "MatMul")
+    assert without_uneven({"first": first}, graph) == ({"first": first}, [])
+    kept, (line,) = without_uneven({"first": first, "second": second}, graph)
+    assert kept == {"first": first} and line.endswith(": 'second'")
+    with pytest.raises(ValueError, match="'second': numbers decide how many rows it has"):
+        without_uneven({"second": second}, graph)
 
 
 def test_a_matmul_that_was_put_together_with_an_add_is_still_one() -> None:

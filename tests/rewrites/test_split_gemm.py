@@ -52,6 +52,13 @@ def test_without_a_bias_it_is_the_product_alone() -> None:
     assert [node.op for node in graph.nodes] == ["MatMul"]
 
 
+def test_before_opset_7_nothing_changes() -> None:
+    node = onnx.helper.make_node("Gemm", ["a", "b", "c"], ["y"], broadcast=1)
+    ends = build.value("a", (3, 4)), build.value("y", (3, 5))
+    graph = model_io.load(build.model([node], ends[:1], ends[1:], {"b": B, "c": C}, opset=6))
+    assert split_gemm(graph) == 0 and [node.op for node in graph.nodes] == ["Gemm"]
+
+
 def test_integers_and_nodes_that_are_left_out_stay() -> None:
     node = onnx.helper.make_node("Gemm", ["a", "b"], ["y"])
     ends = build.value("a", (3, 4), np.int32), build.value("y", (3, 5), np.int32)

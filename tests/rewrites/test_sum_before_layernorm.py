@@ -56,6 +56,19 @@ def test_an_add_of_a_constant_stays() -> None:
     assert sum_before_layernorm(model_io.load(model(OF_A_CONSTANT))) == 0
 
 
+@pytest.mark.parametrize("opset", [7, 8])
+def test_a_sum_stands_for_an_add_if_it_broadcasts(opset: int) -> None:
+    sum_of_two = corpus.parse("(float[6,4] x, float[4] z) => (float[6,4] y) { y = Sum(x, z) }", opset=opset)
+    try:
+        open_model(model_io.load(sum_of_two)).run({"x": np.ones((6, 4), "f"), "z": np.ones(4, "f")})
+        broadcasts = True
+    except Exception:  # the runtime's exceptions share no narrower class
+        broadcasts = False
+    graph = model_io.load(model(RESIDUAL))
+    graph.opset = opset
+    assert sum_before_layernorm(graph) == broadcasts == (opset == 8)
+
+
 @pytest.mark.parametrize(("name", "count"), [("ort-cpu", 1), ("openvino", 0)])
 def test_models_for_this_runtime_are_written_so_and_told_layer_by_layer(name: str, count: int) -> None:
     source = model(RESIDUAL)

@@ -48,6 +48,14 @@ def test_sizes_that_follow_from_shapes(rows: str, monkeypatch: pytest.MonkeyPatc
     assert sizes.of({"x": np.ones((5, 3), np.float32)}) == BY_HAND
 
 
+def test_sizes_of_samples_of_other_shapes_are_others() -> None:
+    graph = graph_proto.import_model(onnx.parser.parse_model(CHAIN.format(rows="rows")))
+    sizes = TensorSizes(graph, ["x", "b", "y"], never)
+    for times in (1, 3, 1):
+        found = sizes.of({"x": np.zeros((5 * times, 3), np.float32)})
+        assert found == SizesOfRun(times * BY_HAND.total, times * BY_HAND.at_once)
+
+
 def test_sizes_that_follow_from_numbers() -> None:
     """Another for the same shape; indices, which are no floats, are not counted."""
     graph = graph_proto.import_model(onnx.parser.parse_model(FOUND))

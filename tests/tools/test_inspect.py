@@ -59,6 +59,13 @@ def test_a_float_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["inputs"] == {"images": "float32[batch, 1, 8, 8]"}
 
 
+def test_what_a_float_model_computes_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(product(np.ones((8, 5), np.float32)), tmp_path / "m.onnx")
+    found = look(capsys, tmp_path / "m.onnx")
+    row = {"tensors": 1, "elements": 5, "bytes": 20, "bits": 32}  # of one row, N is not known
+    assert found["computed_tensors"] == {"float32": row} and not found["sizes_known"]
+
+
 @pytest.mark.parametrize("storage", ["plain", "packed"])
 def test_a_block_format(storage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "q.onnx"

@@ -134,3 +134,16 @@ def test_scales_of_a_scheme_with_powers_of_two_stay_powers(bench: Bench) -> None
     file = bench.change(lambda tensors: [tensors.pop(name) for name in tensors.keys() - {"x"}])
     error = bench.run("--config", "XINT8", "--ranges", file, code=1)
     assert "ranges of 'x': a scale is not a power of two, as the scheme asks" in error
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_dots_stand_for_what_is_not_named(count: int, bench: Bench) -> None:
+    def _add(tensors: dict[str, Any]) -> None:
+        formats = [{"format": f"uint{bits}", "zero_point": 1 << bits - 1} for bits in (8, 16)]
+        others = [(tensors[name], one) for name in "xr" for one in formats]
+        for grids, one in others[:count]:
+            grids.append(grids[0] | one)
+
+    out = bench.run("--config", "A8W8", "--ranges", bench.change(_add))
+    unused = out.partition("; not used: ")[2].splitlines()[0]
+    assert (unused.count(" in uint") < count) == unused.endswith(", ...")
