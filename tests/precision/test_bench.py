@@ -11,9 +11,10 @@ import pytest
 
 from tests.helpers import corpus
 from transforms import model_io
+from transforms.judge import judge
 from transforms.precision.bench import Bench, goal_bench, mixing_bench
 from transforms.run.run_model import open_model
-from transforms.runtime.session import RunOptions
+from transforms.runtime.session import OpenModel, RunOptions
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.search.target import Target
 
@@ -58,6 +59,20 @@ def test_mixed_precision_goes_by_all_samples_and_all_outputs_together() -> None:
     assert len(bench.feeds) == COUNT and bench.names == ["large", "small"]
     assert bench.score(other()) == pytest.approx(sqnr(["large", "small"]), rel=1e-4)
     assert bench.float_score() == np.inf
+
+
+def test_mixed_precision_runs_models_as_users_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goals are judged by what models say, whatever kernels do."""
+    options, opened = list[RunOptions](), judge.open_model
+
+    def _open(graph: gs.Graph, run: RunOptions) -> OpenModel:
+        options.append(run)
+        return opened(graph, run)
+
+    monkeypatch.setattr(judge, "open_model", _open)
+    mixing().score(other())
+    goal_bench(model_io.load(model()), FEEDS, Target("sqnr", 30.0)).score(other())
+    assert [one.simulate for one in options] == [False, True]
 
 
 def test_one_output_may_count_alone() -> None:
