@@ -138,6 +138,19 @@ def test_mixed_precision_compares_what_chooses_tokens(tmp_path: Path) -> None:
     assert value > 100 and error < 1e-9
 
 
+def test_a_function_of_the_users_gets_logits_and_caches_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "metric.py").write_text(
+        "def total(outputs):\n"
+        "    return float(sum(one['y'].sum() + one['present_key'].sum() for one in outputs))\n"
+    )
+    rule = MixingRule(target=("int8",), evaluate=f"{tmp_path / 'metric.py'}:total", evaluate_target=1.0)
+    bench = mixing_bench(model_io.load(cached()), FEEDS, rule, RunOptions())
+    made = [open_model(model_io.load(cached())).run(feed) for feed in FEEDS]
+    expected = sum(float(one["y"].sum() + one["present_key"].sum()) for one in made)
+    assert bench.float_score() == pytest.approx(expected, rel=1e-4)
+    assert abs(bench.score(model_io.load(cached(SHIFT, LOSS))) - expected) > 1
+
+
 def switched() -> gs.Graph:
     """Return the decoder whose switch ``moved`` changes the mean of its logits, and its cache."""
     graph = model_io.load(cached(SHIFT, LOSS))

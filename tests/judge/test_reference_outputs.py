@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.helpers import corpus
 from tests.helpers.judged_networks import network, samples
 from transforms import model_io
 from transforms.judge.reference import Reference
@@ -68,3 +69,30 @@ def test_the_graph_may_be_changed_afterwards() -> None:
     next(node for node in graph.nodes if node.op == "Relu").op = "Neg"
     for one, other in zip(reference.samples(2), expected, strict=True):
         np.testing.assert_array_equal(one.expected["y"], other.expected["y"])
+
+
+COUNTED = """(float[8] x) => (float[n] y, float[8] z) {
+    a = Tanh(x) zero = Sub(a, a) over = Greater(a, zero) places = NonZero(over) rows = Transpose(places)
+    y = GatherND(a, rows) z = Sin(a) }"""
+
+
+def test_other_tensors_stand_for_an_output_whose_rows_numbers_choose() -> None:
+    graph = model_io.load(corpus.parse(COUNTED))
+    feeds = [{"x": np.random.default_rng(i).standard_normal(8).astype(np.float32)} for i in range(3)]
+    asked: list[int] = []
+    reference = Reference(graph, feeds, None, known=lambda: asked.append(1) or {"a", "z"})
+    assert asked == [1] and reference.judged == {"y": ["a"], "z": ["z"]} and reference.outputs == ["z", "a"]
+    assert Reference(graph, feeds, None, known=set).judged["y"] == []
+    assert reference.judged_by(1) == {"z": ["z"]} and reference.judged_by(-1) is reference.judged
+    assert reference.outputs_of(reference.judged_by(0)) == ["a"]
+    with pytest.raises(ValueError, match=r"^output 2 is not there, the model has 2, the first is 0$"):
+        reference.judged_by(2)
+
+
+def test_all_that_the_float_model_makes_is_there_as_it_is() -> None:
+    graph = model_io.load(network(0, 0.5, 1.0, softmax=True))
+    reference, model = Reference(graph, FEEDS, None), open_model(graph)
+    made = reference.made(["y"])
+    assert len(made) == len(FEEDS) and all(one.keys() == {"y"} for one in made)
+    for one, feed in zip(made, FEEDS, strict=True):
+        np.testing.assert_allclose(one["y"], model.run(feed)["y"], rtol=1e-5)

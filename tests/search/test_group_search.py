@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transforms.search.group_search import add_in_groups
+from transforms.search.group_search import add_in_groups, fewest, without_needless
 
 
 def one_by_one(weights: Sequence[int], limit: int) -> list[int]:
@@ -44,3 +44,43 @@ def test_one_that_fails_among_many_costs_few_calls(together: bool) -> None:
 
 def test_nothing_is_asked_of_nothing() -> None:
     assert add_in_groups([], lambda added: pytest.fail("asked")) == []
+
+
+@given(weights=st.lists(st.integers(0, 9), min_size=1, max_size=20), least=st.integers(0, 60))
+def test_few_that_are_enough_are_found_of_the_first(weights: list[int], least: int) -> None:
+    def _holds(kept: Sequence[int]) -> bool:
+        return sum(weights[i] for i in kept) >= least
+
+    found = fewest(range(len(weights)), _holds)
+    enough = next((n for n in range(1, len(weights) + 1) if _holds(range(n))), len(weights))
+    assert found == sorted(set(found)) and set(found) <= set(range(enough))
+    assert _holds(found) == _holds(range(len(weights)))
+    if _holds(found):
+        assert not any(_holds([i for i in found if i != one]) for one in found)
+    else:
+        assert found == list(range(len(weights)))
+
+
+def test_the_fewest_of_many_cost_few_calls() -> None:
+    for enough in range(1, 200):
+        calls: list[int] = []
+
+        def _holds(kept: Sequence[int], enough: int = enough, calls: list[int] = calls) -> bool:
+            calls.append(1)
+            return kept[:enough] == range(enough) or list(kept) == list(range(enough))
+
+        assert fewest(range(200), _holds) == list(range(enough))
+        assert len(calls) <= 2 * 8 + enough  # doubling, halving, and each that cannot be given up
+
+
+@given(weights=st.lists(st.integers(0, 9), max_size=20), least=st.integers(0, 60))
+def test_what_is_needless_is_given_up_from_the_last_on(weights: list[int], least: int) -> None:
+    names, left = [str(i) for i in range(len(weights))], list(range(len(weights)))
+    for place in left[::-1]:
+        others = [i for i in left if i != place]
+        left = others if sum(weights[i] for i in others) >= least else left
+
+    def _holds(kept: Sequence[str]) -> bool:
+        return sum(weights[int(name)] for name in kept) >= least
+
+    assert without_needless(names, _holds) == [str(i) for i in left]

@@ -58,7 +58,8 @@ class Judge:
         """Return the judge of another form of the float model, on the same samples."""
         if self.reference.is_of(graph):
             return self
-        found = Judge(graph, self.reference.feeds, self.run)
+        simulate, known = self.reference.options.simulate, self.reference.known
+        found = Judge(graph, self.reference.feeds, self.run, most=None, simulate=simulate, known=known)
         found.count = self.count
         return found
 

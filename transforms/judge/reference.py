@@ -58,6 +58,7 @@ class Reference:
     ) -> None:
         """Take samples, which form two folds in turn; run none yet. The graph may be changed afterwards."""
         self._graph, self._run = copy_graph(graph), run
+        self.known = known
         self.feeds, self.options = feeds, _options(feeds, run, simulate=simulate)
         self.judged, self._views = _compared(graph, known)
         self.view = output_view(graph)
@@ -83,7 +84,7 @@ class Reference:
 
     def is_of(self, graph: gs.Graph) -> bool:
         """Return whether another form of the graph shows the same tensors beside its outputs."""
-        return _compared(graph) == (self.judged, self._views)
+        return _compared(graph, self.known) == (self.judged, self._views)
 
     @property
     def views(self) -> list[str]:

@@ -25,7 +25,7 @@ from transforms.moves.improve import Best
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import FLOAT32
-from transforms.search.group_search import Removed, largest_shares
+from transforms.search.group_search import Removed, largest_shares, without_needless
 
 FLOAT16 = "float16"
 _LARGEST = ops.get_format(FLOAT16).highest
@@ -83,13 +83,9 @@ class _Search:
         return [self._groups[i] for i in largest_shares(len(self._groups), _left, self._price, MOST_MODELS)]
 
     def needed(self, kept: list[list[str]]) -> list[list[str]]:
-        """Return those without which the error of the others is clearly larger."""
-        left = list(kept)
-        for group in reversed(kept):
-            others = [one for one in left if one is not group]
-            if self._errors(left).mean - self._errors(others).mean < 2 * MAY_LOSE:
-                left = others
-        return left
+        """Return those without which the error is clearly larger than with all of them."""
+        least = self._errors(kept).mean - 2 * MAY_LOSE
+        return without_needless(kept, lambda left: self._errors(left).mean > least)
 
     def _by_output(self, kept: Sequence[Sequence[str]]) -> np.ndarray:
         errors = self._errors(kept)

@@ -13,7 +13,7 @@ from transforms.precision.bench import goal_metric, outputs_of
 from transforms.precision.chosen import Part
 from transforms.precision.readings import OUTPUT
 from transforms.precision.switched_layers import SwitchedLayers, Trials
-from transforms.search.group_search import add_in_groups
+from transforms.search.group_search import fewest
 from transforms.search.target import Target
 
 _RANKING_RUNS = 256
@@ -48,16 +48,7 @@ class FewestLayers:
         def _holds(kept: Sequence[int]) -> bool:
             return target.holds(self._score(kept))
 
-        low, high = 0, 1
-        while high < len(self.able) and not _holds(self.able[:high]):
-            low, high = high, high * 2
-        high = min(high, len(self.able))
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if _holds(self.able[:middle]) else (middle, high)
-        found = self.able[:high]
-        given_up = set(add_in_groups(found[::-1], lambda one: _holds([i for i in found if i not in one])))
-        found = [i for i in found if i not in given_up]
+        found = fewest(self.able, _holds)
         if self._metric.metric != "sqnr":
             return self.able[: max(least, len(found))]
         others = [i for i in self.able if i not in found]

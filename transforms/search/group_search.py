@@ -46,6 +46,33 @@ def add_in_groups(
     return added
 
 
+def fewest(items: Sequence[T], holds: Callable[[Sequence[T]], bool]) -> list[T]:
+    """Return few items for which ``holds`` is true, of the first of them; all if it is true of nothing less.
+
+    One at least. As many as are enough are found by doubling and halving their number; then those are given
+    up, the last first, that the others do without.
+    """
+    low, high = 0, 1
+    while high < len(items) and not holds(items[:high]):
+        low, high = high, high * 2
+    high = min(high, len(items))
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(items[:middle]) else (middle, high)
+    return without_needless(items[:high], holds)
+
+
+def without_needless(items: Sequence[T], holds: Callable[[Sequence[T]], bool]) -> list[T]:
+    """Return items without those that ``holds`` does not need, the last of which are given up first."""
+    places = range(len(items))
+
+    def _holds_without(given_up: Sequence[int]) -> bool:
+        return holds([items[place] for place in places if place not in given_up])
+
+    needless = set(add_in_groups(places[::-1], _holds_without))
+    return [items[place] for place in places if place not in needless]
+
+
 def largest_shares(count: int, error: Error, price: float, most: int) -> list[int]:
     """Return which of ``count`` things to remove, those of the largest share first; maybe none.
 
