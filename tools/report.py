@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from tools.summaries.timing import cost_lines
 if TYPE_CHECKING:
     from transforms.compare.compare_models import Data, ModelComparison
     from transforms.origins.loss_origins import LossOrigins
+    from transforms.run.events import Progress
 
 _MOST_BYTES = 1 << 26
 """Of a float model that is looked at layer by layer: that takes several copies of it in memory."""
@@ -136,9 +137,7 @@ def _write_report(job: ReportJob, data: Data) -> tuple[ModelComparison, LossOrig
     return comparison, origins
 
 
-def _origins(
-    job: ReportJob, data: Data, progress: Callable[[int, int], None]
-) -> tuple[LossOrigins | None, str, list[str]]:
+def _origins(job: ReportJob, data: Data, progress: Progress) -> tuple[LossOrigins | None, str, list[str]]:
     """Return where the loss begins, as a section of the page and as lines; or why that is not known."""
     from tools.charts.origins_section import origins_section
     from tools.summaries.origins import Made, lines

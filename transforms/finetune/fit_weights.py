@@ -10,7 +10,7 @@ tests.benchmarks.accuracy_table measure FILE --presets W4A8 MX6``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -30,12 +30,11 @@ from transforms.graph import walk
 from transforms.judge.constants import DAMPINGS, FEWEST, SPARED
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
+from transforms.run.events import Progress
 from transforms.runtime.session import RunOptions
 from transforms.scheme.scheme_values import has_few_bits
 
 _MEMORY = 1 << 27
-
-Progress = Callable[[int, int], None]
 
 
 def options_for(

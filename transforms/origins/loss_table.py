@@ -14,7 +14,8 @@ from ops.array_types import Feed
 from transforms import model_io
 from transforms.conversion.float_reference import float_reference
 from transforms.files.paths import AnyPath
-from transforms.origins.loss_origins import MOST_SAMPLES, LossOrigins, Progress, find_origins
+from transforms.origins.loss_origins import MOST_SAMPLES, LossOrigins, find_origins
+from transforms.run.events import Progress
 from transforms.runtime.session import RunOptions
 
 Row = dict[str, Any]
