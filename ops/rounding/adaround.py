@@ -1,15 +1,15 @@
 """AdaRound (arXiv 2004.10568): for each weight, which of its two neighbours on the grid it is rounded to.
 
-The paper's equations, with V a variable for each weight:
+What the paper does, with V a variable for each weight:
 
-    (21)  the objective, |W x - W~ x|^2 + lambda f(V), is lowered by Adam
-    (22)  W~ = below + h(V) (above - below), the neighbours on any grid; the paper's are floor(W / s) and one
-          step more
-    (23)  h(V) = clip(sigmoid(V) (zeta - gamma) + gamma, 0, 1), zeta being 1.1 and gamma -0.1
-    (24)  f(V) = sum 1 - |2 h(V) - 1|^beta, which pulls h to 0 or 1, more strongly as beta falls
+    objective          |W x - W~ x|^2 + lambda f(V) is lowered by Adam
+    soft weights       W~ = below + h(V) (above - below), the neighbours on any grid; the paper's are
+                       floor(W / s) and one step more
+    rectified sigmoid  h(V) = clip(sigmoid(V) (zeta - gamma) + gamma, 0, 1), zeta being 1.1 and gamma -0.1
+    regularizer        f(V) = sum 1 - |2 h(V) - 1|^beta, which pulls h to 0 or 1, more strongly as beta falls
 
-Equation 25 feeds W~ with quantized inputs: so does an objective around a shifted target, which
-:mod:`ops.rounding.quadratic` makes. The error is a quadratic form of W~, and no step reads samples.
+Its asymmetric reconstruction feeds W~ with quantized inputs: so does an objective around a shifted target,
+which :mod:`ops.rounding.quadratic` makes. The error is a quadratic form of W~, and no step reads samples.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def adaround(
 
 
 class _SoftRounding:
-    """V, h(V), and Adam's steps on equation 21."""
+    """V, h(V), and Adam's steps on the objective."""
 
     def __init__(
         self, fraction: Float32Array, start: Float32Array, width: Float32Array, hessian: Float32Array
@@ -83,22 +83,22 @@ class _SoftRounding:
         return bool(((h == 0) | (h == 1)).all())
 
     def choice(self) -> Float32Array:
-        """Return h, equation 23."""
+        """Return h, the rectified sigmoid."""
         return np.clip(STRETCH * self._sigmoid() - MARGIN, np.float32(0), np.float32(1))
 
     def step(self, step_size: Float32Array, beta: float | None) -> None:
         """Make one descent step; a beta of None leaves the regularizer out."""
-        # equation 23, and where it is not clipped
+        # the rectified sigmoid, and where it is not clipped
         sigmoid = self._sigmoid()
         h = STRETCH * sigmoid - MARGIN
         inside = (h > 0) & (h < 1)
         np.clip(h, 0, 1, out=h)
-        # the slope of equation 21 in h: of the error of equation 22, and of equation 24
+        # the slope of the objective in h: of the error of soft weights, and of the regularizer
         slope = product(self._start + h * self._width, self._hessian)
         slope *= 2 * self._width
         if beta is not None:
             slope -= np.float32(WEIGHT) * _term_slope(h, np.float32(beta))
-        # the slope in V, by the derivative of equation 23
+        # the slope in V, by the derivative of the rectified sigmoid
         slope *= STRETCH * sigmoid * (1 - sigmoid) * inside
         self._adam.descend(self._v, slope, step_size)
 
@@ -108,13 +108,13 @@ class _SoftRounding:
 
 
 def _term_slope(h: Float32Array, beta: np.float32) -> Float32Array:
-    """Return the slope of |2 h - 1|^beta, the term of equation 24."""
+    """Return the slope of |2 h - 1|^beta, the term of the regularizer."""
     centred = 2 * h - 1
     return 2 * beta * np.copysign(np.abs(centred) ** (beta - 1), centred)
 
 
 def _beta(progress: float) -> float | None:
-    """Return the exponent of equation 24, which falls along a cosine; None while it plays no part."""
+    """Return the exponent of the regularizer, which falls along a cosine; None while it plays no part."""
     if progress < WARM_UP:
         return None
     high, low = BETA

@@ -3,6 +3,7 @@ tuning has not seen."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,8 @@ def test_another_scale_has_a_smaller_weighted_error(name: str, changes: dict[str
 def test_a_zero_point_in_the_middle_stays(row: str) -> None:
     layer = _layers("U8S8", {"weight": row})[0]
     middle = np.full((), 128 if row == "uint8" else 0, row)
-    layer.weight.zero_point = middle
+    assert layer.weight.grid is not None
+    layer.weight.grid = replace(layer.weight.grid, zero_point=middle)
     *_, (_, _, parameters) = layer_grids(layer, _importance(layer), np.zeros((1, 8)), rescale=True)
     assert parameters is not None and np.array_equal(parameters[1], middle)
 

@@ -266,3 +266,19 @@ def test_sums_of_numbers_leave_out_what_is_none_in_the_baseline() -> None:
     assert math.isnan(metrics.sums_of_numbers(x, y).error_energy), "NaN of the other is an error"
     with pytest.raises(ValueError):
         metrics.sums_of_numbers(x, y[:1])
+
+
+@pytest.mark.parametrize(
+    ("error", "power", "wanted"),
+    [
+        (0.01, 1.0, 20.0),
+        (1.0, 1e-3, -30.0),
+        (0.0, 0.0, math.inf),
+        (1.0, 0.0, -math.inf),
+        (math.inf, 1.0, -math.inf),
+        (math.nan, 1.0, -math.inf),
+    ],
+)
+def test_decibels(error: float, power: float, wanted: float) -> None:
+    assert metrics.decibels(error, power) == pytest.approx(wanted)
+    assert metrics.in_decibels(error) == f"{metrics.decibels(error):.1f}"

@@ -15,12 +15,12 @@ import onnx
 import onnx_graphsurgeon as gs
 import onnxruntime as ort
 import pytest
+from tools.summaries.running import LEAST
 
 from tests.benchmarks.transformer import Size, transformer
 from tests.examples.write_samples import IMAGES
 from tests.helpers.pre_norm import LENGTH, WORDS, pre_norm
 from tools import quantize
-from tools.summaries.running import LEAST
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.pipelines.recipes import QUANTIZE
 from transforms.pipelines.source import Source

@@ -26,7 +26,6 @@ from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.range_statistics import RangeStats
 from transforms.calibrate.sample_statistics import (
     Into,
-    Progress,
     SampleStatistics,
     Statistics,
     add_array,
@@ -38,6 +37,7 @@ from transforms.graph.dot_products import TensorAxis
 from transforms.graph.typed import source_files
 from transforms.graph.value_limits import Limits, limits_of
 from transforms.model.model_error import ModelError
+from transforms.run.events import Progress
 from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
 

@@ -26,7 +26,6 @@ from transforms.run.tensor_sizes import Shapes, TensorSizes, is_small_feed, shap
 from transforms.runtime.session import RunOptions
 
 Statistics = dict[str, RangeStats]
-Progress = Callable[[int, int | None], None]
 
 Into = Callable[[str, str], Sequence[RangeStats]]
 """Called with the name of a sample and that of a tensor: the statistics that its numbers are added to."""

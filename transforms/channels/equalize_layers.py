@@ -1,4 +1,4 @@
-"""Cross-layer equalization (Nagel et al. 2019, arXiv 1906.04721, section 4.1)."""
+"""Cross-layer range equalization (Nagel et al. 2019, arXiv 1906.04721)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def equalize_layers(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Ex
     """Scale the channels between layers so that the weights of both sides have similar ranges; return how
     many pairs of layers were scaled.
 
-    A channel of the first layer is divided by the power of two next to ``sqrt(r1 / r2)`` (eq. 11), where r1
+    A channel of the first layer is divided by the power of two next to ``sqrt(r1 / r2)``, where r1
     and r2 are its largest weights in the first and the second layer, and the second layer's weights for it
     are multiplied by the same; in turn for all pairs until nothing changes. The ratio is taken relative to
     that of the median channel: moving all channels together would equalize nothing, and would separate them

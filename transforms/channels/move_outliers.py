@@ -1,14 +1,14 @@
 """Outlying channels of activations moved into the weights that they are multiplied with.
 
 A layer is a product of a computed tensor X with a constant matrix W, which sums over the tensor's channels.
-SmoothQuant (arXiv 2211.10438) in the paper's equations:
+SmoothQuant (arXiv 2211.10438) says of that:
 
-    (1)  a tensor has one step, its largest magnitude over 2^(N-1) - 1: an outlying channel j makes the step
-         large for all others
-    (4)  s_j = max|X_j|^a / max|W_j|^(1-a) is the factor of a channel; :func:`lowering` takes the powers of
-         two for a = 1, and 1 for channels that are not above a limit
-    (3)  X W = (X S^-1) (S W): :func:`move_outliers` divides the tensor, best in constants of the node that
-         makes it, and multiplies the weights
+* a tensor has one step, its largest magnitude over 2^(N-1) - 1: an outlying channel j makes the step large
+  for all others;
+* s_j = max|X_j|^a / max|W_j|^(1-a) is the factor of a channel; :func:`lowering` takes the powers of two for
+  a = 1, and 1 for channels that are not above a limit;
+* X W = (X S^-1) (S W): :func:`move_outliers` divides the tensor, best in constants of the node that makes it,
+  and multiplies the weights.
 
 The limit is not a setting: :mod:`transforms.channels.propose_moves` estimates the error of several ones on
 samples. Beyond the paper, few channels may leave the tensor for a product of their own.
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 def lowering(ranges: Float64Array, limit: float) -> dict[int, int]:
-    """Return the exponents of two by which channels are divided, equation 4, for their ranges max|X_j|."""
+    """Return the exponents of two by which channels are divided, for their ranges max|X_j|."""
     exponents = np.rint(np.log2(np.maximum(ranges / limit, 1))).astype(int)
     return {int(i): int(exponents[i]) for i in np.flatnonzero(exponents)}
 
@@ -54,7 +54,7 @@ def move_outliers(
     and Gemm multiply it with constant matrices, all of them alike:
 
     * a channel with an exponent is divided by that power of two, and the rows of the weights are multiplied
-      by it (SmoothQuant, arXiv 2211.10438, equation 3): X W = (X S^-1) (S W). Scale and bias of the
+      by it (SmoothQuant, arXiv 2211.10438): X W = (X S^-1) (S W). Scale and bias of the
       LayerNormalization, or the constant of the Mul, that makes the tensor take the factors in if nothing
       else reads it; or weights and biases of the one layer from which it comes by operators that keep
       channels apart, as those of an attention's values do. Otherwise there is a Mul in front of the layers.
@@ -94,7 +94,7 @@ class _Mover:
         layers = [node for node in layers if id(node) in members]
         if not layers:
             return False
-        # equation 3: X S^-1, and S W below; channels with products of their own become 0 in both
+        # X S^-1, and S W below; channels with products of their own become 0 in both
         exponents = move.of_channels(tensor.name, channels_of(layers[0]))
         channels = np.array(move.own, np.int64)
         divided = self._divide(tensor, exponents, channels, len(layers))

@@ -64,7 +64,9 @@ _IN_INTEGERS = frozenset(
 """Operators beside those of the name QLinear... that compute with quantized numbers, also of ONNX Runtime."""
 
 
-def make_plan(graph: gs.Graph, scheme: Scheme, targets: Targets, done: Record) -> QuantizationPlan:
+def make_plan(
+    graph: gs.Graph, scheme: Scheme, targets: Targets | SchemeTargets, done: Record
+) -> QuantizationPlan:
     """Return the plan for a prepared graph, with shared ranges and borders as the scheme wants them."""
     plan = QuantizationPlan(graph, scheme, targets)
     if scheme.align_concat:
@@ -72,11 +74,6 @@ def make_plan(graph: gs.Graph, scheme: Scheme, targets: Targets, done: Record) -
     if scheme.dual_quant_nodes:
         done.changes["tensors quantized twice, at borders of formats"] = dual_quant_nodes(plan)
     return plan
-
-
-def plan_of(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Record) -> QuantizationPlan:
-    """Return the plan of a scheme that may name more tensors of a prepared graph than ``targets`` do."""
-    return make_plan(graph, scheme, targets.naming(graph, scheme).resolve_in(graph), done)
 
 
 def write_plan(

@@ -100,16 +100,17 @@ def _of_grid(grid: StoredGrid, row: Target) -> Iterator[str]:
         yield f"'{grid.label}': no kernel for {grid.format} in blocks ({way})"
     if grid.is_computed and not row.computes_integers:
         yield f"'{grid.label}': its scale or zero point is computed, it has to be stored"
-    if grid.scale is None:
+    if grid.grid is None:
         return
-    if row.symmetric and grid.zero_point is not None and np.any(grid.zero_point.astype(np.int64)):
-        yield f"'{grid.label}': zero point {grid.zero_point.reshape(-1)[0]}, it has to be 0"
-    if row.power_of_two and not are_powers(grid.scale):
-        worst = next(s for s in grid.scale.reshape(-1) if not are_powers(s))
+    scale, zero_point = grid.grid.scale, grid.grid.zero_point
+    if row.symmetric and np.any(zero_point.astype(np.int64)):
+        yield f"'{grid.label}': zero point {zero_point.reshape(-1)[0]}, it has to be 0"
+    if row.power_of_two and not are_powers(scale):
+        worst = next(s for s in scale.reshape(-1) if not are_powers(s))
         yield f"'{grid.label}': scale {worst:g}, it has to be a power of two"
-    if not row.per_channel and grid.scale.size > 1:
+    if not row.per_channel and scale.size > 1:
         way = as_option("per_channel", "False")
-        yield f"'{grid.label}': {grid.scale.size} scales, a tensor has one ({way})"
+        yield f"'{grid.label}': {scale.size} scales, a tensor has one ({way})"
     held = grid.stored if row.narrow_weights and grid.role == "weight" else None
     if held is not None and held.dtype == np.int8 and held.min(initial=0) < _NARROW:
         way = as_option("assignments", "weight_method=MinMax")

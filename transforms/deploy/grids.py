@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ops.formats import format_of
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import Constants, load
+from transforms.graph.grids import Grid, grid_of
 from transforms.graph.qdq import BLOCKS, DEQUANTIZE, PAIRS, QUANTIZE
 from transforms.graph.selection import label_of
 from transforms.scheme.targets import MOVED
@@ -22,16 +23,15 @@ from transforms.scheme.targets import MOVED
 class StoredGrid:
     """One node that quantizes, dequantizes or rounds to blocks, with what is constant of its grid.
 
-    ``format``: name of the element type, or of the block format. ``stored``: the constant that it
-    dequantizes, None for values. ``role``: activation, weight or bias. ``is_computed``: scale or zero point
-    are computed by the model.
+    ``format``: name of the element type, or of the block format. ``grid``: of integers whose scale and zero
+    point are stored. ``stored``: the constant that it dequantizes, None for values. ``role``: activation,
+    weight or bias. ``is_computed``: scale or zero point are computed by the model.
     """
 
     node: gs.Node
     format: str
     role: str
-    scale: NDArray[np.generic] | None
-    zero_point: NDArray[np.generic] | None
+    grid: Grid | None
     stored: NDArray[np.generic] | None
     is_computed: bool = False
 
@@ -50,7 +50,7 @@ def grids(graph: gs.Graph) -> Iterator[StoredGrid]:
         elif node.op in BLOCKS:
             fmt = format_of(node.op, node.attrs)
             role = _role(node, constants)
-            yield StoredGrid(node, fmt.name if fmt else node.op, role, None, None, None)
+            yield StoredGrid(node, fmt.name if fmt else node.op, role, None, None)
 
 
 def _pair(node: gs.Node, constants: Constants) -> StoredGrid:
@@ -58,11 +58,11 @@ def _pair(node: gs.Node, constants: Constants) -> StoredGrid:
     narrow = node.outputs[0] if node.op in QUANTIZE else node.inputs[0]
     given = [tensor for tensor in node.inputs[1:3] if not tensor.is_empty()]
     found = [constants.values(tensor) for tensor in given]
-    scale, zero_point = (*found, None, None)[:2]
-    source = node.inputs[0]
+    source, zero_point = node.inputs[0], found[1] if len(found) > 1 else None
     stored = load(source) if isinstance(source, gs.Constant) and node.op in DEQUANTIZE else None
     name, role = element_name(narrow, zero_point), _role(node, constants)
-    return StoredGrid(node, name, role, scale, zero_point, stored, any(one is None for one in found))
+    grid = grid_of(node, constants, of_halves=True)
+    return StoredGrid(node, name, role, grid, stored, any(one is None for one in found))
 
 
 def element_name(tensor: gs.Tensor, zero_point: NDArray[np.generic] | None) -> str:

@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.formats import Format
-from transforms.finetune.finetune_weights import Progress, finetune_weights
+from transforms.finetune.finetune_weights import finetune_weights
 from transforms.finetune.held_out import HeldOutJudge, Judged
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.put_back import Layers, SwitchedLayers, keep_halves
@@ -20,6 +20,7 @@ from transforms.full_range.share_shifts import on_full_range, shift_alike
 from transforms.full_range.shift_tensors import count_added
 from transforms.layers.match_layers import match_layers, of_operators
 from transforms.model.copy_graph import copy_graph
+from transforms.run.events import Progress
 from transforms.run.run_each import products_on_one_thread
 from transforms.run.workers import Workers
 from transforms.scheme.scheme_values import OFF, PADDED

@@ -23,10 +23,9 @@ from transforms.finetune.write_layer import current, remove_bias, write_layer
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
 from transforms.layers.matched_layer import MatchedLayer
+from transforms.run.events import Progress
 from transforms.run.run_each import products_on_one_thread
 from transforms.run.workers import Workers
-
-Progress = Callable[[LayerReport, int, int], None]
 
 
 @products_on_one_thread()
@@ -44,9 +43,9 @@ def finetune_weights(
     """Tune the layers that :func:`transforms.layers.match_layers.match_layers` finds, in place.
 
     A layer gets new weights if they are better on the held-out samples, and if they lower ``model_error``,
-    if given. ``formats`` are those that the model was quantized to. ``progress`` is called with the report of
-    a layer, the number of layers done, and of all. ``workers`` run the models,
-    if they are given; the result is the same without them.
+    if given. ``formats`` are those that the model was quantized to. ``progress`` is told how many layers
+    of how many are done, and the name of the last. ``workers`` run the models, if they are given; the result
+    is the same without them.
 
     Raises ValueError for fewer than two samples, a model that fails on one, models without a layer that can
     be tuned and operator types without such a layer.
@@ -66,7 +65,7 @@ def finetune_weights(
             report = walked.visit(number)
             done.layers.append(report)
             if progress:
-                progress(report, number + 1, len(layers))
+                progress(number + 1, len(layers), report.name)
         done.largest_step = sums.largest_step
     return done
 

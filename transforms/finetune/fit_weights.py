@@ -1,6 +1,6 @@
 """Weights of few bits, rounded so that the outputs of their layers change least: GPTQ, layer after layer.
 
-The algorithm for one layer is :mod:`ops.rounding.gptq`, by the paper's equations (arXiv 2210.17323). Layers
+The algorithm for one layer is :mod:`ops.rounding.gptq`, by the paper (arXiv 2210.17323). Layers
 are visited in execution order, each on its inputs in the quantized model as it is by then. Scales and shared
 exponents have the least error weighted by the squares of the inputs; the mean of what is left goes into the
 bias. No outputs of the model decide: in W4A8 all of 13 models gained 1.1 dB or more on unseen samples (of 8),
@@ -10,7 +10,7 @@ tests.benchmarks.accuracy_table measure FILE --presets W4A8 MX6``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -31,12 +31,11 @@ from transforms.judge.constants import DAMPINGS
 from transforms.judge.sample_roles import fitted_every
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
+from transforms.run.events import Progress
 from transforms.runtime.session import RunOptions
 from transforms.scheme.scheme_values import has_few_bits
 
 _MEMORY = 1 << 27
-
-Progress = Callable[[int, int], None]
 
 
 def options_for(
@@ -115,7 +114,7 @@ def _rounded(
     """
     if not fit.count:
         return before
-    # the grid is chosen first, as in the paper, and the objective is its equation 1, from sums over rows
+    # the grid is chosen first, as in the paper, and the objective is its own, from sums over rows
     packed = layer.float_weight
     start = packed.reshape(*packed.shape[:2], -1)
     sums = fit.free()

@@ -86,7 +86,7 @@ def constant_scale(stored: StoredConstant, numbers: Float64Array) -> tuple[Scale
 
     Of the type of its zero point, and a power of two if its scale is one.
     """
-    old = np.asarray(0 if stored.zero_point is None else stored.zero_point)
+    old = np.asarray(0 if stored.grid is None else stored.grid.zero_point)
     powers = stored.scale is not None and are_powers(stored.scale)
     low, high = min(float(numbers.min(initial=0)), 0.0), max(float(numbers.max(initial=0)), 0.0)
     return range_scale(low, high, str(old.dtype), symmetric=not np.any(old), power_of_two=powers)

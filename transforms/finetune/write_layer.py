@@ -6,11 +6,11 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from ops.array_types import QParams
 from transforms.finetune.round_bias import constant_scale, product_scale
 from transforms.finetune.tune_layer import AS_IT_WAS, LayerSolution
 from transforms.graph import walk
 from transforms.graph.constants import load
+from transforms.graph.grids import Grid
 from transforms.graph.rewire import detach, position
 from transforms.layers.matched_layer import Bias, MatchedLayer
 from transforms.layers.stored_constant import StoredConstant, trace_constant
@@ -40,7 +40,7 @@ def write_layer(graph: gs.Graph, layer: MatchedLayer, tuned: LayerSolution, name
     """
     packed = tuned.weights.reshape(layer.layer.size)
     weight = layer.layer.unpack(packed).astype(np.float32)
-    layer.weight.write(weight, names, tuned.scale)
+    layer.weight.write(weight, names, layer.weight.grid_with(tuned.scale))
     for user, bias in zip(layer.users, np.split(tuned.bias, len(layer.users)), strict=True):
         if user.bias is not None:
             _write_bias(graph, user, user.bias, bias, names)
@@ -61,14 +61,12 @@ def _write_bias(
     unshare_constant(graph, place.node, place.index, place.stored, names)
     stored = place.stored
     product = product_scale(layer, None)
-    parameters: QParams | None = None
+    grid: Grid | None = None
     if product is not None:
-        stored.axis = int(np.argmax(stored.shape)) if product.shape else None
-        parameters = product, np.zeros(product.shape, np.int32)
-    elif stored.is_integer:
-        parameters = constant_scale(stored, numbers)
-        stored.axis = None
-    stored.write(numbers.astype(np.float32).reshape(stored.shape), names, parameters)
+        grid = Grid("int32", product, axis=int(np.argmax(stored.shape)) if product.shape else None)
+    elif stored.grid is not None:
+        grid = Grid(stored.grid.dtype, *constant_scale(stored, numbers))
+    stored.write(numbers.astype(np.float32).reshape(stored.shape), names, grid)
 
 
 def remove_bias(graph: gs.Graph, layer: MatchedLayer) -> None:

@@ -87,6 +87,13 @@ class Grid:
     def _along(self) -> int | None:
         return self.axis if self.scale.ndim else None
 
+    def ends(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the lowest and the highest number, of each scale."""
+        integers = np.array([[self.format.lowest], [self.format.highest]])
+        steps = integers - np.atleast_1d(self.zero_point.astype(np.int64))
+        low, high = np.atleast_1d(self.scale).astype(np.float64) * steps
+        return low, high
+
     @property
     def bounds(self) -> tuple[Float32Array, Float32Array] | None:
         """The least and the largest number of a grid with one scale, None of another."""
@@ -126,17 +133,18 @@ class Grid:
             )
 
 
-def grid_of(node: gs.Node, constants: Constants) -> Grid | None:
+def grid_of(node: gs.Node, constants: Constants, *, of_halves: bool = False) -> Grid | None:
     """Return the grid of a node that quantizes or dequantizes.
 
-    None for another node, for floats of few bits, and if scale or zero point are computed or not legal.
+    None for another node, for floats of few bits, and if scale or zero point are computed or not legal; also
+    for one between integers and floats of 16 bits, unless ``of_halves``.
     """
     if node.op not in PAIRS or len(node.inputs) < 2:
         return None
     scale = constants.values(node.inputs[1])
     has_zero = len(node.inputs) > 2 and not node.inputs[2].is_empty()
     zero_point = constants.values(node.inputs[2]) if has_zero else np.zeros((), _element(node, constants))
-    if scale is None or zero_point is None or scale.dtype != np.float32:
+    if scale is None or zero_point is None or not (of_halves or scale.dtype == np.float32):
         return None
     dtype, block = zero_point.dtype.name, int(node.attrs.get("block_size", 0))
     if dtype not in _INTEGERS:

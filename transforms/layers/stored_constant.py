@@ -8,7 +8,7 @@ only be detected from the numbers themselves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 import ops
 from ops.array_types import Float32Array, QParams
 from ops.formats import Format
-from ops.integer_blocks import dequantize_blocks, quantize_blocks, scale_shape
-from ops.integers import as_float_type, dequantize, quantize
+from ops.integer_blocks import scale_shape
+from ops.integers import as_float_type
 from ops.reference import finite_blocks, join_blocks
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.block_format import block_format_of
 from transforms.graph.constants import Constants, exportable, load
+from transforms.graph.grids import Grid, grid_of
 from transforms.graph.qdq import BLOCKS, DEQUANTIZE, PAIRS, QUANTIZE
 from transforms.layers.linear_layer import UnsupportedLayer
 from transforms.scheme.sources import recorded_scheme
@@ -36,18 +37,14 @@ _FLOAT_ROWS = {dtypes.BFLOAT16: "bfloat16", dtypes.FLOAT16: "float16"}
 class StoredConstant:
     """A constant and the ``dequant_nodes`` through which a node reads it, in order.
 
-    ``format`` is None for plain float32. Integers have ``scale`` and ``zero_point``, along ``axis`` or for
-    all, or for each ``block`` of so many numbers along it.
+    ``format`` is None for plain float32. Integers have a ``grid``; ``float_axis`` is that of block formats.
     """
 
     source: gs.Constant
     dequant_nodes: list[gs.Node]
     format: Format | None
-    axis: int | None = None
-    scale: Float32Array | None = None
-    zero_point: NDArray[np.generic] | None = None
+    grid: Grid | None = None
     float_axis: int | None = None
-    block: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -62,12 +59,33 @@ class StoredConstant:
     @property
     def is_integer(self) -> bool:
         """Whether the numbers are integers with a scale."""
-        return self.format is not None and self.format.is_integer
+        return self.grid is not None
 
     @property
     def parameters(self) -> QParams | None:
         """Scale and zero point of integers."""
-        return None if self.scale is None or self.zero_point is None else (self.scale, self.zero_point)
+        return None if self.grid is None else (self.grid.scale, self.grid.zero_point)
+
+    def grid_with(self, parameters: QParams | None) -> Grid | None:
+        """Return the grid of integers with other scales and zero points, None for none."""
+        if self.grid is None or parameters is None:
+            return None
+        return replace(self.grid, scale=parameters[0], zero_point=parameters[1])
+
+    @property
+    def scale(self) -> Float32Array | None:
+        """The scale, or scales, of integers."""
+        return None if self.grid is None else self.grid.scale
+
+    @property
+    def axis(self) -> int | None:
+        """The axis along which integers have several scales."""
+        return None if self.grid is None else self.grid.axis
+
+    @property
+    def block(self) -> int:
+        """How many integers along the axis share a scale, 0 without such blocks."""
+        return 0 if self.grid is None else self.grid.block_size
 
     @property
     def is_narrow(self) -> bool:
@@ -78,40 +96,28 @@ class StoredConstant:
     def values(self) -> Float32Array:
         """Return the numbers that the constant stands for."""
         stored = load(self.source)
-        if not self.is_integer:
+        if self.grid is None:
             return self._round(stored.astype(np.float32))
-        assert self.scale is not None and self.zero_point is not None
-        if stored.dtype == np.float32:
-            stored = self._integers(stored, self.scale)
-        if self.block and self.axis is not None:
-            return dequantize_blocks(stored, (self.scale, self.zero_point), self.axis, self.block)
-        return dequantize(stored, self.scale, self.zero_point, self.axis)
+        return self.grid.dequantize(self.grid.quantize(stored) if stored.dtype == np.float32 else stored)
 
-    def write(self, values: Float32Array, names: walk.Names, parameters: QParams | None = None) -> None:
-        """Store other numbers, rounded to the grid; ``parameters`` replace those of integers, also in shape.
+    def write(self, values: Float32Array, names: walk.Names, grid: Grid | None = None) -> None:
+        """Store other numbers, rounded to the grid, or to another one of integers.
 
         A scale that other nodes read, too, is replaced by a copy.
         """
-        if self.is_integer and parameters is not None:
-            self._write_parameters(parameters, names)
+        if grid is not None:
+            self._write_grid(grid, names)
         self.source.values = exportable(self._encode(np.asarray(values, np.float32)))
 
     def _encode(self, values: Float32Array) -> NDArray[np.generic]:
         first = self.dequant_nodes[0].op if self.dequant_nodes else ""
         if first in (*BLOCKS, *QUANTIZE):
             return values
-        if self.is_integer:
-            assert self.scale is not None
-            return self._integers(values, self.scale)
+        if self.grid is not None:
+            return self.grid.quantize(values)
         if self.format is None or self.format.block > 1 or len(self.dequant_nodes) > 1:
             return values
         return as_float_type(values, self.format)
-
-    def _integers(self, values: Float32Array, scale: Float32Array) -> NDArray[np.generic]:
-        assert self.format is not None and self.zero_point is not None
-        if self.block and self.axis is not None:
-            return quantize_blocks(values, (scale, self.zero_point), self.format, self.axis, self.block)
-        return quantize(values, scale, self.zero_point, self.format, self.axis)
 
     def _round(self, values: Float32Array) -> Float32Array:
         """Return float numbers as the nodes round them, unchanged without nodes."""
@@ -120,12 +126,9 @@ class StoredConstant:
         axis = -1 if self.float_axis is None else self.float_axis
         return np.asarray(ops.quantize_dequantize(values, self.format, axis), np.float32)
 
-    def _write_parameters(self, parameters: QParams, names: walk.Names) -> None:
-        assert self.format is not None
-        self.scale = np.asarray(parameters[0], np.float32)
-        zero_point = np.asarray(parameters[1]).astype(self.format.dtype)
-        self.zero_point = np.broadcast_to(zero_point, self.scale.shape)
-        for index, values in ((1, self.scale), (2, np.array(self.zero_point))):
+    def _write_grid(self, grid: Grid, names: walk.Names) -> None:
+        self.grid = grid
+        for index, values in ((1, grid.scale), (2, grid.zero_point)):
             if len(self.dequant_nodes[0].inputs) <= index:
                 if values.any():
                     self._add_zero_point(values, names)
@@ -138,9 +141,9 @@ class StoredConstant:
             new.values = exportable(values)
             for node in self.dequant_nodes:
                 node.inputs[index] = new
-        if self.scale.ndim and self.axis is not None:
+        if grid.axis is not None:
             for node in self.dequant_nodes:
-                node.attrs["axis"] = self.axis
+                node.attrs["axis"] = grid.axis
 
     def _add_zero_point(self, values: NDArray[np.generic], names: walk.Names) -> None:
         new = gs.Constant(names.derive(self.source.name, "zero_point"), exportable(values))
@@ -165,14 +168,14 @@ def trace_constant(
         tensor = producer.inputs[0]
     if known.shape(tensor) is None:
         raise UnsupportedLayer("callers may replace it, since it is an input as well")
-    stored = _describe(tensor, nodes, candidates, axis)
+    stored = _describe(tensor, nodes, candidates, axis, known)
     if any(walk.is_output(one, graph) for one in stored.tensors):
         raise UnsupportedLayer("it is an output of the model, too")
     return stored
 
 
 def _describe(
-    source: gs.Constant, nodes: list[gs.Node], candidates: Sequence[Format], axis: int
+    source: gs.Constant, nodes: list[gs.Node], candidates: Sequence[Format], axis: int, known: Constants
 ) -> StoredConstant:
     ops_of = [node.op for node in nodes]
     element = dtypes.element_type(source)
@@ -192,45 +195,34 @@ def _describe(
         return StoredConstant(source, nodes, ops.FORMATS[name])
     if len(nodes) > 2 or "Cast" in ops_of or (len(nodes) == 2 and ops_of[1] not in DEQUANTIZE):
         raise UnsupportedLayer("it is rounded more than once")
-    return _linear(source, nodes)
+    return _linear(source, nodes, known)
 
 
-def _linear(source: gs.Constant, nodes: list[gs.Node]) -> StoredConstant:
-    last = nodes[-1]
+def _linear(source: gs.Constant, nodes: list[gs.Node], known: Constants) -> StoredConstant:
+    last, shape = nodes[-1], tuple(source.shape)
     if not all(isinstance(tensor, gs.Constant) for tensor in last.inputs[1:]):
         raise UnsupportedLayer("its scale is computed")
-    scale = np.asarray(load(last.inputs[1]))
-    stored = load(source)
-    if len(last.inputs) > 2 and not last.inputs[2].is_empty():
-        zero_point = np.asarray(load(last.inputs[2]))
-    else:
-        kind = np.uint8 if stored.dtype == np.float32 else stored.dtype
-        zero_point = np.zeros(scale.shape, kind)
-    fmt = ops.FORMATS.get(str(zero_point.dtype))
-    block = int(last.attrs.get("block_size", 0))
-    has_blocks = _has_blocks(last, stored.shape, scale.shape)
-    if fmt is None or scale.dtype != np.float32 or (scale.ndim > 1 and not has_blocks):
-        raise UnsupportedLayer(
-            f"it is stored as {zero_point.dtype} with a scale of {scale.dtype}{list(scale.shape)}"
-        )
-    if not fmt.is_integer:
-        if (scale != 1).any() or zero_point.astype(np.float32).any():
-            raise UnsupportedLayer(f"it is stored as {fmt.name} with a scale")
-        return StoredConstant(source, nodes, fmt)
-    if has_blocks:
-        along = int(last.attrs.get("axis", 1)) % stored.ndim
-        return StoredConstant(source, nodes, fmt, along, scale, zero_point, block=block)
-    axis = int(last.attrs.get("axis", 1)) if scale.size > 1 else None
-    if scale.size == 1 and scale.ndim:
-        scale, zero_point = scale.reshape(()), zero_point.reshape(())
-    return StoredConstant(source, nodes, fmt, axis, scale, zero_point)
+    grid = grid_of(last, known)
+    if grid is not None:
+        if not grid.block_size and grid.scale.ndim <= 1:
+            return StoredConstant(source, nodes, grid.format, grid)
+        if _has_blocks(grid, shape):
+            grid = replace(grid, axis=(grid.axis or 0) % len(shape))
+            return StoredConstant(source, nodes, grid.format, grid)
+    scale, zeros = load(last.inputs[1]), [load(one) for one in last.inputs[2:3] if not one.is_empty()]
+    kind = (zeros[0] if zeros else load(source)).dtype
+    fmt = ops.FORMATS.get(str(kind))
+    if not zeros or fmt is None or fmt.is_integer or scale.dtype != np.float32:
+        raise UnsupportedLayer(f"it is stored as {kind} with a scale of {scale.dtype}{list(scale.shape)}")
+    if (scale != 1).any() or zeros[0].astype(np.float32).any():
+        raise UnsupportedLayer(f"it is stored as {fmt.name} with a scale")
+    return StoredConstant(source, nodes, fmt)
 
 
-def _has_blocks(node: gs.Node, shape: tuple[int, ...], scales: tuple[int, ...]) -> bool:
-    """Return whether a DequantizeLinear has a scale for each block of a constant."""
-    block, axis = int(node.attrs.get("block_size", 0)), int(node.attrs.get("axis", 1))
-    is_along = block > 0 and len(scales) == len(shape) and -len(shape) <= axis < len(shape)
-    return is_along and scales == scale_shape(shape, axis, block)
+def _has_blocks(grid: Grid, shape: tuple[int, ...]) -> bool:
+    """Return whether a grid has a scale for each block of a constant."""
+    is_along = grid.block_size > 0 and grid.axis is not None and -len(shape) <= grid.axis < len(shape)
+    return is_along and grid.scale.shape == scale_shape(shape, grid.axis or 0, grid.block_size)
 
 
 def detect(values: NDArray[np.generic], candidates: Sequence[Format], axis: int) -> Format | None:

@@ -7,7 +7,7 @@ take half of the error with them, and more than all others do (:mod:`transforms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,7 @@ from transforms.origins.input_ranges import InputRange, input_ranges
 from transforms.origins.loss_causes import Cause, cause_of
 from transforms.precision.chosen import Part
 from transforms.precision.switched_layers import SwitchedLayers, Trials
+from transforms.run.events import Progress
 from transforms.runtime.session import RunOptions
 
 RUNS = 512
@@ -30,9 +31,6 @@ RUNS = 512
 
 MOST_CAUSES = 12
 """Layers of an output whose cause is looked for."""
-
-Progress = Callable[[int, int], None]
-"""Told how many of the layers were measured, and how many there are."""
 
 
 @dataclass(frozen=True)

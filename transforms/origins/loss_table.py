@@ -15,7 +15,8 @@ from transforms import model_io
 from transforms.conversion.float_reference import float_reference
 from transforms.files.paths import AnyPath
 from transforms.judge.constants import MOST_SAMPLES
-from transforms.origins.loss_origins import LossOrigins, Progress, find_origins
+from transforms.origins.loss_origins import LossOrigins, find_origins
+from transforms.run.events import Progress
 from transforms.runtime.session import RunOptions
 
 Row = dict[str, Any]

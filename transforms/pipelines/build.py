@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from transforms.calibrate.calibration import options_of
-from transforms.conversion.write_scheme import shift, write_scheme
+from transforms.conversion.quantize_steps import finish_nodes, write_plan
+from transforms.full_range.apply_full_range import apply_full_range, shift_grids
 from transforms.model.copy_graph import copy_graph
 from transforms.moves.full_range import try_full_range
 from transforms.pipelines.prepare import fits_weights
 from transforms.pipelines.work import Work
 from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.sampled_exceptions import guarded_nan, kept_in_float
 from transforms.plan.tensor_grids import FixedGrids
+from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.scheme_values import OFF
 
 
@@ -28,10 +31,31 @@ def build(work: Work) -> None:
         work.float_graph = copy_graph(work.graph)
     _note_data(work)
     record = work.record
-    work.scheme = write_scheme(work.graph, work.scheme, work.statistics, work.named, record, work.memory)
+    _write(work)
     work.scheme = work.scheme.with_(full_range=wish)
     _use_full_range(work)
     record.scheme = work.scheme
+
+
+def _write(work: Work) -> None:
+    """Quantize the graph in place by a scheme that leaves nothing open but the full range."""
+    plan = work.plan(record=work.record)
+    names = guarded_nan(plan, work.statistics.holding_nan) if work.statistics else []
+    if names:
+        work.record.notes.append(kept_in_float(names, "NaN that the model looks for"))
+        work.scheme = work.scheme.with_(tensors={**work.scheme.tensors, **dict.fromkeys(names, FLOAT32)})
+        plan = work.plan(record=work.record)
+    write_plan(plan, work.statistics, work.record, work.memory)
+    finish_nodes(work.graph, work.scheme, work.record)
+    _shift(work)
+
+
+def _shift(work: Work) -> None:
+    """Shift the tensors of the written graph that the scheme names, and their grids."""
+    if work.statistics is not None:
+        shifted = apply_full_range(work.graph, work.scheme, work.statistics)
+        work.record.shifted += shifted.count
+        shift_grids(work.record.grids, shifted)
 
 
 def _use_full_range(work: Work) -> None:
@@ -43,7 +67,7 @@ def _use_full_range(work: Work) -> None:
         return
     decisions = work.record.decisions
     work.scheme = try_full_range(work.graph, work.scheme, work.statistics, work.judge, decisions)
-    shift(work.graph, work.scheme, work.statistics, work.record)
+    _shift(work)
 
 
 def _note_data(work: Work) -> None:

@@ -13,7 +13,6 @@ from transforms.conversion.quantize_steps import move_named_outliers
 from transforms.conversion.record import Record
 from transforms.graph.some_names import some_names
 from transforms.judge.budget import Budget
-from transforms.judge.candidate_model import PlanOf
 from transforms.judge.constants import FEW_SAMPLES, FEWEST, FINE, PRICE, USELESS
 from transforms.judge.judge import Judge
 from transforms.moves.float_tensors import (
@@ -85,7 +84,7 @@ def _improve(work: Work, judge: Judge, statistics: Calibration) -> None:
     log.info("%d runs, a model costs %d", budget.runs, budget.opened)
     least = min(judge.count, FEW_SAMPLES) if judge.reference.logits else FEWEST
     judge.count = max(budget.samples(judge.count), least)
-    best = _best(work, Form(work.graph, start, statistics, judge, _plan_of(work), work.memory), budget)
+    best = _best(work, Form(work.graph, start, statistics, judge, work.plan, work.memory), budget)
     for move in MOVES if work.moves is None else work.moves:
         move(best)
     work.scheme, work.statistics, work.judge = best.scheme, best.form.statistics, best.form.judge
@@ -108,7 +107,7 @@ def _without_ranges(work: Work, judge: Judge) -> Scheme:
         work.record.decisions.notes.append(f"Kept in float, near the largest float16: {some_names(near)}")
     if not judge.can_judge:
         return kept
-    form = Form(work.graph, kept, None, judge, _plan_of(work), work.memory)
+    form = Form(work.graph, kept, None, judge, work.plan, work.memory)
     best = _best(work, form, Budget(sys.maxsize))
     if beyond:
         try_given_tensors(best, beyond, 2 * PRICE)
@@ -127,7 +126,3 @@ def _best(work: Work, form: Form, budget: Budget) -> Best:
 
     decisions, exclude = work.record.decisions, work.named.excluded
     return Best(form, budget, decisions, work.asked, exclude=exclude, rewrite=_rewrite, measure=_measure)
-
-
-def _plan_of(work: Work) -> PlanOf:
-    return lambda graph, scheme: work.plan(graph, scheme)

@@ -12,6 +12,7 @@ from transforms.precision.assign import Step
 from transforms.precision.mix import MixedPrecision, ProgressHooks, mix_precision
 from transforms.precision.mixed_model import Mixed
 from transforms.precision.mixing_options import MixingOptions
+from transforms.run.events import Progress
 from transforms.scheme import Scheme
 
 
@@ -84,13 +85,11 @@ def _hooks(work: Work) -> ProgressHooks:
         decision = "accepted" if step.accepted else "skipped"
         work.events.phase("trying", "model")(len(tried), None, f"{step.value:.6g} {decision}")
 
-    def _calibrating(done: int, total: int | None) -> None:
-        work.events.phase("calibrating", "sample")(done, total)
+    def _told(name: str, unit: str) -> Progress:
+        def _tell(done: int, total: int | None, note: str = "") -> None:
+            work.events.phase(name, unit)(done, total, note)
 
-    def _measuring(done: int, total: int, note: str) -> None:
-        work.events.phase("measuring", "run")(done, total, note)
+        return _tell
 
-    def _timing(done: int, total: int) -> None:
-        work.events.phase("timing", "layer")(done, total)
-
-    return ProgressHooks(_calibrating, _measuring, _timing, _note)
+    calibrating, measuring = _told("calibrating", "sample"), _told("measuring", "run")
+    return ProgressHooks(calibrating, measuring, _told("timing", "layer"), _note)

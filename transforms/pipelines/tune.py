@@ -13,7 +13,7 @@ from ops.formats import Format
 from ops.rounding import Options as SolverOptions
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.options import FinetuneOptions
-from transforms.finetune.tuned import LayerReport, TunedModel
+from transforms.finetune.tuned import TunedModel
 from transforms.graph.typed import info_of
 from transforms.pipelines.work import SCHEME_ENTRY, Work
 from transforms.run.events import Events
@@ -60,12 +60,8 @@ def tuned(
 ) -> TunedModel:
     """Return a model with tuned weights, and tell of each layer and its error."""
     progress = events.phase("tuning", "layer")
-
-    def _tell(layer: LayerReport, done: int, total: int) -> None:
-        progress(done, total, layer.name)
-
     return finetune_model(
-        float_graph, graph, feeds, options, formats=formats, workers=workers, progress=_tell
+        float_graph, graph, feeds, options, formats=formats, workers=workers, progress=progress
     )
 
 

@@ -45,7 +45,7 @@ def why_nothing(load: Callable[[], gs.Graph], scheme: Scheme) -> Iterator[str]:
 
 
 def _plan(graph: gs.Graph, scheme: Scheme) -> QuantizationPlan:
-    return make_plan(graph, scheme, prepare_for(graph, scheme).resolve_in(graph), Record())
+    return make_plan(graph, scheme, prepare_for(graph, scheme), Record())
 
 
 def _that_would(load: Callable[[], gs.Graph], scheme: Scheme) -> Iterator[str]:

@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.calibrate.calibration import Calibration
-from transforms.conversion.quantize_steps import plan_of, prepare_for
+from transforms.conversion.quantize_steps import make_plan, prepare_for
 from transforms.conversion.record import Record
 from transforms.judge.judge import Judge
 from transforms.model import provenance
@@ -129,7 +129,7 @@ class Work:
         self, graph: gs.Graph | None = None, scheme: Scheme | None = None, record: Record | None = None
     ) -> QuantizationPlan:
         """Return the plan of a scheme for the graph, or for another form of it, noted in a ``record``."""
-        return plan_of(
+        return make_plan(
             self.graph if graph is None else graph,
             self.scheme if scheme is None else scheme,
             self.named,

@@ -2,7 +2,7 @@
 
 A layer makes W x + b. With rounded weights V it makes V x + b, which on average over samples is off by
 (V - W) E[x]: the same number for all places of a channel, which a bias holds. Known as bias correction (M.
-Nagel et al., arXiv 1906.04721, section 4.2), with means that are measured.
+Nagel et al., arXiv 1906.04721), with means that are measured.
 """
 
 from __future__ import annotations

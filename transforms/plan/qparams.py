@@ -18,6 +18,7 @@ from ops.integers import finite_range, range_scale, weight_scale
 from ops.powers_of_two import are_powers, ceil_power
 from transforms.graph import dot_products, walk
 from transforms.graph.dot_products import TensorAxis
+from transforms.graph.grids import Grid
 from transforms.graph.lazy_values import Computed, is_weightless
 from transforms.plan.qdq_writer import rounded
 from transforms.plan.quant_spec import BIAS, WEIGHT, QuantSite, QuantSpec
@@ -132,9 +133,8 @@ class QParamsTable:
             ends = seen.get(tensor.name, (None, None))
             if isinstance(tensor, gs.Constant) and np.size(tensor.values):
                 ends = float(np.min(tensor.values)), float(np.max(tensor.values))
-            offset = zero_point.astype(np.int64) - int(fmt.lowest)
-            grid = (step.axis, scale, offset)
-            yield TensorGrid(tensor.name, site.role, fmt.name, int(fmt.bits), *grid, *ends)
+            grid = Grid(fmt.name, scale, zero_point, axis=step.axis, block_size=step.block)
+            yield TensorGrid.of(tensor.name, site.role, grid, *ends)
 
     def of_bias(self, node: gs.Node) -> QParams:
         """Return scale (x_scale * w_scale, a scalar or one per channel) and zero point of an int32 bias."""
@@ -154,7 +154,8 @@ class QParamsTable:
                     f"ranges of '{grid.name}': a scale is not a power of two, as the scheme asks"
                 )
             self._given.add((id(tensor), step))
-            return grid.parameters(fmt)
+            given = grid.in_format(fmt)
+            return given.scale, given.zero_point
         scale, zero_point = self._choose_weight(tensor, step)
         if (scale == 1).any() and not step.block:
             ends = finite_range(np.asarray(tensor.values, np.float32), step.axis)

@@ -56,13 +56,14 @@ class QuantizationPlan:
     ) -> None:
         """Plan a prepared graph; ``scheme`` may be the name of a preset.
 
-        ``targets`` is what the scheme names, if that was found earlier. Raises ValueError for a layer or
-        tensor of the scheme that cannot take its format.
+        ``targets`` is what the scheme names, if that was found earlier; tensors may have been added to it.
+        Raises ValueError for a layer or tensor of the scheme that cannot take its format.
         """
         walk.check_graph(graph)
         self.graph, self.scheme = graph, (scheme := scheme_of(scheme))
         targets = targets or SchemeTargets(graph, scheme)
-        targets = targets.resolve_in(graph) if isinstance(targets, SchemeTargets) else targets
+        if isinstance(targets, SchemeTargets):
+            targets = targets.naming(graph, scheme).resolve_in(graph)
         self.specs, self.fixed = SpecChooser(graph, scheme, targets), targets.fixed
         self.named = frozenset(targets.tensors)
         """``id`` of the tensors to which the scheme gives a format by name."""

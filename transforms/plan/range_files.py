@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ops.formats import get_format
+from transforms.graph.grids import Grid
 from transforms.plan.tensor_grids import TensorGrid
 
 FORM = "onnx-narrow ranges 1"
@@ -52,14 +53,14 @@ def from_text(text: str) -> list[TensorGrid]:
 def _tensors(grids: Iterable[TensorGrid]) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for one in grids:
-        fmt = get_format(one.format)
-        low, high = one.ends(fmt)
+        grid = one.in_format(get_format(one.format))
+        low, high = grid.ends()
         entry = {
             "role": one.role,
             "format": one.format,
             "axis": one.axis,
             "scale": one.scale.tolist(),
-            "zero_point": (one.zero_point + int(fmt.lowest)).tolist(),
+            "zero_point": grid.zero_point.astype(np.int64).tolist(),
             "range": [low.min().item(), high.max().item()],
             "seen": None if one.low is None else [one.low, one.high],
         }
@@ -97,9 +98,8 @@ def _read(name: str, entry: Mapping[str, Any]) -> TensorGrid:
         )
     if not scale.ndim and axis is not None:
         raise ValueError(f"tensor '{name}': axis {axis!r} of one scale, it has to be null")
-    return TensorGrid(
-        name, str(role), fmt.name, int(fmt.bits), axis, scale, zero_point, *_seen(name, entry.get("seen"))
-    )
+    grid = Grid(fmt.name, scale, zero_point + int(fmt.lowest), axis=axis)
+    return TensorGrid.of(name, str(role), grid, *_seen(name, entry.get("seen")))
 
 
 def _seen(name: str, value: object) -> tuple[float, float] | tuple[None, None]:
@@ -139,7 +139,7 @@ def _whole(name: str, value: object, bits: int, lowest: int) -> np.ndarray:
 def _encodings(grids: Iterable[TensorGrid]) -> dict[str, Any]:
     content: dict[str, Any] = {"version": _VERSION, _ACTIVATIONS: {}, _PARAMETERS: {}}
     for grid in grids:
-        low, high = grid.ends(get_format(grid.format))
+        low, high = grid.in_format(get_format(grid.format)).ends()
         section = content[_PARAMETERS if grid.role == "weight" else _ACTIVATIONS]
         if grid.name in section:
             raise ValueError(f"tensor '{grid.name}' has several grids, encodings hold one: use a .json file")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.array_types import QParams
 from ops.formats import Format
+from transforms.graph.grids import Grid
 
 _WEIGHT = "weight"
 _CLOSE = 1e-5
@@ -43,15 +43,16 @@ class TensorGrid:
         """Return whether its scales lie along another axis; an axis that a file does not say may be any."""
         return self.axis is not None and self.axis != axis
 
-    def parameters(self, fmt: Format) -> QParams:
-        """Return scale and zero point in a format that the grid fits."""
-        return self.scale, (self.zero_point + int(fmt.lowest)).astype(fmt.dtype)
+    @classmethod
+    def of(cls, name: str, role: str, grid: Grid, low: float | None, high: float | None) -> TensorGrid:
+        """Return the grid of a tensor, and the lowest and highest number seen of it."""
+        fmt, offset = grid.format, grid.zero_point.astype(np.int64) - int(grid.format.lowest)
+        return cls(name, role, fmt.name, int(fmt.bits), grid.axis, grid.scale, offset, low, high)
 
-    def ends(self, fmt: Format) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the lowest and the highest number that the integers of a format stand for."""
-        steps = np.array([0, 2**fmt.bits - 1])[:, None] - np.atleast_1d(self.zero_point)
-        low, high = np.atleast_1d(self.scale).astype(np.float64) * steps
-        return low, high
+    def in_format(self, fmt: Format) -> Grid:
+        """Return the grid in a format that it fits; where a file says no axis of scales, the first."""
+        axis = 0 if self.axis is None and self.scale.ndim else self.axis
+        return Grid(fmt.name, self.scale, self.zero_point + int(fmt.lowest), axis=axis)
 
 
 class FixedGrids:

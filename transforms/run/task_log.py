@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from transforms.run.events import Progress
 from transforms.run.workers import Workers
+
+__all__ = ["Item", "Numbers", "Progress", "TaskLog"]
 
 Item = TypeVar("Item")
 Numbers = tuple[float, ...]
-Progress = Callable[[int, int, str], None]
 
 _WORDS = {"inf": float("inf"), "-inf": float("-inf")}
 
