@@ -26,13 +26,14 @@ class Kind:
     words: str
     types: tuple[type, ...]
     is_legal: Callable[[Any], bool] = lambda value: True
+    names: tuple[str, ...] = ()
 
     def check(self, name: str, value: object) -> None:
         """Raise TypeError or ValueError for a value that the keyword of that name may not have."""
         if (isinstance(value, bool) and bool not in self.types) or not isinstance(value, self.types):
             raise TypeError(f"{spelled(f'{{{name}}}')} is {value!r}, not {self.words}")
         if not self.is_legal(value):
-            near = did_you_mean(value, self.words.split(", ")) if isinstance(value, str) else ""
+            near = did_you_mean(value, self.names) if isinstance(value, str) else ""
             raise ValueError(f"{spelled(f'{{{name}}}')} is {value!r}, not {self.words}{near}")
 
 
@@ -53,9 +54,11 @@ def number(least: float = -math.inf, most: float = math.inf, *, above: bool = Fa
     return Kind(words, (Real,), _is_legal)
 
 
-def choice(*legal: object) -> Kind:
+def choice(*legal: str | int) -> Kind:
     """Return the kind of some values."""
-    return Kind(" or ".join(map(repr, legal)), (object,), lambda value: value in legal)
+    words, types = " or ".join(map(repr, legal)), tuple({type(value) for value in legal})
+    names = tuple(value for value in legal if isinstance(value, str))
+    return Kind(words, types, lambda value: value in legal, names)
 
 
 FLAG = Kind("True or False", (bool,))
