@@ -71,6 +71,18 @@ def test_the_graph_may_be_changed_afterwards() -> None:
         np.testing.assert_array_equal(one.expected["y"], other.expected["y"])
 
 
+def test_of_a_graph_that_stays_no_copy_is_made() -> None:
+    """What is done to it all the same shows: the promise is the caller's."""
+    graph = model_io.load(network(0, 0.5, 1.0))
+    expected = Reference(graph, FEEDS, None).samples(2)
+    assert np.array_equal(
+        Reference(graph, FEEDS, None, stays=True).samples(2)[1].expected["y"], expected[1].expected["y"]
+    )
+    reference = Reference(graph, FEEDS, None, stays=True)
+    next(node for node in graph.nodes if node.op == "Relu").op = "Neg"
+    assert not np.array_equal(reference.samples(2)[1].expected["y"], expected[1].expected["y"])
+
+
 COUNTED = """(float[8] x) => (float[n] y, float[8] z) {
     a = Tanh(x) zero = Sub(a, a) over = Greater(a, zero) places = NonZero(over) rows = Transpose(places)
     y = GatherND(a, rows) z = Sin(a) }"""

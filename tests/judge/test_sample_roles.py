@@ -53,9 +53,9 @@ def test_no_decision_sees_them(count: int, monkeypatch: pytest.MonkeyPatch) -> N
     judged, fitted = list[np.ndarray](), list[np.ndarray]()
 
     class _Judge(Judge):
-        def __init__(self, graph, feeds, run=None) -> None:  # type: ignore[no-untyped-def]
+        def __init__(self, graph, feeds, run=None, **how) -> None:  # type: ignore[no-untyped-def]
             judged.extend(feed["x"] for feed in feeds)
-            super().__init__(graph, feeds, run)
+            super().__init__(graph, feeds, run, **how)
 
     def _fit(*given, **more):  # type: ignore[no-untyped-def]
         fitted.extend(feed["x"] for feed in given[2])

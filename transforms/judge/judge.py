@@ -41,15 +41,19 @@ class Judge:
         most: int | None = MOST_SAMPLES,
         simulate: bool = True,
         known: KnownNames | None = None,
+        stays: bool = False,
     ) -> None:
         """Take a float model and feeds; nothing is run yet, and the graph may be changed afterwards.
+
+        Unless it ``stays`` as it is: no copy is made then.
 
         ``most``: of the feeds, None for all, as a metric of the user's needs them. ``simulate``: models
         compute as they say, and not as kernels of the runtime here do, which may round inputs of products to
         8 bits. ``known``: names of the tensors by which outputs can be compared whose rows numbers choose;
         without it, all.
         """
-        self.reference = Reference(graph, feeds[:most], run, simulate=simulate, known=known)
+        samples, how = feeds[:most], {"simulate": simulate, "stays": stays}
+        self.reference = Reference(graph, samples, run, known=known, **how)
         self.count = len(self.reference.feeds)
         self.run = run
         self._signal: dict[int, Float64Array] = {}

@@ -55,9 +55,13 @@ class Reference:
         *,
         simulate: bool = True,
         known: KnownNames | None = None,
+        stays: bool = False,
     ) -> None:
-        """Take samples, which form two folds in turn; run none yet. The graph may be changed afterwards."""
-        self._graph, self._run = copy_graph(graph), run
+        """Take samples, which form two folds in turn; run none yet.
+
+        The graph may be changed afterwards, unless it ``stays`` as it is.
+        """
+        self._graph, self._run = graph if stays else copy_graph(graph), run
         self.known = known
         self.feeds, self.options = feeds, _options(feeds, run, simulate=simulate)
         self.judged, self._views = _compared(graph, known)

@@ -27,7 +27,8 @@ def build(work: Work) -> None:
     wish = work.asked.full_range
     if work.statistics is not None:
         work.statistics = work.statistics.with_(options_of(work.scheme))
-    if work.keeps_float or fits_weights(work) or (work.compares and work.judge is not None):
+    is_compared = work.compares and work.judge is not None
+    if work.float_graph is None and (is_compared or work.keeps_float or fits_weights(work)):
         work.float_graph = copy_graph(work.graph)
     _note_data(work)
     record = work.record

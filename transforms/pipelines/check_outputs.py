@@ -44,7 +44,7 @@ def check_outputs(
     first = list(islice(data.feeds(float_graph), FIRST))
     spared = checking(len(first))
     chosen = dict(first[spared.start :] if spared else first[:FEW_SAMPLES])
-    judge = Judge(float_graph, list(chosen.values()), data.run)
+    judge = Judge(float_graph, list(chosen.values()), data.run, stays=True)
     steps = _two_steps(float_graph, quantized_graph, judge)
     with failing(chosen, float_graph, data.run, "the quantized model"):
         if not judge.reference.outputs:

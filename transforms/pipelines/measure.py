@@ -16,6 +16,7 @@ from transforms.judge.budget import too_large
 from transforms.judge.constants import MOST_COUNTED
 from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import FIRST, judging
+from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.work import Work
 from transforms.plan.weight_cache import WeightMemory
 from transforms.run.events import Progress
@@ -38,7 +39,8 @@ def measure(work: Work) -> None:
     work.statistics = measure_for_candidates(work, work.graph, work.scheme, work.data, progress)
     assert work.data is not None, "outputs decide on samples alone"
     first = [feed for _, feed in islice(work.data.feeds(work.graph), FIRST)]
-    work.judge = Judge(work.graph, first[: judging(len(first)).stop], work.data.run)
+    work.float_graph = copy_graph(work.graph)
+    work.judge = Judge(work.float_graph, first[: judging(len(first)).stop], work.data.run, stays=True)
 
 
 def measure_by_rule(work: Work, progress: Progress | None = None) -> None:
@@ -50,9 +52,12 @@ def measure_by_rule(work: Work, progress: Progress | None = None) -> None:
 
 def change_form(work: Work, prepared: Scheme) -> None:
     """Equalize layers and move outliers as the scheme says beyond the one that the graph was prepared for."""
-    if work.scheme.equalize_layers and prepared.equalize_layers is not True:
-        equalize(work.graph, work.named, work.record)
+    is_equalized = work.scheme.equalize_layers and prepared.equalize_layers is not True
     moved = {name: move for name, move in work.scheme.outliers.items() if name not in prepared.outliers}
+    if is_equalized or moved:
+        work.float_graph = None  # has the form of before
+    if is_equalized:
+        equalize(work.graph, work.named, work.record)
     move_named_outliers(work.graph, work.scheme.with_(outliers=moved), work.named, work.record)
 
 
