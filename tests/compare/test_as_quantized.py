@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
@@ -21,11 +19,11 @@ def load() -> gs.Graph:
     return model_io.load(MODEL)
 
 
-@pytest.fixture
-def quantized(tmp_path: Path) -> gs.Graph:
-    words = ["--input", str(MODEL), "--output", str(tmp_path / "q.onnx"), "--config", "MX6", "--no-time"]
-    assert quantize.main(words) == 0
-    return model_io.load(tmp_path / "q.onnx")
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> gs.Graph:
+    path = tmp_path_factory.mktemp("made") / "q.onnx"
+    assert quantize.main(["--input", str(MODEL), "--output", str(path), "--config", "MX6", "--no-time"]) == 0
+    return model_io.load(path)
 
 
 def operators(graph: gs.Graph) -> set[str]:
