@@ -19,6 +19,7 @@ from tests.helpers.bombs import constant, folded, functions
 from tests.helpers.refusal import Scene
 from tools import quantize
 from transforms import model_io
+from transforms.model.bounds import PROTOBUF_LIMIT
 from transforms.model.constant_size import LARGEST
 from transforms.model.local_functions import MOST_NODES
 from transforms.model.model_error import ModelError
@@ -415,6 +416,10 @@ def test_a_shape_without_elements_is_read_if_numpy_indexes_it(rows: int, dtype: 
             model_io.load(path)
     else:
         assert model_io.load(path).nodes
+
+
+def test_what_may_be_one_message_leaves_room_in_one_of_protobuf() -> None:
+    assert PROTOBUF_LIMIT < (1 << 31) - 1, "the largest that protobuf reads"
 
 
 def test_model_file_beyond_protobuf(tmp_path: Path) -> None:

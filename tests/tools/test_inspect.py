@@ -251,6 +251,23 @@ def test_two_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Constants with others: 1: 'w'" in said
 
 
+def test_constants_are_the_same_by_their_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = np.array(["a", "b"], object)
+    pairs = {
+        "nan": (np.float32([np.nan]), np.float32([np.nan])),
+        "zero": (np.float32([0.0]), np.float32([-0.0])),
+        "text": (texts, texts),
+        "words": (texts, texts[::-1]),
+    }
+    for place, name in enumerate("ab"):
+        model = product(np.ones((4, 4), np.float32))
+        held = (numpy_helper.from_array(both[place], key) for key, both in pairs.items())
+        model.graph.initializer.extend(held)
+        onnx.save(model, tmp_path / f"{name}.onnx")
+    found = look(capsys, tmp_path / "a.onnx", "--against", tmp_path / "b.onnx")["differences"]
+    assert (found["same"], found["changed"]) == (["w", "nan", "text"], ["zero", "words"])
+
+
 @pytest.mark.parametrize("content", [b"", b"no model", b"\x08\x07"])
 def test_other_files_are_refused(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m.onnx"
