@@ -108,7 +108,7 @@ def test_another_writer_that_came_first_is_not_overwritten(
             save(tmp_path / "m.onnx", 1)
 
     monkeypatch.setattr(model_io, "refuse_source", meanwhile)
-    with pytest.raises(FileExistsError, match="--force"):
+    with pytest.raises(FileExistsError, match="force overwrites"):
         save(tmp_path / "m.onnx", 2, force=False)
     assert holds(tmp_path / "m.onnx", 1)
 

@@ -122,7 +122,7 @@ def test_check_output(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="does not exist"):
         model_io.check_output(tmp_path / "missing" / "out.onnx", source)
     target.touch()
-    with pytest.raises(FileExistsError, match="--force"):
+    with pytest.raises(FileExistsError, match="force overwrites"):
         model_io.check_output(target, source)
     assert model_io.check_output(target, source, force=True) == target
 

@@ -15,8 +15,8 @@ import onnx
 import onnx_graphsurgeon as gs
 import onnxruntime as ort
 import pytest
-from tools.summaries.running import LEAST
 
+from onnx_narrow.summaries.running import LEAST
 from tests.benchmarks.transformer import Size, transformer
 from tests.examples.write_samples import IMAGES
 from tests.helpers.pre_norm import LENGTH, WORDS, pre_norm
