@@ -139,7 +139,7 @@ class FormatRow:
     block : int
         Elements that share an exponent, 1 for formats without blocks.
     operator : str
-        The operator of a model that rounds to it.
+        Our operator that rounds to it; models have those of ONNX instead where there are any.
     attributes : mapping of str to object
         Attributes of this operator.
     """
