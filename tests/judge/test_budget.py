@@ -10,13 +10,11 @@ from transforms.judge.budget import Budget
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import preset
 
-WIDTHS = (64, 256)
 
-
-def budget(samples: int, width: int = WIDTHS[0]) -> Budget:
-    text = f"(float[1,{width}] x) => (float[1,{width}] y) {{ a = MatMul(x, w) b = Relu(a) y = MatMul(b, w) }}"
-    model = plans.model(text, {"w": (width, width)})
-    graph = plans.graph(text, {"w": (width, width)})
+def budget(samples: int, width: int = 64, outputs: int = 64) -> Budget:
+    text = f"(float[8,{width}] x) => (float[8,{outputs}] y) {{ a = Relu(x) y = MatMul(a, w) }}"
+    weights: plans.Weights = {"w": (width, outputs)}
+    model, graph = plans.model(text, weights), plans.graph(text, weights)
     data = CalibrationData(tunable.samples(model, samples))
     statistics = calibrate_plan(QuantizationPlan(graph, preset("A8W8").by_rule()), data)
     assert statistics is not None
@@ -29,9 +27,10 @@ def test_more_samples_pay_for_as_many_runs_or_more() -> None:
     assert 0 < few.runs <= many.runs
 
 
-def test_a_larger_model_leaves_fewer_runs() -> None:
-    small, large = (budget(8, width) for width in WIDTHS)
-    assert 0 < large.runs < small.runs
+def test_a_layer_of_twice_the_outputs_leaves_fewer_runs_and_half_of_them_at_least() -> None:
+    """It makes twice the products; what does not depend on the layer is paid for once."""
+    narrow, wide = (budget(8, 512, outputs) for outputs in (512, 1024))
+    assert narrow.runs / 2 <= wide.runs < narrow.runs
 
 
 @pytest.mark.parametrize("models", [0, 2])

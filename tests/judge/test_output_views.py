@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from tests.helpers import plans
 from transforms import model_io
 from transforms.judge.constants import FEW_NUMBERS
 from transforms.judge.output_views import views_of
@@ -53,6 +54,21 @@ def test_what_an_output_saturates_comes_first() -> None:
     built.graph.node[-1].CopyFrom(node("Sigmoid", ["h3"], ["y"]))
     built.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", 1, ["N", 2]))
     assert views_of(model_io.load(built)) == {"h3": "", "a2": "y"}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "m = ReduceMax <axes = [1]> (h) s = Sub(h, m) e = Exp(s) t = ReduceSum(e, axis) y = Div(e, t)",
+        "e = Exp(h) t = ReduceSum(e, axis) y = Div(e, t)",
+    ],
+)
+def test_a_softmax_that_is_written_out_is_seen_as_one(written: str) -> None:
+    def _views(nodes: str) -> dict[str, str]:
+        text = f"(float[2,8] x) => (float[2,600] y) {{ h = MatMul(x, w) {nodes} }}"
+        return views_of(plans.graph(text, {"w": (8, 600), "axis": np.array([1])}, opset=17))
+
+    assert _views(written) == _views("y = Softmax(h)") == {"h": ""}
 
 
 def test_an_output_of_many_numbers_says_enough() -> None:

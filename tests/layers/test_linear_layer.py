@@ -12,6 +12,7 @@ import pytest
 from onnx import helper
 
 from transforms.layers.linear_layer import UnsupportedLayer, layer_of
+from transforms.layers.scale_blocks import can_have_blocks
 
 CONVOLUTIONS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ("Conv", (2, 6, 9), (4, 6, 3), {}),
@@ -193,3 +194,29 @@ def test_scales_meet_their_outputs(op: str, shape: Any, index: int, attrs: dict[
 def test_what_is_no_such_problem(op: str, shape: Any, index: int, reason: str) -> None:
     with pytest.raises(UnsupportedLayer, match=reason):
         layer_of(gs.Node(op), shape, index)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "index", "attrs"),
+    [
+        ("MatMul", (8, 4), 1, {}),
+        ("MatMul", (4, 8), 0, {}),
+        ("Gemm", (4, 8), 1, {"transB": 1}),
+        ("Conv", (4, 8, 3, 3), 1, {}),
+        ("Conv", (8, 4, 3), 1, {"group": 2}),
+        ("ConvTranspose", (8, 4, 3), 1, {}),
+        ("ConvTranspose", (6, 4, 3), 1, {"group": 3}),
+    ],
+)
+def test_blocks_are_of_the_inputs_of_one_output(
+    op: str, shape: Any, index: int, attrs: dict[str, Any]
+) -> None:
+    """Oracle: numbers of blocks of four, in the rows of the layer's matrices."""
+    layer = layer_of(gs.Node(op, attrs=attrs), shape, index)
+    for axis in range(len(shape)):
+        places = np.indices(shape)
+        places[axis] //= 4
+        packed = layer.pack(np.ravel_multi_index(tuple(places), shape))
+        rows = [set(row) for row in packed.reshape(-1, packed.shape[-1]).tolist()]
+        assert can_have_blocks(layer, axis) == (sum(map(len, rows)) == len(set().union(*rows)))
+    assert not can_have_blocks(layer, None)

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ops
 from tests.helpers import plans
-from transforms.scheme import Scheme
+from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.run.run_model import open_model
+from transforms.scheme import Scheme, preset
 
 WEIGHTS: plans.Weights = dict.fromkeys("wvu", (4, 4, 1, 1)) | {"b": (4,), "c": (4,)}
 CHAIN = """(float[1,4,8,8] x) => (float[1,4,8,8] y) {
@@ -241,3 +244,13 @@ def test_scales_per_channel_do_not_need_a_bias() -> None:
     assert by_node(reads("A8W8", text, {"w": np.ones((4, 4, 1, 1), np.float32)}, per_channel=True)) == {
         "y": "int8 int8"
     }
+
+
+def test_blocks_of_a_tensor_of_no_known_rank_are_along_its_last_axis() -> None:
+    """Oracle: the same kernel on the array."""
+    text = "(float[2,3,40] x, int64[n] size) => (float[A,B,C] y) { a = Reshape(x, size) y = Neg(a) }"
+    graph = plans.loose_graph(text, opset=17)
+    quantize_graph(graph, preset("MX6").with_(quantize_all_op_types=True), None)
+    x = np.random.default_rng(0).standard_normal((2, 3, 40)).astype(np.float32)
+    made = open_model(graph).run({"x": x, "size": np.array([2, 3, 40])})["y"]
+    np.testing.assert_array_equal(made, -np.asarray(ops.quantize_dequantize(x, "mx6", -1)))

@@ -93,6 +93,22 @@ def test_what_cannot_be_written_stays(weight: str) -> None:
     assert _written(blocked_nets.convolutions())[2] == _written(blocked_nets.stacks())[2] == 0
 
 
+@pytest.mark.parametrize("shape", [(40,), (1,), (1, 40), (3, 40), (3, 1)])
+def test_a_bias_has_one_number_for_each_output_or_the_gemm_stays(shape: tuple[int, ...]) -> None:
+    random = np.random.default_rng(3)
+    weights = {
+        "w": blocked_nets.numbers(random, 40, 40),
+        "b": random.standard_normal(shape).astype(np.float32),
+    }
+    node = helper.make_node("Gemm", ["x", "w", "b"], ["y"], "biased")
+    ends = build.value("x", [3, 40]), build.value("y", [3, 40])
+    plain, model, count = _written(build.model([node], ends[:1], ends[1:], weights))
+    assert count == (shape == (40,))
+    x = {"x": random.standard_normal((3, 40)).astype(np.float32)}
+    floats = _run(blocked_nets.with_floats(plain), x)
+    np.testing.assert_allclose(_run(model, x), floats, atol=1e-5 * np.abs(floats).max())
+
+
 def test_a_weight_of_two_products_keeps_its_other_reader() -> None:
     random = np.random.default_rng(2)
     weights = {"w": blocked_nets.numbers(random, 40, 40)}
