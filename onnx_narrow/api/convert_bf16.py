@@ -23,9 +23,8 @@ from transforms.files.paths import AnyPath
 from transforms.files.spelling import spelled
 from transforms.graph.some_names import counted
 from transforms.model import provenance
-from transforms.pipelines.bf16 import TOOLS, Bf16Work, recorded
+from transforms.pipelines.bf16 import BF16, TOOLS, Bf16Work, recorded
 from transforms.pipelines.options import Options
-from transforms.pipelines.recipes import BF16
 from transforms.pipelines.steps import Step, run
 from transforms.run.events import Events
 from transforms.runtime.session import RunOptions
@@ -122,7 +121,7 @@ def convert_bf16(
     float_type : str, optional
         ``"float32"`` or ``"float16"``: refuse a model of the other.
     steps : sequence of functions, optional
-        The steps to take, instead of ``transforms.pipelines.recipes.BF16``.
+        The steps to take, instead of ``transforms.pipelines.bf16.BF16``.
 
     Returns
     -------

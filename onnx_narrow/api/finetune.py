@@ -36,8 +36,7 @@ from transforms.files.spelling import spelled
 from transforms.model import provenance
 from transforms.pipelines.check_outputs import UselessError
 from transforms.pipelines.options import Options
-from transforms.pipelines.recipes import TUNE
-from transforms.pipelines.retune import TuneWork
+from transforms.pipelines.retune import TUNE, TuneWork
 from transforms.pipelines.steps import Step, run
 from transforms.pipelines.tune import tuning_options
 from transforms.run.events import Events
@@ -162,7 +161,7 @@ def finetune(
     memory_limit : int, optional
         Bytes for samples, and for tensors between layers; the rest goes to files.
     steps : sequence of functions, optional
-        The steps to take, instead of ``transforms.pipelines.recipes.TUNE``.
+        The steps to take, instead of ``transforms.pipelines.retune.TUNE``.
 
     Returns
     -------

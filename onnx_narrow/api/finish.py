@@ -14,7 +14,6 @@ from transforms.calibrate.calibrate_plan import MissingDataError
 from transforms.files.spelling import spelled
 from transforms.pipelines.check_outputs import UselessError
 from transforms.pipelines.entries import final_entries
-from transforms.pipelines.mix import mixed_of
 from transforms.pipelines.require import NothingToDoError
 from transforms.pipelines.steps import Step, run
 from transforms.pipelines.why_nothing import why_nothing
@@ -75,7 +74,7 @@ def finish(work: Work, output: Output, told: Told, ranges: RangeFiles | None = N
         kept=dict(kept_in_float(work.graph)),
         decided=list(record.decisions.tried),
         steps=record.steps,
-        sensitivity=mixed.sensitivity if (mixed := mixed_of(work)) else None,
+        sensitivity=record.sensitivity,
     )
 
 

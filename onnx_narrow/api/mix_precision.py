@@ -36,9 +36,8 @@ from onnx_narrow.api.usage import (
 from onnx_narrow.api.user_code import check_code
 from onnx_narrow.api.written import Output
 from transforms.files.paths import AnyPath
-from transforms.pipelines.mix import MixWork, mix
+from transforms.pipelines.mix import MIX, MixWork, mix
 from transforms.pipelines.options import Options
-from transforms.pipelines.recipes import MIX
 from transforms.pipelines.steps import Step
 from transforms.precision.mixing_options import MixingOptions
 from transforms.run.events import Events

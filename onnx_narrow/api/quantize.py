@@ -18,6 +18,7 @@ from onnx_narrow.api.quantize_work import (
     refuse_goal,
     steps_of,
     wish_of,
+    work_class,
 )
 from onnx_narrow.api.ranges import RangeFiles
 from onnx_narrow.api.result import Result
@@ -34,10 +35,8 @@ from onnx_narrow.api.written import Output
 from transforms import model_io
 from transforms.files.paths import AnyPath
 from transforms.moves.improve import Move
-from transforms.pipelines.mix import MixWork
 from transforms.pipelines.record import JobRecord
 from transforms.pipelines.steps import Step
-from transforms.precision.mixing_options import MixingOptions
 from transforms.run.events import Events
 from transforms.runtime.session import RunOptions
 
@@ -214,7 +213,7 @@ def quantize(
         samples = SampleOptions.of(given)
         with open_data(samples, source, run, told) as opened, open_workers(jobs, dask) as workers:
             does_itself = scheme.finetune is not None or scheme.auto_mixed_precision is not None
-            work = MixWork(
+            work = work_class(scheme)(
                 gs.Graph(),
                 untuned(scheme),
                 data_of(opened, given, run, workers),
@@ -226,7 +225,6 @@ def quantize(
                 may_compare=data is not None and not fast,
                 moves=moves,
                 events=told,
-                mixing=MixingOptions(run),
                 recorded=recorded(wish, given),
                 record=JobRecord(grids=None if export_ranges is None else []),
             )

@@ -20,11 +20,11 @@ from onnx_narrow.api.usage import (
 )
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files.spelling import spelled
-from transforms.pipelines.mix import MixWork
 from transforms.pipelines.options import Options
-from transforms.pipelines.recipes import FAST, MIX, QUANTIZE
+from transforms.pipelines.recipes import FAST, QUANTIZE
 from transforms.pipelines.require import require
 from transforms.pipelines.steps import Step
+from transforms.pipelines.work import Work
 from transforms.run.events import Events
 from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
@@ -106,8 +106,19 @@ def recorded(wish: SchemeWish, given: Given) -> dict[str, object]:
 def steps_of(scheme: Scheme, given: Given) -> Sequence[Step]:
     """Return the steps of a call that names none."""
     if scheme.auto_mixed_precision:
+        from transforms.pipelines.mix import MIX
+
         return *MIX[:2], require, *MIX[2:]
     return FAST if "fast" in given else QUANTIZE
+
+
+def work_class(scheme: Scheme) -> type[Work]:
+    """Return the class of the work that the steps for a scheme take."""
+    if not scheme.auto_mixed_precision:
+        return Work
+    from transforms.pipelines.mix import MixWork  # imports take time that small jobs notice
+
+    return MixWork
 
 
 def options_of(given: Given, run: RunOptions) -> Options:
@@ -129,7 +140,7 @@ def options_of(given: Given, run: RunOptions) -> Options:
     )
 
 
-def refuse_goal(work: MixWork, given: Given) -> None:
+def refuse_goal(work: Work, given: Given) -> None:
     """Raise ValueError for a goal beside a table of the scheme that goes by outputs itself."""
     if work.options.goal is None:
         return

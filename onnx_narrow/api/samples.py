@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onnx_narrow.api.fed import fed
 from onnx_narrow.api.sources import Data, Model, samples_folder, samples_of
-from onnx_narrow.api.unrolled import unrolled
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.compare.measure_run import Data as FolderData
 from transforms.files.cleanup import temporary_folder
@@ -90,8 +88,12 @@ def open_folder(
         folder = samples_folder(options.data, lambda: input_names(source), own, options.limit)
         report_litter(events, folder)
         if options.feeds_from is not None:
+            from onnx_narrow.api.fed import fed  # imports take time that small jobs notice
+
             fed(options, folder, source, run, whole, events)
         elif options.sequences and unrolls:
+            from onnx_narrow.api.unrolled import unrolled
+
             unrolled(options, folder, source, run, whole, events)
         else:
             yield FolderData(folder, options.images, run, options.limit)

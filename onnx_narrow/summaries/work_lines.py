@@ -1,10 +1,13 @@
-"""What both quantizers tell of a work that is done, from its record."""
+"""What both quantizers tell of a work that is done, from its record.
+
+Summaries of tuning and mixed precision are imported when needed: imports take time that small jobs notice.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnx_narrow.summaries import mixing, quantize, running, tuning
+from onnx_narrow.summaries import quantize, running
 from onnx_narrow.summaries.precision import placed_lines, reached_lines
 from onnx_narrow.summaries.target import SATURATES, target_lines
 from onnx_narrow.summaries.timing import beside_lines, for_cpu, what_helps
@@ -13,7 +16,6 @@ from transforms.files.spelling import spelled
 from transforms.graph.embeddings import logits_of
 from transforms.graph.some_names import counted
 from transforms.judge.decisions import Checked
-from transforms.pipelines.mix import mixed_of
 from transforms.pipelines.work import Work
 from transforms.runtime.devices import has_vnni
 from transforms.scheme.targets import ON_CPU, target
@@ -29,12 +31,14 @@ def lines(work: Work, sizes: Sizes) -> Iterator[str]:
     assert record.first is not None, "the model was tried out"
     if record.fixed:
         yield f"Fixed: {counted(record.fixed, 'free dimension')} of inputs"
-    if mixed := mixed_of(work):
-        yield from mixing.lines(mixed)
+    if work.asked.auto_mixed_precision:
+        yield from _mixed_lines(work)
     yield from placed_lines(record.placed)
     where = work.held_out.where if work.held_out else ""
     yield from reached_lines(record.reached, options.goal, options.fallback, where)
     if record.tuned:
+        from onnx_narrow.summaries import tuning
+
         yield from tuning.tuning_lines(record.tuned, record.tuned_on)
     yield from record.rechecked
     yield from record.stored
@@ -62,6 +66,8 @@ def warnings(work: Work) -> Iterator[str]:
     if record.is_compared and outputs:
         yield from _poor(outputs, work)
     if record.tuned:
+        from onnx_narrow.summaries import tuning
+
         limit = tuning.broken_limit(record.tuned, work.data.memory_limit if work.data else None)
         yield from filter(None, (limit, *tuning.poor(record.tuned)))
     judged = record.is_compared or record.tuned is not None
@@ -77,6 +83,14 @@ def useless(outputs: Checked, work: Work) -> str:
     is_alone = work.scheme.format(work.scheme.activation) is None
     weight = str(work.scheme.weight) if is_alone else ""
     return running.useless(outputs, _config(work), weight=weight, ways=list(_more_bits(work)))
+
+
+def _mixed_lines(work: Work) -> Iterator[str]:
+    from onnx_narrow.summaries import mixing
+    from transforms.pipelines.mix import mixed_of
+
+    if mixed := mixed_of(work):
+        yield from mixing.lines(mixed)
 
 
 def _config(work: Work) -> str:

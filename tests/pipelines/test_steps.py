@@ -12,9 +12,11 @@ import onnx_narrow
 from tests.helpers import tunable
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.moves.improve import Best
+from transforms.pipelines.bf16 import BF16
 from transforms.pipelines.compare import compare
 from transforms.pipelines.decide import MOVES, decide
-from transforms.pipelines.recipes import BF16, FAST, QUANTIZE, TUNE
+from transforms.pipelines.recipes import FAST, QUANTIZE
+from transforms.pipelines.retune import TUNE
 from transforms.pipelines.source import Source
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work

@@ -32,7 +32,6 @@ from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.tuned import TunedModel
 from transforms.model import provenance
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines import tune
 from transforms.precision import measured_sensitivity, mix
 from transforms.run.events import SILENT
 from transforms.run.run_model import open_model
@@ -451,7 +450,7 @@ def test_a_model_that_breaks_the_target_when_tuned_is_not_tuned(
         last.inputs[1] = gs.Constant("zeros", np.zeros((5, 6), np.float32))
         return replace(done, graph=spoilt)
 
-    monkeypatch.setattr(tune, "finetune_model", _spoilt)
+    monkeypatch.setattr("transforms.finetune.finetune_model.finetune_model", _spoilt)
     rule = {"target": "mx6", "sqnr_target": 30.0}
     scheme = preset("BF16_ADAQUANT").with_(auto_mixed_precision=rule)
     (folder / "config.toml").write_text(scheme.to_toml())

@@ -31,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A machine on which the second and third layer are slow in integers."""
     made = Clock({1: 6.0, 2: 6.0})
     monkeypatch.setattr(module, "profiled", made.profiled)
-    monkeypatch.setattr(place, "faster_in_float", partial(module.faster_in_float, timer=made.timer))
+    monkeypatch.setattr(module, "faster_in_float", partial(module.faster_in_float, timer=made.timer))
     monkeypatch.setattr(place, "is_asked_for", is_asked_for)
     return made
 
@@ -86,6 +86,6 @@ def test_a_model_that_cannot_be_timed_is_written(
     def _fail(*_: object) -> None:
         raise ValueError("no such kernel")
 
-    monkeypatch.setattr(place, "faster_in_float", _fail)
+    monkeypatch.setattr(module, "faster_in_float", _fail)
     assert quantize.main([*files, *TARGET]) == 0
     assert "Layers are not timed: no such kernel" in capsys.readouterr().out and not floats(files[3])

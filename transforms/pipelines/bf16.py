@@ -11,6 +11,8 @@ from transforms.deploy.refuse import refuse_free
 from transforms.fix_shapes import fix_shapes
 from transforms.lift_constants import lift_constants
 from transforms.pipelines.require import NothingToDoError
+from transforms.pipelines.steps import Step
+from transforms.pipelines.try_out import try_out
 from transforms.pipelines.work import Work
 from transforms.precision.bf16 import KeptFloat, keep_float
 from transforms.precision.held_out import hold_out
@@ -102,6 +104,10 @@ def convert(work: Work) -> None:
             f"{work.options.goal.limit:g} dB; it is {conversion.kept.before:.2f} dB with none"
         )
     raise NothingToDoError(f"Nothing to do: no tensor of '{work.source}' is left to round.")
+
+
+BF16: tuple[Step, ...] = (load_float, keep_layers, convert, try_out)
+"""Converting to BF16."""
 
 
 def recorded(work: Bf16Work) -> dict[str, object]:

@@ -8,7 +8,6 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.finetune.fit_weights import fit_weights, options_for
 from transforms.judge.sample_roles import fitting, taken
 from transforms.pipelines.prepare import fits_weights
 from transforms.pipelines.work import Work
@@ -22,6 +21,8 @@ def fit(work: Work) -> None:
     """
     if not fits_weights(work):
         return
+    from transforms.finetune.fit_weights import fit_weights, options_for
+
     assert work.data is not None and work.float_graph is not None, "kept for this step"
     samples = _samples(work.data, work.float_graph)
     feeds, run = list(samples.values()), work.data.run

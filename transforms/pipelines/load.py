@@ -13,8 +13,6 @@ from transforms.graph.embeddings import readers
 from transforms.graph.selection import label_of
 from transforms.judge.budget import MOST_NODES, has_many_nodes, too_large
 from transforms.pipelines.work import Work
-from transforms.precision.finer_scheme import fallback_rule
-from transforms.precision.held_out import hold_out
 from transforms.run.feeds import random_feeds
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
@@ -71,6 +69,9 @@ def _hold_out(work: Work) -> None:
     goal = work.options.goal
     if goal is None or work.data is None:
         return
+    from transforms.precision.finer_scheme import fallback_rule
+    from transforms.precision.held_out import hold_out
+
     if too_large(work.graph):
         raise ValueError(
             f"target of {goal.bound}: the model is too large to compare layers: weights above 1 GiB, or more "

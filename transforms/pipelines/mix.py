@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 
 from transforms.conversion.record import Record
+from transforms.pipelines.ending import ENDING
 from transforms.pipelines.entries import bytes_written
+from transforms.pipelines.load import load
+from transforms.pipelines.steps import Step as WorkStep
 from transforms.pipelines.store import stored
+from transforms.pipelines.tune import tune
 from transforms.pipelines.work import Work
 from transforms.precision.assign import Step
 from transforms.precision.mix import MixedPrecision, ProgressHooks, mix_precision
@@ -44,6 +48,7 @@ def mix(work: Work) -> None:
             setattr(work.record, one.name, getattr(mixed.done, one.name))
     work.mixed, work.graph, work.float_graph = mixed, mixed.graph, mixed.float_graph
     work.scheme = work.record.scheme = mixed.scheme
+    work.record.sensitivity = mixed.sensitivity
 
 
 def keep_target(work: Work) -> None:
@@ -70,6 +75,10 @@ def check_target(work: Work) -> None:
     value = mixed.bench.score(work.graph)
     target.check(value, "the model as it is written")
     work.record.rechecked.append(f"As it is written: {target.text(value)}, the target is {target.bound}")
+
+
+MIX: tuple[WorkStep, ...] = (load, mix, tune, keep_target, *ENDING, check_target)
+"""Quantizing in mixed precision."""
 
 
 def mixed_of(work: Work) -> MixedPrecision | None:

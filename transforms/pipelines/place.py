@@ -10,7 +10,6 @@ from transforms.judge.budget import too_large
 from transforms.pipelines.load import read_float
 from transforms.pipelines.rebuild import rebuilt, take_over
 from transforms.pipelines.work import Work
-from transforms.precision.place import faster_in_float
 from transforms.scheme import Scheme
 from transforms.scheme.targets import ON_CPU
 
@@ -22,6 +21,8 @@ def place(work: Work) -> None:
     """
     if not is_asked_for(work):
         return
+    from transforms.precision.place import faster_in_float  # imports take time that small jobs notice
+
     assert work.data is not None, "outputs are compared on samples"
     work.events.phase("placing")
     feed = next(feed for _, feed in work.data.feeds(work.graph))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from transforms.judge.constants import SEARCHED_ON
 from transforms.judge.sample_roles import searching, taken
 from transforms.pipelines.load import read_float
 from transforms.pipelines.rebuild import rebuilt, take_over
 from transforms.pipelines.work import Work
-from transforms.precision.finer_scheme import fallback_rule
-from transforms.precision.reach import Built, reach_target
 from transforms.scheme import Scheme
+
+if TYPE_CHECKING:
+    from transforms.precision.reach import Built
 
 
 def reach(work: Work) -> None:
@@ -20,6 +23,9 @@ def reach(work: Work) -> None:
     goal, apart = work.options.goal, work.held_out
     if goal is None or apart is None:
         return
+    from transforms.precision.finer_scheme import fallback_rule  # imports take time that small jobs notice
+    from transforms.precision.reach import reach_target
+
     last = work  # models before the last are let go
 
     def _build(scheme: Scheme) -> Built:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from transforms.conversion.record import Record
-from transforms.finetune.tuned import TunedModel
 from transforms.pipelines.first_result import FirstRun
-from transforms.precision.chosen import FloatLayers, Reached
+
+if TYPE_CHECKING:
+    from transforms.finetune.tuned import TunedModel
+    from transforms.precision.chosen import FloatLayers, Reached
+    from transforms.precision.sensitivity import Sensitivity
 
 
 @dataclass
@@ -17,8 +21,8 @@ class JobRecord(Record):
     ``steps``: each step that ran, with its seconds. ``fixed``: how many dimensions of inputs were fixed.
     ``placed``: layers in float for their time; ``reached``: finer layers for a goal; ``tuned``: layers with
     tuned weights, on ``tuned_on`` samples. ``stored``: lines on the form in which weights are stored.
-    ``first``: the first run; ``rechecked``: lines on targets as the model is tuned and written;
-    ``is_compared``: whether outputs were compared then.
+    ``sensitivity``: of layers, in mixed precision. ``first``: the first run; ``rechecked``: lines on targets
+    as the model is tuned and written; ``is_compared``: whether outputs were compared then.
     """
 
     steps: list[tuple[str, float]] = field(default_factory=list)
@@ -28,6 +32,7 @@ class JobRecord(Record):
     tuned: TunedModel | None = None
     tuned_on: int = 0
     stored: list[str] = field(default_factory=list)
+    sensitivity: Sensitivity | None = None
     first: FirstRun | None = None
     rechecked: list[str] = field(default_factory=list)
     is_compared: bool = False

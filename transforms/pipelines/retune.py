@@ -11,7 +11,11 @@ import onnx_graphsurgeon as gs
 from transforms.conversion.float_reference import float_reference
 from transforms.finetune.options import FinetuneOptions
 from transforms.graph.typed import info_of
+from transforms.pipelines.compare import compare
 from transforms.pipelines.source import Source
+from transforms.pipelines.steps import Step
+from transforms.pipelines.store import store
+from transforms.pipelines.try_out import try_out
 from transforms.pipelines.tune import tuned
 from transforms.pipelines.work import Work
 from transforms.run.feeds import Feeds, batch_feeds
@@ -64,6 +68,10 @@ def tune_quantized(work: Work) -> None:
     shared = work.data.workers
     done = tuned(work.float_graph, work.graph, batches, tuning.how, work.events, workers=shared)
     work.record.tuned, work.record.tuned_on, work.graph = done, tuning.fed, done.graph
+
+
+TUNE: tuple[Step, ...] = (load_pair, tune_quantized, store, try_out, compare)
+"""Tuning the weights of a model that is quantized already."""
 
 
 def _batches(twin: gs.Graph, feeds: Feeds, size: int) -> list[Mapping[str, np.ndarray]]:

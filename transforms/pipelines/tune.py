@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.formats import Format
 from ops.rounding import Options as SolverOptions
-from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.tuned import TunedModel
 from transforms.graph.typed import info_of
@@ -20,6 +19,9 @@ from transforms.run.events import Events
 from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
 from transforms.scheme.finetune_rule import FinetuneRule
+
+if TYPE_CHECKING:
+    from transforms.finetune.tuned import TunedModel
 
 
 def tune(work: Work) -> None:
@@ -59,6 +61,8 @@ def tuned(
     workers: Workers | None = None,
 ) -> TunedModel:
     """Return a model with tuned weights, and tell of each layer and its error."""
+    from transforms.finetune.finetune_model import finetune_model  # imports take time that small jobs notice
+
     progress = events.phase("tuning", "layer")
     return finetune_model(
         float_graph, graph, feeds, options, formats=formats, workers=workers, progress=progress

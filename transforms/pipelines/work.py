@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
@@ -21,10 +22,12 @@ from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.plan.weight_cache import WeightMemory
-from transforms.precision.held_out import HeldOut
 from transforms.run.events import SILENT, Events
 from transforms.scheme import Scheme
 from transforms.scheme.finetune_rule import FinetuneRule
+
+if TYPE_CHECKING:
+    from transforms.precision.held_out import HeldOut
 
 SCHEME_ENTRY = provenance.PREFIX + "scheme"
 """The entry of a model's metadata that holds its scheme."""
