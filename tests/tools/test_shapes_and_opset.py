@@ -21,7 +21,9 @@ TOOLS = {
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_shapes_and_opset_are_those_asked_for(tool: str, tmp_path: Path) -> None:
+def test_shapes_and_opset_are_those_asked_for(
+    tool: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     main, options = TOOLS[tool]
     target = str(tmp_path / "q.onnx")
     asked = ["--input-shape", "images:3,1,8,8", "--opset", "18"]
@@ -32,6 +34,7 @@ def test_shapes_and_opset_are_those_asked_for(tool: str, tmp_path: Path) -> None
     shapes = [[dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in ends]
     assert shapes == [[3, 1, 8, 8], [3, 10]]
     assert {o.domain: o.version for o in made.opset_import}[""] == 18
+    assert "Fixed: 1 free dimension of inputs\n" in capsys.readouterr().out
 
 
 def test_a_lower_opset_is_written_if_the_nodes_allow_it(tmp_path: Path) -> None:
