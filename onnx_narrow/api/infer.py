@@ -140,5 +140,5 @@ def _compare_time(beside: Source, source: Source, samples: FolderData, told: Tol
     told.phase("timing")
     with temporary_folder() as own:
         files = placed(beside, own, "float.onnx"), placed(source, own, "model.onnx")
-        for line in cost_lines(*measure_both(*files, samples)):
+        for line in cost_lines(measure_both(*files, samples)):
             told.note(line)
