@@ -14,12 +14,21 @@ if TYPE_CHECKING:
     from transforms.run.turns import Timing
     from transforms.scheme import Scheme
 
+_SMALL = 0.1
+"""Milliseconds below which two digits are given, wherever they are."""
+
 EMULATED = "this CPU emulates {}, hardware that has it does not"
 
 
 def duration(timing: Timing) -> str:
     """Return the time of an inference: ``1.20 ms (1.10 to 1.31)``, the median and the quartiles."""
-    return f"{1e3 * timing.median:.2f} ms ({1e3 * timing.low:.2f} to {1e3 * timing.high:.2f})"
+    return f"{_ms(timing.median)} ms ({_ms(timing.low)} to {_ms(timing.high)})"
+
+
+def _ms(seconds: float) -> str:
+    """Return milliseconds: ``12.34``, ``0.015``."""
+    number = 1e3 * seconds
+    return f"{number:.2f}" if number >= _SMALL else f"{number:.2g}"
 
 
 def at_speed(ratio: Timing) -> str:
@@ -38,13 +47,13 @@ def against(ratio: Timing, other: str = "float") -> str:
 
     With the quartiles; ``as fast as float (0.98 to 1.01 times its time)`` where both are about 1.
     """
-    low, high, kind = f"{ratio.low:.3g}", f"{ratio.high:.3g}", speed(ratio)
+    low, high, kind = f"{ratio.low:.2f}", f"{ratio.high:.2f}", speed(ratio)
     if kind is Speed.UNKNOWN:
         return "unknown, times scatter: the machine is too busy"
     if kind is Speed.SAME:
         return f"as fast as {other} ({low} to {high} times its time)"
     if kind is Speed.FASTER:
-        low, high = f"{1 / ratio.high:.3g}", f"{1 / ratio.low:.3g}"
+        low, high = f"{1 / ratio.high:.2f}", f"{1 / ratio.low:.2f}"
     return f"{at_speed(ratio)} than {other} ({low} to {high})"
 
 
@@ -55,7 +64,7 @@ def beside(made: Timing, before: Timing, ratio: Timing) -> str:
     """
     if speed(ratio) is Speed.UNKNOWN:
         return against(ratio)
-    return f"{1e3 * made.median:.2f} ms, float {1e3 * before.median:.2f} ms: {against(ratio)}"
+    return f"{_ms(made.median)} ms, float {_ms(before.median)} ms: {against(ratio)}"
 
 
 def cost_lines(costs: Costs) -> Iterator[str]:
@@ -80,8 +89,8 @@ def beside_lines(found: BesideFloat | None, advice: str = "") -> Iterator[str]:
 def _kernel(one: KernelTime) -> str:
     from transforms.graph.some_names import counted
 
-    before = f" (float {1e3 * one.before:.2f} ms)" if one.before else ""
-    return f"{one.op} {1e3 * one.seconds:.2f} ms{before} in {counted(one.nodes, 'node')}"
+    before = f" (float {_ms(one.before)} ms)" if one.before else ""
+    return f"{one.op} {_ms(one.seconds)} ms{before} in {counted(one.nodes, 'node')}"
 
 
 def what_helps(

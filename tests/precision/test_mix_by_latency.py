@@ -98,10 +98,10 @@ def test_layers_that_save_time_move_and_others_do_not() -> None:
     assert "Time of layers alone: 2 of 4 layers faster in another format, beyond the spread" in said
     assert (
         "Time per sample: 9000.00 ms (9000.00 to 9000.00) -> 6000.00 ms (6000.00 to 6000.00),"
-        " 1.5 times faster than before (1.5 to 1.5); float 5000.00 ms (5000.00 to 5000.00); 5 runs each"
+        " 1.5 times faster than before (1.50 to 1.50); float 5000.00 ms (5000.00 to 5000.00); 5 runs each"
         in said
     )
-    assert "Beside the float model: 1.2 times slower than float (1.2 to 1.2)" in said
+    assert "Beside the float model: 1.2 times slower than float (1.20 to 1.20)" in said
 
 
 def test_what_is_within_the_spread_does_not_move() -> None:
@@ -131,7 +131,7 @@ def test_nothing_faster_leaves_the_baseline_and_says_so() -> None:
     said = words(found)
     assert "Time per sample: 9000.00 ms (9000.00 to 9000.00), float 5000.00 ms" in said
     assert "The model is the baseline: no layer is faster in another format" in said
-    assert "Beside the float model: 1.8 times slower than float (1.8 to 1.8)" in said
+    assert "Beside the float model: 1.8 times slower than float (1.80 to 1.80)" in said
 
 
 def test_if_the_model_is_not_faster_as_a_whole_the_baseline_is_left() -> None:

@@ -77,7 +77,7 @@ def test_figures_at_the_top() -> None:
 @pytest.mark.parametrize(
     ("ratio", "said", "more"),
     [
-        ((1.2, 1.1, 1.3), "1.2 times slower", "1.2 times slower than float (1.1 to 1.3)"),
+        ((1.2, 1.1, 1.3), "1.2 times slower", "1.2 times slower than float (1.10 to 1.30)"),
         ((1.01, 0.99, 1.02), "as fast", "as fast as float (0.99 to 1.02 times its time)"),
         ((0.17, 0.1, 4.5), "unknown", "unknown, times scatter: the machine is too busy"),
     ],

@@ -303,7 +303,7 @@ def test_a_slower_model_is_said_with_the_cause_and_what_helps(
     monkeypatch.setattr(try_out, "time_beside_float", lambda *_: BesideFloat(*times, lost))
     options = ["--target", target] if target else ["--config", "A8W8"]
     out = bench.quantize(*options)
-    assert "Time here: 2.00 ms, float 1.00 ms: 2 times slower than float (1.9 to 2.1)\n" in out
+    assert "Time here: 2.00 ms, float 1.00 ms: 2 times slower than float (1.90 to 2.10)\n" in out
     words = "DequantizeLinear 0.80 ms in 12 nodes, QLinearConv 0.90 ms (float 0.50 ms) in 1 node; "
     assert f"Slower: {words}" in out and helps in out
     assert "Time here" not in bench.quantize(*options, "--no-time")
