@@ -5,7 +5,6 @@ Clocks are made up, so that nothing depends on how fast or how busy the machine 
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any, cast
@@ -90,23 +89,24 @@ def test_ratios_are_of_neighbours() -> None:
     assert ratio([1.0, 2.0, 3.0], [1.0, 1.0, 1.0]) == Timing(2.0, 1.5, 2.5, 3)
 
 
-def test_the_clock_counts_what_the_processor_does_for_the_model() -> None:
-    """On one thread, unless more are asked for; on another device only the wall tells."""
+def test_the_clock_counts_what_the_processor_does_for_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one thread, unless more are asked for; of another device, or if it is coarse, the wall tells."""
     plain = timed_options(RunOptions())
     assert plain == RunOptions(threads=1, spin=False)
     several = timed_options(RunOptions(threads=4))
     assert several == RunOptions(threads=4, spin=False)
-    clocks = {"linux": (time.thread_time, time.process_time), "win32": (time.perf_counter,) * 2}
-    for platform, expected in clocks.items():
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module.sys, "platform", platform)
-            assert (clock_for(plain), clock_for(several)) == expected
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "provider_name", lambda _: "CUDAExecutionProvider")
-        assert clock_for(plain) is time.perf_counter
+    monkeypatch.setattr(module, "_step", {time.thread_time: 1e-6, time.process_time: 0.016}.__getitem__)
+    assert clock_for(plain) is time.thread_time and clock_for(several) is time.perf_counter
+    monkeypatch.setattr(module, "_step", lambda _: 1e-9)
+    assert clock_for(plain) is time.thread_time and clock_for(several) is time.process_time
+    monkeypatch.setattr(module, "provider_name", lambda _: "CUDAExecutionProvider")
+    assert clock_for(plain) is time.perf_counter
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="its clocks of the processor are coarse")
+def test_a_step_of_a_clock_is_between_times_that_differ() -> None:
+    assert module._step(iter([3.0, 3.0, 3.0, 3.5, 9.0]).__next__) == 0.5
+
+
 def test_a_thread_that_waits_takes_no_time() -> None:
     start = clock_for(timed_options(RunOptions()))()
     time.sleep(0.2)

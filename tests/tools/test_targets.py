@@ -309,6 +309,13 @@ def test_a_slower_model_is_said_with_the_cause_and_what_helps(
     assert "Time here" not in bench.quantize(*options, "--no-time")
 
 
+def test_no_time_is_said_where_times_scatter(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = Timing(2e-3, 1.9e-3, 2.1e-3, 9), Timing(1e-3, 1e-3, 1e-3, 9), Timing(20.7, 0.14, 33.93, 9)
+    monkeypatch.setattr(try_out, "time_beside_float", lambda *_: BesideFloat(*times))
+    out = bench.quantize("--config", "A8W8")
+    assert "Time here: unknown, times scatter: the machine is too busy\n" in out and "Slower" not in out
+
+
 def test_a_scale_per_channel_is_no_help_where_caches_are_slow() -> None:
     scheme = Scheme("float32", "int8", block_size=32)
     times = Timing(2e-3, 1.9e-3, 2.1e-3, 9), Timing(1e-3, 1e-3, 1e-3, 9), Timing(2.0, 1.9, 2.1, 9)

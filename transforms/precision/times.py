@@ -143,17 +143,23 @@ def _time_layer(
 def _structure(graph: gs.Graph, feed: Feed) -> str:
     """Return what layers have in common that take the same time: operators, attributes, types and shapes."""
     numbers: dict[int, int] = {}
-    said = []
-    for node in graph.nodes:
-        ends = []
-        for tensor in (*node.inputs, *node.outputs):
-            known = tensor if isinstance(tensor, gs.Constant) else feed.get(str(tensor.name))
-            number = numbers.setdefault(id(tensor), len(numbers))
-            ends.append(
-                (number, known is tensor, *((str(known.dtype), [*known.shape]) if known is not None else ()))
-            )
-        said.append((node.op, node.domain, len(node.inputs), sorted(node.attrs.items()), ends))
-    return repr((said, [numbers[id(tensor)] for tensor in graph.outputs]))
+
+    def _end(tensor: gs.Tensor) -> tuple[object, ...]:
+        number, is_constant = numbers.setdefault(id(tensor), len(numbers)), isinstance(tensor, gs.Constant)
+        array = tensor if is_constant else feed.get(str(tensor.name))
+        return number, is_constant, *(() if array is None else (str(array.dtype), *array.shape))
+
+    nodes = [
+        (
+            node.op,
+            node.domain,
+            sorted(node.attrs.items()),
+            [*map(_end, node.inputs)],
+            [*map(_end, node.outputs)],
+        )
+        for node in graph.nodes
+    ]
+    return repr((nodes, [*map(_end, graph.outputs)]))
 
 
 def time_whole(

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import onnx_graphsurgeon as gs
 
@@ -24,6 +24,10 @@ FEWEST, _MOST = 5, 100
 
 _PATIENCE = 3
 """Times as many seconds on the wall as of the processor after which turns have been taken for long enough."""
+
+_CPU = "CPUExecutionProvider"
+_COARSE = 1e-4
+"""Seconds between two times of a clock from which on it does not tell how long an inference takes."""
 
 Clock = Callable[[], float]
 """Returns seconds since some moment."""
@@ -67,15 +71,21 @@ def clock_for(options: RunOptions) -> Clock:
 
     Of one thread, the calling one, it is the processor's time of that thread (``time.thread_time``), so that
     other threads of the process do not count; of several, that of the process, summed over its threads
-    (``time.process_time``). Neither knows what another device does, and Windows counts them in steps of
-    16 ms: there it is the time on the wall (``time.perf_counter``).
+    (``time.process_time``). Neither knows what another device does, and some systems count them in steps of
+    16 ms (Windows): there it is the time on the wall (``time.perf_counter``).
     """
-    if sys.platform == "win32" or provider_name(options.provider) != _CPU:
-        return time.perf_counter
-    return time.thread_time if options.threads == 1 else time.process_time
+    clock = time.thread_time if options.threads == 1 else time.process_time
+    is_of_use = provider_name(options.provider) == _CPU and _step(clock) < _COARSE
+    return clock if is_of_use else time.perf_counter
 
 
-_CPU = "CPUExecutionProvider"
+@cache
+def _step(clock: Clock) -> float:
+    """Return the seconds between two times that a clock tells."""
+    start = now = clock()
+    while now == start:
+        now = clock()
+    return now - start
 
 
 def ratio(made: Seconds, before: Seconds) -> Timing:
