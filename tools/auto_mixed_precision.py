@@ -21,7 +21,7 @@ strategies:
   quality   all layers first, then as few less as the target requires
   budget    least error per bit of weights first, until --bits-target, --bytes-target or --size is
             met, then as few less as a target requires; with a target alone, as many as it allows
-  latency   least time on this machine, with --provider and --threads: each layer is timed alone in
+  latency   least time of the processor, on one thread or --threads: each layer is timed alone in
             each format, and those that save time beyond the spread are moved, the least error per
             second saved first; the model must be faster than the baseline, or nothing is moved"""
 

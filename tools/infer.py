@@ -24,8 +24,9 @@ in one sub-folder per output if there are several. The operators of this package
 nodes for which the provider has no kernels (ONNX Runtime's CPU provider has hardly any) run in float32
 between Casts that are added in memory; the tool says so, and the model's file stays as it is.
 
---time runs both models with the same threads and provider in one process, warm and in turns, and prints the
-median and the quartiles of an inference, and the peak memory of each in a process of its own.
+--time runs both models in one process, warm and in turns, and prints the processor's time of an inference, on
+one thread unless --threads says more, and how much faster one is, with quartiles; on other devices than CPUs
+it is the time on the wall. The peak memory is that of each in a process of its own.
 
 {SAMPLES_HELP}
 """

@@ -62,6 +62,7 @@ If no choice is enough, nothing is written. Not with tables [finetune] and [auto
 
 --target ort-cpu leaves layers in float that are faster so on this machine, with the conversions around them:
 layers that lose time by the profiles of the float and the quantized model are tried, and models take turns.
+What counts is the processor's time, on one thread unless --threads says more.
 Not with --no-time, --fast or --set keep_float=false. Layers are named in the recorded scheme, with which the
 same model is made again without timing anything.
 

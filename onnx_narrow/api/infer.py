@@ -70,7 +70,7 @@ def infer(
         Save so many tokens that a language model continues each sample by; outputs only by ``output_names``.
     time : path, ModelProto or Graph, optional
         A model whose time and memory are compared on the same samples; models in memory are written to a
-        temporary folder for that.
+        temporary folder for that. Time is that of the processor, on one thread unless ``threads`` says more.
     force : bool
         Whether results go into a folder that is not empty.
     limit, image_size, mean, std, layout, sequences, states, feeds_from, feeds : optional
@@ -140,5 +140,5 @@ def _compare_time(beside: Source, source: Source, samples: FolderData, told: Tol
     told.phase("timing")
     with temporary_folder() as own:
         files = placed(beside, own, "float.onnx"), placed(source, own, "model.onnx")
-        for line in cost_lines(*measure_both(*files, samples)):
+        for line in cost_lines(measure_both(*files, samples)):
             told.note(line)

@@ -43,7 +43,7 @@ class Result:
     sqnr : float or None
         Signal to quantization noise in dB of the outputs in the first run, None if it was not compared.
     time : BesideFloat or None
-        Seconds of an inference here beside the float model, None if it was not timed.
+        Seconds of the processor for an inference, beside the float model; None if it was not timed.
     steps : list of (str, float)
         The steps that ran, with the seconds of each.
     notes, warnings : list of str

@@ -12,7 +12,7 @@ from onnx_narrow.charts.report_style import META, STYLE
 from onnx_narrow.charts.svg_plots import Point, grid_plot, histogram, scatter
 from onnx_narrow.charts.verdict import verdict
 from onnx_narrow.summaries.results import view_lines
-from onnx_narrow.summaries.timing import duration
+from onnx_narrow.summaries.timing import against, at_speed, duration
 from onnx_narrow.summaries.unequal_results import unequal_lines
 from onnx_narrow.summaries.words import figure
 
@@ -61,13 +61,12 @@ def _tiles(comparison: ModelComparison, target: float | None) -> str:
 
     mean, worst = _mean_and_worst(comparison, None)
     float_model, quantized = comparison.models
-    before, after = comparison.measurements
     tiles = [
         ("SQNR of the results, mean", f"{figure(mean['sqnr'])} dB"),
         ("SQNR of the worst result", f"{figure(worst['sqnr'])} dB"),
         ("Cosine similarity, mean", figure(mean["cosine"], 6)),
         ("Size against float", f"{100 * quantized.size / float_model.size:.0f} %"),
-        ("Time against float", f"{100 * after.run.median / before.run.median:.0f} %"),
+        ("Time against float", at_speed(comparison.costs.ratio)),
     ]
     outputs = output_sqnr(comparison.counted)
     if len(outputs) > 1:
@@ -90,7 +89,8 @@ def _judged(
 
 
 def _models(comparison: ModelComparison) -> str:
-    columns = list(zip(comparison.models, comparison.measurements, strict=True))
+    costs = comparison.costs
+    columns = list(zip(comparison.models, (costs.before, costs.made), strict=True))
     rows = [
         ("File size", [_bytes(model.size) for model, _ in columns]),
         ("Opset", [str(model.opset) for model, _ in columns]),
@@ -105,7 +105,8 @@ def _models(comparison: ModelComparison) -> str:
     table = _table(["", "Float", "Quantized"], [[label, *cells] for label, cells in rows], "models")
     note = (
         "Time and memory are those of this machine, where narrow formats may be emulated by extra nodes. "
-        f"Both models took turns, {columns[0][1].run.runs} times each."
+        f"Both models took turns, {costs.made.run.runs} times each, and what counts is the processor's time: "
+        f"{against(costs.ratio)}."
     )
     if comparison.widened:
         note += (

@@ -25,4 +25,4 @@ def lines(comparison: ModelComparison, origins: Iterable[str]) -> Iterator[str]:
     for layer in comparison.worst[:_WORST]:
         yield f"  {layer.total.sqnr():6.1f} dB  {layer.match.name} ({layer.match.op}, {layer.match.format})"
     yield from origins
-    yield from cost_lines(*comparison.measurements)
+    yield from cost_lines(comparison.costs)

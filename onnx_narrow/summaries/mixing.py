@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from onnx_narrow.summaries.timing import duration
+from onnx_narrow.summaries.timing import against, duration
 from onnx_narrow.summaries.words import shortened
 from transforms.graph.some_names import counted
 from transforms.precision.mix import MixedPrecision
@@ -93,21 +93,16 @@ def _time_lines(mixed: MixedPrecision) -> Iterator[str]:
     layers = counted(len({layer for layer, _ in mixed.layer_times}), "layer")
     yield f"Time of layers alone: {faster} of {layers} faster in another format, beyond the spread"
     before, plain = duration(times.before), duration(times.float_run)
-    if times.after is None:
+    if times.after is None or times.gain is None:
         yield f"Time per sample: {before}, float {plain}; {times.before.runs} runs each"
         why = "no layer can be moved within the target" if faster else "no layer is faster in another format"
     else:
-        change = f"{times.after.median / times.before.median:.2f} times"
-        yield (
-            f"Time per sample: {before} -> {duration(times.after)}: {change}, float {plain};"
-            f" {times.after.runs} runs each"
-        )
+        change = f"{duration(times.after)}, {against(times.gain, 'before')}"
+        yield f"Time per sample: {before} -> {change}; float {plain}; {times.after.runs} runs each"
         why = "the mixed model is not faster as a whole, beyond the spread" if times.is_refused else ""
     if why:
         yield f"The model is the baseline: {why}"
-    final = times.before if why else times.after or times.before
-    if final.median > times.float_run.median:
-        yield f"Slower than the float model: {final.median / times.float_run.median:.2f} times its time"
+    yield f"Beside the float model: {against(times.beside_float)}"
 
 
 def _bytes(bits: float) -> str:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnx_narrow.summaries.timing import times
+from onnx_narrow.summaries.timing import against
 from transforms.graph.some_names import counted, some_names
 from transforms.precision.chosen import FloatLayers, Reached
 from transforms.search.target import LOST_TOP1, Target
 
 
 def placed_lines(found: FloatLayers | None) -> Iterator[str]:
-    """Yield which layers stay float for their time, the ratio of times, and their price."""
+    """Yield which layers stay float for their time, how much faster that is, and their price."""
     if found is None or not found.layers:
         return
     assert found.ratio is not None, "there are layers"
     layers = f"{len(found.layers)} of {counted(found.count, 'layer')}: {some_names(found.layers)}"
     yield f"In float, where they are faster here: {layers}"
     price = f"{found.more_bytes:+,} bytes of stored numbers"
-    yield f"  {times(found.ratio)} the time with all in integers, {price}"
+    yield f"  {against(found.ratio, 'with all in integers')}, {price}"
 
 
 def reached_lines(found: Reached | None, goal: Target | None, fallback: str, where: str) -> Iterator[str]:

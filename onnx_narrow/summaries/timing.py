@@ -6,39 +6,81 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from transforms.files.spelling import as_option, spelled
+from transforms.run.speed import Speed, speed
 
 if TYPE_CHECKING:
-    from transforms.compare.measure_run import Measurement
+    from transforms.compare.measure_run import Costs
     from transforms.run.beside_float import BesideFloat, KernelTime
     from transforms.run.turns import Timing
     from transforms.scheme import Scheme
+
+_SMALL = 0.1
+"""Milliseconds below which two digits are given, wherever they are."""
 
 EMULATED = "this CPU emulates {}, hardware that has it does not"
 
 
 def duration(timing: Timing) -> str:
     """Return the time of an inference: ``1.20 ms (1.10 to 1.31)``, the median and the quartiles."""
-    return f"{1e3 * timing.median:.2f} ms ({1e3 * timing.low:.2f} to {1e3 * timing.high:.2f})"
+    return f"{_ms(timing.median)} ms ({_ms(timing.low)} to {_ms(timing.high)})"
 
 
-def cost_lines(baseline: Measurement, model: Measurement) -> Iterator[str]:
-    """Yield the time and memory of a model against those of its float model."""
-    ratio = model.run.median / baseline.run.median
-    yield (
-        f"Time per sample: {duration(model.run)}, float {duration(baseline.run)}: {ratio:.2f} times, "
-        f"{model.run.runs} runs each"
-    )
-    if model.peak_bytes and baseline.peak_bytes:
-        sizes = f"{model.peak_bytes / 1e6:.1f} MB, float {baseline.peak_bytes / 1e6:.1f} MB"
-        yield f"Peak memory to open and run: {sizes}: {model.peak_bytes / baseline.peak_bytes:.2f} times"
+def _ms(seconds: float) -> str:
+    """Return milliseconds: ``12.34``, ``0.015``."""
+    number = 1e3 * seconds
+    return f"{number:.2f}" if number >= _SMALL else f"{number:.2g}"
+
+
+def at_speed(ratio: Timing) -> str:
+    """Return what the ratio of a model's times to another's says: ``1.5 times faster``, ``as fast``.
+
+    ``1.2 times slower`` and ``unknown`` are the others.
+    """
+    kind = speed(ratio)
+    if kind is Speed.FASTER:
+        return f"{1 / ratio.median:.3g} times faster"
+    return f"{ratio.median:.3g} times slower" if kind is Speed.SLOWER else kind.value
+
+
+def against(ratio: Timing, other: str = "float") -> str:
+    """Return how fast a model is beside another: ``1.5 times faster than float (1.45 to 1.53)``.
+
+    With the quartiles; ``as fast as float (0.98 to 1.01 times its time)`` where both are about 1.
+    """
+    low, high, kind = f"{ratio.low:.2f}", f"{ratio.high:.2f}", speed(ratio)
+    if kind is Speed.UNKNOWN:
+        return "unknown, times scatter: the machine is too busy"
+    if kind is Speed.SAME:
+        return f"as fast as {other} ({low} to {high} times its time)"
+    if kind is Speed.FASTER:
+        low, high = f"{1 / ratio.high:.2f}", f"{1 / ratio.low:.2f}"
+    return f"{at_speed(ratio)} than {other} ({low} to {high})"
+
+
+def beside(made: Timing, before: Timing, ratio: Timing) -> str:
+    """Return the time of an inference beside that of the float model, and how fast that is.
+
+    ``0.42 ms, float 0.63 ms: 1.5 times faster than float (1.45 to 1.53)``; no time where nothing is known.
+    """
+    if speed(ratio) is Speed.UNKNOWN:
+        return against(ratio)
+    return f"{_ms(made.median)} ms, float {_ms(before.median)} ms: {against(ratio)}"
+
+
+def cost_lines(costs: Costs) -> Iterator[str]:
+    """Yield the time and memory of a model beside those of its float model."""
+    before, made = costs.before, costs.made
+    yield f"Time per sample: {beside(made.run, before.run, costs.ratio)}, {made.run.runs} runs each"
+    if made.peak_bytes and before.peak_bytes:
+        sizes = f"{made.peak_bytes / 1e6:.1f} MB, float {before.peak_bytes / 1e6:.1f} MB"
+        yield f"Peak memory to open and run: {sizes}: {made.peak_bytes / before.peak_bytes:.2f} times"
 
 
 def beside_lines(found: BesideFloat | None, advice: str = "") -> Iterator[str]:
     """Yield how fast a model is beside its float model; if it is slower, by what, and an ``advice``."""
     if found is None:
         return
-    made, before = found.made.median, found.before.median
-    yield f"Time here: {1e3 * made:.2f} ms, float {1e3 * before:.2f} ms: {times(found.ratio)}"
+    yield f"Time here: {beside(found.made, found.before, found.ratio)}"
     if found.is_slower:
         most = ", ".join(map(_kernel, found.lost))
         yield "; ".join(filter(None, (f"Slower: {most}" if most else "Slower", advice)))
@@ -47,13 +89,8 @@ def beside_lines(found: BesideFloat | None, advice: str = "") -> Iterator[str]:
 def _kernel(one: KernelTime) -> str:
     from transforms.graph.some_names import counted
 
-    before = f" (float {1e3 * one.before:.2f} ms)" if one.before else ""
-    return f"{one.op} {1e3 * one.seconds:.2f} ms{before} in {counted(one.nodes, 'node')}"
-
-
-def times(ratio: Timing) -> str:
-    """Return how many times something took: ``1.20 times (1.10 to 1.31)``, the median and the quartiles."""
-    return f"{ratio.median:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
+    before = f" (float {_ms(one.before)} ms)" if one.before else ""
+    return f"{one.op} {_ms(one.seconds)} ms{before} in {counted(one.nodes, 'node')}"
 
 
 def what_helps(

@@ -28,7 +28,7 @@ from transforms.compare.compare_results import pair_files
 from transforms.compare.language import compare_logits
 from transforms.graph.state_outputs import found_pairs
 from transforms.run.samples import Samples
-from transforms.run.turns import Timing, take_turns
+from transforms.run.turns import clock_for, ratio, take_turns, timed_options
 from transforms.run.workers import open_processes
 from transforms.runtime.session import OpenModel, RunOptions, open_session
 
@@ -155,11 +155,11 @@ def _infer(model: Path, texts: Path, limit: int, folder: Path) -> None:
 def _decoding(model: Path, quantized: Path, texts: Path) -> float:
     """Return the time of a step of one token against that of the float model."""
     caches = found_pairs(model_io.load(model))
-    models = [open_session(path, RunOptions()) for path in (model, quantized)]
+    run = timed_options(RunOptions())
+    models = [open_session(path, run) for path in (model, quantized)]
     feeds = [_step(one, texts, caches) for one in models]
-    times = take_turns(models, lambda: [feeds], 50, 2 * _SECONDS, fewest=5)
-    before, after = (Timing.of(seconds).median for seconds in times)
-    return after / before
+    before, after = take_turns(models, lambda: [feeds], 50, _SECONDS, clock=clock_for(run), fewest=5)
+    return ratio(after, before).median
 
 
 def _step(model: OpenModel, texts: Path, caches: Mapping[str, str]) -> dict[str, np.ndarray]:

@@ -16,17 +16,20 @@ import pytest
 
 from onnx_narrow.summaries import mixing as summary
 from tests.helpers import build, tunable
+from tests.helpers.time_lines import AGAINST, UNKNOWN
 from tools import auto_mixed_precision
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model import graph_proto
-from transforms.precision.candidates import layers_of
+from transforms.precision.candidates import Candidate, layers_of
 from transforms.precision.mix import MixedPrecision, mix_precision
+from transforms.precision.mixed_model import MixedModel
 from transforms.precision.mixing_options import MixingOptions
-from transforms.precision.times import layer_alone, saved_seconds
+from transforms.precision.times import layer_alone, saved_seconds, time_layers
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import preset
+from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import METRICS
 from transforms.search.target import TargetError
 
@@ -94,10 +97,11 @@ def test_layers_that_save_time_move_and_others_do_not() -> None:
     assert "Moved 2 of 4 layers: 2 to int8; the others stay int16/int8" in said
     assert "Time of layers alone: 2 of 4 layers faster in another format, beyond the spread" in said
     assert (
-        "Time per sample: 9000.00 ms (9000.00 to 9000.00) -> 6000.00 ms (6000.00 to 6000.00): 0.67 times,"
-        " float 5000.00 ms (5000.00 to 5000.00); 5 runs each" in said
+        "Time per sample: 9000.00 ms (9000.00 to 9000.00) -> 6000.00 ms (6000.00 to 6000.00),"
+        " 1.5 times faster than before (1.50 to 1.50); float 5000.00 ms (5000.00 to 5000.00); 5 runs each"
+        in said
     )
-    assert "Slower than the float model: 1.20 times its time" in said
+    assert "Beside the float model: 1.2 times slower than float (1.20 to 1.20)" in said
 
 
 def test_what_is_within_the_spread_does_not_move() -> None:
@@ -127,6 +131,7 @@ def test_nothing_faster_leaves_the_baseline_and_says_so() -> None:
     said = words(found)
     assert "Time per sample: 9000.00 ms (9000.00 to 9000.00), float 5000.00 ms" in said
     assert "The model is the baseline: no layer is faster in another format" in said
+    assert "Beside the float model: 1.8 times slower than float (1.80 to 1.80)" in said
 
 
 def test_if_the_model_is_not_faster_as_a_whole_the_baseline_is_left() -> None:
@@ -135,6 +140,42 @@ def test_if_the_model_is_not_faster_as_a_whole_the_baseline_is_left() -> None:
     assert found.assignment.value == found.assignment.baseline == pytest.approx(scored(found.graph))
     assert found.assignment.size == found.assignment.baseline_size
     assert "the mixed model is not faster as a whole, beyond the spread" in words(found)
+
+
+@pytest.mark.parametrize(
+    ("after", "said"), [(8.9, "as fast as before"), (9.0, "as fast as before"), (9.9, "slower than before")]
+)
+def test_a_model_that_is_about_as_fast_as_the_baseline_is_not_faster(after: float, said: str) -> None:
+    found = mixed(Clock(table(3, 3, 3, 3), [after]), 99.0)
+    assert found.whole_times is not None and found.whole_times.is_refused
+    assert not found.choices and said in words(found)
+
+
+def test_layers_of_one_structure_are_timed_once() -> None:
+    """Of four Gemms the second and third are alike but for their numbers; the last has an attribute."""
+    text = """<ir_version: 9, opset_import: ["": 17]> g (float[2,4] x) => (float[2,6] y)
+        <float[4,6] v = {V}, float[6,6] w = {W}, float[6,6] u = {U}> {
+        [first] a = Gemm(x, v) [second] b = Gemm(a, w) [third] c = Gemm(b, u)
+        [fourth] y = Gemm <transB = 1> (c, w) }"""
+    numbers = {
+        name: ", ".join(f"{i * step % 1:.3f}" for i in range(1, count + 1))
+        for name, count, step in (("V", 24, 0.31), ("W", 36, 0.17), ("U", 36, 0.71))
+    }
+    for name, one in numbers.items():
+        text = text.replace(f"{{{name}}}", f"{{{one}}}")
+    graph = model_io.load(onnx.parser.parse_model(text))
+    feed = {"x": np.ones((2, 4), np.float32)}
+    timed: list[str] = []
+
+    def _timer(graphs: Sequence[gs.Graph], *_: object) -> list[list[float]]:
+        timed.append(str(graphs[0].name))
+        return [[float(len(timed))] * 4 for _ in graphs]
+
+    model = MixedModel(graph, preset("A16W8"))
+    candidates = [Candidate(name, "Gemm", 1, 1) for name in layers_of(graph)]
+    found = time_layers(model, candidates, [LayerRule("int8", "int8")], feed, ONE, _timer)
+    assert timed == ["first", "second", "fourth"]
+    assert [time.run.median for time in found.values()] == [1, 2, 2, 3]
 
 
 def test_a_target_that_no_move_meets_leaves_the_baseline_and_says_so() -> None:
@@ -196,10 +237,12 @@ def test_times_that_were_measured_are_printed_and_written(
     onnx.checker.check_model(onnx.load(given["mixed.onnx"]), full_check=True)
     said = capsys.readouterr().out
     assert re.search(r"^Time of layers alone: \d of 4 layers faster in another format", said, re.M)
+    told = f"(?:{AGAINST}|{UNKNOWN})".format
     time = r"[\d.]+ ms \([\d.]+ to [\d.]+\)"
     assert re.search(
-        rf"^Time per sample: {time}( -> {time}: [\d.]+ times)?, float {time}; \d+ runs each$", said, re.M
+        rf"^Time per sample: {time}( -> {time}, {told('before')};|,) float {time}; \d+ runs each$", said, re.M
     )
+    assert re.search(rf"^Beside the float model: {told('float')}$", said, re.M)
     rows = list(csv.DictReader(given["t.csv"].open()))
     assert [(row["layer"], row["label"]) for row in rows] == [
         (layer, label) for layer in LAYERS for label in ("int8", "float32")

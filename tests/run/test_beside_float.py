@@ -1,18 +1,23 @@
-"""Time of a model beside its float model. Oracle: models whose order of cost is known."""
+"""Time of a model beside its float model. Oracle: a processor with given times."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from transforms.run import beside_float
+from transforms.run import beside_float, turns
 from transforms.run.beside_float import BesideFloat, time_beside_float
 from transforms.run.run_model import open_model
-from transforms.runtime.session import RunOptions
+from transforms.runtime.session import OpenModel, RunOptions
 
 FEED = {"x": np.random.default_rng(1).standard_normal((64, 256)).astype(np.float32)}
 
@@ -25,25 +30,73 @@ def path_of(folder: Path, name: str, nodes: str) -> Path:
     return folder / name
 
 
-def timed(made: Path, before: Path) -> BesideFloat:
-    openers = partial(open_model, made), partial(open_model, before)
-    return time_beside_float(openers, (FEED, FEED), RunOptions(threads=1))
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let only the clock of the processor count, however busy the machine is."""
+    monkeypatch.setattr(turns, "_PATIENCE", math.inf)
+
+
+@dataclass
+class Work:
+    """A processor that works for given seconds in each run of a model, by the name of its file."""
+
+    seconds: Mapping[str, Sequence[float]]
+    now: float = 0.0
+    ran: list[str] = field(default_factory=list)
+
+    def open(self, path: Path, options: RunOptions) -> OpenModel:
+        """Stand in for :func:`open_model`; that a run takes no time is said by the clock alone."""
+        opened = open_model(path, options)
+        run = opened.run
+
+        def _run(*given: Any) -> Any:
+            self.now += next(left)
+            self.ran.append(path.stem)
+            return run(*given)
+
+        left = cycle(self.seconds[path.stem])
+        opened.run = _run  # type: ignore[method-assign]
+        return opened
+
+    def timed(self, made: Path, before: Path) -> BesideFloat:
+        """Return the times by the clock of this processor."""
+        openers = partial(self.open, made), partial(self.open, before)
+        return time_beside_float(openers, (FEED, FEED), RunOptions(), lambda: self.now)
 
 
 def test_a_slower_model_names_the_operators_that_it_has_more_of(tmp_path: Path) -> None:
     before = path_of(tmp_path, "a.onnx", "y = Relu(x)")
     chain = " ".join(f"e{i} = Erf({'x' if not i else f'e{i - 1}'})" for i in range(20))
     made = path_of(tmp_path, "b.onnx", f"{chain} y = Relu(e19)")
-    found = timed(made, before)
-    assert found.is_slower and found.made.median > found.before.median
+    found = Work({"a": [1e-3], "b": [2e-3]}).timed(made, before)
+    assert found.is_slower and found.ratio.median == pytest.approx(2)
     (one,) = found.lost
-    assert (one.op, one.nodes, one.before) == ("Erf", 20, 0) and 0 < one.seconds < 10 * found.made.high
+    assert (one.op, one.nodes, one.before) == ("Erf", 20, 0) and one.seconds > 0
 
 
-def test_the_float_model_is_not_slower_than_a_slow_one(tmp_path: Path) -> None:
-    before = path_of(tmp_path, "a.onnx", "a = Erf(x) b = Erf(a) c = Erf(b) d = Erf(c) y = Erf(d)")
-    found = timed(path_of(tmp_path, "b.onnx", "y = Relu(x)"), before)
-    assert not found.is_slower and found.lost == () and found.ratio.median < 1
+def test_a_model_that_is_not_slower_is_not_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside_float, "profiled", None)
+    before, made = (path_of(tmp_path, f"{name}.onnx", "y = Relu(x)") for name in "ab")
+    for seconds in ([1e-3], [1.9e-3], [1e-3, 4e-3]):  # of the last nothing can be said
+        found = Work({"a": [2e-3], "b": seconds}).timed(made, before)
+        assert not found.is_slower and found.lost == ()
+
+
+def test_times_are_of_neighbours_in_turn_and_of_the_processor(tmp_path: Path) -> None:
+    """Runs differ by far more than the models do, in rounds of both."""
+    before, made = (path_of(tmp_path, f"{name}.onnx", "y = Relu(x)") for name in "ab")
+    work = Work({"a": [1e-3, 1e-4, 5e-4], "b": [7e-4, 7e-5, 3.5e-4]})
+    found = work.timed(made, before)
+    assert "".join(work.ran) == "ab" * (1 + found.ratio.runs) and found.ratio.runs == 100
+    assert (found.ratio.low, found.ratio.median, found.ratio.high) == pytest.approx((0.7, 0.7, 0.7))
+    assert found.before.median == pytest.approx(5e-4) and found.made.median == pytest.approx(3.5e-4)
+
+
+def test_a_third_of_a_second_is_enough_and_so_are_three_rounds(tmp_path: Path) -> None:
+    before, made = (path_of(tmp_path, f"{name}.onnx", "y = Relu(x)") for name in "ab")
+    for seconds, rounds in ((1e-3, 100), (0.006, 25), (0.5, 3)):
+        found = Work({"a": [seconds], "b": [seconds]}).timed(made, before)
+        assert abs(found.ratio.runs - rounds) <= 1
 
 
 def test_kernels_of_the_optimizer_are_held_against_what_they_stand_for() -> None:
@@ -53,9 +106,3 @@ def test_kernels_of_the_optimizer_are_held_against_what_they_stand_for() -> None
     assert (first.op, first.nodes, first.seconds) == ("QLinearConv", 2, 3e-3)
     assert first.before == pytest.approx(2e-3)
     assert (second.op, second.before) == ("QuantizeLinear", 0)
-
-
-def test_rounds_end_where_the_ratio_is_known() -> None:
-    even = [[1.0] * 5, [2.0] * 5]
-    assert beside_float._is_narrow(even) and not beside_float._is_narrow([[1.0] * 4, [2.0] * 4])
-    assert not beside_float._is_narrow([[1.0, 2.0, 1.0, 2.0, 3.0], [1.0] * 5])

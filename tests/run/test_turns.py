@@ -1,16 +1,30 @@
-"""Models that take turns. Oracles: quartiles by hand, and sessions that write down who ran when."""
+"""Models that take turns. Oracles: quartiles by hand, and sessions that write down who ran when.
+
+Clocks are made up, so that nothing depends on how fast or how busy the machine is.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
 import onnx_graphsurgeon as gs
+import pytest
 
 from tests.helpers import tunable
 from transforms import model_io
-from transforms.run.turns import Timing, saving, take_turns, time_graphs
+from transforms.run import turns as module
+from transforms.run.turns import (
+    Timing,
+    clock_for,
+    ratio,
+    saving,
+    take_turns,
+    time_graphs,
+    timed_options,
+)
 from transforms.runtime.session import OpenModel, RunOptions
 
 
@@ -28,14 +42,16 @@ def turns(count: int, runs: int, seconds: float, samples: int = 1, fewest: int =
     log: list[tuple[str, Any]] = []
     models = cast("list[OpenModel]", [Runner("abc"[i], log) for i in range(count)])
     feeds = [[{"x": number}] * count for number in range(samples)]
-    found = take_turns(models, lambda: cast("Any", feeds), runs, seconds, fewest=fewest)
+    clock = iter(range(10**6)).__next__
+    found = take_turns(models, lambda: cast("Any", feeds), runs, seconds, clock=clock, fewest=fewest)
+    assert {one for model in found for one in model} == {1}
     assert [len(one) for one in found] == [(len(log) - count) // count] * count
     return log
 
 
 def test_models_take_turns_after_a_run_that_is_not_timed() -> None:
     names = "".join(name for name, _ in turns(3, 4, 1e9))
-    assert names == "abc" + "abc" + "bca" + "cab" + "abc"
+    assert names == "abc" * 5
 
 
 def test_all_models_run_each_sample_and_passes_are_whole() -> None:
@@ -43,14 +59,58 @@ def test_all_models_run_each_sample_and_passes_are_whole() -> None:
     assert fed == [0, 0] + [0, 0, 1, 1] * 2
 
 
-def test_time_that_is_gone_ends_the_runs_after_the_fewest() -> None:
+def test_seconds_of_inferences_end_the_runs_after_the_fewest() -> None:
+    """Each takes a second by the clock, and nothing on the wall."""
     assert len(turns(2, 99, 0.0)) == 2 + 2
     assert len(turns(2, 99, 0.0, fewest=5)) == 2 + 5 * 2
+    assert len(turns(2, 99, 11.0)) == 2 + 6 * 2
+
+
+def test_on_a_busy_machine_the_wall_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a second passes at each look at the wall, of which the processor works for nothing."""
+    wall = iter(range(10**6))
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(wall) / 2)
+    log: list[tuple[str, Any]] = []
+    models = cast("list[OpenModel]", [Runner(name, log) for name in "ab"])
+    found = take_turns(models, lambda: [[{"x": 0}] * 2], 99, 1.0, clock=lambda: 0.0, fewest=2)
+    assert [len(one) for one in found] == [6, 6]
 
 
 def test_quartiles() -> None:
     assert Timing.of([4.0, 1.0, 3.0, 2.0, 5.0]) == Timing(3.0, 2.0, 4.0, 5)
     assert Timing.of([7.0]) == Timing(7.0, 7.0, 7.0, 1)
+
+
+def test_ratios_are_of_neighbours() -> None:
+    """Rounds take 1 to 1000 seconds, one model always half as much again as the other."""
+    seconds = [10.0**i for i in range(4)]
+    found = ratio([1.5 * one for one in seconds], seconds)
+    assert (found.low, found.median, found.high, found.runs) == (1.5, 1.5, 1.5, 4)
+    assert ratio([1.0, 2.0, 3.0], [1.0, 1.0, 1.0]) == Timing(2.0, 1.5, 2.5, 3)
+
+
+def test_the_clock_counts_what_the_processor_does_for_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one thread, unless more are asked for; of another device, or if it is coarse, the wall tells."""
+    plain = timed_options(RunOptions())
+    assert plain == RunOptions(threads=1, spin=False)
+    several = timed_options(RunOptions(threads=4))
+    assert several == RunOptions(threads=4, spin=False)
+    monkeypatch.setattr(module, "_step", {time.thread_time: 1e-6, time.process_time: 0.016}.__getitem__)
+    assert clock_for(plain) is time.thread_time and clock_for(several) is time.perf_counter
+    monkeypatch.setattr(module, "_step", lambda _: 1e-9)
+    assert clock_for(plain) is time.thread_time and clock_for(several) is time.process_time
+    monkeypatch.setattr(module, "provider_name", lambda _: "CUDAExecutionProvider")
+    assert clock_for(plain) is time.perf_counter
+
+
+def test_a_step_of_a_clock_is_between_times_that_differ() -> None:
+    assert module._step(iter([3.0, 3.0, 3.0, 3.5, 9.0]).__next__) == 0.5
+
+
+def test_a_thread_that_waits_takes_no_time() -> None:
+    start = clock_for(timed_options(RunOptions()))()
+    time.sleep(0.2)
+    assert clock_for(timed_options(RunOptions()))() - start < 0.1
 
 
 def test_what_is_saved_counts_within_each_round() -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from tests.helpers import tunable
 from transforms.compare import compare_models
-from transforms.compare.measure_run import Measurement
+from transforms.compare.measure_run import Costs, Measurement
 from transforms.run.turns import Timing
 from transforms.scheme.presets import PRESETS
 from transforms.scheme.targets import TARGETS
@@ -62,7 +62,7 @@ OTHERS = (
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compare_models, "measure_both", lambda *_: (COST, COST))
+    monkeypatch.setattr(compare_models, "measure_both", lambda *_: Costs(COST, COST, COST.run))
     model = tunable.conv_net()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2  # as some targets need it
     del model.graph.value_info[:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -18,7 +19,7 @@ from transforms.compare.compare_results import compare_arrays
 from transforms.compare.describe_model import ModelDescription
 from transforms.compare.grid_histogram import GridHistogram
 from transforms.compare.match_tensors import Match
-from transforms.compare.measure_run import Measurement
+from transforms.compare.measure_run import Costs, Measurement
 from transforms.compare.tensor_statistics import LayerStatistics
 from transforms.run.turns import Timing
 
@@ -43,9 +44,10 @@ def comparison(*layers: LayerStatistics, **changes: object) -> ModelComparison:
     histogram.add(X, np.rint(X * 8) / 8)
     fields: dict = {
         "models": (description("float", 4_000_000), description("small", 1_000_000)),
-        "measurements": (
+        "costs": Costs(
             Measurement(0.01, Timing(0.002, 0.001, 0.003, 9), 5_000_000),
             Measurement(0.02, Timing(0.001, 0.001, 0.001, 9), None),
+            Timing(0.4, 0.39, 0.41, 9),
         ),
         "widened": 0,
         "samples": 3,
@@ -64,8 +66,30 @@ def text_of(html: str) -> str:
 
 def test_figures_at_the_top() -> None:
     text = text_of(page(comparison(layer("a", 0.1))))
-    for words in ("SQNR of the results, mean 40 dB", "Size against float 25 %", "Time against float 50 %"):
+    for words in (
+        "SQNR of the results, mean 40 dB",
+        "Size against float 25 %",
+        "Time against float 2.5 times faster",
+    ):
         assert words in re.sub(r"\s+", " ", text)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said", "more"),
+    [
+        ((1.2, 1.1, 1.3), "1.2 times slower", "1.2 times slower than float (1.10 to 1.30)"),
+        ((1.01, 0.99, 1.02), "as fast", "as fast as float (0.99 to 1.02 times its time)"),
+        ((0.17, 0.1, 4.5), "unknown", "unknown, times scatter: the machine is too busy"),
+    ],
+)
+def test_time_is_that_of_neighbours_or_unknown(
+    ratio: tuple[float, float, float], said: str, more: str
+) -> None:
+    """Not of the medians of each model, of which that of the quantized one is half of the other."""
+    found = comparison(layer("a", 0.1))
+    found.costs = replace(found.costs, ratio=Timing(*ratio, 9))
+    text = re.sub(r"\s+", " ", text_of(page(found)))
+    assert f"Time against float {said} " in text and f"the processor's time: {more}." in text
 
 
 def test_models_and_their_formats() -> None:

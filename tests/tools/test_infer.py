@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from tests.helpers import build, corpus
+from tests.helpers.time_lines import BESIDE_FLOAT
 from tools import evaluate, infer
 from transforms.run.array_files import read_array
 
@@ -485,8 +486,7 @@ def test_time_against_another_model(tmp_path: Path, capsys: pytest.CaptureFixtur
     ]
     assert infer.main([*map(str, arguments)]) == 0
     out = capsys.readouterr().out
-    times = r"[\d.]+ ms \([\d.]+ to [\d.]+\)"
-    assert re.search(rf"^Time per sample: {times}, float {times}: [\d.]+ times, \d+ runs each$", out, re.M)
+    assert re.search(rf"^Time per sample: {BESIDE_FLOAT}, \d+ runs each$", out, re.M)
 
 
 def test_time_against_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

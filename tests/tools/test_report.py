@@ -235,12 +235,14 @@ def test_measured_memory_is_that_of_the_model(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     np.save(data / "0.npy", np.ones(1, np.float32))
-    measured, other = measure_both(path, path, Data(data, ImageOptions(), RunOptions()))
+    costs = measure_both(path, path, Data(data, ImageOptions(), RunOptions()))
+    measured, other = costs.before, costs.made
     if measured.peak_bytes is None:
         pytest.skip("no /proc here")
     assert 4 * numbers < measured.peak_bytes < 12 * numbers
     assert measured.load_seconds > 0 and measured.run.runs == other.run.runs > 1
     assert 0 < measured.run.low <= measured.run.median <= measured.run.high
+    assert 0 < costs.ratio.low <= costs.ratio.median <= costs.ratio.high
 
 
 def nan_maker(path: Path) -> Path:

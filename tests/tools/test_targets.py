@@ -303,10 +303,17 @@ def test_a_slower_model_is_said_with_the_cause_and_what_helps(
     monkeypatch.setattr(try_out, "time_beside_float", lambda *_: BesideFloat(*times, lost))
     options = ["--target", target] if target else ["--config", "A8W8"]
     out = bench.quantize(*options)
-    assert "Time here: 2.00 ms, float 1.00 ms: 2.00 times (1.90 to 2.10)\n" in out
+    assert "Time here: 2.00 ms, float 1.00 ms: 2 times slower than float (1.90 to 2.10)\n" in out
     words = "DequantizeLinear 0.80 ms in 12 nodes, QLinearConv 0.90 ms (float 0.50 ms) in 1 node; "
     assert f"Slower: {words}" in out and helps in out
     assert "Time here" not in bench.quantize(*options, "--no-time")
+
+
+def test_no_time_is_said_where_times_scatter(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = Timing(2e-3, 1.9e-3, 2.1e-3, 9), Timing(1e-3, 1e-3, 1e-3, 9), Timing(20.7, 0.14, 33.93, 9)
+    monkeypatch.setattr(try_out, "time_beside_float", lambda *_: BesideFloat(*times))
+    out = bench.quantize("--config", "A8W8")
+    assert "Time here: unknown, times scatter: the machine is too busy\n" in out and "Slower" not in out
 
 
 def test_a_scale_per_channel_is_no_help_where_caches_are_slow() -> None:

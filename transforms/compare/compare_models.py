@@ -15,7 +15,7 @@ from transforms.compare.compare_results import Comparison, compare_arrays, witho
 from transforms.compare.describe_model import ModelDescription, describe_model
 from transforms.compare.grid_histogram import GridHistogram
 from transforms.compare.match_tensors import match_tensors
-from transforms.compare.measure_run import Data, Measurement, measure_both
+from transforms.compare.measure_run import Costs, Data, measure_both
 from transforms.compare.tensor_statistics import LayerStatistics, SideBySide
 from transforms.graph.output_view import ALL, OutputView, output_view
 from transforms.run.run_model import open_model
@@ -34,7 +34,7 @@ class ModelComparison:
     """
 
     models: tuple[ModelDescription, ModelDescription]
-    measurements: tuple[Measurement, Measurement]
+    costs: Costs
     widened: int
     samples: int
     results: list[Comparison]
@@ -71,8 +71,8 @@ def compare_models(
     layers = both.collect(matches, progress(samples, "layers"))
     chosen = [one for kind in (False, True) for one in worst_layers(layers, worst, weights=kind)]
     histograms = _histograms(both, chosen, progress(samples, "histograms"))
-    runs = measure_both(float_path, quantized_path, data)
-    return ModelComparison(models, runs, widened, count, results, layers, missing, chosen, histograms, view)
+    costs = measure_both(float_path, quantized_path, data)
+    return ModelComparison(models, costs, widened, count, results, layers, missing, chosen, histograms, view)
 
 
 def worst_layers(layers: Sequence[LayerStatistics], count: int, *, weights: bool) -> list[LayerStatistics]:

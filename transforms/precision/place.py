@@ -25,16 +25,16 @@ from transforms.precision.chosen import FloatLayers
 from transforms.precision.finer_scheme import bytes_of_numbers, names_of, naming
 from transforms.precision.pair_nodes import PairedModels
 from transforms.precision.reach import Built
-from transforms.run.beside_float import SLOWER
 from transforms.run.profile import Kernel, profiled
-from transforms.run.turns import Timer, Timing, time_graphs
+from transforms.run.speed import SLOWER, Speed, speed
+from transforms.run.turns import Timer, Timing, ratio, time_graphs, timed_options
 from transforms.runtime.session import RunOptions, open_session
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import FLOAT32
 
-_SECONDS, _MOST = 3.0, 6
-"""About how long two models take turns, and how many groups of layers are tried."""
+_SECONDS, _MOST = 2.0, 6
+"""Seconds of the processor for which two models take turns, and how many groups of layers are tried."""
 
 _STEP = 1.01
 """Times as fast that a model has to become with some more layers in float: of what changes nothing, one in
@@ -70,7 +70,8 @@ def faster_in_float(
     Raises ValueError as ``build`` and ``timer`` do.
     """
     graph, scheme = first
-    parts = _timed_parts(PairedModels(copy_graph(float_graph), copy_graph(graph)), feed, run)
+    paired = PairedModels(copy_graph(float_graph), copy_graph(graph))
+    parts = _timed_parts(paired, feed, timed_options(run))
     least = _LEAST * sum(one.seconds for one in parts)
     slow = [region for region in _regions(parts) if _lost(region) > least]
     names = names_of(load, scheme) if slow else set()
@@ -83,24 +84,24 @@ def faster_in_float(
         named = naming(used, (node for part in group for node in part.nodes), names, _IN_FLOAT)
         is_most = 2 * len(group) > len(parts)  # a half of them may do, and leaves more in integers
         built = build(named) if named != used and not (is_most and group[1:]) else None
-        ratio = None if built is None else _ratio(timer, (built, fastest), feed, run)
-        if built is not None and ratio is not None and _is_faster(ratio, _STEP):
+        step = None if built is None else _ratio(timer, (built, fastest), feed, run)
+        if built is not None and step is not None and _is_faster(step, _STEP):
             fastest, used = built, named
             layers += [part.nodes[0] for part in group]
-            steps.append(ratio)
+            steps.append(step)
         elif group[1:]:
             groups += group[: len(group) // 2], group[len(group) // 2 :]
     if len(steps) > 1:
         steps = [_ratio(timer, (fastest, graph), feed, run)]
-    if not steps or not _is_faster(steps[0], SLOWER):
+    if not steps or speed(steps[0]) is not Speed.FASTER:
         return FloatLayers(scheme, len(parts))
     more = bytes_of_numbers(fastest) - bytes_of_numbers(graph)
     return FloatLayers(used, len(parts), tuple(layers), steps[0], more)
 
 
-def _is_faster(ratio: Timing, times: float) -> bool:
+def _is_faster(found: Timing, times: float) -> bool:
     """Return whether a model is so many times as fast, and faster in three of four rounds."""
-    return ratio.median * times < 1 and ratio.high < 1
+    return found.median * times < 1 and found.high < 1
 
 
 @dataclass
@@ -163,7 +164,7 @@ def _ratio(timer: Timer, pair: tuple[gs.Graph, gs.Graph], feed: Feed, run: RunOp
     made, before = timer(pair, [feed], run, _SECONDS)
     size = max(1, len(made) // _PARTS)
     fastest = ([min(one[i : i + size]) for i in range(0, len(one), size)] for one in (made, before))
-    return Timing.of([one / other for one, other in zip(*fastest, strict=True)])
+    return ratio(*fastest)
 
 
 def _timed_parts(paired: PairedModels, feed: Feed, run: RunOptions) -> list[_Part]:

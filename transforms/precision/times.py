@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
@@ -15,12 +15,13 @@ from transforms.graph.typed import Graph
 from transforms.precision.candidates import Candidate, layers_of
 from transforms.precision.mixed_model import Mix, MixedModel
 from transforms.run.instrumented_model import InstrumentedModel
-from transforms.run.turns import Timer, Timing, saving
+from transforms.run.speed import Speed, speed
+from transforms.run.turns import Timer, Timing, ratio, saving
 from transforms.runtime.session import RunOptions
 from transforms.scheme.layer_rule import LayerRule
 
-_SECONDS, _WHOLE = 60.0, 10.0
-"""About how long all layers together are timed, sessions being opened aside, and whole models."""
+_SECONDS, _WHOLE = 40.0, 6.0
+"""Seconds of the processor for which all layers together are timed, and whole models."""
 
 _SAMPLES = 8
 """Samples at most that whole models are timed on, in turns."""
@@ -63,13 +64,20 @@ LayerTimes = Mapping[tuple[str, str], LayerTime]
 class WholeTimes:
     """Seconds of an inference in float, in the baseline, and with layers moved (None: none was).
 
-    All of them took turns. ``is_refused``: layers were moved, and that was not faster than the baseline.
+    All of them took turns. ``gain``: ratio of the time with layers moved to that of the baseline;
+    ``beside_float``: of that of the model that is left to that of the float model.
     """
 
     float_run: Timing
     before: Timing
     after: Timing | None
-    is_refused: bool = False
+    gain: Timing | None
+    beside_float: Timing
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether layers were moved, and that was not faster than the baseline."""
+        return self.gain is not None and speed(self.gain) is not Speed.FASTER
 
 
 def saved_seconds(times: LayerTimes) -> dict[tuple[str, str], float]:
@@ -90,28 +98,68 @@ def time_layers(
     """Return the seconds of each layer alone on what it reads of one sample.
 
     A layer has its bias, Relu or Clip with it. It is a model of its own, quantized as the whole is: that is
-    what it takes between layers of other formats, with the roundings of what it reads and makes.
+    what it takes between layers of other formats, with the roundings of what it reads and makes. Of layers of
+    the same structure one is timed.
     """
     nodes = layers_of(model.graph)
     alone = {one.name: layer_alone(one.name, model.graph, nodes[one.name]) for one in candidates}
     read = dict.fromkeys(str(t.name) for graph in alone.values() for t in graph.inputs)
     arrays = InstrumentedModel(model.graph, read, run).run(feed)
     scheme = model.scheme.with_(optimize=False, **_NO_PATTERNS)
-    times: dict[tuple[str, str], LayerTime] = {}
+    feeds = {name: {str(t.name): arrays[str(t.name)] for t in alone[name].inputs} for name in alone}
+    kinds = {name: _structure(graph, feeds[name]) for name, graph in alone.items()}
+    seconds, known = _SECONDS / max(1, len({*kinds.values()})), dict[str, list[LayerTime]]()
     for number, (name, graph) in enumerate(alone.items(), 1):
-        own = {str(t.name): arrays[str(t.name)] for t in graph.inputs}
-        layer = MixedModel(graph, scheme)
-        mixes: list[Mix] = [{}, *({name: choice} for choice in choices)]
-        layer.measure(CalibrationData([own]), mixes)
-        graphs = [layer.in_float().graph, *(layer.build(mix).graph for mix in mixes)]
-        plain, before, *moved = timer(graphs, [own], run, _SECONDS / len(alone))
-        floats, baseline = Timing.of(plain), Timing.of(before)
-        for choice, found in zip(choices, moved, strict=True):
-            saved = saving(before, found)
-            times[name, choice.label] = LayerTime(Timing.of(found), baseline, floats, saved)
+        if kinds[name] not in known:
+            layer = MixedModel(graph, scheme)
+            known[kinds[name]] = _time_layer(layer, name, choices, feeds[name], run, timer, seconds)
         if progress:
             progress(number, len(alone))
-    return times
+    return {
+        (name, choice.label): time
+        for name in alone
+        for choice, time in zip(choices, known[kinds[name]], strict=True)
+    }
+
+
+def _time_layer(
+    layer: MixedModel,
+    name: str,
+    choices: Sequence[LayerRule],
+    feed: Feed,
+    run: RunOptions,
+    timer: Timer,
+    seconds: float,
+) -> list[LayerTime]:
+    """Return the times of a layer that is a model of its own, one for each choice of formats."""
+    mixes: list[Mix] = [{}, *({name: choice} for choice in choices)]
+    layer.measure(CalibrationData([feed]), mixes)
+    graphs = [layer.in_float().graph, *(layer.build(mix).graph for mix in mixes)]
+    plain, before, *moved = timer(graphs, [feed], run, seconds)
+    floats, baseline = Timing.of(plain), Timing.of(before)
+    return [LayerTime(Timing.of(found), baseline, floats, saving(before, found)) for found in moved]
+
+
+def _structure(graph: gs.Graph, feed: Feed) -> str:
+    """Return what layers have in common that take the same time: operators, attributes, types and shapes."""
+    numbers: dict[int, int] = {}
+
+    def _end(tensor: gs.Tensor) -> tuple[object, ...]:
+        number, is_constant = numbers.setdefault(id(tensor), len(numbers)), isinstance(tensor, gs.Constant)
+        array = tensor if is_constant else feed.get(str(tensor.name))
+        return number, is_constant, *(() if array is None else (str(array.dtype), *array.shape))
+
+    nodes = [
+        (
+            node.op,
+            node.domain,
+            sorted(node.attrs.items()),
+            [*map(_end, node.inputs)],
+            [*map(_end, node.outputs)],
+        )
+        for node in graph.nodes
+    ]
+    return repr((nodes, [*map(_end, graph.outputs)]))
 
 
 def time_whole(
@@ -119,12 +167,15 @@ def time_whole(
 ) -> WholeTimes:
     """Return the times of a float model, the baseline and, if there is a third, the model with layers moved.
 
-    That is refused if it was not faster than the baseline in three of four rounds.
+    With layers moved it is refused if that was not faster than the baseline, beyond the spread.
     """
     plain, before, *moved = timer(graphs, feeds[:_SAMPLES], run, _WHOLE)
     after = Timing.of(moved[0]) if moved else None
-    is_refused = bool(moved) and saving(before, moved[0]).low <= 0
-    return WholeTimes(Timing.of(plain), Timing.of(before), after, is_refused)
+    gain = ratio(moved[0], before) if moved else None
+    found = WholeTimes(Timing.of(plain), Timing.of(before), after, gain, ratio(before, plain))
+    if not moved or found.is_refused:
+        return found
+    return replace(found, beside_float=ratio(moved[0], plain))
 
 
 def layer_alone(name: str, graph: gs.Graph, nodes: Sequence[gs.Node]) -> Graph:

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ops.array_types import Feed
 from transforms.run.profile import Kernel, Opener, profiled
-from transforms.run.turns import FEWEST, Seconds, Timing, take_turns
+from transforms.run.speed import Speed, speed
+from transforms.run.turns import Clock, Timing, clock_for, ratio, take_turns, timed_options
 from transforms.runtime.session import RunOptions
 
-SLOWER = 1.03
-"""Times of float from which on a model is called slower: less is within the noise of a short measurement."""
+_SECONDS = 0.3
+"""Seconds of the processor after which two models have taken turns for long enough."""
 
-_SECONDS = 2.0
-"""Seconds after which two models have taken turns for long enough, whatever their quartiles are."""
-
-_MOST = 200
-"""Rounds after which two models have taken turns for long enough, too."""
-
-_NARROW = 0.05
-"""Share of the median between the quartiles of a ratio from which on more rounds would say little more."""
+_FEWEST, _MOST = 3, 100
+"""Rounds of models that take longer, and after which two models have taken turns for long enough, too."""
 
 _SHARE = 0.1
 _NAMED = 3
@@ -54,7 +49,10 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class BesideFloat:
-    """Seconds of an inference of a model and of its float model, their ratio, and where the time is lost."""
+    """Seconds of an inference of a model and of its float model, their ratio, and where the time is lost.
+
+    They are of the processor. :func:`transforms.run.speed.speed` tells what the ratio says.
+    """
 
     made: Timing
     before: Timing
@@ -64,35 +62,25 @@ class BesideFloat:
     @property
     def is_slower(self) -> bool:
         """Whether the model is slower than the float model, and not by chance."""
-        return _is_slower(self.ratio)
+        return speed(self.ratio) is Speed.SLOWER
 
 
-def time_beside_float(openers: Pair[Opener], feeds: Pair[Feed], options: RunOptions) -> BesideFloat:
-    """Return the times of a model and its float model, each on its feed.
+def time_beside_float(
+    openers: Pair[Opener], feeds: Pair[Feed], options: RunOptions, clock: Clock | None = None
+) -> BesideFloat:
+    """Return the times of a model and its float model, each on its feed, which take turns.
 
-    They take turns until the quartiles of their ratio are narrow, or two seconds have gone. Where the model
-    is slower, both are profiled. Raises ValueError as the openers do.
+    Seconds are of the processor (:func:`transforms.run.turns.clock_for`, unless a ``clock`` is given): 0.3 in
+    all, or three rounds. Where the model is slower, both are profiled. Raises ValueError as the openers do.
     """
-    models = [open_(options) for open_ in openers]
-    times = take_turns(models, lambda: [feeds], _MOST, _SECONDS, enough=_is_narrow)
-    ratio = _ratio(times)
-    lost: tuple[KernelTime, ...] = ()
-    if _is_slower(ratio):
-        lost = _lost(*map(_by_operator, profiled(openers, feeds, options)))
-    return BesideFloat(Timing.of(times[0]), Timing.of(times[1]), ratio, lost)
-
-
-def _ratio(times: Sequence[Seconds]) -> Timing:
-    return Timing.of([one / other for one, other in zip(*times, strict=True)])
-
-
-def _is_slower(ratio: Timing) -> bool:
-    return ratio.median > SLOWER and ratio.low > 1
-
-
-def _is_narrow(times: Sequence[Seconds]) -> bool:
-    ratio = _ratio(times)
-    return len(times[0]) >= FEWEST and ratio.high - ratio.low < _NARROW * ratio.median
+    options = timed_options(options)
+    models = [open_(options) for open_ in reversed(openers)]
+    fed, clock = [*reversed(feeds)], clock or clock_for(options)
+    before, made = take_turns(models, lambda: [fed], _MOST, _SECONDS, clock=clock, fewest=_FEWEST)
+    found = BesideFloat(Timing.of(made), Timing.of(before), ratio(made, before))
+    if not found.is_slower:
+        return found
+    return replace(found, lost=_lost(*map(_by_operator, profiled(openers, feeds, options))))
 
 
 Profile = Mapping[str, tuple[int, float]]

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ops.array_types import Feed
-from transforms.run.turns import take_turns
+from transforms.run.turns import clock_for, take_turns
 from transforms.runtime.session import OpenModel, RunOptions
 
-_SECONDS, _FEWEST, _MOST = 1.0, 3, 50
-"""Seconds after which inferences are enough, and how many there are at least and at most."""
+_SECONDS, _FEWEST, _MOST = 0.5, 3, 50
+"""Seconds of the processor after which inferences are enough, and how many there are at least and at most."""
 
 _BODIES = {"If", "Loop", "Scan"}
 """Operators whose time is that of nodes that are listed themselves."""
@@ -36,11 +36,14 @@ def profiled(openers: Sequence[Opener], feeds: Sequence[Feed], options: RunOptio
     """Return the kernels of each of some models in the order in which they run; none without a profile.
 
     The models take turns, each on its feed, so that what else the machine does falls on all of them alike.
+    The runtime has the time on the wall alone, of which that of one thread scatters least: ``options`` are
+    those of :func:`transforms.run.turns.timed_options`.
     """
     with tempfile.TemporaryDirectory() as folder:
         paths = (str(Path(folder) / str(number)) for number in range(len(openers)))
         models = [open_(replace(options, profile=path)) for open_, path in zip(openers, paths, strict=True)]
-        runs = len(take_turns(models, lambda: [feeds], _MOST, _SECONDS, fewest=_FEWEST)[0])
+        clock = clock_for(options)
+        runs = len(take_turns(models, lambda: [feeds], _MOST, _SECONDS, clock=clock, fewest=_FEWEST)[0])
         return [_kernels(model, runs) for model in models]
 
 

@@ -1,4 +1,9 @@
-"""Time of models that take turns, so that what else the machine does falls on all of them alike."""
+"""Time on the processor of models that take turns, so that what else the machine does hardly counts.
+
+The wall clock of a busy machine tells of the others on it: a model that takes 1.1 times the time of another
+was seen at 0.1 to 34 times. The processor counts the time that it works for a thread, and not the time for
+which that waits. What others do is left in it as caches that are cold, for models that take turns alike.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,26 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms.runtime.session import OpenModel, RunOptions, open_session
+from transforms.runtime.session import OpenModel, RunOptions, open_session, provider_name
 
 FEWEST, _MOST = 5, 100
 """Runs of each graph whatever time they take, as quartiles of fewer say nothing, and at most."""
+
+_PATIENCE = 3
+"""Times as many seconds on the wall as of the processor after which turns have been taken for long enough."""
+
+_CPU = "CPUExecutionProvider"
+_COARSE = 1e-4
+"""Seconds between two times of a clock from which on it does not tell how long an inference takes."""
+
+Clock = Callable[[], float]
+"""Returns seconds since some moment."""
 
 Seconds = Sequence[float]
 """Seconds of the runs of one model, in the order of the rounds."""
@@ -41,6 +57,45 @@ class Timing:
         return cls(median, low, high, len(seconds))
 
 
+def timed_options(options: RunOptions) -> RunOptions:
+    """Return how models run that are timed: on one thread unless more are asked for.
+
+    The time of one thread is that of a run on a processor that is free, and hardly scatters. Threads wait for
+    each other, more so on a busy machine; none of them spins, which would count as work.
+    """
+    return replace(options, threads=options.threads or 1, spin=False)
+
+
+def clock_for(options: RunOptions) -> Clock:
+    """Return the clock of inferences of models that are opened with ``timed_options``.
+
+    Of one thread, the calling one, it is the processor's time of that thread (``time.thread_time``), so that
+    other threads of the process do not count; of several, that of the process, summed over its threads
+    (``time.process_time``). Neither knows what another device does, and some systems count them in steps of
+    16 ms (Windows): there it is the time on the wall (``time.perf_counter``).
+    """
+    clock = time.thread_time if options.threads == 1 else time.process_time
+    is_of_use = provider_name(options.provider) == _CPU and _step(clock) < _COARSE
+    return clock if is_of_use else time.perf_counter
+
+
+@cache
+def _step(clock: Clock) -> float:
+    """Return the seconds between two times that a clock tells."""
+    start = now = clock()
+    while now == start:
+        now = clock()
+    return now - start
+
+
+def ratio(made: Seconds, before: Seconds) -> Timing:
+    """Return how many times as long as one model another takes: median and quartiles of all rounds.
+
+    Both runs of a round are neighbours in time.
+    """
+    return Timing.of([one / other for one, other in zip(made, before, strict=True)])
+
+
 def saving(slow: Seconds, fast: Seconds) -> Timing:
     """Return how many seconds a model saves against another in the same rounds; below 0 if it is slower.
 
@@ -55,34 +110,30 @@ def take_turns(
     runs: int,
     seconds: float,
     *,
+    clock: Clock,
     fewest: int = 1,
-    enough: Callable[[Sequence[Seconds]], bool] | None = None,
 ) -> list[list[float]]:
-    """Return the seconds of inferences of models, warm, which take turns on each sample.
+    """Return the seconds of inferences of models, warm, which take turns on each sample, in their order.
 
     ``passes`` returns what is one pass over the samples: of each, a feed for each model. Another pass follows
-    until every model ran ``runs`` times, or ``fewest`` times and ``seconds`` have gone, or the times are
-    ``enough``. The first to run changes with each sample.
+    until every model ran ``runs`` times, or ``fewest`` times and either inferences took ``seconds`` by the
+    ``clock``, or three times as many have gone on the wall. Each model follows the same one, so that it finds
+    caches alike: if turns changed, a half of the ratios would be of a cold run to a warm one.
     """
     seconds_of: list[list[float]] = [[] for _ in models]
-    end = time.perf_counter() + seconds
+    end = time.perf_counter() + _PATIENCE * seconds
     while True:
         for feeds in passes():
             if not seconds_of[0]:
                 for model, feed in zip(models, feeds, strict=True):
                     model.run(feed)  # the first run also allocates
-            first = len(seconds_of[0])
-            for i in range(len(models)):
-                turn = (first + i) % len(models)
-                start = time.perf_counter()
-                models[turn].run(feeds[turn])
-                seconds_of[turn].append(time.perf_counter() - start)
-        is_done = (
-            len(seconds_of[0]) >= runs
-            or time.perf_counter() >= end
-            or (enough is not None and enough(seconds_of))
-        )
-        if is_done and len(seconds_of[0]) >= fewest:
+            for model, feed, taken in zip(models, feeds, seconds_of, strict=True):
+                start = clock()
+                model.run(feed)
+                taken.append(clock() - start)
+        count, spent = len(seconds_of[0]), sum(map(sum, seconds_of))
+        is_done = count >= runs or spent >= seconds or time.perf_counter() >= end
+        if is_done and count >= fewest:
             return seconds_of
 
 
@@ -91,9 +142,10 @@ def time_graphs(
 ) -> list[list[float]]:
     """Return the seconds of inferences of graphs that take turns: 5 to 100, in about ``seconds``.
 
-    Each takes what it reads of a feed, which are used in turns as well. Raises ValueError as ``open_session``
-    does.
+    All are of the processor, see :func:`clock_for`. Each graph takes what it reads of a feed, which are used
+    in turns as well. Raises ValueError as ``open_session`` does.
     """
+    options = timed_options(options)
     models = [open_session(graph, options) for graph in graphs]
     names = [[str(tensor.name) for tensor in graph.inputs] for graph in graphs]
     samples = itertools.cycle(feeds)
@@ -102,4 +154,4 @@ def time_graphs(
         feed = next(samples)
         return [[{name: feed[name] for name in read} for read in names]]
 
-    return take_turns(models, _one, _MOST, seconds, fewest=FEWEST)
+    return take_turns(models, _one, _MOST, seconds, clock=clock_for(options), fewest=FEWEST)
