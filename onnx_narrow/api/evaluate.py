@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from onnx_narrow.api import infer
 from onnx_narrow.api.compared_folders import Measures, compare_folders
 from onnx_narrow.api.kinds import FLAG, PATH, TABLE, TEXT, Kind, number
-from onnx_narrow.api.samples import SampleOptions, input_names, open_folder
+from onnx_narrow.api.samples import SampleOptions, open_folder
 from onnx_narrow.api.saved_outputs import WantedOutputs, save_outputs
 from onnx_narrow.api.sources import Data, Model, samples_folder, source_of
 from onnx_narrow.api.told import Told, Watcher
@@ -37,6 +37,7 @@ from transforms.files.paths import AnyPath
 from transforms.run.array_files import read_array
 from transforms.run.data_sets import as_array
 from transforms.run.events import Events
+from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
 
 Metric: TypeAlias = Callable[[np.ndarray, np.ndarray], float]
@@ -235,7 +236,7 @@ def _run_both(
     own, results = folder / "samples", (folder / "baseline", folder / "quantized")
     own.mkdir()
     assert options.data is not None, "asked for before"
-    data = samples_folder(options.data, lambda: input_names(sources[0]), own, options.limit)
+    data = samples_folder(options.data, lambda: model_inputs(sources[0].load()), own, options.limit)
     options = replace(options, data=data)  # what makes samples may make them once
     for source, output in zip(sources, results, strict=True):
         with open_folder(options, source, run, events, unrolls=False) as samples:

@@ -23,10 +23,14 @@ from transforms.scheme import Scheme
 from transforms.scheme.targets import TARGETS
 from transforms.search.target import FALLBACKS
 
+CONFIG = Kind("a preset, a path, a Scheme or a mapping of its keys", (str, os.PathLike, Scheme, Mapping))
+
 KINDS: Mapping[str, Kind] = {
     # what is made
     "output": PATH,
-    "config": Kind("a preset, a path or a Scheme", (str, os.PathLike, Scheme)),
+    "config": Kind(
+        "a preset, a path, a Scheme or a mapping of its keys", (str, os.PathLike, Scheme, Mapping)
+    ),
     "opset": whole(13),
     "input_shapes": TABLE,
     "exclude_nodes": TEXTS,

@@ -104,8 +104,9 @@ def quantize(
         The float32 or float16 model; it is not changed.
     output : path, optional
         The model to write; without it nothing is written.
-    config : str, path or Scheme
-        A preset such as ``"A8W8"``, the path of a scheme in TOML, or a scheme; ``"A8W8"`` without a target.
+    config : str, path, Scheme or mapping
+        A preset such as ``"A8W8"``, the path of a scheme in TOML, a scheme, or its keys; ``"A8W8"`` without a
+        target.
     data : folder, reader, iterable or callable, optional
         Samples, see :data:`onnx_narrow.api.sources.Data`.
     target : str, optional

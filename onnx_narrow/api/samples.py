@@ -85,7 +85,7 @@ def open_folder(
     """
     assert options.data is not None, "asked for before"
     with temporary_folder() as own, temporary_folder() as whole:
-        folder = samples_folder(options.data, lambda: input_names(source), own, options.limit)
+        folder = samples_folder(options.data, lambda: model_inputs(source.load()), own, options.limit)
         report_litter(events, folder)
         if options.feeds_from is not None:
             from onnx_narrow.api.fed import fed  # imports take time that small jobs notice
@@ -108,11 +108,6 @@ def report_litter(events: Events, *folders: object) -> None:
         if names:
             files = "1 file" if len(names) == 1 else f"{len(names)} files"
             events.warn(f"Skipped in '{folder}': {files} of operating systems, such as {names[0]!r}")
-
-
-def input_names(source: Source) -> Sequence[str]:
-    """Return the names of the inputs of a model."""
-    return [one.name for one in model_inputs(source.load())]
 
 
 def _size(size: int | Sequence[int] | None) -> tuple[int, int] | None:

@@ -18,6 +18,7 @@ from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.apply_target import adapted, scheme_of
 from transforms.scheme.mixing_rule import BUDGETS, MIXING, TARGETS
 from transforms.scheme.scheme_values import SchemeTable
+from transforms.scheme.sources import scheme_from_keys
 from transforms.scheme.targets import target
 
 _STANDARD_BITS = 16
@@ -32,8 +33,11 @@ _ALTERNATIVES = (
 )
 """Keys of the table that a keyword for another key takes the place of, too: only one of them may be given."""
 
-Config: TypeAlias = str | os.PathLike[str] | Scheme
-"""A preset such as ``"A8W8"``, the path of a scheme in TOML, or a scheme."""
+Config: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Scheme
+"""A preset such as ``"A8W8"``, the path of a scheme in TOML, a scheme, or a mapping of its keys.
+
+A mapping may begin with a preset, as a file may: ``{"preset": "A8W8", "per_channel": False}``.
+"""
 
 Assignments: TypeAlias = Mapping[str, Any] | Sequence[str] | str
 """Keys of a scheme with their values; or one or several as ``KEY=VALUE`` with a value in TOML."""
@@ -57,7 +61,7 @@ class SchemeWish:
     @property
     def name(self) -> str:
         """What is recorded of it: a preset, the name of a file without its folder, or that it is a scheme."""
-        if isinstance(self.config, Scheme):
+        if isinstance(self.config, Scheme | Mapping):
             return "scheme"
         return "" if self.config is None else Path(self.config).name
 
@@ -87,6 +91,8 @@ class SchemeWish:
         """Return the scheme without the keys that keywords change."""
         if isinstance(self.config, Scheme):
             scheme = self.config
+        elif isinstance(self.config, Mapping):
+            scheme = scheme_from_keys(dict(self.config))
         elif self.config is None:
             scheme = scheme_of(target(self.deployment))
         else:

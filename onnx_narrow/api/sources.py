@@ -21,8 +21,11 @@ from transforms.files.array_archive import write_arrays
 from transforms.files.paths import AnyPath
 from transforms.pipelines.source import Source
 from transforms.run.data_sets import Reader, Room, arrays_of, each_sample
+from transforms.run.feeds import by_name
+from transforms.run.fitted import Fitting
 from transforms.run.kept_arrays import KeptArrays
 from transforms.run.samples import SAMPLE_SUFFIXES
+from transforms.runtime.inputs import ModelInput
 
 Model: TypeAlias = AnyPath | onnx.ModelProto | gs.Graph | Result
 """A model: a path, a proto, a graph, or a result that has one; none of them is ever changed."""
@@ -31,7 +34,8 @@ Data: TypeAlias = AnyPath | Reader | Iterable[Any] | Callable[[], Iterable[Any]]
 """Samples: a folder; a reader with ``get_next``; an iterable or a sequence; or a callable that makes one.
 
 It gives dicts of arrays by input name, arrays for a model with one input, or tuples in the order of the
-inputs; labels behind them are left out. Arrays are NumPy's, or tensors that become such. A sample may also be
+inputs; labels behind them are left out. Arrays are NumPy's, or tensors that become such; they are cast to the
+type of the input where each number keeps its value, and get a batch of one if they have none. A sample may be
 a path (a pathlib.Path, as strings are arrays) of a file as in a folder. As many are read as the length says,
 or ``limit``; what has neither has to end within 100,000. They are read once, and kept in memory; those that
 take more than ``memory_limit``, or 1 GiB, in files without a name in the temporary folder.
@@ -95,28 +99,23 @@ def samples_of(data: Data, limit: int | None = None, memory_limit: int | None = 
 
 
 def samples_folder(
-    data: Data, names: Callable[[], Sequence[str]], folder: Path, limit: int | None = None
+    data: Data, inputs: Callable[[], Sequence[ModelInput]], folder: Path, limit: int | None = None
 ) -> Path:
     """Return the folder of samples: their own, or one with a file for each, as sequences are read from.
 
-    ``names``: those of the inputs of the model. Raises as :func:`samples_of`, and ValueError for a sample
-    without an input.
+    ``inputs``: those of the model, into whose form arrays are brought. Raises as :func:`samples_of`, and
+    ValueError for a sample without an input.
     """
     if isinstance(data, str | os.PathLike):
         return Path(data)
-    inputs, room = names(), Room(folder)
+    wanted, room, fitting = inputs(), Room(folder), Fitting()
     for number, sample in enumerate(each_sample(data, limit)):
         if isinstance(sample, os.PathLike):
             _link(_file(Path(sample), number), folder, number)
             continue
-        arrays = arrays_of(sample)
-        if isinstance(arrays, list):
-            if len(arrays) < len(inputs):
-                words = f"{len(arrays)} arrays, the model has inputs {', '.join(inputs)}"
-                raise ValueError(f"sample {number} has {words}")
-            arrays = dict(zip(inputs, arrays, strict=False))
-        room.take(sum(array.nbytes for array in arrays.values()))
-        write_arrays(folder / f"{number:06d}.npz", arrays)
+        feed = fitting.of(by_name(arrays_of(sample), wanted, number), wanted)
+        room.take(sum(array.nbytes for array in feed.values()))
+        write_arrays(folder / f"{number:06d}.npz", feed)
     return folder
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from onnx_narrow.api.schemes import SchemeWish
@@ -36,7 +37,7 @@ def check_code(scheme: Scheme, wish: SchemeWish, events: Events, *, allow_code: 
 
 
 def _is_own_word(place: str, wish: SchemeWish) -> bool:
-    if isinstance(wish.config, Scheme) or _KEY in wish.keys or f"{MIXING}.{_KEY}" in wish.assigned:
+    if isinstance(wish.config, Scheme | Mapping) or _KEY in wish.keys or f"{MIXING}.{_KEY}" in wish.assigned:
         return True
     return _place(wish.read()) != place
 

@@ -167,7 +167,7 @@ WRONG: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (TypeError, "unexpected keyword argument 'exclude_node'", {"exclude_node": ["x"]}),
     (TypeError, r"^limit is 'x', not a whole number from 1 to \d+$", {"data": SAMPLES, "limit": "x"}),
     (ValueError, r"^limit is 0, not a whole number from 1 to \d+$", {"data": SAMPLES, "limit": 0}),
-    (TypeError, "^config is 3, not a preset, a path or a Scheme$", {"config": 3}),
+    (TypeError, "^config is 3, not a preset, a path, a Scheme or a mapping of its keys$", {"config": 3}),
     (TypeError, "^samples are a folder, a reader or an iterable, not int$", {"data": 3}),
     (TypeError, "^fast is 1, not True or False$", {"data": SAMPLES, "fast": 1}),
     (ValueError, "^embeddings is 'int9', not 'int8' or 'int4', did you mean 'int", {"embeddings": "int9"}),

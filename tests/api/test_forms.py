@@ -122,6 +122,35 @@ def test_paths_of_any_kind(kind: Callable[[Path], Any], model: Path, tmp_path: P
         assert onnx_narrow.quantize(kind(model), data=items, **given).model.graph == result.model.graph
 
 
+@pytest.mark.parametrize("form", ["float64", "rows", "one array", "keys"])
+def test_what_means_the_same_gives_the_same_model(form: str, model: Path) -> None:
+    """Other widths, samples without a batch, all samples in one array, and a preset as a mapping."""
+    arrays = [sample[INPUT] for sample in SAMPLES]
+    data: dict[str, Any] = {
+        "float64": [array.astype(np.float64) for array in arrays],
+        "rows": [array[0] for array in arrays],
+        "one array": np.concatenate(arrays),
+        "keys": arrays,
+    }
+    config: Any = {"preset": "U8S8", "per_channel": False} if form == "keys" else "U8S8"
+    given = {} if form == "keys" else {"per_channel": False}
+    wanted = onnx_narrow.quantize(model, config="U8S8", data=arrays, per_channel=False, time=False)
+    made = onnx_narrow.quantize(model, config=config, data=data[form], time=False, **given)
+    assert made.model.graph == wanted.model.graph
+    told = [line for line in made.notes if line.startswith("Samples: ")]
+    assert told == {
+        "float64": [f"Samples: arrays for input '{INPUT}' cast from float64 to float32"],
+        "keys": [],
+    }.get(form, [f"Samples: arrays for input '{INPUT}' taken as a batch of one"])
+
+
+def test_a_reader_that_was_read_before_says_so(model: Path) -> None:
+    reader = Reader()
+    onnx_narrow.quantize(model, data=reader, fast=True)
+    with pytest.raises(ValueError, match="hold no sample; a reader or generator can be read once"):
+        onnx_narrow.quantize(model, data=reader, fast=True)
+
+
 def test_a_sample_in_no_file(model: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"absent\.npz"):
         samples_of([tmp_path / "absent.npz"])
@@ -133,7 +162,7 @@ def test_no_sample_is_said_before_the_work(model: Path, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     nothing: list[Any] = [[], iter(()), list, tmp_path / "data"]
     for data in nothing:
-        with pytest.raises(ValueError, match=r"^the data hold no sample$|holds no \.npz"):
+        with pytest.raises(ValueError, match=r"^the data hold no sample(; a reader or .*)?$|holds no \.npz"):
             onnx_narrow.quantize(model, tmp_path / "q.onnx", data=data)
     assert not (tmp_path / "q.onnx").exists()
 

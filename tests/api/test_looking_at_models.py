@@ -17,7 +17,9 @@ import onnx_narrow
 from onnx_narrow.api.sources import samples_folder
 from tests.helpers import report_costs, tunable
 from tools import evaluate, infer, inspect
+from transforms import model_io
 from transforms.run.events import Events
+from transforms.runtime.inputs import model_inputs
 from transforms.scheme.presets import MIXED, PLAIN
 from transforms.scheme.targets import TARGETS
 
@@ -61,7 +63,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     "data", [lambda: iter(SAMPLES), [sample[INPUT] for sample in SAMPLES], iter(SAMPLES)]
 )
 def test_samples_in_memory_are_written_in_order(data: Any, tmp_path: Path) -> None:
-    written = samples_folder(data, lambda: [INPUT], tmp_path)
+    written = samples_folder(data, lambda: model_inputs(model_io.load(NETWORK)), tmp_path)
     found = [np.load(file)[INPUT] for file in sorted(written.iterdir())]
     assert all(np.array_equal(one, sample[INPUT]) for one, sample in zip(found, SAMPLES, strict=True))
 

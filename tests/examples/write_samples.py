@@ -14,8 +14,8 @@ IMAGES = Path(__file__).parent / "digits_test_images.npy"
 
 
 def write(folder: Path) -> None:
-    """Write the samples into a new folder."""
-    folder.mkdir(parents=True)
+    """Write the samples into a folder, over those that it has."""
+    folder.mkdir(parents=True, exist_ok=True)
     for i, image in enumerate(np.load(IMAGES)):
         np.save(folder / f"{i}.npy", image[None])
 

@@ -106,7 +106,7 @@ class Empty(Long):
 
 @pytest.mark.parametrize("data", [[], (), iter([]), lambda: [], Empty()])
 def test_no_sample(data: Any) -> None:
-    with pytest.raises(ValueError, match=r"^the data hold no sample$"):
+    with pytest.raises(ValueError, match=r"^the data hold no sample(; a reader or gen.*)?$"):
         list(each_sample(data))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from transforms.graph.dot_products import TensorAxis
 from transforms.plan.bias_correction import corrected_inputs
 from transforms.plan.quantization_plan import WEIGHTED, QuantizationPlan, weighed_inputs
 from transforms.run.feeds import Feeds, Source, open_feeds
+from transforms.run.fitted import Fitting
 from transforms.run.samples import ImageOptions
 from transforms.run.workers import Workers
 from transforms.runtime.inputs import ModelInput, model_inputs
@@ -29,6 +30,7 @@ class CalibrationData:
     ``limit``: so many samples at most. ``images``: how images become inputs. ``cache``: a file that keeps
     what was measured. ``run``: how the float model runs. ``workers`` run it, if they are given.
     ``memory_limit``: bytes of tensors of a sample; one that has more of them at once is an error.
+    ``fitting``: brings arrays in memory into the type and rank of inputs.
     ``decides``: whether the data are like those of the application, so that settings can be compared on them.
     """
 
@@ -40,6 +42,7 @@ class CalibrationData:
     workers: Workers | None = None
     memory_limit: int | None = None
     decides: bool = True
+    fitting: Fitting = field(default_factory=Fitting, compare=False)
 
     def feeds(self, graph: gs.Graph) -> Feeds:
         """Return the feeds of the source for the inputs of a graph; raises what ``open_feeds`` does."""
@@ -49,7 +52,7 @@ class CalibrationData:
         """Return the same for the inputs of a model in a session, which tell of others beside them."""
         if isinstance(self.source, Feeds):
             return self.source
-        return open_feeds(self.source, inputs, images=self.images, limit=self.limit)
+        return open_feeds(self.source, inputs, images=self.images, limit=self.limit, fitting=self.fitting)
 
     def repeatable(self, graph: gs.Graph) -> CalibrationData:
         """Return data that can be taken several times."""

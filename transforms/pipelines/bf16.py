@@ -10,6 +10,7 @@ from transforms.conversion.convert_bf16 import Bf16Options, Conversion, convert_
 from transforms.deploy.refuse import refuse_free
 from transforms.fix_shapes import fix_shapes
 from transforms.lift_constants import lift_constants
+from transforms.pipelines.load import tell_fitting
 from transforms.pipelines.require import NothingToDoError
 from transforms.pipelines.steps import Step
 from transforms.pipelines.try_out import try_out
@@ -58,6 +59,7 @@ def load_float(work: Work) -> None:
         raise NothingToDoError(f"Nothing to do: '{work.source}' is a BF16 model already ({state.format}).")
     if conversion.element is None and state.element in TOOLS:
         conversion.element = state.element
+    tell_fitting(work)
     inspect_bf16.require(state, conversion.element or "float32", str(work.source))
 
 

@@ -40,6 +40,7 @@ def load(work: Work) -> None:
         assert work.data is not None, "says how random samples are run"
         feeds = random_feeds(model_inputs(work.graph), work.options.random_data)
         work.data = replace(work.data, source=feeds, decides=False)
+    tell_fitting(work)
     _compare_if_fast(work)
     _hold_out(work)
 
@@ -54,6 +55,15 @@ def read_float(work: Work, scheme: Scheme) -> gs.Graph:
     if work.options.embeddings:
         tie_embeddings(graph)
     return graph
+
+
+def tell_fitting(work: Work) -> None:
+    """Tell how arrays in memory are brought into the form of inputs; the first sample shows it."""
+    if work.data is None or not isinstance(work.data.source, list):
+        return
+    next(iter(work.data.feeds(work.graph)))
+    for line in work.data.fitting.lines():
+        work.events.note(line)
 
 
 def _compare_if_fast(work: Work) -> None:

@@ -12,6 +12,7 @@ from transforms.conversion.float_reference import float_reference
 from transforms.finetune.options import FinetuneOptions
 from transforms.graph.typed import info_of
 from transforms.pipelines.compare import compare
+from transforms.pipelines.load import tell_fitting
 from transforms.pipelines.source import Source
 from transforms.pipelines.steps import Step
 from transforms.pipelines.store import store
@@ -51,6 +52,7 @@ def load_pair(work: Work) -> None:
     work.float_graph = float_reference(work.source.load, work.graph)
     if (scheme := recorded_scheme(work.graph)) is not None:
         work.scheme = scheme
+    tell_fitting(work)
     work.record.notes += info_of(work.graph).notes
 
 

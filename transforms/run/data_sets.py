@@ -69,7 +69,8 @@ def each_sample(data: Any, limit: int | None = None) -> Iterator[Any]:
             raise ValueError(f"the data, a {words}: give a limit")
         yield sample
     if number is None:
-        raise ValueError(NO_SAMPLE)
+        read_once = isinstance(data_set, Reader) or iter(data_set) is data_set
+        raise ValueError(f"{NO_SAMPLE}; a reader or generator can be read once" if read_once else NO_SAMPLE)
 
 
 def _read(data: Any, length: int | None) -> Iterable[Any]:

@@ -14,6 +14,7 @@ from ops.array_types import Feed
 from transforms.files.array_archive import native
 from transforms.files.paths import AnyPath
 from transforms.run.data_sets import NO_SAMPLE, Reader, arrays_of, each_sample, length_of
+from transforms.run.fitted import Fitting
 from transforms.run.samples import ImageOptions, Samples
 from transforms.runtime.inputs import ModelInput, check_feed, random_array
 
@@ -85,6 +86,7 @@ def open_feeds(
     *,
     images: ImageOptions | None = None,
     limit: int | None = None,
+    fitting: Fitting | None = None,
 ) -> Feeds:
     """Return the feeds of a source for a model's inputs, at most ``limit`` of them.
 
@@ -92,7 +94,8 @@ def open_feeds(
     says how to read the last), an object with ``get_next()`` as ONNX Runtime's CalibrationDataReader, or an
     iterable, which ends as :func:`transforms.run.data_sets.each_sample` says. A sample of the last two is a
     feed by input name, an array or a tuple in the order of the inputs, or the path (a PathLike, no string) of
-    a file as in a folder; it is named by its number, from 0. Raises OSError or ValueError for a folder
+    a file as in a folder; it is named by its number, from 0, and brought into the form of the inputs by
+    ``fitting``, if that is given. Raises OSError or ValueError for a folder
     without samples, ValueError for an empty list, a limit below 1, or image options without images.
     """
     if limit is not None and limit < 1:
@@ -110,7 +113,8 @@ def open_feeds(
     is_repeatable = not isinstance(source, Reader) and iter(source) is not source
 
     def _take() -> Iterator[tuple[str, Feed]]:
-        return _named(source, inputs, images, limit)
+        named = _named(source, inputs, images, limit)
+        return named if fitting is None else ((name, fitting.of(feed, inputs)) for name, feed in named)
 
     return Feeds(_take, inputs, count=count, is_repeatable=is_repeatable)
 
@@ -166,10 +170,11 @@ def _named(
             names = [str(i)] if len(found) == 1 else [f"{i}-{row + 1}" for row in range(len(found))]
             yield from ((name, feed) for name, (_, feed) in zip(names, found, strict=True))
         else:
-            yield str(i), _by_name(arrays_of(sample), inputs, i)
+            yield str(i), by_name(arrays_of(sample), inputs, i)
 
 
-def _by_name(arrays: Feed | list[np.ndarray], inputs: Sequence[ModelInput], number: int) -> Feed:
+def by_name(arrays: Feed | list[np.ndarray], inputs: Sequence[ModelInput], number: int) -> Feed:
+    """Return the arrays of a sample by the names of inputs; ValueError where there are too few."""
     if isinstance(arrays, Mapping):
         return arrays
     names = [one.name for one in inputs]

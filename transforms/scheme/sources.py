@@ -17,6 +17,22 @@ from transforms.scheme.presets import PRESETS
 from transforms.scheme.scheme import Scheme, check_keys
 from transforms.scheme.scheme_values import checked_value
 
+_MEANT = {
+    "INT8": "'A8W8' or 'U8S8'",
+    "UINT8": "'U8S8'",
+    "INT16": "'A16W8'",
+    "INT4": "'W4' or 'W4A8'",
+    "FP8": "'MXFP8E4M3'",
+    "FP6": "'MXFP6E3M2'",
+    "FP4": "'MXFP4E2M1'",
+    "S8S8": "'A8W8'",
+    "W8A8": "'A8W8'",
+    "W8A16": "'A16W8'",
+    "BFLOAT16": "'BF16'",
+    "FLOAT16": "'FP16'",
+}
+"""Presets that serve what people ask for by other names."""
+
 
 def preset(name: str) -> Scheme:
     """Return the scheme of that name in the table of presets; ValueError for an unknown name."""
@@ -45,7 +61,8 @@ def read_scheme(source: AnyPath) -> Scheme:
         return preset(given)
     path = Path(source)
     if not path.is_file():
-        near = did_you_mean(given, PRESETS)
+        meant = _MEANT.get(given.upper())
+        near = f", did you mean {meant}?" if meant else did_you_mean(given, PRESETS)
         words = f"'{given}' is neither a file nor one of the presets"
         raise ValueError(
             f"{words}{near} They are {', '.join(PRESETS)}" if near else f"{words} {', '.join(PRESETS)}"

@@ -1,0 +1,61 @@
+"""Arrays of a caller's that mean what an input takes, in another type or without the batch dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ops.array_types import AnyArray, Feed
+from transforms.runtime.inputs import ModelInput
+
+
+class Fitting:
+    """Brings arrays into the type and rank of an input where no number changes its meaning, and notes it.
+
+    Floats get another width unless one becomes infinite; integers, booleans and pixels become other integers
+    or floats if each keeps its value; an array of one dimension less gets a batch of one in front, if the
+    input takes that. All other arrays stay as they are, for :func:`transforms.runtime.inputs.check_feed` to
+    refuse.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a change."""
+        self._changes: dict[str, str] = {}
+
+    def of(self, feed: Feed, inputs: Sequence[ModelInput]) -> dict[str, AnyArray]:
+        """Return the arrays of a sample as they fit the inputs of a model."""
+        wanted = {one.name: one for one in inputs}
+        return {name: self._fit(array, wanted.get(name)) for name, array in feed.items()}
+
+    def lines(self) -> Iterator[str]:
+        """Yield a line for each input whose arrays were changed."""
+        for name, change in self._changes.items():
+            yield f"Samples: arrays for input '{name}' {change}"
+
+    def _fit(self, array: AnyArray, wanted: ModelInput | None) -> AnyArray:
+        if wanted is None:
+            return array
+        typed, changes = _cast(array, wanted.dtype), []
+        if typed is not array:
+            changes.append(f"cast from {array.dtype} to {wanted.dtype}")
+        shape = wanted.shape
+        if typed.ndim == len(shape) - 1 and shape[0] in (None, 1):
+            typed = typed[None]
+            changes.append("taken as a batch of one")
+        if changes:
+            self._changes.setdefault(wanted.name, " and ".join(changes))
+        return typed
+
+
+def _cast(array: AnyArray, dtype: np.dtype) -> AnyArray:
+    """Return numbers in another type where each keeps its value, floats as near as that type has it."""
+    if array.dtype == dtype or array.dtype.kind not in "fiub" or dtype.kind not in "fiu":
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        made = array.astype(dtype)
+    if array.dtype.kind == "f":
+        is_same = dtype.kind == "f" and np.array_equal(np.isfinite(array), np.isfinite(made))
+    else:
+        is_same = np.array_equal(made.astype(array.dtype), array) and np.array_equal(made < 0, array < 0)
+    return made if is_same else array
