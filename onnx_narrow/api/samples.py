@@ -15,7 +15,7 @@ from transforms.files.cleanup import temporary_folder
 from transforms.pipelines.source import Source
 from transforms.run.array_files import find_litter
 from transforms.run.events import Events
-from transforms.run.samples import ImageOptions
+from transforms.run.image_inputs import ImageOptions
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
 

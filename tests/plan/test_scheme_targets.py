@@ -193,6 +193,7 @@ def test_op_types_that_match_nothing() -> None:
     ):
         found(FOLDED, WEIGHTS, op_types=["Conv", "Convv"])
     found(FOLDED, WEIGHTS, op_types=["BatchNormalization"])
+    found(FOLDED, WEIGHTS, op_types=["Conv", "ConvTranspose", "Gemm"])  # one list for several models
 
 
 def test_tensors_of_one_name_in_several_bodies() -> None:

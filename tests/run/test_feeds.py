@@ -13,8 +13,8 @@ from PIL import Image
 from tests.helpers import corpus
 from transforms.model import graph_proto
 from transforms.run.feeds import Feeds, open_feeds, random_feeds
+from transforms.run.image_inputs import ImageOptions
 from transforms.run.run_model import open_model
-from transforms.run.samples import ImageOptions
 from transforms.runtime.inputs import ModelInput, model_inputs
 
 X = ModelInput("x", np.dtype(np.float32), (None, 2))

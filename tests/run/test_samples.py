@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from transforms.run.samples import ImageOptions, Samples, read_image
+from transforms.run.image_inputs import ImageOptions, read_image
+from transforms.run.samples import Samples
 from transforms.runtime.inputs import ModelInput
 
 X = ModelInput("x", np.dtype(np.float32), (None, 2))
@@ -130,6 +131,43 @@ def test_size_option_beats_the_input(tmp_path: Path) -> None:
     picture(tmp_path / "p.png")
     found = read_image(tmp_path / "p.png", image_input(1, 3, 6, 5), ImageOptions(size=(2, 3)))
     assert found.shape == (1, 3, 2, 3), "and the feed is then refused, naming both shapes"
+
+
+def test_images_may_lie_in_folders_of_classes(tmp_path: Path) -> None:
+    """In the order of classes and names; oracle: the pixels."""
+    for place, grey in (("dog10/a.png", 40), ("dog2/b.png", 20), ("dog2/a.png", 10)):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        Image.new("L", (2, 2), grey).save(tmp_path / place)
+    (tmp_path / "__MACOSX").mkdir()
+    samples = Samples(tmp_path, [ModelInput("x", np.dtype("float32"), (None, 1, 2, 2))])
+    assert samples.names == ["dog2-a", "dog2-b", "dog10-a"]
+    assert [feed["x"].max() for _, feed in samples] == [10, 20, 40]
+    assert Samples(tmp_path, samples._inputs, limit=2).names == ["dog2-a", "dog2-b"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "line"),
+    [
+        ((None, 3, 6, 5), ImageOptions(), "Images: 1 of 6x5, RGB, pixel = 0.00 to 255.00"),
+        (
+            (1, 8, 8, 3),
+            ImageOptions(mean=(127.5,), std=(127.5,)),
+            "Images: 1 of 8x8, RGB, (pixel - 127.5) / 127.5 = -1.00 to 1.00",
+        ),
+        (
+            (1, 3, None, None),
+            ImageOptions(mean=(100.0, 50.0, 0.0), std=(1.0, 1.0, 2.0)),
+            "Images: 1 of own sizes, RGB, (pixel - 100, 50, 0) / 1, 1, 2 = -100.00 to 205.00",
+        ),
+        ((None, 1, 6, 5), ImageOptions(size=(2, 3)), "Images: 1 of 2x3, L, pixel = 0.00 to 255.00"),
+    ],
+)
+def test_a_line_tells_how_images_go_in(
+    shape: tuple[int | None, ...], options: ImageOptions, line: str, tmp_path: Path
+) -> None:
+    """Oracle: the formula by hand for pixels of 0 and 255."""
+    picture(tmp_path / "p.png")
+    assert Samples(tmp_path, [ModelInput("x", np.dtype("float32"), shape)], options).images_line() == line
 
 
 def test_half_fixed_size_keeps_the_image(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ops.array_types import Feed
+from transforms.run.image_inputs import ImageOptions
 from transforms.run.run_model import open_model
-from transforms.run.samples import ImageOptions, Samples
+from transforms.run.samples import Samples
 from transforms.run.turns import Seconds, Timing, clock_for, ratio, take_turns, timed_options
 from transforms.run.workers import open_processes
 from transforms.runtime.inputs import ModelInput

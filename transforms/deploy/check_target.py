@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -18,6 +19,7 @@ from transforms.graph.selection import label_of
 from transforms.graph.shapes import shape_of
 from transforms.scheme.targets import INTEGER_OPERATORS, Target
 
+_NAMES_AND_NUMBERS = re.compile(r"'.*?'|-?[\d.]+(e-?\d+)?")
 _NARROW = -127
 _CONVERSIONS = ("Cast", "CastLike", "Constant", "ConstantOfShape")
 
@@ -79,13 +81,20 @@ def free_inputs(graph: gs.Graph, row: Target) -> Iterator[str]:
 
 
 def _of_grids(graph: gs.Graph, row: Target) -> Iterator[str]:
-    count = 0
-    for grid in grids(graph):
-        count += 1
-        yield from _of_grid(grid, row)
+    found = list(grids(graph))
+    yield from _by_cause(rule for grid in found for rule in _of_grid(grid, row))
     computed = {node.op for node in walk.nodes(graph)} & (row.computes_integers | row.contrib_integers)
-    if not count and not computed and row.takes_integers:
+    if not found and not computed and row.takes_integers:
         yield f"nothing is quantized: it computes in low precision after {' or '.join(row.activations)}"
+
+
+def _by_cause(rules: Iterable[str]) -> Iterator[str]:
+    """Yield the first of the rules that differ in names and numbers alone, with the number of the others."""
+    alike: dict[str, list[str]] = {}
+    for rule in rules:
+        alike.setdefault(_NAMES_AND_NUMBERS.sub("", rule), []).append(rule)
+    for first, *others in alike.values():
+        yield f"{first} (and {len(others)} more)" if others else first
 
 
 def _of_grid(grid: StoredGrid, row: Target) -> Iterator[str]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import replace
 from glob import escape
+from pathlib import Path
 
 import onnx_graphsurgeon as gs
 
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.deploy.refuse import refuse_free
 from transforms.fix_shapes import fix_shapes
 from transforms.graph.embeddings import readers
@@ -14,6 +18,7 @@ from transforms.graph.selection import label_of
 from transforms.judge.budget import MOST_NODES, has_many_nodes, too_large
 from transforms.pipelines.work import Work
 from transforms.run.feeds import random_feeds
+from transforms.run.samples import Samples
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import FLOAT32
@@ -58,12 +63,26 @@ def read_float(work: Work, scheme: Scheme) -> gs.Graph:
 
 
 def tell_fitting(work: Work) -> None:
-    """Tell how arrays in memory are brought into the form of inputs; the first sample shows it."""
-    if work.data is None or not isinstance(work.data.source, list):
+    """Tell how images go in, and how arrays in memory are brought into the form of inputs.
+
+    The first sample shows the latter.
+    """
+    if work.data is None:
+        return
+    if isinstance(work.data.source, str | os.PathLike):
+        _tell_images(work, Path(work.data.source), work.data)
+    if not isinstance(work.data.source, list):
         return
     next(iter(work.data.feeds(work.graph)))
     for line in work.data.fitting.lines():
         work.events.note(line)
+
+
+def _tell_images(work: Work, folder: Path, data: CalibrationData) -> None:
+    with suppress(ValueError, OSError):  # said where samples are read
+        inputs = model_inputs(work.graph)
+        if line := Samples(folder, inputs, data.images, data.limit).images_line():
+            work.events.note(line)
 
 
 def _compare_if_fast(work: Work) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
 
+import onnx
 import onnx_graphsurgeon as gs
 
 import ops
@@ -73,11 +74,14 @@ class SchemeTargets:
         Raises ValueError for a name or operator type that matches nothing before and after, or whose node or
         tensor is gone.
         """
-        for op_type in self._scheme.op_types:
-            present = self._operators | _operators(graph)
-            if op_type not in present:
-                near = did_you_mean(op_type, sorted(present))
-                raise ValueError(f"op_types entry '{op_type}' matches no operator type{near}")
+        present, chosen = self._operators | _operators(graph), self._scheme.op_types
+        absent = [
+            op for op in chosen if op not in present
+        ]  # of a list that several models share, some may be
+        wrong = absent if len(absent) == len(chosen) else [op for op in absent if not onnx.defs.has(op)]
+        if wrong:
+            near = did_you_mean(wrong[0], sorted(present))
+            raise ValueError(f"op_types entry '{wrong[0]}' matches no operator type{near}")
         rules = tuple(
             (pattern, self._resolve_rule(graph, pattern), rule)
             for pattern, rule in self._scheme.layers.items()

@@ -66,8 +66,8 @@ def find_candidates(
     Candidates are dot products of the main graph, of these operator types if any are named, whose name
     matches one of the patterns to ``include`` (where there are any) and none of those to ``exclude``. Those
     that the scheme keeps in float or gives formats of their own are none, nor those that make positions or
-    spectra, which a format would ruin. Raises ValueError for an operator
-    type or a pattern that matches none, and where no candidate is left.
+    spectra, which a format would ruin. Raises ValueError for operator types
+    of which none matches, for a pattern that matches none, and where no candidate is left.
     """
     targets = model.targets()
     ruined = exact_arithmetic(model.graph) | spectra(model.graph)
@@ -78,12 +78,12 @@ def find_candidates(
         if all(_takes_formats(node) and id(node) not in ruined for node in nodes)
         and not any(node in targets.excluded or any(node in one for one in ruled) for node in nodes)
     }
-    for op in op_types:
-        if not any(op in operators(node) for nodes in found.values() for node in nodes):
-            near = did_you_mean(op, sorted({one for nodes in found.values() for one in operators(nodes[0])}))
-            raise ValueError(f"no layer whose formats can be changed has operator type '{op}'{near}")
     if op_types:
+        present = sorted({op for nodes in found.values() for op in operators(nodes[0])})
         found = {name: nodes for name, nodes in found.items() if operators(nodes[0]) & {*op_types}}
+        if not found:
+            types, near = " or ".join(f"'{op}'" for op in op_types), did_you_mean(op_types[0], present)
+            raise ValueError(f"no layer whose formats can be changed has operator type {types}{near}")
     for pattern in (*include, *exclude):
         if not any(matches(name, pattern) for name in found):
             near = did_you_mean(pattern, found)

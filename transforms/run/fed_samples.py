@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from ops.legal_names import refuse_unknown
-from transforms.run.samples import ImageOptions, Samples
+from transforms.run.image_inputs import ImageOptions
+from transforms.run.samples import Samples
 from transforms.runtime.inputs import ModelInput, check_feed
 from transforms.runtime.session import OpenModel
 

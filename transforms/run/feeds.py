@@ -15,7 +15,8 @@ from transforms.files.array_archive import native
 from transforms.files.paths import AnyPath
 from transforms.run.data_sets import NO_SAMPLE, Reader, arrays_of, each_sample, length_of
 from transforms.run.fitted import Fitting
-from transforms.run.samples import ImageOptions, Samples
+from transforms.run.image_inputs import ImageOptions
+from transforms.run.samples import Samples
 from transforms.runtime.inputs import ModelInput, check_feed, random_array
 
 T = TypeVar("T")

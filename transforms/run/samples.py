@@ -1,5 +1,7 @@
 """The samples of a folder as feeds: .npz by input names, .npy and images for models of one input.
 
+Images may lie in folders of the folder, one for each class.
+
 For a language model of several inputs, .npy files hold tokens: a text, or one in each row.
 """
 
@@ -8,9 +10,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 import numpy as np
@@ -23,10 +25,12 @@ from transforms.run.array_files import (
     ARRAY_SUFFIXES,
     IMAGE_SUFFIXES,
     find_files,
-    open_image,
+    is_litter,
+    natural_order,
     read_array,
     read_array_header,
 )
+from transforms.run.image_inputs import ImageOptions, images_line, is_image, read_image
 from transforms.runtime.inputs import ModelInput, check_feed, taken_shape
 
 SAMPLE_SUFFIXES = (".npz", *ARRAY_SUFFIXES)
@@ -37,22 +41,6 @@ MASK, POSITIONS, TYPES = "attention_mask", "position_ids", "token_type_ids"
 """Inputs that grow with the tokens."""
 
 _CACHE = re.compile(r"past|cache", re.IGNORECASE)
-
-_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-
-
-@dataclass(frozen=True)
-class ImageOptions:
-    """How an image becomes an input: resized to ``size`` (height, width), then (pixel - mean) / std.
-
-    Pixels count from 0 to 255. ``mean`` and ``std`` have one number or one per channel. ``layout`` is "NCHW"
-    or "NHWC". What is None follows from the model's input, NCHW if both would do.
-    """
-
-    size: tuple[int, int] | None = None
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
-    layout: str | None = None
 
 
 class Samples:
@@ -69,11 +57,12 @@ class Samples:
 
         OSError or ValueError when it holds none, or no image although ``images`` says how to read them.
         """
-        found = find_files(folder, SAMPLE_SUFFIXES)
+        found = find_files(folder, SAMPLE_SUFFIXES) or _of_classes(folder)
         if not found:
             raise ValueError(f"folder '{folder}' holds no .npz, .npy, .png or .jpg file")
-        self._open(list(found.values())[:limit], inputs, images, limit)
-        if self._images != ImageOptions() and not any(_is_image(path) for path in self._paths):
+        stems = {path: Path(name).stem for name, path in found.items()}
+        self._open(list(found.values())[:limit], inputs, images, limit, stems)
+        if self._images != ImageOptions() and not any(is_image(path) for path in self._paths):
             raise ValueError(f"size, mean, std or layout of images given, but '{folder}' holds no image")
 
     @classmethod
@@ -96,8 +85,10 @@ class Samples:
         inputs: Sequence[ModelInput],
         images: ImageOptions | None,
         limit: int | None,
+        stems: Mapping[Path, str] = MappingProxyType({}),
     ) -> None:
         self._inputs, self._images, self._paths = inputs, images or ImageOptions(), paths
+        self._stems = {path: stems.get(path, path.stem) for path in paths}
         self._check_stems()
         self._entries = [entry for path in paths for entry in self._rows(path)][:limit]
 
@@ -109,6 +100,16 @@ class Samples:
     def names(self) -> list[str]:
         """The names of the samples."""
         return [name for name, _, _ in self._entries]
+
+    def images_line(self) -> str:
+        """Return how images go in: how many, of which size, and what their pixels become; empty without any.
+
+        Raises ValueError as :func:`read_image` does for an input that takes no image.
+        """
+        paths = [path for _, path, _ in self._entries if is_image(path)]
+        if not paths or len(self._inputs) != 1:
+            return ""
+        return images_line(paths, self._inputs[0], self._images)
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         """Yield name (without suffix) and feed of each sample; ValueError when one does not fit the model."""
@@ -129,18 +130,16 @@ class Samples:
         if path.suffix.lower() == ".npy" and takes_tokens(self._inputs):
             shape = read_array_header(path).shape
             if len(shape) == 2:
-                yield from ((f"{path.stem}-{row + 1}", path, row) for row in range(shape[0]))
+                yield from ((f"{self._stems[path]}-{row + 1}", path, row) for row in range(shape[0]))
                 return
-        yield path.stem, path, None
+        yield self._stems[path], path, None
 
     def _check_stems(self) -> None:
         seen: dict[str, Path] = {}
-        for path in self._paths:
-            if path.stem in seen:
-                raise ValueError(
-                    f"'{seen[path.stem].name}' and '{path.name}' would have the same result file"
-                )
-            seen[path.stem] = path
+        for path, stem in self._stems.items():
+            if stem in seen:
+                raise ValueError(f"'{seen[stem].name}' and '{path.name}' would have the same result file")
+            seen[stem] = path
 
     def _read(self, path: Path, row: int | None) -> dict[str, np.ndarray]:
         if path.suffix.lower() == ".npz":
@@ -151,7 +150,7 @@ class Samples:
             names = ", ".join(f"'{one.name}'" for one in self._inputs)
             raise ValueError(f"sample '{path.name}': the model has inputs {names}, which takes a .npz file")
         only = self._inputs[0]
-        if _is_image(path):
+        if is_image(path):
             return {only.name: read_image(path, only, self._images)}
         check_feed(self._inputs, {only.name: read_array_header(path)}, path.name)
         return {only.name: read_array(path)}
@@ -164,63 +163,14 @@ class Samples:
             return token_feed(tokens, self._inputs)
 
 
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in IMAGE_SUFFIXES
-
-
-def read_image(path: Path, wanted: ModelInput, options: ImageOptions) -> np.ndarray:
-    """Return an image file as a batch of one, in the type of the model's input.
-
-    Grey, RGB or RGBA as the input has 1, 3 or 4 channels, resized (bilinear) unless it has the size already.
-    Raises ValueError, naming the file, when the input is not an image or its size must be given.
-    """
-    from PIL import Image
-
-    layout = options.layout or _layout(wanted, path)
-    height, width, channels = _image_shape(wanted, layout, path)
-    height, width = options.size or (height, width)
-    with named(path), open_image(path) as image:
-        picture = image.convert(_MODES[channels])
-    if height and width and picture.size != (width, height):
-        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
-    pixels: np.ndarray = np.asarray(picture, np.float32).reshape(picture.height, picture.width, channels)
-    for name, numbers in (("mean", options.mean), ("std", options.std)):
-        if len(numbers) not in (1, channels):
-            raise ValueError(
-                f"{len(numbers)} numbers of {name} for the {channels} channels of '{wanted.name}'"
-            )
-    pixels = pixels - np.array(options.mean, np.float32)
-    pixels /= np.array(options.std, np.float32)
-    batch = pixels[None] if layout == "NHWC" else np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
-    return batch.astype(wanted.dtype)
-
-
-def _layout(wanted: ModelInput, path: Path) -> str:
-    if len(wanted.shape) == 4:
-        if wanted.shape[1] in _MODES:
-            return "NCHW"
-        if wanted.shape[3] in _MODES:
-            return "NHWC"
-    shape = ["?" if size is None else size for size in wanted.shape]
-    raise ValueError(
-        f"sample '{path.name}': input '{wanted.name}' of shape {shape} is not an image of 1, 3 or 4 channels"
-    )
-
-
-def _image_shape(wanted: ModelInput, layout: str, path: Path) -> tuple[int | None, int | None, int]:
-    """Height, width and channels that the input asks for; None where it takes any size."""
-    if len(wanted.shape) != 4:
-        raise ValueError(
-            f"sample '{path.name}': input '{wanted.name}' of rank {len(wanted.shape)} is not an image"
-        )
-    _, first, second, third = wanted.shape
-    height, width, channels = (first, second, third) if layout == "NHWC" else (second, third, first)
-    channels = 3 if channels is None else channels
-    if channels not in _MODES:
-        raise ValueError(
-            f"sample '{path.name}': input '{wanted.name}' has {channels} channels in layout {layout}"
-        )
-    return height, width, channels
+def _of_classes(folder: Path) -> dict[str, Path]:
+    """Return the images in the folders of a folder, one for each class, by CLASS-NAME."""
+    classes = [path for path in folder.iterdir() if path.is_dir() and not is_litter(path.name)]
+    return {
+        f"{one.name}-{name}": path
+        for one in sorted(classes, key=lambda path: natural_order(path.name))
+        for name, path in find_files(one, IMAGE_SUFFIXES).items()
+    }
 
 
 def _read_npz(path: Path, inputs: Sequence[ModelInput]) -> dict[str, np.ndarray]:

@@ -1,0 +1,112 @@
+"""Images as inputs of a model: their size, channels, layout and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from transforms.files.named_file import named
+from transforms.run.array_files import IMAGE_SUFFIXES, open_image
+from transforms.runtime.inputs import ModelInput
+
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How an image becomes an input: resized to ``size`` (height, width), then (pixel - mean) / std.
+
+    Pixels count from 0 to 255. ``mean`` and ``std`` have one number or one per channel. ``layout`` is "NCHW"
+    or "NHWC". What is None follows from the model's input, NCHW if both would do.
+    """
+
+    size: tuple[int, int] | None = None
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    layout: str | None = None
+
+
+def is_image(path: Path) -> bool:
+    """Return whether a file is an image, by its name."""
+    return path.suffix.lower() in IMAGE_SUFFIXES
+
+
+def images_line(paths: Sequence[Path], wanted: ModelInput, options: ImageOptions) -> str:
+    """Return how images go in: how many, of which size, and what their pixels become.
+
+    Raises ValueError as :func:`read_image` does for an input that takes no image.
+    """
+    layout = options.layout or _layout(wanted, paths[0])
+    height, width, channels = _image_shape(wanted, layout, paths[0])
+    height, width = options.size or (height, width)
+    sizes = "own sizes" if None in (height, width) else f"{height}x{width}"
+    shift, scale = (", ".join(f"{x:g}" for x in numbers) for numbers in (options.mean, options.std))
+    means, scales = _of_channels(options, channels)
+    bounds = [(pixel - m) / s for pixel in (0, 255) for m, s in zip(means, scales, strict=True)]
+    formula = "pixel" if (shift, scale) == ("0", "1") else f"(pixel - {shift}) / {scale}"
+    reach = f"{min(bounds):.2f} to {max(bounds):.2f}"
+    return f"Images: {len(paths)} of {sizes}, {_MODES[channels]}, {formula} = {reach}"
+
+
+def read_image(path: Path, wanted: ModelInput, options: ImageOptions) -> np.ndarray:
+    """Return an image file as a batch of one, in the type of the model's input.
+
+    Grey, RGB or RGBA as the input has 1, 3 or 4 channels, resized (bilinear) unless it has the size already.
+    Raises ValueError, naming the file, when the input is not an image or its size must be given.
+    """
+    from PIL import Image
+
+    layout = options.layout or _layout(wanted, path)
+    height, width, channels = _image_shape(wanted, layout, path)
+    height, width = options.size or (height, width)
+    with named(path), open_image(path) as image:
+        picture = image.convert(_MODES[channels])
+    if height and width and picture.size != (width, height):
+        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    pixels: np.ndarray = np.asarray(picture, np.float32).reshape(picture.height, picture.width, channels)
+    for name, numbers in (("mean", options.mean), ("std", options.std)):
+        if len(numbers) not in (1, channels):
+            raise ValueError(
+                f"{len(numbers)} numbers of {name} for the {channels} channels of '{wanted.name}'"
+            )
+    pixels = pixels - np.array(options.mean, np.float32)
+    pixels /= np.array(options.std, np.float32)
+    batch = pixels[None] if layout == "NHWC" else np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
+    return batch.astype(wanted.dtype)
+
+
+def _layout(wanted: ModelInput, path: Path) -> str:
+    if len(wanted.shape) == 4:
+        if wanted.shape[1] in _MODES:
+            return "NCHW"
+        if wanted.shape[3] in _MODES:
+            return "NHWC"
+    shape = ["?" if size is None else size for size in wanted.shape]
+    raise ValueError(
+        f"sample '{path.name}': input '{wanted.name}' of shape {shape} is not an image of 1, 3 or 4 channels"
+    )
+
+
+def _image_shape(wanted: ModelInput, layout: str, path: Path) -> tuple[int | None, int | None, int]:
+    """Height, width and channels that the input asks for; None where it takes any size."""
+    if len(wanted.shape) != 4:
+        raise ValueError(
+            f"sample '{path.name}': input '{wanted.name}' of rank {len(wanted.shape)} is not an image"
+        )
+    _, first, second, third = wanted.shape
+    height, width, channels = (first, second, third) if layout == "NHWC" else (second, third, first)
+    channels = 3 if channels is None else channels
+    if channels not in _MODES:
+        raise ValueError(
+            f"sample '{path.name}': input '{wanted.name}' has {channels} channels in layout {layout}"
+        )
+    return height, width, channels
+
+
+def _of_channels(options: ImageOptions, channels: int) -> tuple[list[float], list[float]]:
+    """Return mean and scale of each channel."""
+    mean, std = (list(numbers) for numbers in (options.mean, options.std))
+    return mean * (channels if len(mean) == 1 else 1), std * (channels if len(std) == 1 else 1)
