@@ -204,9 +204,10 @@ def write_results(given: Given, work: Work) -> None:
 def analyzed(work: MixWork, steps: Sequence[Step], told: Told) -> Result:
     """Take the steps, and return a result without a model."""
     run(work, steps)
-    assert work.mixed is not None, "the last step but one makes it"
-    for line in mixing.lines(work.mixed):
+    mixed = mixed_of(work)
+    assert mixed is not None, "the last step but one makes it"
+    for line in mixing.lines(mixed):
         told.note(line)
     return result_of(
-        None, None, told, scheme=work.scheme, steps=work.record.steps, sensitivity=work.mixed.sensitivity
+        None, None, told, scheme=work.scheme, steps=work.record.steps, sensitivity=mixed.sensitivity
     )

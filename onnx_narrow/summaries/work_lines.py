@@ -31,8 +31,11 @@ def lines(work: Work, sizes: Sizes) -> Iterator[str]:
     assert record.first is not None, "the model was tried out"
     if record.fixed:
         yield f"Fixed: {counted(record.fixed, 'free dimension')} of inputs"
-    if work.asked.auto_mixed_precision:
-        yield from _mixed_lines(work)
+    if record.mixed:
+        from onnx_narrow.summaries import mixing
+
+        assert isinstance(record.mixed, mixing.MixedPrecision), "the step puts nothing else there"
+        yield from mixing.lines(record.mixed)
     yield from placed_lines(record.placed)
     where = work.held_out.where if work.held_out else ""
     yield from reached_lines(record.reached, options.goal, options.fallback, where)
@@ -83,14 +86,6 @@ def useless(outputs: Checked, work: Work) -> str:
     is_alone = work.scheme.format(work.scheme.activation) is None
     weight = str(work.scheme.weight) if is_alone else ""
     return running.useless(outputs, _config(work), weight=weight, ways=list(_more_bits(work)))
-
-
-def _mixed_lines(work: Work) -> Iterator[str]:
-    from onnx_narrow.summaries import mixing
-    from transforms.pipelines.mix import mixed_of
-
-    if mixed := mixed_of(work):
-        yield from mixing.lines(mixed)
 
 
 def _config(work: Work) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 
 from transforms.conversion.record import Record
-from transforms.pipelines.ending import ENDING
+from transforms.pipelines.compare import compare
 from transforms.pipelines.entries import bytes_written
 from transforms.pipelines.load import load
 from transforms.pipelines.steps import Step as WorkStep
-from transforms.pipelines.store import stored
+from transforms.pipelines.store import store, stored
+from transforms.pipelines.try_out import try_out
 from transforms.pipelines.tune import tune
 from transforms.pipelines.work import Work
+from transforms.pipelines.write_for_runtime import write_for_runtime
 from transforms.precision.assign import Step
 from transforms.precision.mix import MixedPrecision, ProgressHooks, mix_precision
 from transforms.precision.mixed_model import Mixed
@@ -25,7 +27,6 @@ class MixWork(Work):
     """A work in mixed precision: how it is done, and the result of the step ``mix``."""
 
     mixing: MixingOptions = field(default_factory=MixingOptions)
-    mixed: MixedPrecision | None = None
 
 
 def mix(work: Work) -> None:
@@ -46,9 +47,9 @@ def mix(work: Work) -> None:
     for one in fields(Record):
         if one.name != "steps":  # those of the work go on
             setattr(work.record, one.name, getattr(mixed.done, one.name))
-    work.mixed, work.graph, work.float_graph = mixed, mixed.graph, mixed.float_graph
+    work.record.mixed, work.record.sensitivity = mixed, mixed.sensitivity
+    work.graph, work.float_graph = mixed.graph, mixed.float_graph
     work.scheme = work.record.scheme = mixed.scheme
-    work.record.sensitivity = mixed.sensitivity
 
 
 def keep_target(work: Work) -> None:
@@ -77,13 +78,23 @@ def check_target(work: Work) -> None:
     work.record.rechecked.append(f"As it is written: {target.text(value)}, the target is {target.bound}")
 
 
-MIX: tuple[WorkStep, ...] = (load, mix, tune, keep_target, *ENDING, check_target)
+MIX: tuple[WorkStep, ...] = (
+    load,
+    mix,
+    tune,
+    keep_target,
+    write_for_runtime,
+    store,
+    try_out,
+    compare,
+    check_target,
+)
 """Quantizing in mixed precision."""
 
 
 def mixed_of(work: Work) -> MixedPrecision | None:
-    """Return the result of mixed precision, None for a work without it."""
-    return work.mixed if isinstance(work, MixWork) else None
+    """Return the result of mixed precision, None before it."""
+    return work.record.mixed if isinstance(work.record.mixed, MixedPrecision) else None
 
 
 def _hooks(work: Work) -> ProgressHooks:

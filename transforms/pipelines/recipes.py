@@ -7,16 +7,29 @@ from __future__ import annotations
 
 from transforms.pipelines.compare import compare
 from transforms.pipelines.decide import decide
-from transforms.pipelines.ending import ENDING
 from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.load import load
 from transforms.pipelines.place import place
 from transforms.pipelines.reach import reach
 from transforms.pipelines.require import require
 from transforms.pipelines.steps import Step
+from transforms.pipelines.store import store
+from transforms.pipelines.try_out import try_out
 from transforms.pipelines.tune import tune
+from transforms.pipelines.write_for_runtime import write_for_runtime
 
-QUANTIZE: tuple[Step, ...] = (load, *IN_MEMORY, require, place, reach, tune, *ENDING)
+QUANTIZE: tuple[Step, ...] = (
+    load,
+    *IN_MEMORY,
+    require,
+    place,
+    reach,
+    tune,
+    write_for_runtime,
+    store,
+    try_out,
+    compare,
+)
 """Quantizing by a scheme, with all that outputs on samples decide."""
 
 FAST: tuple[Step, ...] = tuple(step for step in QUANTIZE if step not in (decide, place, compare))

@@ -21,8 +21,9 @@ class JobRecord(Record):
     ``steps``: each step that ran, with its seconds. ``fixed``: how many dimensions of inputs were fixed.
     ``placed``: layers in float for their time; ``reached``: finer layers for a goal; ``tuned``: layers with
     tuned weights, on ``tuned_on`` samples. ``stored``: lines on the form in which weights are stored.
-    ``sensitivity``: of layers, in mixed precision. ``first``: the first run; ``rechecked``: lines on targets
-    as the model is tuned and written; ``is_compared``: whether outputs were compared then.
+    ``mixed``: the MixedPrecision of :mod:`transforms.precision.mix`, with the ``sensitivity`` of layers.
+    ``first``: the first run; ``rechecked``: lines on targets as the model is tuned and written;
+    ``is_compared``: whether outputs were compared then.
     """
 
     steps: list[tuple[str, float]] = field(default_factory=list)
@@ -32,6 +33,7 @@ class JobRecord(Record):
     tuned: TunedModel | None = None
     tuned_on: int = 0
     stored: list[str] = field(default_factory=list)
+    mixed: object = None
     sensitivity: Sensitivity | None = None
     first: FirstRun | None = None
     rechecked: list[str] = field(default_factory=list)
