@@ -10,10 +10,9 @@ import numpy as np
 from ops.array_types import AnyArray, Feed, Float64Array
 from ops.divergence import divergence
 from ops.metrics import decibels, sums_of_numbers
-from transforms.judge.constants import MAY_LOSE, WORTH
+from transforms.judge.constants import MAY_LOSE, ONE_SAMPLE, WORTH
 
 _NOT_FINITE = 1e30  # error energy of an output that is not finite, or of another shape
-_MOST = 10.0  # dB by which a sample may change a ratio, where its standard error is told
 _EXACT = 1e-12  # share of the signal: what float32 rounding leaves
 
 
@@ -184,7 +183,7 @@ def error_of_decibels(value: float, left_out: Sequence[float]) -> float:
     """
     if len(left_out) < 2 or not np.isfinite(value):
         return 0.0
-    return jackknife(np.clip(left_out, value - _MOST, value + _MOST).tolist())
+    return jackknife(np.clip(left_out, value - ONE_SAMPLE, value + ONE_SAMPLE).tolist())
 
 
 def _worst(new: Errors, old: Errors) -> float:
