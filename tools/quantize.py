@@ -57,8 +57,10 @@ scales.
 samples they hold out every third, of fewer than 12 every second, of fewer than four none: all do both. Layers
 are ranked by the error that each makes alone in the outputs; as few of the worst as are found get the formats
 of --fallback, and the model is quantized anew until the held-out samples show the target:
-10 log10(sum f^2 / sum (f - q)^2) over all float outputs that are not states. The summary names these layers.
-If no choice is enough, nothing is written. Not with tables [finetune] and [auto_mixed_precision].
+10 log10(sum f^2 / sum (f - q)^2) of each float output that is not a cache. The figure less its standard
+error by the jackknife over samples has to reach it, so that it holds for other samples. The summary names
+these layers. If no choice is enough, or samples are too few to show it, nothing is written. Not with tables
+[finetune] and [auto_mixed_precision].
 
 --target ort-cpu leaves layers in float that are faster so on this machine, with the conversions around them:
 layers that lose time by the profiles of the float and the quantized model are tried, and models take turns.

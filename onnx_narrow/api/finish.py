@@ -12,6 +12,7 @@ from onnx_narrow.summaries import work_lines
 from onnx_narrow.summaries.quantize import kept_in_float
 from transforms.calibrate.calibrate_plan import MissingDataError
 from transforms.files.spelling import spelled
+from transforms.judge.decisions import Checked
 from transforms.pipelines.check_outputs import UselessError
 from transforms.pipelines.entries import final_entries
 from transforms.pipelines.require import NothingToDoError
@@ -69,6 +70,7 @@ def finish(work: Work, output: Output, told: Told, ranges: RangeFiles | None = N
         written,
         record.first,
         told,
+        _unseen(work),
         scheme=work.scheme,
         converted={f"{name} {role}": count for (name, role), count in record.tensors.items()},
         kept=dict(kept_in_float(work.graph)),
@@ -76,6 +78,12 @@ def finish(work: Work, output: Output, told: Told, ranges: RangeFiles | None = N
         steps=record.steps,
         sensitivity=record.sensitivity,
     )
+
+
+def _unseen(work: Work) -> Checked | None:
+    """Return the error of the outputs in dB on samples that decided nothing, None if there are none."""
+    outputs, is_chosen = work.record.decisions.outputs, work.record.tuned or mixed_of(work)
+    return None if outputs is None or outputs.of_tokens or outputs.decided or is_chosen else outputs
 
 
 def _reasons(work: Work) -> Sequence[str]:

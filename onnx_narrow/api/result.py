@@ -15,7 +15,7 @@ from onnx_narrow.api.told import Told
 from onnx_narrow.api.written import Written
 from transforms import model_io
 from transforms.files.paths import AnyPath
-from transforms.judge.decisions import Tried
+from transforms.judge.decisions import Checked, Tried
 from transforms.pipelines.first_result import FirstRun
 from transforms.precision.sensitivity import Sensitivity
 from transforms.run.beside_float import BesideFloat
@@ -41,7 +41,15 @@ class Result:
         What outputs on samples were asked about: each change, its gain in dB with its standard error, and
         whether it was kept.
     sqnr : float or None
-        Signal to quantization noise in dB of the outputs in the first run, None if it was not compared.
+        Signal to quantization noise in dB of the outputs, pooled over the samples that decided nothing: what
+        the summary says after ``Outputs:``. Where there are none, as with ``fast``, with few samples, of
+        tuned or mixed models and of language models, that of the one sample of the first run. None if it was
+        not compared.
+    sqnr_error : float or None
+        Standard error of ``sqnr`` in dB, by the jackknife over samples; None where it cannot be told, as of
+        one sample.
+    samples : int
+        How many samples ``sqnr`` is of; 0 if it was not compared.
     time : BesideFloat or None
         Seconds of the processor for an inference, beside the float model; None if it was not timed.
     steps : list of (str, float)
@@ -58,6 +66,8 @@ class Result:
     kept: Mapping[str, int] = field(default_factory=dict)
     decided: list[Tried] = field(default_factory=list)
     sqnr: float | None = None
+    sqnr_error: float | None = None
+    samples: int = 0
     time: BesideFloat | None = None
     steps: list[tuple[str, float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -100,12 +110,28 @@ class Result:
         yield from self.warnings
 
 
-def result_of(written: Written | None, first: FirstRun | None, told: Told, **more: Any) -> Result:
-    """Return the result of a function: the model that it wrote, its first run, what it told, more fields."""
+def result_of(
+    written: Written | None,
+    first: FirstRun | None,
+    told: Told,
+    outputs: Checked | None = None,
+    **more: Any,
+) -> Result:
+    """Return the result of a function: the model that it wrote, its first run, what it told, more fields.
+
+    ``outputs``: the error of its outputs on samples that decided nothing, if there are any.
+    """
     error = first.trial.error if first and first.trial else None
+    figures: tuple[float | None, float | None, int] = (None, None, 0)
+    if outputs is not None:
+        figures = sqnr(outputs.error), outputs.decibels_error or None, outputs.samples
+    elif error is not None:
+        figures = sqnr(error), None, 1
     return Result(
         path=written.sizes.path if written else None,
-        sqnr=None if error is None else sqnr(error),
+        sqnr=figures[0],
+        sqnr_error=figures[1],
+        samples=figures[2],
         time=first.time if first else None,
         notes=told.lines,
         warnings=told.warnings,

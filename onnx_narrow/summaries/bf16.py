@@ -65,11 +65,15 @@ def excluded_for(kept: KeptFloat | None, *, by_user: bool) -> str:
 def sqnr_lines(kept: KeptFloat, least: float, where: str) -> Iterator[str]:
     """Yield the SQNR before and after layers were kept in float for it, and the names of their nodes."""
     if not kept.patterns:
-        yield f"Kept in float32 for {least:g} dB: nothing, the SQNR is {kept.before:.2f} dB on {where}"
+        yield f"Kept in float32 for {least:g} dB: nothing, the SQNR is {_with_error(kept)} dB on {where}"
         return
     layers = f"{len(kept.layers)} of {counted(kept.count, 'layer')} kept in float32"
-    yield f"SQNR: {kept.before:.2f} -> {kept.after:.2f} dB on {where} with {layers}"
+    yield f"SQNR: {kept.before:.2f} -> {_with_error(kept)} dB on {where} with {layers}"
     yield f"Kept in float32 for {least:g} dB: {', '.join(kept.patterns)}"
+
+
+def _with_error(kept: KeptFloat) -> str:
+    return f"{kept.after:.2f} +- {kept.error:.2f}" if kept.error else f"{kept.after:.2f}"
 
 
 def _kept(done: Conversion, excluded: str) -> Iterator[str]:

@@ -31,9 +31,10 @@ def reached_lines(found: Reached | None, goal: Target | None, fallback: str, whe
     if found.left_out:
         yield f"Left out of the target: {some_names(found.left_out)}, fed back as {_kind(goal)}"
     if not found.layers:
-        yield f"Target of {goal.bound}: {goal.text(found.before)} on {where}, no layer needs {fallback}"
+        said = goal.text(found.before, found.error)
+        yield f"Target of {goal.bound}: {said} on {where}, no layer needs {fallback}"
         return
-    change = f"{goal.text(found.before)} -> {goal.text(found.after)}"
+    change = f"{goal.text(found.before)} -> {goal.text(found.after, found.error)}"
     yield f"Target of {goal.bound}: {change} on {where}"
     yield f"In {fallback}: {len(found.layers)} of {counted(found.count, 'layer')}"
     for part in found.layers:

@@ -73,3 +73,21 @@ def test_views_decide_where_a_loss_of_outputs_is_chance() -> None:
     found = gain(new, old)
     assert -found.error < found.decibels < 0 < found.view - found.view_error
     assert found.is_accepted()
+
+
+def test_the_error_of_a_ratio_is_that_of_the_jackknife() -> None:
+    """Three samples by hand: without each, the errors that are left add up to 5, 4 and 3 of 200."""
+    found = _errors([[1.0], [2.0], [3.0]])
+    left = [10 * np.log10(200 / rest) for rest in (5, 4, 3)]
+    mean = sum(left) / 3
+    expected = np.sqrt(2 / 3 * sum((one - mean) ** 2 for one in left))
+    assert found.decibels_error == pytest.approx(expected)
+    assert _errors([[1.0]]).decibels_error == 0
+    assert _errors([[0.0], [0.0]]).decibels_error == 0
+
+
+def test_a_sample_that_holds_all_of_the_error_counts_as_nine_tenths() -> None:
+    """Without it, the ratio is 10 dB more; without each of three others, 10 log10(4 / 3) dB less."""
+    found = _errors([[1.0], [0.0], [0.0], [0.0]])
+    less = 10 * np.log10(4 / 3)
+    assert found.decibels_error == pytest.approx(np.sqrt(3 * np.var([10, -less, -less, -less])))

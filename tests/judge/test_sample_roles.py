@@ -17,6 +17,7 @@ from transforms.judge.decisions import KEY
 from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import (
     checking,
+    given_for_goal,
     goal_judging,
     is_held_out,
     ranking,
@@ -139,3 +140,10 @@ def test_samples_after_the_last_place_are_not_read() -> None:
     read = iter("abcdef")
     assert taken(read, {0, 2}) == ["a", "c"] and next(read) == "d"
     assert taken(read, set()) == [] and next(read) == "e"
+
+
+@pytest.mark.parametrize("judging", range(2, 33))
+def test_as_many_samples_have_to_be_given_as_let_so_many_judge(judging: int) -> None:
+    given = given_for_goal(judging)
+    assert given is not None and len(goal_judging(given)) >= judging > len(goal_judging(given - 1))
+    assert given_for_goal(33) is None

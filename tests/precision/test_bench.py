@@ -14,11 +14,11 @@ from tests.helpers.judged_networks import network, samples
 from transforms import model_io
 from transforms.judge import judge
 from transforms.model.copy_graph import copy_graph
-from transforms.precision.bench import Bench, goal_bench, mixing_bench
+from transforms.precision.bench import Bench, goal_bench, goal_scored, mixing_bench
 from transforms.run.run_model import open_model
 from transforms.runtime.session import OpenModel, RunOptions
 from transforms.scheme.mixing_rule import MixingRule
-from transforms.search.target import Target
+from transforms.search.target import LOST_TOP1, Target
 
 COUNT = 40  # more than judge moves
 FEEDS = [{"x": np.random.default_rng(i).standard_normal(6).astype(np.float32)} for i in range(COUNT)]
@@ -123,3 +123,36 @@ def test_the_model_that_is_measured_stays_as_it_is() -> None:
     bench = mixing_bench(copy_graph(graph), samples(4, 1), RULE, RunOptions())
     assert bench.score(graph) == bench.score(graph) > 100
     assert model_io.graph_proto.export_model(graph).SerializeToString(deterministic=True) == before
+
+
+def test_the_error_of_a_goal_is_that_of_the_jackknife_over_samples() -> None:
+    """Three samples by hand; the output that is worst without a sample may be another."""
+    a, b = np.float64([[1, 1, 1], [0, 0, 0]])
+    errors = {"p": [0.1, 0.2, 0.1], "q": [0.1, 0.1, 0.3]}
+    pairs = [
+        (dict.fromkeys(errors, a + b), {name: a + error[i] for name, error in errors.items()})
+        for i in range(3)
+    ]
+
+    def _least(places: list[int]) -> float:
+        powers = [np.mean([error[i] ** 2 for i in places]) for error in errors.values()]
+        return float(min(-10 * np.log10(powers)))
+
+    left = [_least(some) for some in ([1, 2], [0, 2], [0, 1])]
+    found = goal_scored(Target("sqnr", 10.0), pairs)
+    assert found.value == pytest.approx(_least([0, 1, 2])) and found.samples == 3
+    assert found.error == pytest.approx(np.sqrt(2 / 3 * np.square(np.array(left) - np.mean(left)).sum()))
+    assert goal_scored(Target("sqnr", 10.0), pairs[:1]).error == 0
+
+
+def test_the_error_of_a_share_of_rows_is_that_of_the_jackknife_over_samples() -> None:
+    """Of three samples with 2, 1 and 1 rows, one row of the first has another answer."""
+    right, wrong = [1.0, 0.0], [0.0, 1.0]
+    pairs = [
+        ({"y": np.float32(expected)}, {"y": np.float32(found)})
+        for expected, found in (([right, right], [right, wrong]), ([right], [right]), ([right], [right]))
+    ]
+    found = goal_scored(Target(LOST_TOP1, 0.1), pairs)
+    left = np.array([0, 1 / 3, 1 / 3])
+    assert found.value == 0.25
+    assert found.error == pytest.approx(np.sqrt(2 / 3 * np.square(left - left.mean()).sum()))

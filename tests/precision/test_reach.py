@@ -20,11 +20,11 @@ from transforms.precision.bench import Bench
 from transforms.precision.chosen import Reached
 from transforms.precision.finer_scheme import bytes_of_numbers, fallback_rule
 from transforms.precision.held_out import hold_out
-from transforms.precision.reach import reach_target
+from transforms.precision.reach import reach_target, too_few_samples
 from transforms.run.run_model import open_model
 from transforms.scheme import Scheme, preset
 from transforms.scheme.layer_rule import LayerRule
-from transforms.search.target import Target, TargetError
+from transforms.search.target import Scored, Target, TargetError
 
 MODEL = origins.chain(layers=8)
 FEEDS = origins.feeds(16)
@@ -65,9 +65,9 @@ def sqnr(graph: gs.Graph, feeds: origins.Feeds) -> float:
 
 @pytest.mark.parametrize("fallback", ["float32", "int16", "bf16"])
 def test_the_target_is_met_on_held_out_samples_with_the_layers_that_lose(fallback: str) -> None:
-    found = reach(LOSSY, Target("sqnr", 27.0), fallback)
+    found = reach(LOSSY, Target("sqnr", 24.0), fallback)
     assert [part.name for part in found.layers] == ["gemm2", "gemm3"] and found.count == 8  # that spread
-    assert found.before < 27 <= found.after
+    assert found.before < 24 <= found.after - found.error
     held_out = FEEDS[3::4]
     assert sqnr(found.graph, held_out) == pytest.approx(found.after, abs=0.1)
     assert found.bytes_after > found.bytes_before
@@ -190,6 +190,37 @@ def test_a_reader_cannot_be_held_out() -> None:
 
 def test_each_search_after_one_that_fell_short_takes_more_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The samples of the search are content with two layers; those that judge are not, twice."""
-    told = iter([20.0, 26.9, 26.9, 27.0])
-    monkeypatch.setattr(Bench, "score", lambda self, graph: next(told))
+    told = map(Scored, [20.0, 26.9, 26.9, 27.0])
+    monkeypatch.setattr(Bench, "scored", lambda self, graph: next(told))
     assert len(reach(LOSSY, Target("sqnr", 27.0)).layers) == 4
+
+
+def test_samples_that_meet_a_target_by_chance_do_not_show_it() -> None:
+    """One of four samples that judge has numbers beyond the ranges of the others."""
+    data = [dict(feed) for feed in FEEDS]
+    data[3] = {"x": 2 * data[3]["x"]}
+    far = [{"x": 2 * feed["x"]} for feed in origins.feeds(32)[16:]]
+    scheme = preset("A8W8").by_rule()
+    first = reach(scheme, Target("sqnr", 0.0), data=data)
+    target = Target("sqnr", first.before - first.error / 2)
+    assert first.layers == () and target.holds(first.before) and first.error > 1
+    assert sqnr(first.graph, far) < target.limit, "as many are elsewhere, and the target was missed there"
+    found = reach(scheme, target, data=data)
+    assert found.layers and found.after - found.error >= target.limit
+
+
+def test_it_is_said_how_many_more_samples_would_show_a_target() -> None:
+    """With all layers in 16 bits one sample of four still holds the error."""
+    with pytest.raises(
+        TargetError,
+        match=r"^4 samples cannot show the target of at least 27 dB: sqnr 31\.\d+ \+- 8\.\d dB with 8 of 8 "
+        r"layers in uint16/int16; about 12 more that judge would: give 64 samples or more$",
+    ):
+        reach(LOSSY, Target("sqnr", 27.0), "int16")
+
+
+def test_where_no_samples_would_do_it_is_said_what_is_shown() -> None:
+    error = too_few_samples(Target("sqnr", 30.0), Scored(30.5, 2.0, 4), "with all")
+    assert str(error).endswith(
+        "sqnr 30.5 +- 2 dB with all: sqnr 28.5 dB is shown, and no more than 32 samples judge"
+    )

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from transforms.search.output_metrics import METRICS
-from transforms.search.target import EVALUATE, LOST_TOP1, Target, TargetError
+from transforms.search.target import EVALUATE, LOST_TOP1, Scored, Target, TargetError
 
 
 @pytest.mark.parametrize("metric", [*METRICS, LOST_TOP1, EVALUATE])
@@ -41,3 +41,20 @@ def test_an_error_names_metric_value_and_limit() -> None:
     ):
         Target(LOST_TOP1, 0.01).check(0.02, "x")
     assert Target("sqnr", 3.0, relative=True).bound == "at most 3 dB worse"
+
+
+def test_a_target_is_shown_by_the_worse_end_of_an_interval() -> None:
+    least, most = Target("sqnr", 30.0), Target(LOST_TOP1, 0.01)
+    assert least.is_shown(Scored(31.0, 1.0, 4)) and not least.is_shown(Scored(31.0, 1.01, 4))
+    assert most.is_shown(Scored(0.005, 0.005, 4)) and not most.is_shown(Scored(0.005, 0.006, 4))
+    assert not least.is_shown(Scored(29.9)) and least.is_shown(Scored(math.inf, 0.0, 4))
+    with pytest.raises(TargetError, match=r"^x breaks the target: sqnr 31 \+- 1\.5 dB, the target is at "):
+        least.check(31.0, "x", 1.5)
+
+
+def test_the_error_falls_with_the_square_root_of_the_number_of_samples() -> None:
+    """With 16 samples in place of 4, an error of 2 dB becomes 1 dB."""
+    target = Target("sqnr", 30.0)
+    assert target.samples_needed(Scored(31.0, 2.0, 4)) == 16
+    assert target.samples_needed(Scored(29.0, 2.0, 4)) is None
+    assert target.samples_needed(Scored(30.0, 2.0, 4)) is None

@@ -66,7 +66,8 @@ def test_the_file_reaches_the_target_and_its_figure_is_printed(
     assert convert(DIGITS, target, "--format", form, "--data", digits, "--min-sqnr", 60) == 0
     printed = capsys.readouterr().out
     (before, after, count), *others = re.findall(
-        r"^SQNR: ([\d.]+) -> ([\d.]+) dB on (\d+) held-out samples? with \d+ of \d+ layers kept in float32$",
+        r"^SQNR: ([\d.]+) -> ([\d.]+) \+- [\d.]+ dB on (\d+) held-out samples? "
+        r"with \d+ of \d+ layers kept in float32$",
         printed,
         re.MULTILINE,
     )
@@ -101,7 +102,7 @@ def test_nothing_is_kept_where_the_target_holds(
     assert convert(DIGITS, plain) == 0
     assert convert(DIGITS, held, "--data", digits, "--min-sqnr", 40) == 0
     assert re.search(
-        r"^Kept in float32 for 40 dB: nothing, the SQNR is [\d.]+ dB on [\w -]+$",
+        r"^Kept in float32 for 40 dB: nothing, the SQNR is [\d.]+ \+- [\d.]+ dB on [\w -]+$",
         capsys.readouterr().out,
         re.MULTILINE,
     )

@@ -36,15 +36,15 @@ def sqnr(first: str, second: str, feeds: list[dict[str, np.ndarray]]) -> float:
 def test_the_summary_names_the_layers_and_their_price(
     fallback: str, files: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert quantize.main([*files, *LOSSY, "--min-sqnr", "27", "--fallback", fallback]) == 0
+    assert quantize.main([*files, *LOSSY, "--min-sqnr", "24", "--fallback", fallback]) == 0
     said = capsys.readouterr().out
     ((before, after),) = re.findall(
-        r"^Target of at least 27 dB: sqnr (\S+) dB -> sqnr (\S+) dB on 4 held-out samples$",
+        r"^Target of at least 24 dB: sqnr (\S+) dB -> sqnr (\S+) \+- \S+ dB on 4 held-out samples$",
         said,
         re.MULTILINE,
     )
     assert f"In {fallback}: 2 of 8 layers\n  gemm2 (Gemm)\n  gemm3 (Gemm)\nPrice: +" in said
-    assert float(before) < 27 <= float(after)
+    assert float(before) < 24 <= float(after)
     assert sqnr(files[1], files[3], FEEDS[3::4]) == pytest.approx(float(after), abs=0.2)
 
 

@@ -108,7 +108,8 @@ and inputs that a schema ties to float32, stay as they are.
 
 --data and --min-sqnr keep layers in float, as few as possible, until the SQNR of the written model,
 10 log10(sum f^2 / sum (f - q)^2) of each of its float outputs, is at least DB on every fourth sample,
-32 at most; of fewer than 16 samples on every third, of fewer than 12 on every second. Layers are chosen on
+32 at most; of fewer than 16 samples on every third, of fewer than 12 on every second. The SQNR less its
+standard error by the jackknife over samples has to be: it holds for other samples then. Layers are chosen on
 the others; fewer than four samples do both. The names of their nodes are printed in the form of
 --exclude-node; nodes that are excluded already stay excluded. If no choice of layers is enough, nothing is
 written. bfloat16 nodes are measured in float32 with their results rounded.

@@ -18,6 +18,11 @@ MAY_LOSE = 0.5
 to bring as much, and twice that is lost without a tensor in float that is needed beside others.
 ``accuracy --presets A8W8 U8S8``"""
 
+ONE_SAMPLE = 10.0
+"""dB by which one sample may change a ratio where its standard error is told: one that holds all of the error
+counts as nine tenths of it, as nobody knows how many of its kind there are.
+``quantize --min-sqnr`` beside the SQNR on data that neither had"""
+
 CERTAINTY = 0.5
 """Standard errors that headroom has to gain: one sample of many is cut off, and its gain is uncertain by
 all of it, while what wider steps cost is the same on all. ``accuracy --presets A8W8 U8S8``"""

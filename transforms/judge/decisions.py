@@ -38,7 +38,9 @@ class Checked:
     ``decided``: whether choices were made by these; None if nothing was chosen. ``of_tokens``: of a language
     model, the error is the divergence of the probabilities of tokens, in nats for each. ``through_caches``:
     texts were read in two steps, the second with the caches of the first. ``others``: the error of as many
-    other outputs by their power, None if there are none.
+    other outputs by their power, None if there are none. ``decibels_error``: the standard error in dB, 0
+    where it cannot be told. ``same``: how many rows of a classifier have the same largest number, and of how
+    many; None for other models.
     """
 
     error: float
@@ -48,6 +50,8 @@ class Checked:
     through_caches: bool = False
     others: float | None = None
     others_count: int = 0
+    decibels_error: float = 0.0
+    same: tuple[int, int] | None = None
 
     @property
     def is_diverged(self) -> bool:
@@ -55,6 +59,10 @@ class Checked:
         return self.of_tokens and not self.error <= DIVERGED
 
     def __str__(self) -> str:
+        if self.same is not None:
+            same, rows = self.same
+            unit = "sample" if rows == self.samples else "row"
+            return f"{self.figure}, the same first choice in {same} of {counted(rows, unit)}"
         if self.others is None:
             return self.figure
         return f"{self.figure}; {counted(self.others_count, 'other output')} at {in_decibels(self.others)} dB"
@@ -64,7 +72,8 @@ class Checked:
         """The error in words, without that of other outputs."""
         if self.of_tokens:
             return f"KL divergence of {self.error:.3g} nats a token on {self.where}"
-        return f"{in_decibels(self.error)} dB on {self.where}"
+        spread = f" +- {self.decibels_error:.1f}" if self.decibels_error else ""
+        return f"{in_decibels(self.error)}{spread} dB on {self.where}"
 
     @property
     def where(self) -> str:

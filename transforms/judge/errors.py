@@ -9,8 +9,8 @@ import numpy as np
 
 from ops.array_types import AnyArray, Feed, Float64Array
 from ops.divergence import divergence
-from ops.metrics import sums_of_numbers
-from transforms.judge.constants import MAY_LOSE, WORTH
+from ops.metrics import decibels, sums_of_numbers
+from transforms.judge.constants import MAY_LOSE, ONE_SAMPLE, WORTH
 
 _NOT_FINITE = 1e30  # error energy of an output that is not finite, or of another shape
 _EXACT = 1e-12  # share of the signal: what float32 rounding leaves
@@ -79,6 +79,13 @@ class Errors:
         with np.errstate(all="ignore"):
             shares = np.where(found == 0, 0.0, found / power)
         return float(shares.mean()) if shares.size else np.inf
+
+    @property
+    def decibels_error(self) -> float:
+        """The standard error in dB of this as a ratio (:func:`error_of_decibels`), 0 of one sample."""
+        rows = np.arange(len(self.errors))
+        left_out = [_without(self, rows != row).relative for row in rows]
+        return error_of_decibels(decibels(self.relative), list(map(decibels, left_out)))
 
 
 @dataclass(frozen=True)
@@ -165,6 +172,18 @@ def jackknife(values: list[float]) -> float:
     if len(values) < 2:
         return float("inf")
     return float(np.sqrt((len(values) - 1) * np.var(values)))
+
+
+def error_of_decibels(value: float, left_out: Sequence[float]) -> float:
+    """Return the standard error of a ratio in dB by the :func:`jackknife`; 0 where none can be told.
+
+    ``left_out``: the ratio without each sample in turn. Where few samples hold the error, as those that are
+    beyond the ranges of the others, it is large: nobody knows how many such samples there are elsewhere. One
+    that holds more than nine tenths counts as nine tenths, 10 dB: the rest may have no error at all.
+    """
+    if len(left_out) < 2 or not np.isfinite(value):
+        return 0.0
+    return jackknife(np.clip(left_out, value - ONE_SAMPLE, value + ONE_SAMPLE).tolist())
 
 
 def _worst(new: Errors, old: Errors) -> float:

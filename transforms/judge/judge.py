@@ -93,15 +93,24 @@ class Judge:
         count: int | None = None,
         shifts: Mapping[str, float] | None = None,
         steps: TwoSteps | None = None,
+        see: Callable[[Feed, Feed], None] | None = None,
     ) -> Errors:
         """Return the errors of a quantized model, which may not be used afterwards.
 
         ``shifts``: by how much tensors are less than in the float model. ``steps``: how texts are read.
+        ``see``: told what is made of each feed.
         """
         self._samples(count)  # closes the float model: large weights are in memory once
         run = self.opened(graph, shifts)
         run = steps.through(run) if steps else run
-        return self.errors(lambda _: run, count)
+
+        def _seen(feed: Feed) -> Feed:
+            made = run(feed)
+            if see is not None:
+                see(feed, made)
+            return made
+
+        return self.errors(lambda _: _seen, count)
 
     def opened(self, graph: gs.Graph, shifts: Mapping[str, float] | None = None) -> Run:
         """Return what runs a quantized model, which may not be used afterwards; it makes what is compared.

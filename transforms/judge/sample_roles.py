@@ -92,6 +92,17 @@ def goal_period(count: int) -> int:
     return max(2, min(GOAL_EVERY, count // FEW_SAMPLES))
 
 
+def given_for_goal(judging: int) -> int | None:
+    """Return of how many samples so many judge a goal; None if that are more than ever do."""
+    if judging > MOST_SAMPLES:
+        return None
+    return next(
+        count
+        for count in range(2 * FEWEST, GOAL_EVERY * judging + 2 * FEWEST + 1)
+        if len(goal_judging(count)) >= judging
+    )
+
+
 def searching(count: int) -> range:
     """Return the places of the samples that a search reads, the first; others decide what it finds."""
     return range(min(count, SEARCHED_ON))

@@ -9,8 +9,10 @@ from itertools import islice
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ops.array_types import AnyArray, Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.full_range.recorded_shifts import shifts_within
+from transforms.graph.class_output import class_output
 from transforms.judge.constants import FEW_SAMPLES
 from transforms.judge.decisions import Checked, Decisions
 from transforms.judge.errors import Errors
@@ -20,6 +22,7 @@ from transforms.model.copy_graph import copy_graph
 from transforms.run.coded_caches import coded_caches
 from transforms.run.failing_samples import failing
 from transforms.run.two_steps import TwoSteps
+from transforms.search.output_metrics import lost_rows
 
 
 class UselessError(ValueError):
@@ -49,22 +52,48 @@ def check_outputs(
     with failing(chosen, float_graph, data.run, "the quantized model"):
         if not judge.reference.outputs:
             return None
+        answers = _Answers(class_output(float_graph), judge)
         found = judge.errors_of(
-            copy_graph(quantized_graph), shifts=shifts_within(quantized_graph), steps=steps
+            copy_graph(quantized_graph), shifts=shifts_within(quantized_graph), steps=steps, see=answers.see
         )
     if not np.isfinite(found.signal).all():
         return None
     decides = bool(record.tried) or record.fitted
     decided = not spared if decides else None
     tokens = judge.reference.tokens(judge.reference.outputs)
-    record.outputs = _figures(found, tokens, Checked(0.0, len(chosen), decided, through_caches=bool(steps)))
+    checked = Checked(0.0, len(chosen), decided, through_caches=bool(steps), same=answers.same())
+    record.outputs = _figures(found, tokens, checked)
     return record.outputs
+
+
+class _Answers:
+    """What a classifier answers to each sample; ``name``: of its output, None for other models."""
+
+    def __init__(self, name: str | None, judge: Judge) -> None:
+        self._name = name if name in judge.reference.outputs else None
+        self._judge, self._made = judge, dict[int, AnyArray]()
+
+    def see(self, feed: Feed, made: Feed) -> None:
+        """Keep what was made of a sample."""
+        if self._name is not None and self._name in made:
+            self._made[id(feed)] = made[self._name]
+
+    def same(self) -> tuple[int, int] | None:
+        """Return in how many rows both models have the same answer, and of how many."""
+        if self._name is None:
+            return None
+        reference, counts = self._judge.reference, list[tuple[int, int]]()
+        for feed, expected in zip(reference.feeds, reference.made([self._name]), strict=True):
+            found = self._made.get(id(feed), np.zeros(0, np.float32))  # counts as another shape
+            counts.append(lost_rows((expected, {self._name: found})))
+        lost, rows = (sum(each) for each in zip(*counts, strict=True))
+        return rows - lost, rows
 
 
 def _figures(found: Errors, tokens: Sequence[int], checked: Checked) -> Checked:
     """Return what is said of errors: of the logits where there are any, and of the other outputs apart."""
     if not tokens:
-        return replace(checked, error=found.relative)
+        return replace(checked, error=found.relative, decibels_error=found.decibels_error)
     others = [place for place in range(found.count) if place not in tokens]
     apart = found.of_outputs(others).relative if others else None
     error = found.of_outputs(tokens).relative

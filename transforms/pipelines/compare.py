@@ -36,7 +36,8 @@ def _check_goal(work: Work) -> None:
     goal, apart = work.options.goal, work.held_out
     if goal is None or apart is None:
         return
-    value = goal_bench(work.float_form(), apart.feeds, goal, work.options.run).score(work.graph)
-    goal.check(value, f"the model as it is written, on {apart.where},")
-    line = f"Target of {goal.bound}: {goal.text(value)} on {apart.where} as it is written"
+    found = goal_bench(work.float_form(), apart.feeds, goal, work.options.run).scored(work.graph)
+    goal.check(found.value, f"the model as it is written, on {apart.where},", found.error)
+    said = goal.text(found.value, found.error)
+    line = f"Target of {goal.bound}: {said} on {apart.where} as it is written"
     work.record.rechecked.append(line)

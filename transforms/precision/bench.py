@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -18,20 +19,33 @@ from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph.number_shapes import in_words
 from transforms.graph.output_view import ALL
 from transforms.graph.state_outputs import found_pairs
+from transforms.judge.errors import error_of_decibels, jackknife
 from transforms.judge.judge import Judge
 from transforms.judge.reference import KnownNames
 from transforms.model.copy_graph import copy_graph
 from transforms.run.run_each import run_each
 from transforms.runtime.session import RunOptions
 from transforms.scheme.mixing_rule import MixingRule
-from transforms.search.output_metrics import METRICS, Outputs, OutputsPair, least_sqnr, lost_top1
-from transforms.search.target import EVALUATE, LOST_TOP1, Target
+from transforms.search.output_metrics import (
+    METRICS,
+    Outputs,
+    OutputsPair,
+    least_of,
+    least_sqnr,
+    lost_rows,
+    lost_top1,
+    share_of_rows,
+    sums_of,
+)
+from transforms.search.target import EVALUATE, LOST_TOP1, Scored, Target
 from transforms.search.user_metric import load_metric
+
+T = TypeVar("T")
 
 Progress = Callable[[int, str], None]
 """Told how many models were measured, and what the last one reached, in words."""
 
-Measure = Callable[[Iterable[OutputsPair]], float]
+Measure = Callable[[Iterable[OutputsPair]], Scored]
 """Returns one number for the outputs of the float model and of another, sample by sample."""
 
 
@@ -84,20 +98,24 @@ class Bench:
 
     def score(self, graph: gs.Graph) -> float:
         """Return the metric of a model, which stays as it is."""
+        return self.scored(graph).value
+
+    def scored(self, graph: gs.Graph) -> Scored:
+        """Return the same with its standard error, of a goal."""
         run = self._judge.opened(copy_graph(graph), shifts_within(graph))
         missing = {name: np.zeros(0, np.float32) for name in self.expected[0]}  # counts as another shape
         outputs = ({**missing, **made} for made in run_each(run, self.feeds, self._judge.run))
         value = self._measured({name: made[name] for name in missing} for made in outputs)
         self._count += 1
         if self._progress and self.target:
-            self._progress(self._count, self.target.text(value))
+            self._progress(self._count, self.target.text(value.value))
         return value
 
     def float_score(self) -> float:
         """Return the metric of the float model itself."""
-        return self._measured(self.expected)
+        return self._measured(self.expected).value
 
-    def _measured(self, outputs: Iterable[Outputs]) -> float:
+    def _measured(self, outputs: Iterable[Outputs]) -> Scored:
         view = ALL if self.metric == EVALUATE else self.view
         return self._measure(zip(map(view.of, self.expected), map(view.of, outputs), strict=True))
 
@@ -112,7 +130,7 @@ def goal_bench(
 ) -> Bench:
     """Return the bench of a goal, which holds for each output; ``known`` as of the judge."""
     judge = Judge(float_graph, feeds, run, known=known)
-    return Bench(float_graph, judge, partial(goal_metric, goal), goal, progress)
+    return Bench(float_graph, judge, partial(goal_scored, goal), goal, progress)
 
 
 def mixing_bench(
@@ -140,12 +158,36 @@ def goal_metric(goal: Target, pairs: Iterable[OutputsPair]) -> float:
     return METRICS[goal.metric].score(pairs) if goal.metric in METRICS else lost_top1(pairs)
 
 
+def goal_scored(goal: Target, pairs: Iterable[OutputsPair]) -> Scored:
+    """Return the same with its standard error by the jackknife over samples, 0 of one sample."""
+    if goal.metric == "sqnr":
+        sums = [sums_of(pair) for pair in pairs]
+        value, left_out = least_of(sums), [least_of(some) for some in _without_each(sums)]
+        return Scored(value, error_of_decibels(value, left_out), len(sums))
+    if goal.metric in METRICS:
+        return _scored(list(pairs), METRICS[goal.metric].score)
+    return _scored([lost_rows(pair) for pair in pairs], share_of_rows)
+
+
+def _scored(samples: Sequence[T], measure: Callable[[Sequence[T]], float]) -> Scored:
+    left_out = [measure(some) for some in _without_each(samples)]
+    return Scored(measure(samples), jackknife(left_out) if left_out else 0.0, len(samples))
+
+
+def _without_each(samples: Sequence[T]) -> list[list[T]]:
+    """Return the samples without each of them in turn; nothing of one sample."""
+    places = range(len(samples))
+    return [[samples[i] for i in places if i != place] for place in places if len(places) > 1]
+
+
 def _mixing_measure(rule: MixingRule, labels: NDArray[np.integer] | None) -> Measure:
     """Return what measures the target of a rule; a function of the user's gets the outputs of all samples."""
     metric = rule.bound.metric if rule.bound else "sqnr"
     if metric == EVALUATE:
-        return lambda pairs: load_metric(rule.evaluate)([made for _, made in pairs])
-    return partial(lost_top1, labels=labels) if metric == LOST_TOP1 else METRICS[metric].score
+        return lambda pairs: Scored(load_metric(rule.evaluate)([made for _, made in pairs]))
+    if metric == LOST_TOP1:
+        return lambda pairs: Scored(lost_top1(pairs, labels))
+    return lambda pairs: Scored(METRICS[metric].score(pairs))
 
 
 def outputs_of(names: Sequence[str], made: Feed) -> Feed:

@@ -18,12 +18,12 @@ from transforms.graph import dtypes, walk
 from transforms.graph.selection import counterparts, label_of
 from transforms.model.copy_graph import copy_graph
 from transforms.precision.bench import Progress, goal_bench
-from transforms.precision.reach import choose_layers
+from transforms.precision.reach import choose_layers, too_few_samples
 from transforms.precision.readings import OUTPUT
 from transforms.precision.switched_layers import Part, SwitchedLayers
 from transforms.runtime.session import RunOptions
 from transforms.runtime_workarounds import leave_out_biases
-from transforms.search.target import Target, TargetError
+from transforms.search.target import Scored, Target, TargetError
 from transforms.widen_bf16 import widen_bf16
 
 Names = Mapping[str, Sequence[str]]
@@ -34,7 +34,8 @@ Names = Mapping[str, Sequence[str]]
 class KeptFloat:
     """Patterns of nodes to exclude, in the order of the model: those of ``layers``, of ``count``.
 
-    ``before`` and ``after``: the SQNR in dB without and with them.
+    ``before`` and ``after``: the SQNR in dB without and with them, and ``error`` the standard error of the
+    latter.
     """
 
     patterns: tuple[str, ...]
@@ -42,6 +43,7 @@ class KeptFloat:
     count: int
     before: float
     after: float
+    error: float
 
 
 def keep_float(
@@ -71,29 +73,36 @@ def keep_float(
         return walk.tensors(first).keys() & walk.tensors(in_float).keys()
 
     bench = goal_bench(graph, judging, target, run, progress, known=_in_both)
-    before = bench.score(first)
-    if target.holds(before):
-        return KeptFloat((), (), 0, before, before)
-    best = bench.score(in_float)
-    if not target.holds(best):
-        raise TargetError(
-            f"no choice of nodes kept in float32 meets the target of {target.bound}: "
-            f"{target.text(before)} with none kept, {target.text(best)} with all"
-        )
-    if form.bodies and not target.holds(bench.score(form.keeping(form.names))):
+    before = bench.scored(first)
+    if target.is_shown(before):
+        return KeptFloat((), (), 0, before.value, before.value, before.error)
+    _require(target, before, bench.scored(in_float))
+    if form.bodies and not target.is_shown(bench.scored(form.keeping(form.names))):
         form.fixed = form.bodies
         first = form.keeping(())
-        if target.holds(after := bench.score(first)):
-            return KeptFloat(form.fixed, (), 0, before, after)
+        if target.is_shown(after := bench.scored(first)):
+            return KeptFloat(form.fixed, (), 0, before.value, after.value, after.error)
     switched = SwitchedLayers(copy_graph(form.prepared), form.with_casts(), run)
     layers = {node for part in switched.parts for node in part.nodes}
-    if not target.holds(bench.score(form.keeping(layers))):
+    if not target.is_shown(bench.scored(form.keeping(layers))):
         form.layers = layers
     found = choose_layers(
         first, lambda: switched, lambda: form.names.keys(), form.keeping, feeds, bench, "float32"
     )
     kept = form.patterns(node for layer in found.layers for node in layer.nodes)
-    return KeptFloat(kept, found.layers, found.count, before, found.after)
+    return KeptFloat(kept, found.layers, found.count, before.value, found.after, found.error)
+
+
+def _require(target: Target, before: Scored, best: Scored) -> None:
+    """Raise TargetError unless a model with everything in float is shown to meet the target."""
+    if target.is_shown(best):
+        return
+    if target.holds(best.value):
+        raise too_few_samples(target, best, "with every node in float32")
+    raise TargetError(
+        f"no choice of nodes kept in float32 meets the target of {target.bound}: "
+        f"{target.text(before.value)} with none kept, {target.text(best.value)} with all"
+    )
 
 
 class _Form:

@@ -27,8 +27,8 @@ class Part:
 class Chosen:
     """A model with some layers in a finer format; ``count``: of the layers that there are.
 
-    ``before`` and ``after``: the metric on the samples that judge, without any of them and with these.
-    ``left_out``: outputs that the target does not hold for.
+    ``before`` and ``after``: the metric on the samples that judge, without any of them and with these, and
+    ``error`` the standard error of the latter. ``left_out``: outputs that the target does not hold for.
     """
 
     graph: gs.Graph
@@ -36,6 +36,7 @@ class Chosen:
     count: int
     before: float
     after: float
+    error: float
     left_out: tuple[str, ...]
 
 

@@ -2,7 +2,8 @@
 
 Layers are ranked by the error that each makes alone, and as many are put back as the target takes, in a
 session in which they are switched. The model is then quantized with them so, and judged on samples that were
-not used for it: where it falls short, the search aims higher.
+not used for it: where these do not show the target (:meth:`transforms.search.target.Target.is_shown`), the
+search aims higher.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from itertools import count
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from transforms.graph.some_names import counted
+from transforms.judge.constants import MOST_SAMPLES
+from transforms.judge.sample_roles import given_for_goal
 from transforms.model.copy_graph import copy_graph
 from transforms.precision.bench import Bench, Progress, goal_bench
 from transforms.precision.chosen import Chosen, Reached
@@ -25,10 +29,11 @@ from transforms.precision.switched_layers import SwitchedLayers
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
-from transforms.search.target import Target, TargetError
+from transforms.search.target import Scored, Target, TargetError
 
 _ATTEMPTS = 6  # after which each one keeps at least twice as many layers as the last
 _ROOM = 0.25  # dB that a search aims higher by, beside what held-out samples fell short by
+_MOST_UNSURE = 3.0  # dB that a search aims higher by where only the standard error is too large
 _BY_DECIBELS = 3  # searches that only aim higher
 _MORE = 1.3  # times as many layers after these, or where a target is not in dB
 
@@ -55,31 +60,64 @@ def choose_layers(
     """
     target = bench.target
     assert target is not None, "layers are chosen for it"
-    before = bench.score(first)
-    if target.holds(before):
-        return Chosen(first, (), 0, before, before, bench.left_out)
+    before = bench.scored(first)
+    if target.is_shown(before):
+        return Chosen(first, (), 0, before.value, before.value, before.error, bench.left_out)
     model = switched()
     search = FewestLayers(model, feeds, target, bench.names, able())
+    tried = list[tuple[Scored, str]]()
     wanted, least = target, 0
     for attempt in count(1):
         kept = search.fewest(wanted, least)
         graph = build([node for i in kept for node in model.parts[i].nodes])
-        after = bench.score(graph)
-        if target.holds(after) and len(kept) == len(search.able):
-            raise TargetError(
-                f"only with every layer in {fallback} the target of {target.bound} is met: "
-                f"{target.text(before)} with none"
-            )
-        if target.holds(after):
-            layers = tuple(model.parts[i] for i in sorted(kept))
-            return Chosen(graph, layers, len(model.parts), before, after, bench.left_out)
+        after = bench.scored(graph)
+        tried.append((after, f"with {len(kept)} of {len(model.parts)}"))
         if len(kept) == len(search.able):
             break
+        if target.is_shown(after):
+            layers = tuple(model.parts[i] for i in sorted(kept))
+            figures = before.value, after.value, after.error
+            return Chosen(graph, layers, len(model.parts), *figures, bench.left_out)
         wanted, least = _higher(target, wanted, after), _more(target, len(kept), attempt)
-    raise TargetError(
-        f"the target of {target.bound} cannot be met by layers in {fallback}: {target.text(before)} "
-        f"with none, {target.text(after)} with {len(kept)} of {len(model.parts)}"
+    raise _unreached(target, before, tried, fallback)
+
+
+def _unreached(
+    target: Target, before: Scored, tried: Sequence[tuple[Scored, str]], fallback: str
+) -> TargetError:
+    """Return why none of some models reaches a target, the last of which has every layer finer.
+
+    ``tried``: their scores, each with its number of finer layers in words.
+    """
+    unsure = [one for one in tried if target.holds(one[0].value) and not target.is_shown(one[0])]
+    if unsure:
+        scored, share = unsure[-1]
+        return too_few_samples(target, scored, f"{share} layers in {fallback}")
+    none, (after, share) = f"{target.text(before.value, before.error)} with none", tried[-1]
+    if target.is_shown(after):
+        return TargetError(f"only with every layer in {fallback} the target of {target.bound} is met: {none}")
+    return TargetError(
+        f"the target of {target.bound} cannot be met by layers in {fallback}: {none}, "
+        f"{target.text(after.value, after.error)} {share}"
     )
+
+
+def too_few_samples(target: Target, scored: Scored, what: str) -> TargetError:
+    """Return the error for samples that meet a target, but may do so by chance, with how many show it.
+
+    ``what``: the model, in words.
+    """
+    judge = counted(scored.samples, "sample")
+    said = (
+        f"{judge} cannot show the target of {target.bound}: {target.text(scored.value, scored.error)} {what}"
+    )
+    needed = target.samples_needed(scored)
+    given = None if needed is None else given_for_goal(needed)
+    if needed is None or given is None:
+        shown = target.text(target.worse_end(scored))
+        return TargetError(f"{said}: {shown} is shown, and no more than {MOST_SAMPLES} samples judge")
+    more = needed - scored.samples
+    return TargetError(f"{said}; about {more} more that judge would: give {given} samples or more")
 
 
 def reach_target(
@@ -118,11 +156,12 @@ def reach_target(
     return Reached(**vars(found), scheme=used, bytes_before=sizes[0], bytes_after=sizes[1])
 
 
-def _higher(target: Target, wanted: Target, reached: float) -> Target:
+def _higher(target: Target, wanted: Target, scored: Scored) -> Target:
     """Return the target of the next search; that of dB is raised by what was missed."""
-    if target.metric != "sqnr" or not math.isfinite(reached):
+    if target.metric != "sqnr" or not math.isfinite(scored.value):
         return wanted
-    return replace(wanted, limit=wanted.limit + target.limit - reached + _ROOM)
+    missed = max(target.limit - scored.value, min(target.limit - target.worse_end(scored), _MOST_UNSURE))
+    return replace(wanted, limit=wanted.limit + missed + _ROOM)
 
 
 def _more(target: Target, kept: int, attempt: int) -> int:

@@ -9,7 +9,7 @@ so that no sample has to be kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.divergence import log_softmax
-from ops.metrics import Sums
+from ops.metrics import Sums, total
 
 Outputs = Mapping[str, NDArray[Any]]
 """Outputs of one sample by name."""
@@ -82,12 +82,34 @@ def least_sqnr(pairs: Iterable[OutputsPair]) -> float:
     A small output beside a large one would not be seen in the SQNR of both. Raises ValueError without
     samples, and for an output that is not of a floating type.
     """
-    totals: dict[str, Sums] = {}
-    for expected, found in _some(pairs):
-        for name in expected:
-            _add(totals.setdefault(name, Sums()), ({name: expected[name]}, found))
-    values = [one.sqnr() for one in totals.values()]
+    return least_of([sums_of(pair) for pair in _some(pairs)])
+
+
+def sums_of(pair: OutputsPair) -> dict[str, Sums]:
+    """Return the sums of each output of a sample; ValueError for one that is not of a floating type."""
+    expected, found = pair
+    sums = {name: Sums() for name in expected}
+    for name, one in sums.items():
+        _add(one, ({name: expected[name]}, found))
+    return sums
+
+
+def least_of(samples: Sequence[Mapping[str, Sums]]) -> float:
+    """Return the least SQNR in dB of an output, each over all samples, from the sums of each sample."""
+    values = [total(sums[name] for sums in samples).sqnr() for name in samples[0]]
     return min(METRICS["sqnr"].worst if math.isnan(value) else value for value in values)
+
+
+def lost_rows(pair: OutputsPair) -> tuple[int, int]:
+    """Return how many rows of a sample get another answer than from the float model, and of how many."""
+    expected, found = _answers([pair])
+    return int(np.sum((expected >= 0) & (found != expected))), len(expected)
+
+
+def share_of_rows(samples: Sequence[tuple[int, int]]) -> float:
+    """Return the share of rows that are lost, from the counts of each sample: 0 without rows."""
+    lost, rows = (sum(counts) for counts in zip(*samples, strict=True))
+    return lost / rows if rows else 0.0
 
 
 def _mean_of(measure: Callable[[Sums], float]) -> Callable[[Iterable[OutputsPair]], float]:
@@ -144,10 +166,11 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 """
 
 
-def in_words(metric: str, value: float) -> str:
-    """Return a value with the unit of its metric, if it is one of METRICS."""
+def in_words(metric: str, value: float, error: float = 0.0) -> str:
+    """Return a value, with its standard error if there is one, and the unit of its metric of METRICS."""
     unit = METRICS[metric].unit if metric in METRICS else ""
-    return f"{value:.6g} {unit}".rstrip()
+    spread = f" +- {error:.2g}" if error else ""
+    return f"{value:.6g}{spread} {unit}".rstrip()
 
 
 def _some(pairs: Iterable[OutputsPair]) -> Iterator[OutputsPair]:

@@ -28,6 +28,15 @@ class TargetError(ValueError):
 
 
 @dataclass(frozen=True)
+class Scored:
+    """A metric over so many samples, with its standard error in the same unit: 0 where none can be told."""
+
+    value: float
+    error: float = 0.0
+    samples: int = 1
+
+
+@dataclass(frozen=True)
 class Target:
     """A bound of a metric: one of METRICS, ``lost_top1`` (at most) or ``evaluate`` (at least).
 
@@ -62,16 +71,39 @@ class Target:
         assert not self.relative, "the reference is not known"
         return value >= self.limit if self.larger_is_better else value <= self.limit
 
-    def check(self, value: float, what: str) -> None:
-        """Raise TargetError unless the value of ``what`` is within the limit."""
-        if not self.holds(value):
-            raise TargetError(f"{what} breaks the target: {self.text(value)}, the target is {self.bound}")
+    def worse_end(self, scored: Scored) -> float:
+        """Return the worse end of the interval of one standard error around a value."""
+        return scored.value - scored.error if self.larger_is_better else scored.value + scored.error
 
-    def text(self, value: float) -> str:
-        """Return the metric with a value, in words: ``sqnr 31.25 dB``."""
+    def is_shown(self, scored: Scored) -> bool:
+        """Return whether samples show the target: the worse end of the interval is within the limit.
+
+        The one rule by which a goal counts as reached, since it has to hold for other samples, too.
+        """
+        return self.holds(self.worse_end(scored))
+
+    def samples_needed(self, scored: Scored) -> int | None:
+        """Return about how many samples show the target, if others scatter as these do.
+
+        The standard error falls with the square root of their number. None where no number of samples would:
+        the value itself is beyond the limit, or at it.
+        """
+        room = abs(scored.value - self.limit)
+        if not self.holds(scored.value) or not room:
+            return None
+        return math.ceil(scored.samples * (scored.error / room) ** 2)
+
+    def check(self, value: float, what: str, error: float = 0.0) -> None:
+        """Raise TargetError unless the value of ``what``, with its standard error, is within the limit."""
+        if not self.is_shown(Scored(value, error)):
+            words = f"{self.text(value, error)}, the target is {self.bound}"
+            raise TargetError(f"{what} breaks the target: {words}")
+
+    def text(self, value: float, error: float = 0.0) -> str:
+        """Return the metric with a value and its standard error, in words: ``sqnr 31.25 +- 0.4 dB``."""
         if value == math.inf and self.larger_is_better:
             return "no error"
-        return f"{self.metric} {in_words(self.metric, value)}"
+        return f"{self.metric} {in_words(self.metric, value, error)}"
 
     @property
     def bound(self) -> str:
