@@ -82,7 +82,7 @@ def finish(work: Work, output: Output, told: Told, ranges: RangeFiles | None = N
 
 def _unseen(work: Work) -> Checked | None:
     """Return the error of the outputs in dB on samples that decided nothing, None if there are none."""
-    outputs, is_chosen = work.record.decisions.outputs, work.record.tuned or mixed_of(work)
+    outputs, is_chosen = work.record.decisions.outputs, work.record.tuned or work.record.mixed
     return None if outputs is None or outputs.of_tokens or outputs.decided or is_chosen else outputs
 
 
