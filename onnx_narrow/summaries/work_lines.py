@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnx_narrow.summaries import mixing, quantize, running, tuning
-from onnx_narrow.summaries.precision import placed_lines, reached_lines
+from onnx_narrow.summaries.precision import lossy_lines, placed_lines, reached_lines
 from onnx_narrow.summaries.target import SATURATES, target_lines
 from onnx_narrow.summaries.timing import beside_lines, for_cpu, what_helps
 from onnx_narrow.summaries.words import Sizes
@@ -31,6 +31,7 @@ def lines(work: Work, sizes: Sizes) -> Iterator[str]:
         yield f"Fixed: {counted(record.fixed, 'free dimension')} of inputs"
     if mixed := mixed_of(work):
         yield from mixing.lines(mixed)
+    yield from lossy_lines(record.lossy)
     yield from placed_lines(record.placed)
     where = work.held_out.where if work.held_out else ""
     yield from reached_lines(record.reached, options.goal, options.fallback, where)

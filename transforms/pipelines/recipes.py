@@ -6,6 +6,7 @@ from transforms.pipelines.bf16 import convert, keep_layers, load_float
 from transforms.pipelines.compare import compare
 from transforms.pipelines.decide import decide
 from transforms.pipelines.in_memory import IN_MEMORY
+from transforms.pipelines.keep_lossy import keep_lossy
 from transforms.pipelines.load import load
 from transforms.pipelines.mix import check_target, keep_target, mix
 from transforms.pipelines.place import place
@@ -20,10 +21,10 @@ from transforms.pipelines.write_for_runtime import write_for_runtime
 
 _ENDING: tuple[Step, ...] = (write_for_runtime, store, try_out, compare)
 
-QUANTIZE: tuple[Step, ...] = (load, *IN_MEMORY, require, place, reach, tune, *_ENDING)
+QUANTIZE: tuple[Step, ...] = (load, *IN_MEMORY, require, keep_lossy, place, reach, tune, *_ENDING)
 """Quantizing by a scheme, with all that outputs on samples decide."""
 
-FAST: tuple[Step, ...] = tuple(step for step in QUANTIZE if step not in (decide, place, compare))
+FAST: tuple[Step, ...] = tuple(step for step in QUANTIZE if step not in (decide, keep_lossy, place, compare))
 """The same by rules alone."""
 
 BF16: tuple[Step, ...] = (load_float, keep_layers, convert, try_out)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from transforms.conversion.record import Record
 from transforms.finetune.tuned import TunedModel
 from transforms.pipelines.first_result import FirstRun
-from transforms.precision.chosen import FloatLayers, Reached
+from transforms.precision.chosen import FloatLayers, LossyLayers, Reached
 
 
 @dataclass
@@ -15,14 +15,16 @@ class JobRecord(Record):
     """What each step did beside quantizing.
 
     ``steps``: each step that ran, with its seconds. ``fixed``: how many dimensions of inputs were fixed.
-    ``placed``: layers in float for their time; ``reached``: finer layers for a goal; ``tuned``: layers with
-    tuned weights, on ``tuned_on`` samples. ``stored``: lines on the form in which weights are stored.
+    ``lossy``: layers in float for the outputs; ``placed``: for their time; ``reached``: finer layers for a
+    goal; ``tuned``: layers with tuned weights, on ``tuned_on`` samples. ``stored``: lines on the form in
+    which weights are stored.
     ``first``: the first run; ``rechecked``: lines on targets as the model is tuned and written;
     ``is_compared``: whether outputs were compared then.
     """
 
     steps: list[tuple[str, float]] = field(default_factory=list)
     fixed: int = 0
+    lossy: LossyLayers | None = None
     placed: FloatLayers | None = None
     reached: Reached | None = None
     tuned: TunedModel | None = None
