@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnx_narrow.summaries.timing import times
-from transforms.files.spelling import spelled
+from transforms.files.spelling import as_option
 from transforms.graph.selection import exactly
 from transforms.graph.some_names import counted, some_names
 from transforms.precision.chosen import FloatLayers, LossyLayers, Reached
@@ -20,7 +20,7 @@ def lossy_lines(found: LossyLayers | None) -> Iterator[str]:
     names = [part.name for part in found.layers]
     layers = f"{len(names)} of {counted(found.count, 'layer')} ({found.gain}, {share:+.0f} % bytes)"
     yield f"In float, for the outputs: {layers}: {some_names(names)}"
-    yield f"  {spelled('{exclude_nodes}')}: {' '.join(map(exactly, names))}"
+    yield "  " + " ".join(as_option("exclude_nodes", exactly(name)) for name in names)
 
 
 def placed_lines(found: FloatLayers | None) -> Iterator[str]:

@@ -26,13 +26,6 @@ PRICE = 3.0
 """dB that each tensor in float has to bring: it halves the error. Of formats without ranges, whose errors
 come from everywhere, twice that: a quarter is left. ``accuracy --presets A8W8 BFP16 FP16``"""
 
-PER_PERCENT = 0.3
-"""dB that layers in float have to bring for each percent of the model's bytes that they add, beside ``WORTH``
-for each of them. ``quantize`` by U8S8 and A8W8: the table is in docs/measurements.md"""
-
-ONE_OF = 3
-"""One of so many layers may stay float for the outputs: more are another format. The same table"""
-
 DAMPINGS = (1.0, 0.01)
 """Damping of the shift towards float outputs where weights are rounded by outputs, of long sums over few rows
 as in decoders, and of convolutions: held-out samples choose one for each layer.
@@ -120,9 +113,6 @@ NODE_OPENED = 200_000
 
 WEIGHT = 2
 """Numbers in the time of rounding and copying a number of a weight. ``time``"""
-
-LEAST_RUNS, MOST_RUNS = 64, 256
-"""Runs in which layers are ranked, whatever the size of the model, and at most. ``time``"""
 
 CANDIDATES = 8
 """Candidates that the moves have for most models, and tensors of a language model that are left in float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transforms.graph.some_names import counted
 from transforms.judge.budget import Budget
-from transforms.judge.constants import FEWEST, LEAST_RUNS, MOST_RUNS
+from transforms.judge.constants import FEWEST
 from transforms.judge.decisions import Tried
 from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import judging_layers, ranking_layers, taken
@@ -69,7 +69,7 @@ def _found(work: Work, judge: Judge) -> tuple[LossyLayers, Work]:
         last = rebuilt(work, scheme)
         return last.graph, last.scheme
 
-    runs = max(LEAST_RUNS, min(Budget.of(floats, work.statistics).runs, MOST_RUNS))
+    runs = Budget.of(floats, work.statistics).runs
     ranked, judged = taken(feeds, ranking_layers(count)), taken(feeds, judging_layers(count))
     apart = Judge(floats, judged, work.options.run, known=judge.reference.known, stays=True)
     first, told = (work.graph, work.scheme), work.scheme

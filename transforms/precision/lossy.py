@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 import ops
 from ops.array_types import Feed
 from ops.metrics import decibels
-from transforms.judge.constants import FEWEST, FINE, ONE_OF, PER_PERCENT, WORTH
+from transforms.judge.constants import FEWEST, FINE, WORTH
 from transforms.judge.errors import gain
 from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import ranking, taken
@@ -30,9 +30,19 @@ from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import FLOAT32
 from transforms.search.group_search import shares_of_parts
 
+PER_PERCENT = 0.3
+"""dB that layers in float have to bring for each percent of the model's bytes that they add: the table
+"Layers in float for the outputs" in docs/measurements.md."""
+
+ONE_OF = 3
+"""One of so many layers at most stays float: with more, the model is another one."""
+
+LEAST_RUNS, MOST_RUNS = 48, 256
+"""Runs in which layers are ranked: as many as there is time for, within these bounds."""
+
 _IN_FLOAT = LayerRule(FLOAT32, FLOAT32)
 _LEAST = 0.05  # share of what is left that a layer leaves: shares do not quite add up
-_TRIED = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # times as many layers as the shares say, which are measured
+_TRIED = (0.5, 1.0, 2.0)  # times as many layers as their shares say, which are measured
 
 
 def lossy_layers(
@@ -86,9 +96,10 @@ class _Search:
         """Take the model with switches, and the names of nodes that a scheme can name.
 
         ``size``: bytes of the numbers of the quantized model. Each error takes a run of each of some samples,
-        as many as come to ``runs`` if all layers were looked at one by one.
+        as many as come to ``runs`` if all layers were looked at one by one, within bounds.
         """
         count, parts = len(feeds), model.parts
+        runs = max(LEAST_RUNS, min(runs, MOST_RUNS))
         ranked = ranking(count, runs, len(parts))
         measured = ranking(count, max(runs, FEWEST * len(parts)), len(parts))
         self._trials = Trials(model, taken(feeds, measured))
