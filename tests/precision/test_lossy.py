@@ -5,6 +5,7 @@ Its SQNR is that of ONNX Runtime on samples that the job did not have.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ def network(spread: float = 300.0) -> onnx.ModelProto:
     """Return x [4, 16] through 8 Gemms; the fourth makes up for channels that differ by ``spread``."""
     random, nodes, weights = np.random.default_rng(0), [], {}
     scales = np.geomspace(1, 1 / spread, 16).astype(np.float32)
-    for i, (rows, columns) in enumerate(zip(SIZES, SIZES[1:], strict=False)):
+    for i, (rows, columns) in enumerate(pairwise(SIZES)):
         weight = (random.standard_normal((rows, columns)) * np.sqrt(2 / rows)).astype(np.float32)
         weights[f"w{i}"] = weight * scales if i == 2 else weight / scales[:, None] if i == 3 else weight
         source, made = "x" if i == 0 else f"r{i - 1}", "y" if i == len(SIZES) - 2 else f"g{i}"

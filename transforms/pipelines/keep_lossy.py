@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from transforms.graph.some_names import counted
 from transforms.judge.budget import Budget
 from transforms.judge.constants import FEWEST
@@ -14,6 +16,7 @@ from transforms.pipelines.work import Work
 from transforms.precision.chosen import LossyLayers
 from transforms.precision.lossy import lossy_layers
 from transforms.precision.reach import Built
+from transforms.run.run_each import with_resting_threads
 from transforms.scheme import Scheme
 from transforms.scheme.targets import ON_CPU
 
@@ -72,7 +75,7 @@ def _found(work: Work, judge: Judge) -> tuple[LossyLayers, Work]:
     runs = Budget.of(floats, work.statistics).runs
     ranked, judged = taken(feeds, ranking_layers(count)), taken(feeds, judging_layers(count))
     apart = Judge(floats, judged, work.options.run, known=judge.reference.known, stays=True)
-    first, told = (work.graph, work.scheme), work.scheme
-    load = lambda: read_float(work, told)  # noqa: E731
-    found = lossy_layers(first, floats, load, _build, ranked, apart, runs, work.options.run)
+    first, resting = (work.graph, work.scheme), with_resting_threads(work.options.run)
+    load = partial(read_float, work, work.scheme)
+    found = lossy_layers(first, floats, load, _build, ranked, apart, runs, resting)
     return found, last
