@@ -99,12 +99,12 @@ class _Search:
         as many as come to ``runs`` if all layers were looked at one by one, within bounds.
         """
         count, parts = len(feeds), model.parts
-        runs = max(LEAST_RUNS, min(runs, MOST_RUNS))
+        runs = min(runs, MOST_RUNS)
         ranked = ranking(count, runs, len(parts))
         measured = ranking(count, max(runs, FEWEST * len(parts)), len(parts))
         self._trials = Trials(model, taken(feeds, measured))
         self._ranks = self._trials if ranked == measured else Trials(model, taken(feeds, ranked))
-        self._looks = runs // len(ranked)
+        self._looks = max(runs, LEAST_RUNS) // len(ranked)
         self._able = [i for i, part in enumerate(parts) if can_be_named(part, names)]
         self._more = {i: _more_bytes(model, parts[i]) / size for i in self._able}
         self._most = len(parts) // ONE_OF
