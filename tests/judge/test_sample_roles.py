@@ -19,8 +19,10 @@ from transforms.judge.sample_roles import (
     checking,
     goal_judging,
     is_held_out,
+    judging_layers,
     ranking,
     ranking_formats,
+    ranking_layers,
     searching,
     searching_evenly,
     taken,
@@ -139,3 +141,9 @@ def test_samples_after_the_last_place_are_not_read() -> None:
     read = iter("abcdef")
     assert taken(read, {0, 2}) == ["a", "c"] and next(read) == "d"
     assert taken(read, set()) == [] and next(read) == "e"
+
+
+@pytest.mark.parametrize("count", [4, 5, 8, 32])
+def test_layers_are_judged_on_samples_that_did_not_rank_them(count: int) -> None:
+    ranked, judged = ranking_layers(count), judging_layers(count)
+    assert sorted([*ranked, *judged]) == list(range(count)) and 0 <= len(ranked) - len(judged) <= 1

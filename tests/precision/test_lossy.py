@@ -98,6 +98,13 @@ def test_what_asks_for_something_else_stays_as_it_is(how: dict[str, object]) -> 
     assert not made.scheme.layers
 
 
+def test_given_ranges_stay_as_they_are(tmp_path: Path) -> None:
+    ranges = tmp_path / "ranges.json"
+    onnx_narrow.quantize(MODEL, config="U8S8", data=DATA, fast=True, time=False, export_ranges=ranges)
+    made = onnx_narrow.quantize(MODEL, config="U8S8", ranges=ranges, **GIVEN)
+    assert not made.scheme.layers
+
+
 def test_fast_runs_without_the_step_and_schemes_that_are_tuned_do_not_ask() -> None:
     assert keep_lossy in QUANTIZE and keep_lossy not in FAST
     asking = [name for name in ("U8S8", "A8W8", "A16W8", "BF16", "W8") if may_keep(preset(name))]
