@@ -20,6 +20,7 @@ from onnx_narrow.api.usage import (
 )
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files.spelling import spelled
+from transforms.pipelines.keep_lossy import may_keep
 from transforms.pipelines.options import Options
 from transforms.pipelines.recipes import FAST, QUANTIZE
 from transforms.pipelines.require import require
@@ -175,6 +176,7 @@ def phases_of(scheme: Scheme, given: Given) -> Iterator[str]:
         "trying": has_data and rule is not None,
         "quantizing": rule is None,
         "fitting": has_data and scheme.fits_weights and rule is None,
+        "ranking": has_data and "fast" not in given and may_keep(scheme),
         "placing": scheme.target == ON_CPU and given.get("time", True) and scheme.keep_float,
         "searching": bool(given.keys() & {"min_sqnr", "top1"}),
         "reloading": scheme.finetune is not None,

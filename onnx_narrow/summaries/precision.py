@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnx_narrow.summaries.timing import against
+from transforms.files.spelling import as_option
+from transforms.graph.selection import exactly
 from transforms.graph.some_names import counted, some_names
-from transforms.precision.chosen import FloatLayers, Reached
+from transforms.precision.chosen import FloatLayers, LossyLayers, Reached
 from transforms.search.target import LOST_TOP1, Target
+
+
+def lossy_lines(found: LossyLayers | None) -> Iterator[str]:
+    """Yield which layers stay float for the outputs, their gain and price, and how to name them."""
+    if found is None or found.gain is None or not found.kept:
+        return
+    share = 100 * (found.bytes_after / max(found.bytes_before, 1) - 1)
+    names = [part.name for part in found.layers]
+    layers = f"{len(names)} of {counted(found.count, 'layer')} ({found.gain}, {share:+.0f} % bytes)"
+    yield f"In float, for the outputs: {layers}: {some_names(names)}"
+    yield "  " + " ".join(as_option("exclude_nodes", exactly(name)) for name in names)
 
 
 def placed_lines(found: FloatLayers | None) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnx_narrow.summaries import quantize, running
-from onnx_narrow.summaries.precision import placed_lines, reached_lines
+from onnx_narrow.summaries.precision import lossy_lines, placed_lines, reached_lines
 from onnx_narrow.summaries.target import SATURATES, target_lines
 from onnx_narrow.summaries.timing import beside_lines, for_cpu, what_helps
 from onnx_narrow.summaries.words import Sizes
@@ -36,6 +36,7 @@ def lines(work: Work, sizes: Sizes) -> Iterator[str]:
 
         assert isinstance(record.mixed, mixing.MixedPrecision), "the step puts nothing else there"
         yield from mixing.lines(record.mixed)
+    yield from lossy_lines(record.lossy)
     yield from placed_lines(record.placed)
     where = work.held_out.where if work.held_out else ""
     yield from reached_lines(record.reached, options.goal, options.fallback, where)

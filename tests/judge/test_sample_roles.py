@@ -20,8 +20,10 @@ from transforms.judge.sample_roles import (
     given_for_goal,
     goal_judging,
     is_held_out,
+    judging_layers,
     ranking,
     ranking_formats,
+    ranking_layers,
     searching,
     searching_evenly,
     taken,
@@ -147,3 +149,9 @@ def test_as_many_samples_have_to_be_given_as_let_so_many_judge(judging: int) -> 
     given = given_for_goal(judging)
     assert given is not None and len(goal_judging(given)) >= judging > len(goal_judging(given - 1))
     assert given_for_goal(33) is None
+
+
+@pytest.mark.parametrize("count", [4, 5, 8, 32])
+def test_layers_are_judged_on_samples_that_did_not_rank_them(count: int) -> None:
+    ranked, judged = ranking_layers(count), judging_layers(count)
+    assert sorted([*ranked, *judged]) == list(range(count)) and 0 <= len(ranked) - len(judged) <= 1

@@ -130,6 +130,13 @@ def test_a_graph_of_many_nodes_follows_the_rules(monkeypatch: pytest.MonkeyPatch
     assert "too large" in done.decisions.notes[0]
 
 
+def test_a_move_without_runs_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is small: what is left out is not for its size."""
+    monkeypatch.setattr(budget.Budget, "allows", lambda *_, **__: False)
+    notes = quantized(network(1, 1.0, 1.0), preset("A8W8"), samples(4, 1))[1].decisions.notes
+    assert notes and all(note.endswith("not tried, no runs left") for note in notes)
+
+
 def test_ends_whose_range_no_sample_changes_get_no_headroom() -> None:
     """Every image has the same lowest and highest pixel, as those of cameras do."""
     model, feeds = network(*NETWORKS[7]), samples(8, 1)

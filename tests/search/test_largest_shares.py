@@ -11,7 +11,7 @@ from collections.abc import Sequence, Set
 
 import pytest
 
-from transforms.search.group_search import largest_shares
+from transforms.search.group_search import largest_shares, shares_of_parts
 
 PRICE = 3.0
 
@@ -88,3 +88,13 @@ def test_nothing_at_all() -> None:
 def test_an_error_that_grows_is_no_share() -> None:
     """Errors of a tensor and of what is made of it may cancel: without one, the other is larger."""
     assert largest_shares(4, lambda removed: 1.0 + len(removed), PRICE, 100) == []
+
+
+@pytest.mark.parametrize("most", [1, 9, 1000])
+def test_parts_hold_all_shares_however_few_looks_there_are(most: int) -> None:
+    problem = Problem([0.01] * 20 + [1.0, 0.5] + [0.01] * 10)
+    found, floor = shares_of_parts(32, problem.error, PRICE, most)
+    assert sorted(place for part in found for place in part) == list(range(32))
+    assert problem.looks <= most and floor + sum(found.values()) == pytest.approx(1)
+    for part, share in found.items():
+        assert share == pytest.approx(sum(problem.shares[place] for place in part))

@@ -65,6 +65,10 @@ class Errors:
         """The mean over the outputs that hold a signal, in dB."""
         return _mean(self.decibels)
 
+    def at_most(self, decibels: float) -> Errors:
+        """Return the errors of outputs that are no better than so many dB: what is beyond counts nothing."""
+        return Errors(np.maximum(self.errors, 10 ** (-decibels / 10) * self.signal), self.signal, self.count)
+
     def of_outputs(self, places: Sequence[int]) -> Errors:
         """Return the errors of some of the outputs alone."""
         return Errors(self.errors[:, places], self.signal[:, places], len(places))

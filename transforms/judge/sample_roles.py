@@ -12,6 +12,8 @@ judged on. Folds are those of calibration (:func:`transforms.calibrate.calibrati
 ``searching_evenly`` the same where all samples are read anyway
 ``ranking``          layers by the error of each: as many as come to a number of runs
 ``ranking_formats``  layers by the errors of each in several formats
+``ranking_layers``   layers that may stay float: every second
+``judging_layers``   those that are kept: the others
 ``comparing``        layers of a model beside each other, to tell where its loss begins
 ``is_held_out``      whether a sample judges tuned weights of layers: every n-th
 ``tuning_judged``    tuned models: samples that are held out, and some of the others
@@ -122,6 +124,16 @@ def ranking_formats(count: int, runs: int, parts: int) -> list[int]:
     """Return the same of parts in several formats, with the last sample, which may be unlike the first."""
     places = np.linspace(0, count - 1, min(max(runs // parts, 1), count))
     return [int(place) for place in places]
+
+
+def ranking_layers(count: int) -> range:
+    """Return the places of the samples that rank layers which may stay float, of those that judge."""
+    return range(0, count, 2)
+
+
+def judging_layers(count: int) -> range:
+    """Return the places of the samples that judge what these found: the others."""
+    return range(1, count, 2)
 
 
 def comparing(count: int) -> list[int]:

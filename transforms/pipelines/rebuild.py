@@ -33,7 +33,8 @@ def rebuilt(work: Work, scheme: Scheme, data: CalibrationData | None = None) -> 
 def take_over(work: Work, other: Work) -> None:
     """Take over the model of another work, with its scheme and record; decisions stay those of before."""
     before, record = work.record, other.record
-    record.decisions, record.placed, record.reached = before.decisions, before.placed, before.reached
+    record.decisions, record.lossy = before.decisions, before.lossy
+    record.placed, record.reached = before.placed, before.reached
     record.fixed, record.steps = before.fixed, before.steps
     work.graph, work.float_graph = other.graph, other.float_graph
     work.scheme, work.record = other.scheme, record

@@ -8,6 +8,7 @@ from __future__ import annotations
 from transforms.pipelines.compare import compare
 from transforms.pipelines.decide import decide
 from transforms.pipelines.in_memory import IN_MEMORY
+from transforms.pipelines.keep_lossy import keep_lossy
 from transforms.pipelines.load import load
 from transforms.pipelines.place import place
 from transforms.pipelines.reach import reach
@@ -22,6 +23,7 @@ QUANTIZE: tuple[Step, ...] = (
     load,
     *IN_MEMORY,
     require,
+    keep_lossy,
     place,
     reach,
     tune,
@@ -32,5 +34,5 @@ QUANTIZE: tuple[Step, ...] = (
 )
 """Quantizing by a scheme, with all that outputs on samples decide."""
 
-FAST: tuple[Step, ...] = tuple(step for step in QUANTIZE if step not in (decide, place, compare))
+FAST: tuple[Step, ...] = tuple(step for step in QUANTIZE if step not in (decide, keep_lossy, place, compare))
 """The same by rules alone."""

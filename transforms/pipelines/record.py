@@ -10,7 +10,7 @@ from transforms.pipelines.first_result import FirstRun
 
 if TYPE_CHECKING:
     from transforms.finetune.tuned import TunedModel
-    from transforms.precision.chosen import FloatLayers, Reached
+    from transforms.precision.chosen import FloatLayers, LossyLayers, Reached
     from transforms.precision.sensitivity import Sensitivity
 
 
@@ -19,15 +19,17 @@ class JobRecord(Record):
     """What each step did beside quantizing.
 
     ``steps``: each step that ran, with its seconds. ``fixed``: how many dimensions of inputs were fixed.
-    ``placed``: layers in float for their time; ``reached``: finer layers for a goal; ``tuned``: layers with
-    tuned weights, on ``tuned_on`` samples. ``stored``: lines on the form in which weights are stored.
-    ``mixed``: the MixedPrecision of :mod:`transforms.precision.mix`, with the ``sensitivity`` of layers.
+    ``lossy``: layers in float for the outputs; ``placed``: for their time; ``reached``: finer layers for a
+    goal; ``tuned``: layers with tuned weights, on ``tuned_on`` samples. ``stored``: lines on the form in
+    which weights are stored. ``mixed``: the MixedPrecision of :mod:`transforms.precision.mix`, with the
+    ``sensitivity`` of layers.
     ``first``: the first run; ``rechecked``: lines on targets as the model is tuned and written;
     ``is_compared``: whether outputs were compared then.
     """
 
     steps: list[tuple[str, float]] = field(default_factory=list)
     fixed: int = 0
+    lossy: LossyLayers | None = None
     placed: FloatLayers | None = None
     reached: Reached | None = None
     tuned: TunedModel | None = None

@@ -39,7 +39,7 @@ class FewestLayers:
         self._outputs = [name for name in outputs if name in model.outputs] or model.outputs
         self._metric = target
         self._known: dict[frozenset[int], float] = {}
-        able = (i for i, part in enumerate(model.parts) if _can_be_named(part, names))
+        able = (i for i, part in enumerate(model.parts) if can_be_named(part, names))
         self.able = sorted(able, key=lambda i: (-self._alone(i), i))
 
     def fewest(self, target: Target, least: int) -> list[int]:
@@ -72,5 +72,6 @@ class FewestLayers:
         return self._known[key]
 
 
-def _can_be_named(part: Part, names: Set[str]) -> bool:
+def can_be_named(part: Part, names: Set[str]) -> bool:
+    """Return whether a scheme can name a part: a node of it, or its output."""
     return any(node in names or node.startswith(OUTPUT) for node in part.nodes)

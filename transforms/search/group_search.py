@@ -83,26 +83,34 @@ def largest_shares(count: int, error: Error, price: float, most: int) -> list[in
     that has nothing else. A part of them is halved only as long as it could be worth its price if one thing
     in it held all of its share: where an error comes from everywhere, that ends after a few parts.
     """
+    found, floor = shares_of_parts(count, error, price, most)
+    single = sorted((part for part in found if len(part) == 1), key=lambda part: (-found[part], part.start))
+    rest = sum(share for part, share in found.items() if len(part) > 1)
+    return [part.start for part in single[: _worth([found[part] for part in single], floor + rest, price)]]
+
+
+def shares_of_parts(count: int, error: Error, price: float, most: int) -> tuple[dict[range, float], float]:
+    """Return the shares of parts of ``count`` things, halved as :func:`largest_shares` does, and the rest.
+
+    Parts of one thing are those that were told apart.
+    """
     if not count or most < 1:
-        return []
+        return {}, 1.0
     everything = frozenset(range(count))
     floor = max(error(everything), _LEAST)
     shares = {range(count): max(1 - floor, 0.0)}
     measured = 1
-    while True:
+    while measured + 2 <= most:
         parts = sorted(shares, key=lambda part: (-shares[part], part.start))
         worth = parts[: _worth([shares[part] for part in parts], floor, price)]
         wide = next((part for part in worth if len(part) > 1), None)
         if wide is None:
-            return [part.start for part in worth]
-        if measured + 2 > most:
-            single = [part for part in parts if len(part) == 1]
-            rest = sum(share for part, share in shares.items() if len(part) > 1)
-            return [p.start for p in single[: _worth([shares[p] for p in single], floor + rest, price)]]
+            break
         del shares[wide]
         for half in (wide[: len(wide) // 2], wide[len(wide) // 2 :]):
             shares[half] = max(error(everything.difference(half)) - floor, 0.0)
         measured += 2
+    return shares, floor
 
 
 def _worth(shares: Sequence[float], floor: float, price: float) -> int:

@@ -1,0 +1,85 @@
+"""Step: keep in float the few layers that carry most of the loss, where that is worth its price."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from transforms.graph.some_names import counted
+from transforms.judge.budget import Budget
+from transforms.judge.constants import FEWEST
+from transforms.judge.decisions import Tried
+from transforms.judge.judge import Judge
+from transforms.judge.sample_roles import judging_layers, ranking_layers, taken
+from transforms.pipelines.load import read_float
+from transforms.pipelines.rebuild import rebuilt, take_over
+from transforms.pipelines.work import Work
+from transforms.run.run_each import with_resting_threads
+from transforms.scheme import Scheme
+from transforms.scheme.targets import ON_CPU
+
+if TYPE_CHECKING:
+    from transforms.precision.chosen import LossyLayers
+    from transforms.precision.reach import Built
+
+MOVE = "layers in float"
+
+
+def keep_lossy(work: Work) -> None:
+    """Rank layers on one half of the judge's samples, judge those in float on the other, and build so.
+
+    Only for activations of 8 bits that are integers, without a goal that layers are chosen for, tuning, or
+    ranges that are given; and for a target that computes in float as well, or none.
+    """
+    if work.judge is None or not work.judge.can_judge or not is_asked_for(work):
+        return
+    feeds = work.judge.reference.feeds
+    if len(feeds) < 2 * FEWEST:
+        return
+    work.events.phase("ranking")
+    try:
+        found, other = _found(work, work.judge)
+    except Exception as error:  # the runtime's exceptions share no narrower class
+        work.events.note(f"Layers are not looked at: {error}")
+        return
+    if found.gain is not None:
+        words = counted(len(found.layers), "layer") + " in float"
+        work.record.decisions.tried.append(Tried(MOVE, words, found.gain, found.kept, found.samples))
+    if found.kept:
+        work.record.lossy = found
+        take_over(work, other)
+
+
+def is_asked_for(work: Work) -> bool:
+    """Return whether layers are looked for that carry most of the loss."""
+    is_left = work.options.goal is None and work.tuning is None and not work.fixed
+    return is_left and may_keep(work.asked)
+
+
+def may_keep(scheme: Scheme) -> bool:
+    """Return whether layers may stay float in the model of a scheme, beside integers of 8 bits."""
+    activation = scheme.format(scheme.activation)
+    is_narrow = activation is not None and activation.is_integer and activation.bits <= 8
+    return bool(is_narrow and scheme.keep_float and scheme.target in ("", ON_CPU) and not scheme.finetune)
+
+
+def _found(work: Work, judge: Judge) -> tuple[LossyLayers, Work]:
+    """Return the layers, and the work in which the model was built with them."""
+    from transforms.precision.lossy import lossy_layers  # imports take time that small jobs notice
+
+    assert work.statistics is not None, "integers have ranges"
+    feeds, floats = judge.reference.feeds, work.float_form()
+    count, last = len(feeds), work
+
+    def _build(scheme: Scheme) -> Built:
+        nonlocal last
+        last = rebuilt(work, scheme)
+        return last.graph, last.scheme
+
+    runs = Budget.of(floats, work.statistics).runs
+    ranked, judged = taken(feeds, ranking_layers(count)), taken(feeds, judging_layers(count))
+    apart = Judge(floats, judged, work.options.run, known=judge.reference.known, stays=True)
+    first, resting = (work.graph, work.scheme), with_resting_threads(work.options.run)
+    load = partial(read_float, work, work.scheme)
+    found = lossy_layers(first, floats, load, _build, ranked, apart, runs, resting)
+    return found, last
