@@ -13,6 +13,7 @@ from tests.helpers.judged_networks import network, samples
 from tools import quantize, report
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.finetune import fit_weights
 from transforms.judge.decisions import KEY
 from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import (
@@ -29,7 +30,6 @@ from transforms.judge.sample_roles import (
     taken,
     tuning_judged,
 )
-from transforms.pipelines import fit as fit_step
 from transforms.pipelines import measure, quantize_graph
 from transforms.scheme import preset
 
@@ -64,9 +64,9 @@ def test_no_decision_sees_them(count: int, monkeypatch: pytest.MonkeyPatch) -> N
         fitted.extend(feed["x"] for feed in given[2])
         return found(*given, **more)
 
-    found = fit_step.fit_weights
+    found = fit_weights.fit_weights
     monkeypatch.setattr(measure, "Judge", _Judge)
-    monkeypatch.setattr(fit_step, "fit_weights", _fit)
+    monkeypatch.setattr(fit_weights, "fit_weights", _fit)
     done = quantize_graph.quantize_graph(model_io.load(model), preset("W4A8"), CalibrationData(feeds))
     assert done.decisions.tried and judged and fitted
     places = [
