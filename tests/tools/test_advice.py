@@ -26,7 +26,7 @@ from transforms.scheme.targets import TARGETS
 
 COMMAND = re.compile(r"python -m tools\.(\w+) (.*)")
 OPTION = re.compile(r"(--[a-z0-9_-]+)(?: ([A-Za-z0-9_.=-]*[A-Za-z0-9_]))?")
-BEYOND = ("only with every layer", "cannot be met")
+BEYOND = ("only with every layer", "cannot be met", "cannot show the target")
 COST = Measurement(1.0, Timing(1.0, 1.0, 1.0, 1), None)
 DATA = ("--data", "data")
 PERCENTILE = ("--calibrate-method", "Percentile")
