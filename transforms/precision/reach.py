@@ -92,7 +92,10 @@ def _unreached(
     unsure = [one for one in tried if target.holds(one[0].value) and not target.is_shown(one[0])]
     if unsure:
         scored, share = unsure[-1]
-        return too_few_samples(target, scored, f"{share} layers in {fallback}")
+        error = too_few_samples(target, scored, f"{share} layers in {fallback}")
+        if target.is_shown(tried[-1][0]):
+            return TargetError(f"only with every layer in {fallback} is the target shown: {error}")
+        return error
     none, (after, share) = f"{target.text(before.value, before.error)} with none", tried[-1]
     if target.is_shown(after):
         return TargetError(f"only with every layer in {fallback} the target of {target.bound} is met: {none}")
