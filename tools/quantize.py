@@ -95,14 +95,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _work(job: QuantizeJob) -> int:
     command_line.keep_products_on_one_thread()
-    from tools.options.package import convert_package, is_package
+    from tools.options.package import convert
 
     if job.print_config:
         _print_config(job)
-    if not job.input:
-        return command_line.DONE
-    done = convert_package(job, _quantize) if is_package(job) else _quantize(job)
-    return command_line.DONE if done else command_line.NOTHING_DONE
+    return convert(job, _quantize) if job.input else command_line.DONE
 
 
 def _print_config(job: QuantizeJob) -> None:
@@ -114,18 +111,11 @@ def _print_config(job: QuantizeJob) -> None:
     print(scheme.to_toml(), end="")
 
 
-def _quantize(job: QuantizeJob) -> bool:
-    """Quantize one model, and return whether there was anything to do."""
+def _quantize(job: QuantizeJob) -> None:
     import onnx_narrow
     from tools.cli.printed import Printed
-    from transforms.pipelines.require import NothingToDoError
 
-    try:
-        onnx_narrow.quantize(job.input, job.output, **job.keywords(*_OF_TOOL), progress=Printed())
-    except NothingToDoError as error:
-        print(error)
-        return False
-    return True
+    onnx_narrow.quantize(job.input, job.output, **job.keywords(*_OF_TOOL), progress=Printed())
 
 
 def _why_not(job: QuantizeJob) -> str | None:

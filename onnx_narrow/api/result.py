@@ -13,13 +13,13 @@ import onnx
 
 from onnx_narrow.api.told import Told
 from onnx_narrow.api.written import Written
+from ops.metrics import decibels
 from transforms import model_io
 from transforms.files.paths import AnyPath
 from transforms.judge.decisions import Checked, Tried
 from transforms.pipelines.first_result import FirstRun
 from transforms.precision.sensitivity import Sensitivity
 from transforms.run.beside_float import BesideFloat
-from transforms.runtime.output_errors import sqnr
 from transforms.scheme import Scheme
 
 
@@ -124,9 +124,9 @@ def result_of(
     error = first.trial.error if first and first.trial else None
     figures: tuple[float | None, float | None, int] = (None, None, 0)
     if outputs is not None:
-        figures = sqnr(outputs.error), outputs.decibels_error or None, outputs.samples
+        figures = decibels(outputs.error), outputs.decibels_error or None, outputs.samples
     elif error is not None:
-        figures = sqnr(error), None, 1
+        figures = decibels(error), None, 1
     return Result(
         path=written.sizes.path if written else None,
         sqnr=figures[0],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import tempfile
@@ -24,7 +23,7 @@ from transforms.run.data_sets import Reader, Room, arrays_of, each_sample
 from transforms.run.feeds import by_name
 from transforms.run.fitted import Fitting
 from transforms.run.kept_arrays import KeptArrays
-from transforms.run.samples import SAMPLE_SUFFIXES
+from transforms.run.samples import sample_file
 from transforms.runtime.inputs import ModelInput
 
 Model: TypeAlias = AnyPath | onnx.ModelProto | gs.Graph | Result
@@ -82,7 +81,7 @@ def samples_of(data: Data, limit: int | None = None, memory_limit: int | None = 
     samples: list[Sample] = []
     for sample in each_sample(data, limit):
         if isinstance(sample, os.PathLike):
-            samples.append(_file(Path(sample), len(samples)))
+            samples.append(sample_file(Path(sample), len(samples)))
             continue
         arrays = arrays_of(sample)
         if not isinstance(data, Sequence):  # what makes samples may fill the same array again
@@ -111,7 +110,7 @@ def samples_folder(
     wanted, room, fitting = inputs(), Room(folder), Fitting()
     for number, sample in enumerate(each_sample(data, limit)):
         if isinstance(sample, os.PathLike):
-            _link(_file(Path(sample), number), folder, number)
+            _link(sample_file(Path(sample), number, steps=True), folder, number)
             continue
         feed = fitting.of(by_name(arrays_of(sample), wanted, number), wanted)
         room.take(sum(array.nbytes for array in feed.values()))
@@ -127,15 +126,6 @@ def _copied(arrays: dict[str, np.ndarray] | list[np.ndarray]) -> dict[str, np.nd
     if isinstance(arrays, dict):
         return {name: array.copy() for name, array in arrays.items()}
     return [array.copy() for array in arrays]
-
-
-def _file(path: Path, number: int) -> Path:
-    """Return the path of a sample in a file, or of a folder of steps; raises if there is none."""
-    if not path.exists():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    if not path.is_dir() and path.suffix.lower() not in SAMPLE_SUFFIXES:
-        raise ValueError(f"sample {number}: '{path}' ends in none of {', '.join(SAMPLE_SUFFIXES)}")
-    return path
 
 
 def _link(file: Path, folder: Path, number: int) -> None:

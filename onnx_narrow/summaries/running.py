@@ -8,6 +8,7 @@ import onnx_graphsurgeon as gs
 
 from onnx_narrow.summaries.operator_library import needed_library
 from ops.formats import FORMATS
+from ops.metrics import in_decibels
 from transforms.deploy.rounded_inputs import OPTION, rounded_inputs
 from transforms.files.spelling import as_option, spelled
 from transforms.functions.attach_functions import has_all_functions
@@ -16,7 +17,6 @@ from transforms.judge.constants import DIVERGED
 from transforms.judge.decisions import Checked
 from transforms.pipelines.first_result import FirstRun
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT
-from transforms.runtime.output_errors import decibels
 from transforms.scheme import Scheme
 from transforms.scheme.presets import PRESETS
 
@@ -66,7 +66,7 @@ def rounded_line(found: FirstRun, graph: gs.Graph) -> Iterator[str]:
     words = f"ONNX Runtime may round {counted(len(rounded), 'input')} of products to 8 bits"
     errors = [trial.error if trial else None for trial in (found.rounded, found.trial)]
     if found.rounded and None not in errors:
-        with_it, without = (decibels(error) for error in errors if error is not None)
+        with_it, without = (in_decibels(error) for error in errors if error is not None)
         words += f", outputs at {with_it} dB instead of {without} here"
     yield f"{words}: session option {OPTION} = 1 prevents it"
 
@@ -148,7 +148,7 @@ def poor(
     how = f"tools.finetune{other} tunes"
     ways = [*ways, *([] if tuned else [f"{how} the weights"])]
     ways += [f"{as_option('config', _WIDER[config])} has activations of 16 bits"] if config in _WIDER else []
-    figure = f"{what} at {decibels(error)} dB"
+    figure = f"{what} at {in_decibels(error)} dB"
     if of_tokens:
         figure = f"KL divergence of {error:.3g} nats a token"
     said = f"Warning: {name}{figure} on {where}"

@@ -156,6 +156,8 @@ def test_a_sample_in_no_file(model: Path, tmp_path: Path) -> None:
         samples_of([tmp_path / "absent.npz"])
     with pytest.raises(ValueError, match=r"^sample 0: '.*m\.onnx' ends in none of \.npz, \.npy,"):
         samples_of([model])
+    with pytest.raises(ValueError, match="ends in none of"):
+        samples_of([model.parent])  # a folder of steps, without sequences
 
 
 def test_no_sample_is_said_before_the_work(model: Path, tmp_path: Path) -> None:

@@ -120,6 +120,16 @@ def test_refusals(
     assert files(package) == before
 
 
+def test_options_that_do_not_go_together_are_wrong_usage_here_too(
+    package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--input", str(package), "--output", str(tmp_path / "made"), "--config", "A8W8"]
+    with pytest.raises(SystemExit) as left:
+        quantize.main([*arguments, "--min-sqnr", "30"])
+    assert left.value.code == 2 and "--min-sqnr goes with --data" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()
+
+
 def test_a_folder_without_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--input", str(tmp_path), "--output", str(tmp_path.parent / "made"), "--config", "W8"]
     assert quantize.main(arguments) == 1

@@ -129,26 +129,17 @@ def run(module: str, words: str | None, source: str, argv: Sequence[str] | None)
 
 
 def _work(source: str, job: Bf16Job) -> int:
-    from tools.options.package import convert_package, is_package
+    from tools.options.package import convert
 
-    convert = partial(_convert, source)
-    done = convert_package(job, convert) if is_package(job) else convert(job)
-    return command_line.DONE if done else command_line.NOTHING_DONE
+    return convert(job, partial(_convert, source))
 
 
-def _convert(source: str, job: Bf16Job) -> bool:
-    """Convert one model, and return whether there was anything to do."""
+def _convert(source: str, job: Bf16Job) -> None:
     import onnx_narrow
     from tools.cli.printed import Printed
-    from transforms.pipelines.require import NothingToDoError
 
     given = job.keywords("input", "output")
-    try:
-        onnx_narrow.convert_bf16(job.input, job.output, **given, float_type=source, progress=Printed())
-    except NothingToDoError as error:
-        print(error)
-        return False
-    return True
+    onnx_narrow.convert_bf16(job.input, job.output, **given, float_type=source, progress=Printed())
 
 
 def command(module: str, words: str | None) -> command_line.Command[Bf16Job]:

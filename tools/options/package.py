@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
+from tools.cli import command_line
 from transforms.files.named_file import named
+from transforms.files.spelling import UsageError
 from transforms.model.read_model import ModelError, parse, tensors
+from transforms.pipelines.require import NothingToDoError
 
 if TYPE_CHECKING:
     from tools.options.bf16 import Bf16Job
@@ -29,9 +32,22 @@ _OF_ONE_MODEL = ("calibration_cache", "ranges", "export_ranges")
 """Options that name a file of one model."""
 
 
-def is_package(job: Bf16Job | QuantizeJob) -> bool:
-    """Whether the input of a job is a folder."""
-    return Path(job.input).is_dir()
+def convert(job: J, call: Callable[[J], object]) -> int:
+    """Convert the model of a job, or all in its folder, by a call of the API; return the exit code.
+
+    Says why where a model has nothing to convert.
+    """
+
+    def _is_done(own: J) -> bool:
+        try:
+            call(own)
+        except NothingToDoError as error:
+            print(error)
+            return False
+        return True
+
+    done = convert_package(job, _is_done) if Path(job.input).is_dir() else _is_done(job)
+    return command_line.DONE if done else command_line.NOTHING_DONE
 
 
 def convert_package(job: J, convert: Callable[[J], bool]) -> bool:
@@ -87,7 +103,7 @@ def _convert(job: J, convert: Callable[[J], bool], model: Path, output: Path) ->
     try:
         return convert(replace(own, input=str(model), output=str(output)))
     except ValueError as error:
-        if model.name in str(error):
+        if model.name in str(error) or isinstance(error, UsageError):
             raise
         raise ValueError(f"{error} (in '{model}')") from error
 

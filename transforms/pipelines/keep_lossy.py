@@ -12,7 +12,7 @@ from transforms.judge.decisions import Tried
 from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import judging_layers, ranking_layers, taken
 from transforms.pipelines.load import read_float
-from transforms.pipelines.rebuild import rebuilt, take_over
+from transforms.pipelines.rebuild import LastRebuilt, take_over
 from transforms.pipelines.work import Work
 from transforms.run.run_each import with_resting_threads
 from transforms.scheme import Scheme
@@ -20,7 +20,6 @@ from transforms.scheme.targets import ON_CPU
 
 if TYPE_CHECKING:
     from transforms.precision.chosen import LossyLayers
-    from transforms.precision.reach import Built
 
 MOVE = "layers in float"
 
@@ -69,17 +68,11 @@ def _found(work: Work, judge: Judge) -> tuple[LossyLayers, Work]:
 
     assert work.statistics is not None, "integers have ranges"
     feeds, floats = judge.reference.feeds, work.float_form()
-    count, last = len(feeds), work
-
-    def _build(scheme: Scheme) -> Built:
-        nonlocal last
-        last = rebuilt(work, scheme)
-        return last.graph, last.scheme
-
+    count, build = len(feeds), LastRebuilt(work)
     runs = Budget.of(floats, work.statistics).runs
     ranked, judged = taken(feeds, ranking_layers(count)), taken(feeds, judging_layers(count))
     apart = Judge(floats, judged, work.options.run, known=judge.reference.known, stays=True)
     first, resting = (work.graph, work.scheme), with_resting_threads(work.options.run)
     load = partial(read_float, work, work.scheme)
-    found = lossy_layers(first, floats, load, _build, ranked, apart, runs, resting)
-    return found, last
+    found = lossy_layers(first, floats, load, build, ranked, apart, runs, resting)
+    return found, build.last

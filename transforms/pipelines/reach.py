@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from transforms.judge.constants import SEARCHED_ON
 from transforms.judge.sample_roles import searching, taken
 from transforms.pipelines.load import read_float
-from transforms.pipelines.rebuild import rebuilt, take_over
+from transforms.pipelines.rebuild import LastRebuilt, take_over
 from transforms.pipelines.work import Work
-from transforms.scheme import Scheme
-
-if TYPE_CHECKING:
-    from transforms.precision.reach import Built
 
 
 def reach(work: Work) -> None:
@@ -26,13 +20,7 @@ def reach(work: Work) -> None:
     from transforms.precision.finer_scheme import fallback_rule  # imports take time that small jobs notice
     from transforms.precision.reach import reach_target
 
-    last = work  # models before the last are let go
-
-    def _build(scheme: Scheme) -> Built:
-        nonlocal last
-        last = rebuilt(work, scheme)
-        return last.graph, last.scheme
-
+    build = LastRebuilt(work)
     feeds = (feed for _, feed in apart.data.feeds(work.graph))
     searched = taken(feeds, searching(SEARCHED_ON))
     progress, told = work.events.phase("searching", "model"), work.scheme
@@ -40,7 +28,7 @@ def reach(work: Work) -> None:
         (work.graph, work.scheme),
         work.float_form(),
         lambda: read_float(work, told),
-        _build,
+        build,
         searched,
         apart.feeds,
         goal,
@@ -50,4 +38,4 @@ def reach(work: Work) -> None:
     )
     work.record.reached = found
     if found.layers:
-        take_over(work, last)
+        take_over(work, build.last)

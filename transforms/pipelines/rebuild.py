@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import onnx_graphsurgeon as gs
+
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.pipelines.load import read_float
 from transforms.pipelines.record import JobRecord
@@ -28,6 +30,19 @@ def rebuilt(work: Work, scheme: Scheme, data: CalibrationData | None = None) -> 
         record=JobRecord(grids=None if work.record.grids is None else []),
     )
     return run(other, work.building)
+
+
+class LastRebuilt:
+    """Builds the model of a work by schemes, one after another, and keeps the ``last`` alone."""
+
+    def __init__(self, work: Work) -> None:
+        """Begin with the work itself."""
+        self._work = self.last = work
+
+    def __call__(self, scheme: Scheme) -> tuple[gs.Graph, Scheme]:
+        """Return the model of a scheme, with the scheme in use."""
+        self.last = rebuilt(self._work, scheme)
+        return self.last.graph, self.last.scheme
 
 
 def take_over(work: Work, other: Work) -> None:

@@ -16,7 +16,7 @@ from transforms.files.paths import AnyPath
 from transforms.run.data_sets import NO_SAMPLE, Reader, arrays_of, each_sample, length_of
 from transforms.run.fitted import Fitting
 from transforms.run.image_inputs import ImageOptions
-from transforms.run.samples import Samples
+from transforms.run.samples import Samples, sample_file
 from transforms.runtime.inputs import ModelInput, check_feed, random_array
 
 T = TypeVar("T")
@@ -167,7 +167,7 @@ def _named(
     """Yield each sample by its number as a feed; a file of several texts is as many."""
     for i, sample in enumerate(each_sample(source, limit)):
         if isinstance(sample, os.PathLike):
-            found = Samples.of_files([Path(sample)], inputs, images)
+            found = Samples.of_files([sample_file(Path(sample), i)], inputs, images)
             names = [str(i)] if len(found) == 1 else [f"{i}-{row + 1}" for row in range(len(found))]
             yield from ((name, feed) for name, (_, feed) in zip(names, found, strict=True))
         else:

@@ -69,12 +69,7 @@ class Samples:
     def of_files(
         cls, paths: Sequence[Path], inputs: Sequence[ModelInput], images: ImageOptions | None = None
     ) -> Self:
-        """Return the samples of some files. Raises FileNotFoundError, and ValueError for another suffix."""
-        for path in paths:
-            if not path.exists():
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-            if path.suffix.lower() not in SAMPLE_SUFFIXES:
-                raise ValueError(f"sample '{path}' ends in none of {', '.join(SAMPLE_SUFFIXES)}")
+        """Return the samples of some files, each as :func:`sample_file` returns it."""
         samples = cls.__new__(cls)
         samples._open(paths, inputs, images, None)
         return samples
@@ -161,6 +156,18 @@ class Samples:
             if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
                 raise ValueError(f"{tokens.dtype} {list(tokens.shape)} instead of tokens [n] or [texts, n]")
             return token_feed(tokens, self._inputs)
+
+
+def sample_file(path: Path, number: int, *, steps: bool = False) -> Path:
+    """Return the path of a sample in a file, or with ``steps`` of a folder of them.
+
+    ``number``: of the sample. Raises FileNotFoundError, and ValueError for another suffix.
+    """
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    if not (steps and path.is_dir()) and path.suffix.lower() not in SAMPLE_SUFFIXES:
+        raise ValueError(f"sample {number}: '{path}' ends in none of {', '.join(SAMPLE_SUFFIXES)}")
+    return path
 
 
 def _of_classes(folder: Path) -> dict[str, Path]:

@@ -8,11 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.array_types import AnyArray
-from ops.metrics import decibels as sqnr
-from ops.metrics import in_decibels as decibels
 from ops.metrics import sums_of_numbers
-
-__all__ = ["OutputErrors", "decibels", "relative_error", "sqnr"]  # two names of others for importers of old
 
 EXPLAINED = 2.0
 """Times of the error of one session that the other may have, in power: 3 dB.
