@@ -19,6 +19,7 @@ from onnx_narrow.api.kinds import (
     number,
     whole,
 )
+from transforms.judge.constants import EFFORTS
 from transforms.scheme import Scheme
 from transforms.scheme.targets import TARGETS
 from transforms.search.target import FALLBACKS
@@ -51,6 +52,7 @@ KINDS: Mapping[str, Kind] = {
     "allow_code": FLAG,
     # what decides
     "fast": FLAG,
+    "effort": choice(*EFFORTS),
     "min_sqnr": number(),
     "top1": number(0, 1),
     "fallback": choice(*FALLBACKS),

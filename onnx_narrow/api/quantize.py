@@ -49,6 +49,7 @@ def quantize(
     data: Data | None = None,
     target: str | None = None,
     fast: bool = False,
+    effort: str | None = None,
     min_sqnr: float | None = None,
     top1: float | None = None,
     fallback: str | None = None,
@@ -113,6 +114,8 @@ def quantize(
         The runtime that the model is made for, one of :func:`onnx_narrow.targets`.
     fast : bool
         Let rules choose what is ``"auto"``, and compare no outputs.
+    effort : str, optional
+        How many runs choices may take: ``"low"``, ``"normal"`` (default) or ``"high"``.
     min_sqnr, top1 : float, optional
         Keep as few layers in the format ``fallback`` as possible for this SQNR in dB of every output, or this
         share of rows (0 to 1) whose largest number moves, on held-out samples.

@@ -26,13 +26,15 @@ WITHOUT = [step for step in QUANTIZE if step is not keep_lossy]
 _LOSSY = importlib.import_module("transforms.precision.lossy")
 
 
-def row(subject: Subject, preset: str, folder: Path) -> tuple[list[str], list[float]]:
+def row(subject: Subject, preset: str, folder: Path, effort: str) -> tuple[list[str], list[float]]:
     """Return the cells of a row; and dB gained, percent of bytes and ratio of seconds as numbers."""
     snrs, sizes, seconds, layers = [], [], [], 0
     for name, steps in (("without", WITHOUT), ("with", QUANTIZE)):
         start = time.process_time()
         path = folder / f"{name}.onnx"
-        made = onnx_narrow.quantize(subject.model, path, config=preset, data=list(subject.feeds), steps=steps)
+        made = onnx_narrow.quantize(
+            subject.model, path, config=preset, data=list(subject.feeds), steps=steps, effort=effort
+        )
         seconds.append(time.process_time() - start)
         snrs.append(subject.judge(path))
         sizes.append(path.stat().st_size)
@@ -42,7 +44,7 @@ def row(subject: Subject, preset: str, folder: Path) -> tuple[list[str], list[fl
     return cells, [snrs[1] - snrs[0], more, ratio]
 
 
-def table(models: Sequence[str], presets: Sequence[str], samples: int) -> Iterator[str]:
+def table(models: Sequence[str], presets: Sequence[str], samples: int, effort: str) -> Iterator[str]:
     """Yield the lines of a Markdown table, each as soon as it is measured, and of all rows at the end."""
     yield "| model | preset | dB | layers in float | bytes | time |"
     yield "|---|---|---|---|---|---|"
@@ -51,7 +53,7 @@ def table(models: Sequence[str], presets: Sequence[str], samples: int) -> Iterat
         for preset in presets:
             with tempfile.TemporaryDirectory() as name:
                 try:
-                    cells, found = row(subject, preset, Path(name))
+                    cells, found = row(subject, preset, Path(name), effort)
                 except ValueError as error:  # nothing to quantize
                     yield f"| {subject.name} | {preset} | {error} | | | |"
                     continue
@@ -71,11 +73,12 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=[], help="names of models (default: all)")
     parser.add_argument("--presets", nargs="+", default=["U8S8", "A8W8"], help="default: U8S8 A8W8")
     parser.add_argument("--samples", type=int, default=8, help="calibration samples (default: 8)")
+    parser.add_argument("--effort", default="normal", help="low, normal (default) or high")
     parser.add_argument("--per-percent", type=float, default=None, help="dB for a percent of bytes, another")
     job = parser.parse_args()
     if job.per_percent is not None:
         vars(_LOSSY)["PER_PERCENT"] = job.per_percent
-    for line in table(job.models, job.presets, job.samples):
+    for line in table(job.models, job.presets, job.samples, job.effort):
         print(line, flush=True)
 
 

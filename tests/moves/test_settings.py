@@ -133,8 +133,11 @@ def test_a_graph_of_many_nodes_follows_the_rules(monkeypatch: pytest.MonkeyPatch
 def test_a_move_without_runs_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model is small: what is left out is not for its size."""
     monkeypatch.setattr(budget.Budget, "allows", lambda *_, **__: False)
-    notes = quantized(network(1, 1.0, 1.0), preset("A8W8"), samples(4, 1))[1].decisions.notes
-    assert notes and all(note.endswith("not tried, no runs left") for note in notes)
+    decisions = quantized(network(1, 1.0, 1.0), preset("A8W8"), samples(4, 1))[1].decisions
+    assert decisions.left and "biases: biases not corrected: not tried, no runs left" in decisions.lines()
+    assert (
+        decisions.notes[0].startswith("No runs left for: ") and "effort='high' has more" in decisions.notes[0]
+    )
 
 
 def test_ends_whose_range_no_sample_changes_get_no_headroom() -> None:

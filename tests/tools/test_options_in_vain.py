@@ -194,7 +194,7 @@ def _cases() -> list[tuple[str, str, str]]:
     cases += [("quantize", f"{run} --random-data 3 --data d", "--random-data and --data do not")]
     cases += [
         ("quantize", f"{run} {more} {one}", f"{one.split()[0]} goes with --data, and not with --fast, ")
-        for one in ("--min-sqnr 20", "--top1 0.01")
+        for one in ("--min-sqnr 20", "--top1 0.01", "--effort high")
         for more in ("", "--data d --fast", "--data d --ranges r.json", "--random-data 3")
     ]
     cases += [

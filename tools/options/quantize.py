@@ -25,6 +25,9 @@ from tools.options.finetune import FULL_RANGE
 FALLBACKS = ("float32", "int16", "bf16")
 """Names of :data:`transforms.search.target.FALLBACKS`, repeated so that help needs no imports."""
 
+EFFORTS = ("low", "normal", "high")
+"""Names of :data:`transforms.judge.constants.EFFORTS`."""
+
 _NEEDS_NO_MODEL = {"print_config", "config", "target", "assignments", "verbose", "fast"}
 
 
@@ -53,6 +56,13 @@ class QuantizeJob(SchemeJob):
     fast: bool = option(
         "--fast",
         "choose nothing by the outputs of the model, and do not measure them: what is 'auto' follows rules",
+    )
+    effort: str = option(
+        "--effort",
+        "how many runs of the model choices by outputs may take (default: normal)",
+        group=SEARCH,
+        choices=EFFORTS,
+        default="",
     )
     min_sqnr: float | None = option(
         "--min-sqnr DB",

@@ -35,17 +35,16 @@ class Budget:
         self.runs, self.opened = runs, opened
 
     @classmethod
-    def of(cls, graph: gs.Graph, statistics: Calibration) -> Budget:
-        """Return what the samples of some statistics pay for."""
+    def of(cls, graph: gs.Graph, statistics: Calibration, effort: str = "normal") -> Budget:
+        """Return what the samples of some statistics pay for; ``effort``: one of ``constants.EFFORTS``."""
         sizes = {name: statistics.numbers(name) for name in statistics.observed}
         load = sum(sizes.values()) + _products(graph, sizes)
         run = load / statistics.samples + constants.NODE_RUN * len(graph.nodes)
         weights = sum(math.prod(tensor.shape) for tensor in walk.constants(graph))
         opened = constants.NODE_OPENED * len(graph.nodes) + constants.WEIGHT * weights
         each = int(opened / max(run, 1))
-        return cls(
-            int((constants.PAID + constants.FLOAT_RUNS * load / constants.FLOAT) / max(run, 1)) - each, each
-        )
+        paid = constants.EFFORTS[effort] * (constants.PAID + constants.FLOAT_RUNS * load / constants.FLOAT)
+        return cls(int(paid / max(run, 1)) - each, each)
 
     def samples(self, most: int) -> int:
         """Return on how many samples candidates are judged: as many of each fold, for several."""

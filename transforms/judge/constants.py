@@ -98,6 +98,9 @@ ROWS = 256
 
 # What there is time for: it is counted in numbers that a quantized model rounds
 
+EFFORTS = {"low": 0.25, "normal": 1.0, "high": 4.0}
+"""Times as many runs, by name. ``tests.benchmarks.bench_lossy --effort high``"""
+
 PAID = 3e8
 """About two seconds, beside what the samples pay for. ``time``"""
 

@@ -87,10 +87,12 @@ class Checked:
 class Decisions:
     """Everything that was tried, in order, and notes on what was not; ``outputs``: how good they are.
 
-    ``fitted``: whether outputs of layers rounded weights.
+    ``left``: moves that no runs were left for, and their changes. ``fitted``: whether outputs of layers
+    rounded weights.
     """
 
     tried: list[Tried] = field(default_factory=list)
+    left: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     outputs: Checked | None = None
     fitted: bool = False
@@ -104,7 +106,8 @@ class Decisions:
         """Return the record in words, a line for each trial."""
         outputs = [] if self.outputs is None else [f"outputs: {self.outputs}"]
         tried = [f"{one} on {counted(one.samples, 'sample')}" for one in self.tried]
-        return [*tried, *self.notes, *outputs]
+        left = [f"{': '.join(filter(None, one))}: not tried, no runs left" for one in self.left]
+        return [*tried, *left, *self.notes, *outputs]
 
     def entries(self) -> dict[str, str]:
         """Return the record as an entry of a file's metadata; none if nothing was tried or looked at."""

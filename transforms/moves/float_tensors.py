@@ -38,7 +38,7 @@ def search_float_tensors(best: Best, price: float = PRICE, enough: float = FINE)
         return
     few = len(searching(best.form.judge.count))
     if not best.budget.allows(MOST_MODELS // 2 * few, models=1) and best.errors.mean >= USELESS:
-        best.decisions.notes.append(f"{MOVE}: not tried, no runs left")
+        best.decisions.left.append((MOVE, ""))
         return
     search = _Search(best.form.switched, best.scheme, few, price)
     if kept := search.needed(search.found()):

@@ -138,7 +138,7 @@ class Best:
             if scheme == self.scheme or self.form.model.is_same(scheme, self.scheme):
                 continue
             if not self.budget.allows(self.form.judge.count):
-                self.decisions.notes.append(f"{move}: {change}: not tried, no runs left")
+                self.decisions.left.append((move, change))
                 continue
             errors = self.form.errors(scheme)
             found.append((gain(errors, self.errors), change, scheme, errors))

@@ -66,7 +66,7 @@ def _is_allowed(best: Best, move: str) -> bool:
     count = best.form.judge.count
     allowed = best.budget.allows(count + len(best.form.judge.reference.feeds) * 2 // FLOAT, models=2)
     if not allowed:
-        best.decisions.notes.append(f"{move}: not tried, no runs left")
+        best.decisions.left.append((move, ""))
     return allowed
 
 

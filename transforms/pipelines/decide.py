@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 from transforms.calibrate.calibration import Calibration
 from transforms.conversion.quantize_steps import move_named_outliers
 from transforms.conversion.record import Record
+from transforms.files.spelling import spelled
 from transforms.graph.some_names import some_names
 from transforms.judge.budget import Budget
 from transforms.judge.constants import FEW_SAMPLES, FEWEST, FINE, PRICE, USELESS
@@ -80,14 +81,24 @@ def decide(work: Work) -> None:
 def _improve(work: Work, judge: Judge, statistics: Calibration) -> None:
     """Try the moves one after another, from the rules on, and take over what they found."""
     start = work.scheme if work.asked.per_channel != AUTO else work.scheme.with_(per_channel=True)
-    budget = Budget.of(work.graph, statistics)
+    budget = Budget.of(work.graph, statistics, work.options.effort)
     log.info("%d runs, a model costs %d", budget.runs, budget.opened)
     least = min(judge.count, FEW_SAMPLES) if judge.reference.logits else FEWEST
     judge.count = max(budget.samples(judge.count), least)
     best = _best(work, Form(work.graph, start, statistics, judge, work.plan, work.memory), budget)
     for move in MOVES if work.moves is None else work.moves:
         move(best)
+    _tell_left(work)
     work.scheme, work.statistics, work.judge = best.scheme, best.form.statistics, best.form.judge
+
+
+def _tell_left(work: Work) -> None:
+    """Note which moves were not made for want of runs, and the option that has more of them."""
+    decisions = work.record.decisions
+    if decisions.left:
+        moves = ", ".join(dict.fromkeys(move for move, _ in decisions.left))
+        more = "" if work.options.effort == "high" else f"; {spelled('{effort:high}')} has more"
+        decisions.notes.append(f"No runs left for: {moves}{more}")
 
 
 def _without_ranges(work: Work, judge: Judge) -> Scheme:

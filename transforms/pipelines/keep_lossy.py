@@ -69,7 +69,7 @@ def _found(work: Work, judge: Judge) -> tuple[LossyLayers, Work]:
     assert work.statistics is not None, "integers have ranges"
     feeds, floats = judge.reference.feeds, work.float_form()
     count, build = len(feeds), LastRebuilt(work)
-    runs = Budget.of(floats, work.statistics).runs
+    runs = Budget.of(floats, work.statistics, work.options.effort).runs
     ranked, judged = taken(feeds, ranking_layers(count)), taken(feeds, judging_layers(count))
     apart = Judge(floats, judged, work.options.run, known=judge.reference.known, stays=True)
     first, resting = (work.graph, work.scheme), with_resting_threads(work.options.run)

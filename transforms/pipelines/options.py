@@ -23,6 +23,8 @@ class Options:
         What the outputs have to reach on held-out samples, by layers in ``fallback``.
     fallback : str
         One of :data:`transforms.search.target.FALLBACKS`.
+    effort : str
+        How many runs choices may take, one of :data:`transforms.judge.constants.EFFORTS`.
     times : bool
         Whether the model is timed beside the float model, and layers are placed by their time.
     matmul_nbits, accuracy_level, embeddings, kv_cache
@@ -40,6 +42,7 @@ class Options:
     run: RunOptions = field(default_factory=RunOptions)
     goal: Target | None = None
     fallback: str = "float32"
+    effort: str = "normal"
     times: bool = True
     matmul_nbits: bool = False
     accuracy_level: int | None = None
