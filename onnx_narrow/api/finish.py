@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from onnx_narrow.api.ranges import RangeFiles
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.told import Told
@@ -70,7 +72,7 @@ def finish(work: Work, output: Output, told: Told, ranges: RangeFiles | None = N
         written,
         record.first,
         told,
-        _unseen(work),
+        _shown(work),
         scheme=work.scheme,
         converted={f"{name} {role}": count for (name, role), count in record.tensors.items()},
         kept=dict(kept_in_float(work.graph)),
@@ -80,10 +82,14 @@ def finish(work: Work, output: Output, told: Told, ranges: RangeFiles | None = N
     )
 
 
-def _unseen(work: Work) -> Checked | None:
-    """Return the error of the outputs in dB on samples that decided nothing, None if there are none."""
+def _shown(work: Work) -> Checked | None:
+    """Return the error of the outputs in dB that the summary tells, on held-out samples if there are any."""
     outputs, is_chosen = work.record.decisions.outputs, work.record.tuned or work.record.mixed
-    return None if outputs is None or outputs.of_tokens or outputs.decided or is_chosen else outputs
+    goal, reached, held_out = work.options.goal, work.record.reached, work.held_out
+    if goal and goal.metric == "sqnr" and reached and held_out and held_out.is_apart:
+        error = float(np.power(10.0, -reached.after / 10))
+        return Checked(error, len(held_out.feeds), False, decibels_error=reached.error)
+    return None if outputs is None or outputs.of_tokens or is_chosen else outputs
 
 
 def _reasons(work: Work) -> Sequence[str]:

@@ -41,15 +41,16 @@ class Result:
         What outputs on samples were asked about: each change, its gain in dB with its standard error, and
         whether it was kept.
     sqnr : float or None
-        Signal to quantization noise in dB of the outputs, pooled over the samples that decided nothing: what
-        the summary says after ``Outputs:``. Where there are none, as with ``fast``, with few samples, of
-        tuned or mixed models and of language models, that of the one sample of the first run. None if it was
-        not compared.
+        Signal to quantization noise in dB of the outputs, pooled over samples: what the summary says after
+        ``Outputs:``, or of a target in dB. With ``fast``, of tuned or mixed models and of language models,
+        that of the one sample of the first run. None if it was not compared.
     sqnr_error : float or None
         Standard error of ``sqnr`` in dB, by the jackknife over samples; None where it cannot be told, as of
         one sample.
     samples : int
         How many samples ``sqnr`` is of; 0 if it was not compared.
+    held_out : bool
+        Whether these samples decided nothing, as where there are enough.
     time : BesideFloat or None
         Seconds of the processor for an inference, beside the float model; None if it was not timed.
     steps : list of (str, float)
@@ -68,6 +69,7 @@ class Result:
     sqnr: float | None = None
     sqnr_error: float | None = None
     samples: int = 0
+    held_out: bool = False
     time: BesideFloat | None = None
     steps: list[tuple[str, float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -119,7 +121,7 @@ def result_of(
 ) -> Result:
     """Return the result of a function: the model that it wrote, its first run, what it told, more fields.
 
-    ``outputs``: the error of its outputs on samples that decided nothing, if there are any.
+    ``outputs``: the error of its outputs, if several samples were compared.
     """
     error = first.trial.error if first and first.trial else None
     figures: tuple[float | None, float | None, int] = (None, None, 0)
@@ -132,6 +134,7 @@ def result_of(
         sqnr=figures[0],
         sqnr_error=figures[1],
         samples=figures[2],
+        held_out=outputs is not None and outputs.decided is False,
         time=first.time if first else None,
         notes=told.lines,
         warnings=told.warnings,

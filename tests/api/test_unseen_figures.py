@@ -37,7 +37,7 @@ def test_the_result_tells_the_sqnr_on_samples_that_decided_nothing_with_its_erro
     pairs = pairs_of(result, SPARED)
     left = [decibels(pairs[:i] + pairs[i + 1 :]) for i in range(len(pairs))]
     error = np.sqrt(3 / 4 * np.square(np.array(left) - np.mean(left)).sum())
-    assert result.samples == 4
+    assert result.samples == 4 and result.held_out
     assert result.sqnr == pytest.approx(decibels(pairs), abs=0.1)
     assert result.sqnr_error == pytest.approx(error, abs=0.1)
     same = sum(int(a.argmax() == b.argmax()) for a, b in pairs)
@@ -58,11 +58,23 @@ def test_rows_that_change_their_first_choice_are_counted() -> None:
     assert any(f"the same first choice in {same} of 20 rows" in note for note in result.notes)
 
 
-@pytest.mark.parametrize("options", [{"fast": True}, {"limit": 8}])
-def test_without_such_samples_it_is_that_of_the_first_run(options: dict[str, int]) -> None:
-    result = onnx_narrow.quantize(NETWORK, config="A8W8", data=SAMPLES, time=False, **options)
-    assert (result.samples, result.sqnr_error) == (1, None)
+def test_with_few_samples_it_is_of_those_that_choices_were_made_by() -> None:
+    result = onnx_narrow.quantize(NETWORK, config="A8W8", data=SAMPLES, time=False, limit=8)
+    assert (result.samples, result.held_out) == (4, False)
+    assert result.sqnr == pytest.approx(decibels(pairs_of(result, range(4))), abs=0.1)
+
+
+def test_without_a_comparison_it_is_that_of_the_first_run() -> None:
+    result = onnx_narrow.quantize(NETWORK, config="A8W8", data=SAMPLES, time=False, fast=True)
+    assert (result.samples, result.sqnr_error, result.held_out) == (1, None, False)
     assert result.sqnr == pytest.approx(decibels(pairs_of(result, range(1))), abs=0.3)
+
+
+def test_of_a_target_it_is_that_of_the_samples_that_judged_it() -> None:
+    result = onnx_narrow.quantize(NETWORK, config="A8W8", data=SAMPLES, time=False, min_sqnr=20)
+    judged = range(3, COUNT, 4)
+    assert (result.samples, result.held_out) == (len(judged), True)
+    assert result.sqnr == pytest.approx(decibels(pairs_of(result, judged)), abs=0.1)
 
 
 def test_nothing_is_told_of_a_model_that_was_not_compared() -> None:
