@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from onnx_narrow.api import gates
 from onnx_narrow.api.kinds import (
     FLAG,
     MOST_AT_ONCE,
@@ -53,6 +54,7 @@ KINDS: Mapping[str, Kind] = {
     "fast": FLAG,
     "min_sqnr": number(),
     "top1": number(0, 1),
+    **gates.KINDS,
     "fallback": choice(*FALLBACKS),
     "random_data": whole(),
     # samples

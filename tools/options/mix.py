@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from tools.cli.deployment import TARGETS
+from tools.cli.gate_options import BoundOptions
 from tools.cli.job_options import (
     SchemeJob,
     force,
@@ -24,7 +25,7 @@ _result = partial(option, group="results", type=Path)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixJob(SchemeJob):
+class MixJob(SchemeJob, BoundOptions):
     """Automatic mixed precision; ``changes`` are keys of its table in the scheme."""
 
     input: str = option("--input MODEL", "the float model; never changed", required=True)
@@ -111,9 +112,9 @@ KEYS: Mapping[str, Option] = {
         choices=("speed", "quality", "budget", "latency"),
     ),
     "metric": _search(
-        "--metric",
-        "metric of sensitivities (default: the target's, kl for --top1-target, else sqnr)",
-        choices=("l2", "sqnr", "cosine", "kl", "psnr", "top1", "evaluate"),
+        "--metric NAME|FILE.py:FUNCTION",
+        "metric of sensitivities: l2, sqnr, cosine, kl, psnr, top1 or evaluate (default: the target's, kl for "
+        "--top1-target, else sqnr); with --min-metric or --max-loss the one that held-out samples keep to",
     ),
     "output_index": _search(
         "--output-index N",

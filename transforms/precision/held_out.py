@@ -17,11 +17,20 @@ from transforms.runtime.inputs import model_inputs
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Data to quantize with, and feeds to judge on; ``is_apart``: whether they are others."""
+    """Data to quantize with, and feeds to judge on, with their ``places`` in the data.
+
+    ``is_apart``: whether they are others.
+    """
 
     data: CalibrationData
     feeds: Sequence[Feed]
     is_apart: bool
+    places: Sequence[int] = ()
+
+    def digest(self, graph: gs.Graph) -> str:
+        """Return a SHA-256 of the feeds to judge on, for the inputs of a model."""
+        named = [(str(place), feed) for place, feed in zip(self.places, self.feeds, strict=True)]
+        return Feeds(lambda: named, model_inputs(graph)).hash()
 
     @property
     def where(self) -> str:
@@ -43,11 +52,12 @@ def hold_out(data: CalibrationData, graph: gs.Graph) -> HeldOut:
     count = sum(1 for _ in feeds)
     period = goal_period(count)
     if not period:
-        return HeldOut(data, [feed for _, feed in feeds], is_apart=False)
+        return HeldOut(data, [feed for _, feed in feeds], is_apart=False, places=range(count))
 
     def _rest() -> Iterator[tuple[str, Feed]]:
         return (one for place, one in enumerate(feeds) if place % period != period - 1)
 
-    kept = [feed for _, feed in taken(feeds, goal_judging(count))]
+    places = goal_judging(count)
+    kept = [feed for _, feed in taken(feeds, places)]
     rest = Feeds(_rest, model_inputs(graph), count=count - count // period)
-    return HeldOut(replace(data, source=rest, limit=None, images=None), kept, is_apart=True)
+    return HeldOut(replace(data, source=rest, limit=None, images=None), kept, is_apart=True, places=places)
