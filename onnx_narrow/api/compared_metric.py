@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -16,7 +17,7 @@ from transforms.search.user_metric import SampleSet
 _ONLY = "output"
 """The name of the only output of results that lie in no sub-folder."""
 
-Arrays = dict[str, NDArray]  # type: ignore[type-arg]
+Arrays = dict[str, NDArray[Any]]
 
 
 def metric_of(pairs: Sequence[ResultPair], gate: Gate) -> MetricFigure:

@@ -39,6 +39,7 @@ from transforms.run.data_sets import as_array
 from transforms.run.events import Events
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
+from transforms.search.gate import Gate
 from transforms.search.named_metrics import plain_gate
 from transforms.search.user_metric import UserMetric
 
@@ -164,7 +165,8 @@ def evaluate(
     -------
     dict
         What ``onnx-narrow evaluate --json`` writes: ``mean``, ``worst``, ``outputs``, ``top1``, ``language``,
-        ``greedy``, ``per_file``, ``steps``, ``metric``; and in ``metrics`` the mean of each of yours by its name.
+        ``greedy``, ``per_file``, ``steps``, ``metric``; and in ``metrics`` the mean of each of yours by its
+        name.
 
     Raises
     ------
@@ -225,10 +227,12 @@ def _measures(given: Given) -> Measures:
         given.get("peak"),
         given.get("allow_missing", False),
         {name: given[name] for name in _LIMITS if name in given},
-        gates.gate_in(given)
-        if gates.is_gated(given) or "metric" not in given
-        else plain_gate(given["metric"]),
+        gates.gate_in(given) if gates.is_gated(given) else _unbound(given),
     )
+
+
+def _unbound(given: Given) -> Gate | None:
+    return plain_gate(given["metric"]) if "metric" in given else None
 
 
 def _results(name: str, folder: Model) -> Path:

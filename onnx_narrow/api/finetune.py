@@ -271,8 +271,8 @@ def _finish(work: TuneWork, output: Output, told: Told, given: Given) -> Result:
     _tell(work, written, told, given.get("memory_limit"))
     decisions = list(work.record.decisions.tried)
     scheme = recorded_scheme(work.graph)
-    more = {"scheme": scheme, "decided": decisions, "steps": work.record.steps}
-    return result_of(written, first, told, **more, metric=work.record.metric)
+    steps, metric = work.record.steps, work.record.metric
+    return result_of(written, first, told, scheme=scheme, decided=decisions, steps=steps, metric=metric)
 
 
 def _tell(work: TuneWork, written: Written, told: Told, memory_limit: int | None) -> None:

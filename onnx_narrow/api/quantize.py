@@ -190,8 +190,8 @@ def quantize(
     Raises
     ------
     TypeError, ValueError
-        GateError, a ValueError, where no choice of layers keeps to ``metric``; if keywords are of another type, have another value or do not fit, nothing can be quantized, or the
-        model cannot be; a ModelError names the node.
+        If keywords are of another type, have another value or do not fit, nothing can be quantized, or the
+        model cannot be; a ModelError names the node. GateError where no choice of layers keeps to ``metric``.
     OSError
         If a file cannot be read or written.
 

@@ -29,6 +29,7 @@ from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.mixing_rule import MixingRule
+from transforms.search.target import Target
 
 TOKENS, SIZE = 64, 8
 RANDOM = np.random.default_rng(5)

@@ -111,9 +111,9 @@ def run(command: Command[J], work: Callable[[J], int | None], argv: Sequence[str
     """Parse the options as a job, do the work, and turn any failure into one line on stderr.
 
     Returns 0 or what ``work`` returns when the work is done, 1 when the input, the model or the machine stood
-    in its way, 3 when the model does not keep to its gate, and 128 and the number of the signal (130: Ctrl-C) when that ended it, with nothing left half
-    written; a usage error leaves through argparse with 2, as do options of which ``why_not`` or the API says
-    that they do not go together.
+    in its way, 3 when the model does not keep to its gate, and 128 and the number of the signal (130: Ctrl-C)
+    when that ended it, with nothing left half written; a usage error leaves through argparse with 2, as do
+    options of which ``why_not`` or the API says that they do not go together.
     """
     parser = command.parser
     try:

@@ -96,10 +96,8 @@ def _require_float(target: Gate, before: Scored, best: Scored) -> None:
     said, itself = target.text(before.value, before.error), "with the float model itself"
     if target.holds(best.value):
         raise GateError(f"{said}; {too_few_samples(target, best, itself)}; no layer is at fault")
-    float_value = f"{target.text(best.value, best.error)} {itself}"
-    raise GateError(
-        f"{said}, {float_value}, on {counted(best.samples, 'sample')}: the limit is {target.bound}, no layer is at fault"
-    )
+    both = f"{said}, {target.text(best.value, best.error)} {itself} on {counted(best.samples, 'sample')}"
+    raise GateError(f"{both}: the target is {target.bound}, and no layer is at fault")
 
 
 def _unreached(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from transforms.search.output_metrics import Outputs, is_float_array
 
 LEAST_SCORE, OVERLAP, SAME_BOX = 0.3, 0.45, 0.5
-"""Boxes count from this score on, of those that overlap (IoU) more the best alone; with this IoU two are one."""
+"""Boxes count from this score on; of those that overlap (IoU) more, the best; with this IoU two are one."""
 
 
 @dataclass(frozen=True)

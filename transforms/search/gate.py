@@ -41,7 +41,7 @@ class GateError(TargetError):
 
 @dataclass(frozen=True)
 class Gate(Target):
-    """A bound of a metric of the name ``metric``: at least, or as a ``loss`` at most, against the float model.
+    """A bound of a metric of the name ``metric``: at least, or at most as a ``loss`` to the float model.
 
     ``figures``: of samples; None for the SQNR, which is one figure of all. ``whole``: outputs of all types
     count, as they are, not only those that are compared. ``scatters``: whether figures of the float model
@@ -89,8 +89,8 @@ class _Paired:
 
     def scored(self) -> Scored:
         count = len(self.samples.outputs)
-        known = self._of_float if self.gate.loss else (0.0, np.zeros(count))
-        value, each = (first - second for first, second in zip(known, self._of_model, strict=True))
+        (made, figures), (whole, known) = self._of_model, self._of_float
+        value, each = (whole - made, known - figures) if self.gate.loss else (-made, -figures)
         error = float(np.std(each, ddof=1) / math.sqrt(count)) if count > 1 else 0.0
         if self.gate.scatters and not self.gate.loss and error <= _SAME * abs(value):
             error = abs(value) / (count + 1)  # as if one more sample had nothing
