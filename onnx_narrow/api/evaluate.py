@@ -56,7 +56,6 @@ class _Array(Protocol):
 KINDS: Mapping[str, Kind] = {
     **infer.KINDS,
     "metrics": TABLE,
-    **gates.KINDS,
     "labels": Kind("a path or an array", (str, os.PathLike, Sequence, _Array)),
     "logits": TEXT,
     "tokens": PATH,

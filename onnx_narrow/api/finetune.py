@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 
 from onnx_narrow.api import gates
 from onnx_narrow.api.executors import open_workers
+from onnx_narrow.api.finetune_rule import recorded, rule_of
 from onnx_narrow.api.kinds import FLAG, TEXTS, choice, number, whole
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.samples import SampleOptions, open_data
@@ -24,7 +25,6 @@ from onnx_narrow.api.usage import (
     UsageError,
     check_call,
     given_of,
-    listed,
     refuse_own_workers,
 )
 from onnx_narrow.api.written import Output, Written, write
@@ -47,7 +47,6 @@ from transforms.run.workers import Workers
 from transforms.runtime import devices
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
-from transforms.scheme.finetune_rule import FinetuneRule
 from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.sources import recorded_scheme
 from transforms.search.user_metric import UserMetric
@@ -81,12 +80,6 @@ _KINDS = {
     "infer_device": choice(*_DEVICES),
     **dict.fromkeys(("early_stop", "selective_update", "following_relu", "time"), FLAG),
 }
-
-_RULE = (
-    *("algorithm", "num_iterations", "learning_rate", "early_stop", "fixed_seed", "selective_update"),
-    *("following_relu", "full_range"),
-)
-"""Keywords that are keys of the table ``finetune`` of a scheme."""
 
 
 def finetune(
@@ -232,12 +225,6 @@ def _check(given: Given) -> None:
     refuse_own_workers(given)
 
 
-def rule_of(given: Given) -> FinetuneRule:
-    """Return what keywords say of tuning in the words of a scheme."""
-    named = {name: given[name] for name in _RULE if name in given}
-    return FinetuneRule(**named, target_op_type=tuple(listed(given.get("target_op_type", ()))))
-
-
 def _run(given: Given) -> RunOptions:
     """Return how models run; ValueError for a device, also of the linear algebra, that is not there."""
     devices.array_module(given.get("optim_device", devices.CPU))
@@ -264,7 +251,7 @@ def _finish(work: TuneWork, output: Output, told: Told, given: Given) -> Result:
     assert first is not None and work.quantized is not None, "it was tried out"
     if output.path is not None and work.float_graph is not None:
         model_io.refuse_source(work.float_graph, output.path)  # saving looks at that of the quantized model
-    entries = provenance.entries("finetune", _recorded(given), work.source_sha256)
+    entries = provenance.entries("finetune", recorded(given), work.source_sha256)
     entries |= work.record.metric_entries
     told.phase("writing")
     written = write(work.graph, output, work.quantized, entries, first.exported)
@@ -294,19 +281,3 @@ def _tell(work: TuneWork, written: Written, told: Told, memory_limit: int | None
     broken = tuning.broken_limit(done, memory_limit)
     for line in filter(None, (broken, *tuning.poor(done), *running.warnings(first, judged=True))):
         told.warn(line)
-
-
-def _recorded(given: Given) -> dict[str, Any]:
-    """Return the options that the metadata of the model record."""
-    rule = rule_of(given)
-    stepped = {name: given.get(name) for name in ("num_iterations", "learning_rate")}
-    other = {"batch_size": given.get("batch_size", 1), "limit": given.get("limit")}
-    other["output_index"] = given.get("output_index")
-    values = {**vars(rule), **stepped, **other}
-    return {name: values[name] for name in _RECORDED}
-
-
-_RECORDED = (
-    *("algorithm", "num_iterations", "learning_rate", "early_stop", "fixed_seed", "batch_size", "limit"),
-    *("target_op_type", "selective_update", "following_relu", "output_index", "full_range"),
-)

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-from onnx_narrow.api.kinds import Kind, number
 from onnx_narrow.api.usage import Given, Need, UsageError
 from transforms.files.spelling import spelled
 from transforms.search.gate import Gate
 
 BOUNDS = ("min_metric", "max_loss")
-
-KINDS: Mapping[str, Kind] = {
-    "metric": Kind("the name of a metric, FILE.py:FUNCTION or a function", (str, Callable)),  # type: ignore[arg-type]
-    "min_metric": number(),
-    "max_loss": number(0),
-}
-"""Values that the keywords of a gate take."""
 
 _BOUND = Need("{min_metric} or {max_loss}", lambda given: given.keys() & set(BOUNDS))
 _METRIC = Need("{metric}", lambda given: "metric" in given)

@@ -140,8 +140,8 @@ def mix_precision(
         processes (``jobs``) it has to be a function of a file: ``"FILE.py:FUNCTION"``.
     metric : str or callable, optional
         By which metric layers are ranked: ``"l2"``, ``"sqnr"``, ``"cosine"``, ``"kl"``, ``"psnr"``,
-        ``"top1"`` or ``"evaluate"``; with ``min_metric`` or ``max_loss`` the metric that the model has to keep to on
-        samples that did not search, as of :func:`onnx_narrow.quantize`.
+        ``"top1"`` or ``"evaluate"``; with ``min_metric`` or ``max_loss`` the one that the model has to keep
+        to on samples that did not search, as of :func:`onnx_narrow.quantize`.
     strategy, output_index, dual_quant_nodes, data_size : optional
         How formats are searched, which output counts, whether tensors
         between layers of two formats get both, and how many samples errors are measured on.

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnx_narrow.api import gates
-from onnx_narrow.api.keywords import TARGET
+from onnx_narrow.api.keywords import METRIC, TARGET
 from onnx_narrow.api.kinds import FLAG, PATH, TEXTS, Kind, choice, number, whole
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.scheme_needs import check_effect
@@ -104,7 +104,7 @@ def check_keywords(given: Given) -> None:
     """Raise TypeError, ValueError or UsageError for keywords that are wrong, or do not go together."""
     if isinstance(given.get("target"), str) and given["target"] in TARGETS:
         TARGET.check("target", given["target"])
-    kinds = {**_KINDS, **gates.KINDS} if gates.is_gated(given) else _KINDS
+    kinds = {**_KINDS, "metric": METRIC} if gates.is_gated(given) else _KINDS
     needs = {**NEEDS, **_GATED} if gates.is_gated(given) else NEEDS
     check_call(given, needs, kinds)
     gates.refuse_two(given)

@@ -198,7 +198,11 @@ def _cases() -> list[tuple[str, str, str]]:
         for more in ("", "--data d --fast", "--data d --ranges r.json", "--random-data 3")
     ]
     cases += [
-        ("quantize", f"{run} --data d --fallback bf16", "--fallback goes with --min-sqnr or --top1"),
+        (
+            "quantize",
+            f"{run} --data d --fallback bf16",
+            "--fallback goes with --min-sqnr, --top1 or --metric",
+        ),
         ("quantize", f"{run} --data d --min-sqnr 20 --top1 0.1", "--min-sqnr and --top1 do not go together"),
     ]
     cases += [

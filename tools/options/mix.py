@@ -114,7 +114,7 @@ KEYS: Mapping[str, Option] = {
     "metric": _search(
         "--metric NAME|FILE.py:FUNCTION",
         "metric of sensitivities: l2, sqnr, cosine, kl, psnr, top1 or evaluate (default: the target's, kl "
-        "for --top1-target, else sqnr); with --min-metric or --max-loss the one that held-out samples keep to",
+        "for --top1-target, else sqnr); with --min-metric or --max-loss the one that samples keep to",
     ),
     "output_index": _search(
         "--output-index N",

@@ -68,8 +68,9 @@ def suppressed(boxes: Boxes) -> Boxes:
 
 def _parts(outputs: Outputs) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     floats = {name: array for name, array in outputs.items() if is_float_array(array)}
-    boxes = [name for name, array in floats.items() if array.ndim >= 2 and array.shape[-1] == 4]
-    if len(boxes) == 1:
+    sizes = {name: array.size for name, array in floats.items() if array.ndim >= 2 and array.shape[-1] == 4}
+    boxes = [name for name, size in sizes.items() if size == max(sizes.values())]
+    if len(boxes) == 1:  # scores of four boxes have four, too
         corners = np.nan_to_num(floats[boxes[0]].astype(np.float64)).reshape(-1, 4)
         others = [array for name, array in floats.items() if name != boxes[0]]
         if len(others) == 1 and (scores := _rows(others[0], len(corners))) is not None:

@@ -118,7 +118,7 @@ class _Paired:
         except ValueError:  # the function does not take what no model makes
             times, lost = 1.0, floats - made
         error = math.sqrt(float(np.sum(lost**2)) + size**2) / (times * (count + 1))
-        end = float(lost.mean()) / times + error
+        end = max(float(lost.mean()), 0.0) / times + error  # gains by chance do not make up for losses
         return end if self.gate.loss else end - float_value
 
 
