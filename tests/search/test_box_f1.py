@@ -59,7 +59,5 @@ def test_nothing_found_by_both_is_right() -> None:
     ],
 )
 def test_other_outputs_are_refused_in_one_line(made: dict[str, np.ndarray]) -> None:
-    with pytest.raises(
-        ValueError, match=r"^f1 takes outputs boxes \[n, 4\] and scores [^\n]*: give a function$"
-    ):
+    with pytest.raises(ValueError, match=r"^f1 takes outputs boxes \[n, 4\] and [^\n]*: give a function$"):
         box_f1(made, made)

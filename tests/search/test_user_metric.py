@@ -123,12 +123,10 @@ def test_a_function_gets_what_it_has_parameters_for(tmp_path: Path) -> None:
     metric = load_metric(write(tmp_path, text))
     samples = SampleSet(OUTPUTS, OUTPUTS, OUTPUTS, [4, 9])
     assert list(np.atleast_1d(metric.figures(samples))) == [4.0, 2.0] and metric(samples) == 3.0
-    with pytest.raises(ValueError, match="asks for places, which are not known here$"):
+    with pytest.raises(ValueError, match=r"asks for places, which are not known here$"):
         metric(OUTPUTS)
 
 
 def test_a_parameter_that_nothing_is_known_for(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match="has a parameter 'labels': beside the outputs, legal are expected, "
-    ):
+    with pytest.raises(ValueError, match="has a parameter 'labels': beside the outputs, legal are "):
         load_metric(write(tmp_path, "def accuracy(outputs, labels):\n    return 1\n"))

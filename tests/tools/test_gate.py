@@ -18,7 +18,7 @@ from transforms.judge.sample_roles import goal_judging
 MODEL = Path("tests/examples/digits.onnx").resolve()
 IMAGES = np.load("tests/examples/digits_test_images.npy")[:64]
 LABELS = np.load("tests/examples/digits_test_labels.npy")[:64]
-HELD_OUT = goal_judging(len(IMAGES))
+HELD_OUT = goal_judging(len(IMAGES), 2)
 
 ACCURACY = f"""
 import numpy

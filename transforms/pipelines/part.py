@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.judge.constants import GATE_EVERY, GOAL_EVERY
 from transforms.pipelines.work import Work
 from transforms.precision.held_out import hold_out
 from transforms.search.gate import Gate
@@ -16,7 +17,7 @@ def part(work: Work, data: CalibrationData) -> None:
     Raises ValueError for a gate on samples of which none can be held out.
     """
     goal = work.options.goal
-    apart = hold_out(data, work.graph)
+    apart = hold_out(data, work.graph, GATE_EVERY if isinstance(goal, Gate) else GOAL_EVERY)
     work.held_out, work.data = apart, apart.data
     if not isinstance(goal, Gate):
         return

@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph.some_names import counted
+from transforms.judge.constants import GOAL_EVERY
 from transforms.judge.sample_roles import goal_judging, goal_period, taken
 from transforms.run.feeds import Feeds
 from transforms.runtime.inputs import model_inputs
@@ -40,8 +41,10 @@ class HeldOut:
         return f"{counted(len(self.feeds), 'sample')}, too few to hold any out"
 
 
-def hold_out(data: CalibrationData, graph: gs.Graph) -> HeldOut:
+def hold_out(data: CalibrationData, graph: gs.Graph, every: int = GOAL_EVERY) -> HeldOut:
     """Return the data without the samples that judge a goal, and those; of few samples, all are both.
+
+    ``every``: of so many at most one judges.
 
     :func:`transforms.judge.sample_roles.goal_judging` says which. Raises ValueError for data that can be read
     once only.
@@ -50,14 +53,14 @@ def hold_out(data: CalibrationData, graph: gs.Graph) -> HeldOut:
     if not feeds.is_repeatable:
         raise ValueError("samples from a reader or a generator cannot be read twice: give a folder or a list")
     count = sum(1 for _ in feeds)
-    period = goal_period(count)
+    period = goal_period(count, every)
     if not period:
         return HeldOut(data, [feed for _, feed in feeds], is_apart=False, places=range(count))
 
     def _rest() -> Iterator[tuple[str, Feed]]:
         return (one for place, one in enumerate(feeds) if place % period != period - 1)
 
-    places = goal_judging(count)
+    places = goal_judging(count, every)
     kept = [feed for _, feed in taken(feeds, places)]
     rest = Feeds(_rest, model_inputs(graph), count=count - count // period)
     return HeldOut(replace(data, source=rest, limit=None, images=None), kept, is_apart=True, places=places)

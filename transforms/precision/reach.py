@@ -18,7 +18,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.graph.some_names import counted, some_names
-from transforms.judge.constants import MOST_SAMPLES
+from transforms.judge.constants import GATE_EVERY, GOAL_EVERY, MOST_SAMPLES
 from transforms.judge.sample_roles import given_for_goal
 from transforms.model.copy_graph import copy_graph
 from transforms.precision.bench import Bench, Progress, goal_bench
@@ -135,7 +135,8 @@ def too_few_samples(target: Target, scored: Scored, what: str) -> TargetError:
         f"{judge} cannot show the target of {target.bound}: {target.text(scored.value, scored.error)} {what}"
     )
     needed = target.samples_needed(scored)
-    given = None if needed is None else given_for_goal(needed)
+    every = GATE_EVERY if isinstance(target, Gate) else GOAL_EVERY
+    given = None if needed is None else given_for_goal(needed, every)
     if needed is None or given is None:
         shown = target.text(target.worse_end(scored))
         return target.unmet(f"{said}: {shown} is shown, and no more than {MOST_SAMPLES} samples judge")
