@@ -84,10 +84,10 @@ def goal_judging(count: int, every: int = GOAL_EVERY) -> list[int]:
 def goal_period(count: int, every: int = GOAL_EVERY) -> int:
     """Return of how many samples the last is held out for a goal; 0 if none is.
 
-    Of ``every`` so many one, by default every fourth, if these are ``FEW_SAMPLES``: fewer tell little of others. Of fewer samples more are held
-    out, but every second at most: the rest measures ranges and searches, and needs as many. One sample that
-    judges would have no standard error, so that all samples do both where every second is fewer than
-    ``FEWEST``.
+    One of ``every`` so many, if these are ``FEW_SAMPLES``: fewer tell little of others. Of fewer samples more
+    are held out, but every second at most: the rest measures ranges and searches, and needs as many. One
+    sample that judges would have no standard error, so that all samples do both where every second is fewer
+    than ``FEWEST``.
     """
     if count < 2 * FEWEST:
         return 0

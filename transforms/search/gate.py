@@ -33,8 +33,8 @@ _ROOM = 4.0
 """How many samples may be lost, divided by the magnification, within the bound: few tell little."""
 
 _POISSON = 1.3
-"""Of k samples lost, k + 1 + 1.3 sqrt(k + 1) are what nine in ten others stay below: the upper end of the 90 %
-interval of a Poisson variable (F. Garwood, 1936) is 2.3, 3.9, 5.3, 6.7 for k = 0 to 3."""
+"""Where k samples are lost, k + 1 + 1.3 sqrt(k + 1) is what the expected number is below, nine times in
+ten: the end of the one-sided interval of a Poisson variable is 2.3, 3.9, 5.3, 6.7 for k = 0 to 3 (F. Garwood, 1936)."""
 
 _SAME = 1e-9
 
