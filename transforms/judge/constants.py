@@ -66,10 +66,6 @@ GOAL_EVERY = 4
 """Of so many samples, the last judges whether a goal is met, where that are ``FEW_SAMPLES``; of fewer samples
 more of them do. ``quantize --min-sqnr`` beside the SQNR on data that neither had"""
 
-GATE_EVERY = 2
-"""The same for a gate on a metric: answers tell less of a model than decibels do, and more samples have to.
-``quantize --metric`` beside the metric on data that neither had"""
-
 SPARED = 5
 """One of so many samples is spared, or held out of few. From ``SPARED * FEWEST`` samples on some decide
 nothing, and half of them judge fitted weights: choices by fewer would be worse than no figure is.

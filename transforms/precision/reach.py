@@ -18,8 +18,8 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.graph.some_names import counted, some_names
-from transforms.judge.constants import GATE_EVERY, GOAL_EVERY, MOST_SAMPLES
-from transforms.judge.sample_roles import given_for_goal
+from transforms.judge.constants import GOAL_EVERY, MOST_SAMPLES
+from transforms.judge.sample_roles import GATE_EVERY, given_for_goal
 from transforms.model.copy_graph import copy_graph
 from transforms.precision.bench import Bench, Progress, goal_bench
 from transforms.precision.chosen import Chosen, Reached

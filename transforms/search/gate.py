@@ -32,10 +32,6 @@ _MOST_MAGNIFIED = 16.0
 _ROOM = 4.0
 """How many samples may be lost, divided by the magnification, within the bound: few tell little."""
 
-_POISSON = 1.3
-"""Where k samples are lost, k + 1 + 1.3 sqrt(k + 1) is what the expected number is below, nine times in
-ten: the end of the one-sided interval of a Poisson variable is 2.3, 3.9, 5.3, 6.7 for k = 0 to 3 (F. Garwood, 1936)."""
-
 _SAME = 1e-9
 
 
@@ -110,7 +106,11 @@ class _Paired:
         return each_figure(self.figures, self.samples)
 
     def _magnified_end(self, value: float) -> float:
-        """Return the worse end of a loss by magnified errors; that of a value that is negated, likewise."""
+        """Return the worse end of a loss by magnified errors; that of a value that is negated, likewise.
+
+        Few samples change: the number that do has the upper end k + 1 + sqrt(k + 3/4) of one standard error
+        (N. Gehrels, 1986, equation 7).
+        """
         (float_value, floats), (_, made), count = self._of_float, self._of_model, len(self.samples.outputs)
         size = max(abs(floats).max(), abs(made).max(), np.finfo(float).tiny)
         if 2 * np.count_nonzero(abs(floats - made) > _SAME * size) >= count:
@@ -121,8 +121,8 @@ class _Paired:
             lost = floats - each_figure(self.figures, magnified(self.samples, times))[1]
         except ValueError:  # the function does not take what no model makes
             times, lost = 1.0, floats - made
-        changed = math.sqrt(float(np.sum(lost**2)) + size**2)
-        error = (size + _POISSON * changed) / (times * (count + 1))
+        changed = math.sqrt(float(np.sum(lost**2)) + 0.75 * size**2)
+        error = (size + changed) / (times * (count + 1))
         end = max(float(lost.mean()), 0.0) / times + error  # gains by chance do not make up for losses
         return end if self.gate.loss else end - float_value
 
