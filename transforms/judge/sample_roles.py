@@ -44,9 +44,6 @@ T = TypeVar("T")
 FIRST = MOST_SAMPLES + FEW_SAMPLES
 """Samples, from the first on, among which are all that judge candidates and all that check."""
 
-GATE_EVERY = 2
-"""Of so many samples, one judges a gate: answers tell less of a model than decibels do."""
-
 
 def taken(samples: Iterable[T], places: Collection[int]) -> list[T]:
     """Return the samples at some places, in order; those after the last place are not read."""

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.judge.constants import GOAL_EVERY
-from transforms.judge.sample_roles import GATE_EVERY
 from transforms.pipelines.work import Work
-from transforms.precision.held_out import hold_out
+from transforms.precision.held_out import GATE_EVERY, hold_out
 from transforms.search.gate import Gate
 
 

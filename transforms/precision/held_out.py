@@ -15,6 +15,9 @@ from transforms.judge.sample_roles import goal_judging, goal_period, taken
 from transforms.run.feeds import Feeds
 from transforms.runtime.inputs import model_inputs
 
+GATE_EVERY = 2
+"""Of so many samples, one judges a gate: answers tell less of a model than decibels do."""
+
 
 @dataclass(frozen=True)
 class HeldOut:

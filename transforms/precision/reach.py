@@ -19,12 +19,13 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.graph.some_names import counted, some_names
 from transforms.judge.constants import GOAL_EVERY, MOST_SAMPLES
-from transforms.judge.sample_roles import GATE_EVERY, given_for_goal
+from transforms.judge.sample_roles import given_for_goal
 from transforms.model.copy_graph import copy_graph
 from transforms.precision.bench import Bench, Progress, goal_bench
 from transforms.precision.chosen import Chosen, Reached
 from transforms.precision.fewest import FewestLayers
 from transforms.precision.finer_scheme import bytes_of_numbers, names_of, naming
+from transforms.precision.held_out import GATE_EVERY
 from transforms.precision.switched_layers import SwitchedLayers
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
