@@ -72,13 +72,13 @@ def fitting(count: int) -> list[int]:
     return spread([place for place in range(count) if place not in checked], 2 * MOST_SAMPLES)
 
 
-def goal_judging(count: int, every: int = GOAL_EVERY) -> list[int]:
-    """Return the places of the samples that a goal is judged on, ``MOST_SAMPLES`` at most; none of few.
+def goal_judging(count: int, every: int = GOAL_EVERY, most: int = MOST_SAMPLES) -> list[int]:
+    """Return the places of the samples that a goal is judged on, ``most`` at most; none of few.
 
     The others of the last of each ``goal_period`` are not used at all.
     """
     period = goal_period(count, every)
-    return list(range(period - 1, count, period))[:MOST_SAMPLES] if period else []
+    return list(range(period - 1, count, period))[:most] if period else []
 
 
 def goal_period(count: int, every: int = GOAL_EVERY) -> int:
@@ -94,14 +94,14 @@ def goal_period(count: int, every: int = GOAL_EVERY) -> int:
     return max(2, min(every, count // FEW_SAMPLES))
 
 
-def given_for_goal(judging: int, every: int = GOAL_EVERY) -> int | None:
+def given_for_goal(judging: int, every: int = GOAL_EVERY, most: int = MOST_SAMPLES) -> int | None:
     """Return of how many samples so many judge a goal; None if that are more than ever do."""
-    if judging > MOST_SAMPLES:
+    if judging > most:
         return None
     return next(
         count
         for count in range(2 * FEWEST, every * judging + 2 * FEWEST + 1)
-        if len(goal_judging(count, every)) >= judging
+        if len(goal_judging(count, every, most)) >= judging
     )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.judge.constants import GOAL_EVERY
 from transforms.pipelines.work import Work
-from transforms.precision.held_out import GATE_EVERY, hold_out
+from transforms.precision.held_out import GATE_EVERY, MOST_OF_GATES, hold_out
 from transforms.search.gate import Gate
 
 
@@ -17,7 +16,8 @@ def part(work: Work, data: CalibrationData) -> None:
     Raises ValueError for a gate on samples of which none can be held out.
     """
     goal = work.options.goal
-    apart = hold_out(data, work.graph, GATE_EVERY if isinstance(goal, Gate) else GOAL_EVERY)
+    how = (GATE_EVERY, MOST_OF_GATES) if isinstance(goal, Gate) else ()
+    apart = hold_out(data, work.graph, *how)
     work.held_out, work.data = apart, apart.data
     if not isinstance(goal, Gate):
         return

@@ -136,7 +136,7 @@ def goal_bench(
     known: KnownNames | None = None,
 ) -> Bench:
     """Return the bench of a goal, which holds for each output; ``known`` as of the judge."""
-    judge = Judge(float_graph, feeds, run, known=known)
+    judge = Judge(float_graph, feeds, run, most=None, known=known)
     if not isinstance(goal, Gate) or goal.figures is None:
         return Bench(float_graph, judge, partial(goal_scored, goal), goal, progress)
 

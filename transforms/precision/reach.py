@@ -25,7 +25,7 @@ from transforms.precision.bench import Bench, Progress, goal_bench
 from transforms.precision.chosen import Chosen, Reached
 from transforms.precision.fewest import FewestLayers
 from transforms.precision.finer_scheme import bytes_of_numbers, names_of, naming
-from transforms.precision.held_out import GATE_EVERY
+from transforms.precision.held_out import GATE_EVERY, MOST_OF_GATES
 from transforms.precision.switched_layers import SwitchedLayers
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
@@ -83,6 +83,8 @@ def choose_layers(
             figures = before.value, after.value, after.error
             return Chosen(graph, layers, len(model.parts), *figures, bench.left_out)
         wanted, least = _higher(target, wanted, after), _more(target, len(kept), attempt)
+        if isinstance(target, Gate) and 4 * len(kept) < 3 * len(search.able) <= 3 * least:  # before all
+            least = (len(kept) + len(search.able) + 1) // 2
     error = _unreached(target, before, tried, fallback)
     if isinstance(target, Gate):
         worst = some_names([model.parts[i].name for i in search.able])
@@ -136,11 +138,12 @@ def too_few_samples(target: Target, scored: Scored, what: str) -> TargetError:
         f"{judge} cannot show the target of {target.bound}: {target.text(scored.value, scored.error)} {what}"
     )
     needed = target.samples_needed(scored)
-    every = GATE_EVERY if isinstance(target, Gate) else GOAL_EVERY
-    given = None if needed is None else given_for_goal(needed, every)
+    of_gate = isinstance(target, Gate)
+    every, most = (GATE_EVERY, MOST_OF_GATES) if of_gate else (GOAL_EVERY, MOST_SAMPLES)
+    given = None if needed is None else given_for_goal(needed, every, most)
     if needed is None or given is None:
         shown = target.text(target.worse_end(scored))
-        return target.unmet(f"{said}: {shown} is shown, and no more than {MOST_SAMPLES} samples judge")
+        return target.unmet(f"{said}: {shown} is shown, and no more than {most} samples judge")
     more = needed - scored.samples
     return target.unmet(f"{said}; about {more} more that judge would: give {given} samples or more")
 
