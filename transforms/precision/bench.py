@@ -19,6 +19,7 @@ from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph.number_shapes import in_words
 from transforms.graph.output_view import ALL
 from transforms.graph.state_outputs import found_pairs
+from transforms.judge.constants import MOST_SAMPLES
 from transforms.judge.errors import error_of_decibels, jackknife
 from transforms.judge.judge import Judge
 from transforms.judge.reference import KnownNames
@@ -136,7 +137,8 @@ def goal_bench(
     known: KnownNames | None = None,
 ) -> Bench:
     """Return the bench of a goal, which holds for each output; ``known`` as of the judge."""
-    judge = Judge(float_graph, feeds, run, most=None, known=known)
+    most = None if isinstance(goal, Gate) else MOST_SAMPLES
+    judge = Judge(float_graph, feeds, run, most=most, known=known)
     if not isinstance(goal, Gate) or goal.figures is None:
         return Bench(float_graph, judge, partial(goal_scored, goal), goal, progress)
 
