@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tools.cli import command_line
 from tools.cli.command_line import Command, make_parser
+from tools.cli.gate_options import GATE_HELP
 from tools.cli.job_options import SAMPLES_HELP, why_no_scheme
 from tools.options.mix import KEYS, MixJob
 
@@ -40,9 +41,12 @@ each model tried is built and run, and judged by its actual outputs. Without a t
 moved to the smallest format. Layers that can move are Conv, ConvTranspose, Gemm and MatMul outside of If,
 Loop and Scan which the scheme neither excludes nor gives formats of their own.
 
+{GATE_HELP}
+
 {SAMPLES_HELP}
 
-exit codes: 0 done; 1 error in the model, the data, the target or the machine; 2 usage.
+exit codes: 0 done; 1 error in the model, the data, the target or the machine; 2 usage; 3 --metric
+is not kept to, no file is written.
 """
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.cli.command_line import Command, make_parser, run
-from tools.cli.job_options import Options, force
+from tools.cli.gate_options import GateOptions
+from tools.cli.job_options import force
 from tools.cli.option_values import number
 from tools.cli.options import OTHER, option
 
@@ -29,6 +30,8 @@ definitions, for baseline x and quantized y with n elements:
   ssim            mean structural similarity of scikit-image (uniform window of 7 x 7) with that peak as data
                   range, for images: [H, W], [C, H, W], [H, W, C] with 1, 3 or 4 channels, and batches of them
   sqnr            10 log10(sum(x^2) / sum((x - y)^2)) dB
+--metric tells one of sqnr, top1, kl, cosine, f1 or of a function in a Python file, as of tools.quantize, with
+its standard error over samples; with --min-metric or --max-loss, exit code 3 says that it is missed.
 Equal arrays have a psnr and sqnr of inf, and so does a mean over files of which one is equal. Files with NaN
 or infinite elements are counted, excluded from mean and worst values, and set exit code 1. In JSON, inf is
 the string "inf" and an excluded value is null; in CSV, "inf" and empty. Files of integers beside files of
@@ -36,7 +39,7 @@ other numbers, such as class numbers beside boxes, have a line and do not enter 
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateJob(Options):
+class EvaluateJob(GateOptions):
     """A comparison of two folders of results."""
 
     baseline_results_folder: Path = option(

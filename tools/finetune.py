@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tools.cli import command_line
 from tools.cli.command_line import Command, make_parser
+from tools.cli.gate_options import GATE_HELP
 from tools.cli.job_options import SAMPLES_HELP
 from tools.options.finetune import FinetuneJob
 
@@ -36,9 +37,12 @@ are inputs with the next sample is judged with states of its own. At first auto 
 use the full range if biases can take the shift. All layers with a stored weight in a number format are tuned,
 together with their biases.
 
+{GATE_HELP}
+
 {SAMPLES_HELP}
 
-exit codes: 0 done; 1 error in the models, the data or the machine; 2 usage.
+exit codes: 0 done; 1 error in the models, the data or the machine; 2 usage; 3 --metric is not kept to,
+no file is written.
 """
 
 

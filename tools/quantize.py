@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tools.cli import command_line
 from tools.cli.command_line import Command, make_parser
+from tools.cli.gate_options import GATE_HELP
 from tools.cli.job_options import SAMPLES_HELP, why_no_scheme
 from tools.options.quantize import KEYS, QuantizeJob, in_vain
 
@@ -78,10 +79,12 @@ format reaches positions: angles, indices and comparisons that are computed of i
 A folder as --input is converted to a folder: each .onnx file in it, the others are copied. Samples of the
 model NAME.onnx may lie in DIR/NAME.
 
+{GATE_HELP}
+
 {SAMPLES_HELP}
 
-exit codes: 0 done; 1 error in the model, the data or the machine; 2 usage; 3 nothing to quantize, no file
-is written.
+exit codes: 0 done; 1 error in the model, the data or the machine; 2 usage; 3 nothing to quantize, or
+--metric is not kept to: no file is written.
 """
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from onnx_narrow.api.compared_metric import metric_of
 from onnx_narrow.api.samples import report_litter
 from onnx_narrow.summaries.result_files import as_csv, as_json, full_name
 from onnx_narrow.summaries.result_tables import file_lines, output_lines, summary_lines, top1_lines
@@ -20,7 +21,9 @@ from transforms.compare.language import Greedy, Language, compare_logits, compar
 from transforms.compare.step_errors import step_sqnr
 from transforms.files.output_file import GENERATED, write_text
 from transforms.files.spelling import spelled
+from transforms.pipelines.metric_figure import MetricFigure
 from transforms.run.events import Events, each_told
+from transforms.search.gate import Gate
 from transforms.search.target import TargetError
 
 
@@ -29,7 +32,7 @@ class Measures:
     """What is to be known beside the figures of each file.
 
     ``logits``: the output that holds those of tokens; ``texts``: the folder of these tokens; ``limits`` by
-    the names of keywords.
+    the names of keywords; ``gate``: a metric of all outputs of a sample, and its bound, if it has one.
     """
 
     labels: np.ndarray | None = None
@@ -38,6 +41,7 @@ class Measures:
     peak: float | None = None
     allow_missing: bool = False
     limits: Mapping[str, float] = field(default_factory=dict)
+    gate: Gate | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class ComparedFolders:
     top1: Top1 | None
     language: Language | None
     greedy: Greedy | None
+    metric: MetricFigure | None = None
 
     def lines(self) -> Iterator[str]:
         """Yield all figures in tables and lines."""
@@ -66,10 +71,13 @@ class ComparedFolders:
         yield from top1_lines(self.top1)
         yield from language_lines(self.language)
         yield from greedy_lines(self.greedy)
+        if self.metric:
+            yield f"Metric: {self.metric}"
 
     def content(self) -> dict[str, Any]:
         """Return all figures as JSON can say them."""
-        return as_json(self.comparisons, self.counted, self.steps, self.top1, self.language, self.greedy)
+        found = as_json(self.comparisons, self.counted, self.steps, self.top1, self.language, self.greedy)
+        return found if self.metric is None else {**found, "metric": self.metric.content()}
 
     def write(self, json_file: Path | None, csv_file: Path | None) -> None:
         """Write the figures to the files that are asked for."""
@@ -79,10 +87,16 @@ class ComparedFolders:
             write_text(csv_file, as_csv(self.comparisons))
 
     def judge(self) -> None:
-        """Raise ValueError for NaN or infinite elements, TargetError for limits that are missed."""
+        """Raise ValueError for NaN or infinite elements, TargetError for limits that are missed.
+
+        A GateError for the bound of the metric.
+        """
         _refuse_non_finite(self.comparisons)
         if lines := [*missed(self.measures.limits, self.language, self.greedy)]:
             raise TargetError("; ".join(lines))
+        gate = self.measures.gate
+        if gate and self.metric and not gate.is_shown(self.metric.scored):
+            raise gate.unmet(f"metric is missed: {self.metric}")
 
 
 def compare_folders(baseline: Path, quantized: Path, measures: Measures, events: Events) -> ComparedFolders:
@@ -106,6 +120,7 @@ def compare_folders(baseline: Path, quantized: Path, measures: Measures, events:
         None if measures.labels is None else compare_results.top1(pairs, measures.labels),
         None if logits is None else compare_logits(pairs, logits, measures.texts),
         compare_tokens(written) if written else None,
+        None if measures.gate is None else metric_of(pairs, measures.gate),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
+from onnx_narrow.api import gates
 from onnx_narrow.api.keywords import TARGET
 from onnx_narrow.api.kinds import FLAG, choice
 from onnx_narrow.api.result import Result, result_of
@@ -31,6 +32,7 @@ from transforms.runtime.session import RunOptions
 from transforms.scheme import preset
 from transforms.scheme.targets import target as row_of
 from transforms.search.target import Target
+from transforms.search.user_metric import UserMetric
 
 _LISTS = ("exclude_node", "exclude_op")
 _CUSTOM = Need("{format:customqdq}", lambda given: given.get("format") == "customqdq")
@@ -38,7 +40,8 @@ _ROUNDED = Need("{format:with_cast}, bf16 or customqdq", lambda given: given.get
 
 NEEDS: Mapping[str, tuple[Need, ...]] = {
     **OF_SAMPLES,
-    "data": (Need("{min_sqnr}", lambda given: "min_sqnr" in given),),
+    "data": (Need("{min_sqnr} or {metric}", lambda given: given.keys() & {"min_sqnr", "metric"}),),
+    **gates.needs(DATA),
     **dict.fromkeys(("min_sqnr", "provider"), (DATA,)),
     **dict.fromkeys(("weights", "saturate_activations"), (_ROUNDED,)),
     "domain": (_CUSTOM,),
@@ -61,6 +64,9 @@ def convert_bf16(
     format: str | None = None,
     data: Data | None = None,
     min_sqnr: float | None = None,
+    metric: UserMetric | str | None = None,
+    min_metric: float | None = None,
+    max_loss: float | None = None,
     target: str | None = None,
     exclude_node: Sequence[str] | str = (),
     exclude_op: Sequence[str] | str = (),
@@ -104,7 +110,7 @@ def convert_bf16(
     format : str, optional
         ``"with_cast"`` (default), ``"bf16"``, ``"simulate_bf16"`` or ``"customqdq"``.
     data : folder, reader, iterable or callable, optional
-        Samples, see :data:`onnx_narrow.api.sources.Data`; with ``min_sqnr``.
+        Samples, see :data:`onnx_narrow.api.sources.Data`; with ``min_sqnr`` or ``metric``.
     min_sqnr : float, optional
         Keep as few layers in float as possible for this SQNR in dB of every output on held-out samples.
     target : str, optional
@@ -141,12 +147,14 @@ def convert_bf16(
     """
     given = given_of(convert_bf16, locals())
     check_call(given, NEEDS, _KINDS)
+    gates.refuse_two(given)
     with Told(progress) as told:
         source, run_options = source_of(model), RunOptions(provider or "cpu", threads or 0)
         where = Output.checked(
             output, source, force=force, external_data=save_as_external_data, functions=functions
         )
-        searches = "measuring" if min_sqnr is not None else ""
+        goal = gates.gate_in(given) if min_sqnr is None else Target("sqnr", min_sqnr)
+        searches = "" if goal is None else "measuring"
         told.expect("loading", searches, "converting", "running", "writing")
         with open_data(SampleOptions.of(given), source, run_options, told) as opened:
             work = Bf16Work(
@@ -156,7 +164,7 @@ def convert_bf16(
                 source=source,
                 options=Options(
                     run=run_options,
-                    goal=None if min_sqnr is None else Target("sqnr", min_sqnr),
+                    goal=goal,
                     times=time,
                     functions=functions,
                 ),
@@ -204,7 +212,7 @@ def _finish(work: Bf16Work, output: Output, told: Told, given: Given) -> Result:
     assert done is not None and done.tally is not None, "it was converted"
     assert first is not None and work.source is not None, "it was tried out"
     tool = TOOLS[work.element or "float32"]
-    entries = provenance.entries(tool, recorded(work), work.source_sha256)
+    entries = provenance.entries(tool, recorded(work), work.source_sha256) | work.record.metric_entries
     told.phase("writing")
     written = write(work.graph, output, work.source, entries, first.exported)
     _tell(work, written, told, is_excluded=bool(given.keys() & {"exclude_node", "exclude_op"}))
@@ -215,6 +223,7 @@ def _finish(work: Bf16Work, output: Output, told: Told, given: Given) -> Result:
         converted={"nodes": done.tally.converted, "tensors": done.tensors},
         kept={why: sum(ops.values()) for why, ops in done.tally.kept.items()},
         steps=work.record.steps,
+        metric=work.record.metric,
     )
 
 
@@ -223,14 +232,15 @@ def _tell(work: Bf16Work, written: Written, told: Told, *, is_excluded: bool) ->
     assert done is not None and first is not None, "it was converted, and tried out"
     if work.record.fixed:
         told.note(f"Fixed: {counted(work.record.fixed, 'free dimension')} of inputs")
-    why = bf16.excluded_for(kept, by_user=is_excluded)
+    goal = work.options.goal
+    why = bf16.excluded_for(kept, goal, by_user=is_excluded)
     for line in bf16.lines(done, work.graph, written.sizes, first, why):
         told.note(line)
     if work.scheme.target:
         for line in target_lines(work.graph, row_of(work.scheme.target)):
             told.note(line)
-    if kept and work.held_out and work.options.goal:
-        for line in bf16.sqnr_lines(kept, work.options.goal.limit, work.held_out.where):
+    if kept and work.held_out and goal:
+        for line in bf16.goal_lines(kept, goal, work.held_out.where):
             told.note(line)
     for line in running.warnings(first, judged=kept is not None):
         told.warn(line)

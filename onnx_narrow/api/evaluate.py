@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from onnx_narrow.api import infer
+from onnx_narrow.api import gates, infer
 from onnx_narrow.api.compared_folders import Measures, compare_folders
 from onnx_narrow.api.kinds import FLAG, PATH, TABLE, TEXT, Kind, number
 from onnx_narrow.api.samples import SampleOptions, open_folder
@@ -39,6 +39,9 @@ from transforms.run.data_sets import as_array
 from transforms.run.events import Events
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
+from transforms.search.gate import Gate
+from transforms.search.named_metrics import plain_gate
+from transforms.search.user_metric import UserMetric
 
 Metric: TypeAlias = Callable[[np.ndarray, np.ndarray], float]
 """Called with an output of the float model and the same output of the other."""
@@ -75,6 +78,7 @@ NEEDS: Mapping[str, tuple[Need, ...]] = {
     **dict.fromkeys(("output_names", "generate", "provider", "threads"), (DATA,)),
     **dict.fromkeys(("tokens", "max_kl", "min_same"), (_LOGITS,)),
     "max_perplexity": (_TOKENS,),
+    **dict.fromkeys(gates.BOUNDS, gates.needs(DATA)["min_metric"]),
     "force": (_WRITTEN,),
 }
 
@@ -85,6 +89,9 @@ def evaluate(
     *,
     data: Data | None = None,
     metrics: Mapping[str, Metric] | None = None,
+    metric: UserMetric | str | None = None,
+    min_metric: float | None = None,
+    max_loss: float | None = None,
     labels: AnyPath | ArrayLike | None = None,
     logits: str | None = None,
     tokens: AnyPath | None = None,
@@ -124,6 +131,8 @@ def evaluate(
         a temporary folder.
     metrics : mapping of str to callable, optional
         Figures of your own: each is called with both arrays of an output of a sample.
+    metric, min_metric, max_loss : optional
+        A metric of all outputs of samples, and its bound, as of :func:`onnx_narrow.quantize`; without inputs.
     labels : path or array of int, optional
         Class numbers of all rows: tells accuracy and agreement.
     logits : str, optional
@@ -155,7 +164,8 @@ def evaluate(
     -------
     dict
         What ``onnx-narrow evaluate --json`` writes: ``mean``, ``worst``, ``outputs``, ``top1``, ``language``,
-        ``greedy``, ``per_file``, ``steps``; and in ``metrics`` the mean of each of yours by its name.
+        ``greedy``, ``per_file``, ``steps``, ``metric``; and in ``metrics`` the mean of each of yours by its
+        name.
 
     Raises
     ------
@@ -197,6 +207,7 @@ def _paths(value: object) -> list[Path]:
 
 def _check(given: Given) -> None:
     check_call(given, NEEDS, KINDS)
+    gates.refuse_two(given)
     infer.refuse_written_sequences(given)
     refuse_same_file(given, "json", "csv")
     for name, metric in (given.get("metrics") or {}).items():
@@ -215,7 +226,12 @@ def _measures(given: Given) -> Measures:
         given.get("peak"),
         given.get("allow_missing", False),
         {name: given[name] for name in _LIMITS if name in given},
+        gates.gate_in(given) if gates.is_gated(given) else _unbound(given),
     )
+
+
+def _unbound(given: Given) -> Gate | None:
+    return plain_gate(given["metric"]) if "metric" in given else None
 
 
 def _results(name: str, folder: Model) -> Path:

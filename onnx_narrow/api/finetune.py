@@ -9,24 +9,27 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
+from onnx_narrow.api import gates
 from onnx_narrow.api.executors import open_workers
+from onnx_narrow.api.finetune_rule import recorded, rule_of
 from onnx_narrow.api.kinds import FLAG, TEXTS, choice, number, whole
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import (
+    DATA,
     OF_SAMPLES,
     Given,
     Need,
     UsageError,
     check_call,
     given_of,
-    listed,
     refuse_own_workers,
 )
 from onnx_narrow.api.written import Output, Written, write
 from onnx_narrow.summaries import running, tuning, work_lines
+from onnx_narrow.summaries.precision import reached_lines
 from onnx_narrow.summaries.quantize import decided
 from onnx_narrow.summaries.timing import beside_lines
 from transforms import model_io
@@ -44,9 +47,9 @@ from transforms.run.workers import Workers
 from transforms.runtime import devices
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
-from transforms.scheme.finetune_rule import FinetuneRule
 from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.sources import recorded_scheme
+from transforms.search.user_metric import UserMetric
 
 log = logging.getLogger("onnx_narrow")
 
@@ -61,6 +64,7 @@ NEEDS: Mapping[str, tuple[Need, ...]] = {
     **OF_SAMPLES,
     **dict.fromkeys(("num_iterations", "learning_rate", "early_stop"), (_STEPPED,)),
     "full_range": (_AUTO,),
+    **gates.needs(DATA),
 }
 
 _KINDS = {
@@ -76,12 +80,6 @@ _KINDS = {
     "infer_device": choice(*_DEVICES),
     **dict.fromkeys(("early_stop", "selective_update", "following_relu", "time"), FLAG),
 }
-
-_RULE = (
-    *("algorithm", "num_iterations", "learning_rate", "early_stop", "fixed_seed", "selective_update"),
-    *("following_relu", "full_range"),
-)
-"""Keywords that are keys of the table ``finetune`` of a scheme."""
 
 
 def finetune(
@@ -99,6 +97,9 @@ def finetune(
     selective_update: bool = False,
     following_relu: bool = False,
     full_range: str = "padded",
+    metric: UserMetric | str | None = None,
+    min_metric: float | None = None,
+    max_loss: float | None = None,
     output_index: int | None = None,
     batch_size: int = 1,
     optim_device: str = "cpu",
@@ -152,6 +153,9 @@ def finetune(
         Ignore errors that a Relu or Clip after the layer cuts off.
     full_range : str
         Which int8 tensors that are never negative use the full range: ``"padded"``, ``"free"`` or ``"off"``.
+    metric, min_metric, max_loss : optional
+        A metric that the tuned model has to keep to on every second sample, which does not tune: as of
+        :func:`onnx_narrow.quantize`; layers are left in float for it.
     output_index : int, optional
         Index of the output to tune for; all by default.
     batch_size : int
@@ -181,7 +185,8 @@ def finetune(
         where = Output.checked(
             output, other, source, force=force, external_data=save_as_external_data, functions=functions
         )
-        told.expect("loading", "tuning", "running", "writing")
+        goal = gates.gate_in(given)
+        told.expect("loading", "tuning", "searching" if goal else "", "running", "writing")
         samples = SampleOptions.of(given)
         with (
             open_data(samples, source, how.run or RunOptions(), told) as opened,
@@ -194,6 +199,7 @@ def finetune(
                 source=source,
                 options=Options(
                     run=RunOptions(provider or "cpu", threads or 0),
+                    goal=goal,
                     times=time,
                     storage=storage,
                     functions=functions,
@@ -215,13 +221,8 @@ def _check(given: Given) -> None:
     if {"provider", "infer_device"} <= given.keys():
         pair = spelled("{provider} and {infer_device}")
         raise UsageError(f"{pair} both select a device: give one of them")
+    gates.refuse_two(given)
     refuse_own_workers(given)
-
-
-def rule_of(given: Given) -> FinetuneRule:
-    """Return what keywords say of tuning in the words of a scheme."""
-    named = {name: given[name] for name in _RULE if name in given}
-    return FinetuneRule(**named, target_op_type=tuple(listed(given.get("target_op_type", ()))))
 
 
 def _run(given: Given) -> RunOptions:
@@ -250,22 +251,26 @@ def _finish(work: TuneWork, output: Output, told: Told, given: Given) -> Result:
     assert first is not None and work.quantized is not None, "it was tried out"
     if output.path is not None and work.float_graph is not None:
         model_io.refuse_source(work.float_graph, output.path)  # saving looks at that of the quantized model
-    entries = provenance.entries("finetune", _recorded(given), work.source_sha256)
+    entries = provenance.entries("finetune", recorded(given), work.source_sha256)
+    entries |= work.record.metric_entries
     told.phase("writing")
     written = write(work.graph, output, work.quantized, entries, first.exported)
     _tell(work, written, told, given.get("memory_limit"))
     decisions = list(work.record.decisions.tried)
     scheme = recorded_scheme(work.graph)
-    return result_of(written, first, told, scheme=scheme, decided=decisions, steps=work.record.steps)
+    steps, metric = work.record.steps, work.record.metric
+    return result_of(written, first, told, scheme=scheme, decided=decisions, steps=steps, metric=metric)
 
 
 def _tell(work: TuneWork, written: Written, told: Told, memory_limit: int | None) -> None:
     record, done, first = work.record, work.record.tuned, work.record.first
     assert done is not None and first is not None, "it was tuned, and tried out"
+    where = work.held_out.where if work.held_out else ""
     for line in (
         *record.notes,
         *record.stored,
         *tuning.lines(done, work.fed, written.sizes),
+        *reached_lines(record.reached, work.options.goal, "float32", where),
         *running.kept_lines(first),
         *decided(record.decisions),
         *beside_lines(first.time),
@@ -276,19 +281,3 @@ def _tell(work: TuneWork, written: Written, told: Told, memory_limit: int | None
     broken = tuning.broken_limit(done, memory_limit)
     for line in filter(None, (broken, *tuning.poor(done), *running.warnings(first, judged=True))):
         told.warn(line)
-
-
-def _recorded(given: Given) -> dict[str, Any]:
-    """Return the options that the metadata of the model record."""
-    rule = rule_of(given)
-    stepped = {name: given.get(name) for name in ("num_iterations", "learning_rate")}
-    other = {"batch_size": given.get("batch_size", 1), "limit": given.get("limit")}
-    other["output_index"] = given.get("output_index")
-    values = {**vars(rule), **stepped, **other}
-    return {name: values[name] for name in _RECORDED}
-
-
-_RECORDED = (
-    *("algorithm", "num_iterations", "learning_rate", "early_stop", "fixed_seed", "batch_size", "limit"),
-    *("target_op_type", "selective_update", "following_relu", "output_index", "full_range"),
-)

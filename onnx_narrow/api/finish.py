@@ -79,6 +79,7 @@ def finish(work: Work, output: Output, told: Told, ranges: RangeFiles | None = N
         decided=list(record.decisions.tried),
         steps=record.steps,
         sensitivity=record.sensitivity,
+        metric=record.metric,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from onnx_narrow.api.kinds import (
     FLAG,
@@ -25,6 +25,8 @@ from transforms.scheme.targets import TARGETS
 from transforms.search.target import FALLBACKS
 
 CONFIG = Kind("a preset, a path, a Scheme or a mapping of its keys", (str, os.PathLike, Scheme, Mapping))
+
+METRIC = Kind("the name of a metric, FILE.py:FUNCTION or a function", (str, Callable))  # type: ignore[arg-type]
 
 KINDS: Mapping[str, Kind] = {
     # what is made
@@ -55,6 +57,9 @@ KINDS: Mapping[str, Kind] = {
     "effort": choice(*EFFORTS),
     "min_sqnr": number(),
     "top1": number(0, 1),
+    "metric": METRIC,
+    "min_metric": number(),
+    "max_loss": number(0),
     "fallback": choice(*FALLBACKS),
     "random_data": whole(),
     # samples

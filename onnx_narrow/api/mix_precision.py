@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from onnx_narrow.api.executors import threads_of, workers
 from onnx_narrow.api.finish import refuse_untunable, run_steps, untuned
+from onnx_narrow.api.gates import gate_in
 from onnx_narrow.api.metrics import place_of
 from onnx_narrow.api.mix_work import (
     analyzed,
@@ -68,7 +69,9 @@ def mix_precision(
     size_target: int | None = None,
     evaluate: UserMetric | str | None = None,
     strategy: str | None = None,
-    metric: str | None = None,
+    metric: UserMetric | str | None = None,
+    min_metric: float | None = None,
+    max_loss: float | None = None,
     output_index: int | None = None,
     dual_quant_nodes: bool | None = None,
     data_size: int | None = None,
@@ -135,8 +138,12 @@ def mix_precision(
         A metric of your own, with ``evaluate_target=0.01`` or ``metric="evaluate"``: it gets a list with a
         dict of arrays for each sample, the outputs by name, and returns a number; higher is better. In
         processes (``jobs``) it has to be a function of a file: ``"FILE.py:FUNCTION"``.
-    strategy, metric, output_index, dual_quant_nodes, data_size : optional
-        How formats are searched, by which metric layers are ranked, which output counts, whether tensors
+    metric : str or callable, optional
+        By which metric layers are ranked: ``"l2"``, ``"sqnr"``, ``"cosine"``, ``"kl"``, ``"psnr"``,
+        ``"top1"`` or ``"evaluate"``; with ``min_metric`` or ``max_loss`` the one that the model has to keep
+        to on samples that did not search, as of :func:`onnx_narrow.quantize`.
+    strategy, output_index, dual_quant_nodes, data_size : optional
+        How formats are searched, which output counts, whether tensors
         between layers of two formats get both, and how many samples errors are measured on.
     labels : path or array of int [rows], optional
         Class numbers of all rows, for ``top1_target``.
@@ -185,6 +192,7 @@ def mix_precision(
             options=Options(
                 run=RunOptions(provider or "cpu", threads or 0),
                 times=time,
+                goal=gate_in(given),
                 storage=storage,
                 functions=functions,
                 external_data=save_as_external_data,

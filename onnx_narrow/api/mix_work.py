@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onnx_narrow.api.keywords import TARGET
+from onnx_narrow.api import gates
+from onnx_narrow.api.keywords import METRIC, TARGET
 from onnx_narrow.api.kinds import FLAG, PATH, TEXTS, Kind, choice, number, whole
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.scheme_needs import check_effect
@@ -78,6 +79,8 @@ NEEDS: Mapping[str, tuple[Need, ...]] = {
     ),
 }
 
+_GATED = {**gates.needs(DATA), "analyze_only": (Need("no {min_metric} or {max_loss}", lambda given: False),)}
+
 _KINDS = {
     **dict.fromkeys(
         ("l2_target", "sqnr_drop_target", "kl_target", "evaluate_target", "bits_target"), number(0)
@@ -101,7 +104,10 @@ def check_keywords(given: Given) -> None:
     """Raise TypeError, ValueError or UsageError for keywords that are wrong, or do not go together."""
     if isinstance(given.get("target"), str) and given["target"] in TARGETS:
         TARGET.check("target", given["target"])
-    check_call(given, NEEDS, _KINDS)
+    kinds = {**_KINDS, "metric": METRIC} if gates.is_gated(given) else _KINDS
+    needs = {**NEEDS, **_GATED} if gates.is_gated(given) else NEEDS
+    check_call(given, needs, kinds)
+    gates.refuse_two(given)
     runtimes = _runtimes(given)
     if runtimes[1:]:
         pair = " and ".join(spelled(f"{{target:{name}}}") for name in runtimes[:2])
@@ -122,6 +128,8 @@ def _runtimes(given: Given) -> list[str]:
 def wish_of(given: Given) -> SchemeWish:
     """Return what keywords say of the scheme and its table of mixed precision."""
     keys = {key: listed(given[key]) if key in _LISTS else given[key] for key in KEYS if key in given}
+    if gates.is_gated(given):
+        del keys["metric"]
     if formats := [name for name in listed(given.get("target", ())) if name not in TARGETS]:
         keys["target"] = formats
     return SchemeWish(
@@ -178,6 +186,8 @@ def phases_of(scheme: Scheme, given: Given) -> Iterator[str]:
         yield from ("calibrating", "measuring", "timing" if is_timed else "", "trying")
     if scheme.finetune:
         yield from ("reloading", "tuning")
+    if gates.is_gated(given):
+        yield "searching"
     if "analyze_only" not in given:
         yield from ("running", "writing")
 

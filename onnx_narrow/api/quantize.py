@@ -39,6 +39,7 @@ from transforms.pipelines.record import JobRecord
 from transforms.pipelines.steps import Step
 from transforms.run.events import Events
 from transforms.runtime.session import RunOptions
+from transforms.search.user_metric import UserMetric
 
 
 def quantize(
@@ -52,6 +53,9 @@ def quantize(
     effort: str | None = None,
     min_sqnr: float | None = None,
     top1: float | None = None,
+    metric: UserMetric | str | None = None,
+    min_metric: float | None = None,
+    max_loss: float | None = None,
     fallback: str | None = None,
     calibrate_method: str | None = None,
     per_channel: bool | None = None,
@@ -119,6 +123,12 @@ def quantize(
     min_sqnr, top1 : float, optional
         Keep as few layers in the format ``fallback`` as possible for this SQNR in dB of every output, or this
         share of rows (0 to 1) whose largest number moves, on held-out samples.
+    metric : str or callable, optional
+        A metric that held-out samples have to keep to, with a bound: ``"sqnr"``, ``"top1"``, ``"kl"``,
+        ``"cosine"``, ``"f1"``, ``"FILE.py:FUNCTION"`` or a function of the outputs of samples, as
+        docs/mixed_precision.md says.
+    min_metric, max_loss : float, optional
+        The least that the metric may be, or the most by which it may be less than the float model's.
     fallback : str, optional
         ``"float32"`` (default), ``"int16"`` or ``"bf16"``.
     calibrate_method, per_channel, full_range, keep_weight_nodes, optimize, domain, qdq_domain : optional
@@ -184,7 +194,7 @@ def quantize(
     ------
     TypeError, ValueError
         If keywords are of another type, have another value or do not fit, nothing can be quantized, or the
-        model cannot be; a ModelError names the node.
+        model cannot be; a ModelError names the node. GateError where no choice of layers keeps to ``metric``.
     OSError
         If a file cannot be read or written.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from onnx_narrow.api import gates
 from onnx_narrow.api.keywords import TARGET
 from onnx_narrow.api.scheme_needs import BLOCKS, CALIBRATION, UNMIXED
 from onnx_narrow.api.schemes import SchemeWish, quantization_scheme
@@ -50,13 +51,14 @@ _JUDGED = Need(
     "{data}, and not with {fast}, {ranges} or {random_data}",
     lambda given: "data" in given and not given.keys() & {"fast", "ranges", "random_data"},
 )
-_GOAL = Need("{min_sqnr} or {top1}", lambda given: given.keys() & {"min_sqnr", "top1"})
+_GOAL = Need("{min_sqnr}, {top1} or {metric}", lambda given: given.keys() & {"min_sqnr", "top1", "metric"})
 _NBITS = Need("{matmul_nbits} or {embeddings}", lambda given: given.keys() & {"matmul_nbits", "embeddings"})
 NEEDS: Mapping[str, tuple[Need, ...]] = {
     **OF_SAMPLES,
     **dict.fromkeys(("provider", "memory_limit", "jobs", "dask"), (_ANY_DATA,)),
     **dict.fromkeys(("fast", "kv_cache", "calibration_cache"), (DATA,)),
     **dict.fromkeys(("min_sqnr", "top1", "effort"), (_JUDGED,)),
+    **gates.needs(_JUDGED),
     "fallback": (_GOAL,),
     "full_range": (_COMPARED,),
     "accuracy_level": (_NBITS,),
@@ -66,7 +68,7 @@ _SHARED = Need(
     lambda scheme: CALIBRATION.is_met(scheme) or scheme.finetune is not None,
 )
 OF_SCHEME = {"matmul_nbits": BLOCKS, "embeddings": UNMIXED, **dict.fromkeys(("jobs", "dask"), _SHARED)}
-_TOGETHER = (("min_sqnr", "top1"), ("random_data", "data"), ("fast", "steps"))
+_TOGETHER = (("random_data", "data"), ("fast", "steps"))
 
 
 def asked_scheme(given: Given, events: Events) -> Scheme:
@@ -95,6 +97,7 @@ def check_keywords(given: Given) -> None:
     for one, other in _TOGETHER:
         if {one, other} <= given.keys():
             raise UsageError(spelled(f"{{{one}}} and {{{other}}} do not go together"))
+    gates.refuse_two(given)
     refuse_own_workers(given)
 
 
@@ -124,7 +127,9 @@ def work_class(scheme: Scheme) -> type[Work]:
 
 def options_of(given: Given, run: RunOptions) -> Options:
     """Return what the job is told beside its scheme."""
-    goal = None if "top1" not in given else Target(LOST_TOP1, given["top1"])
+    goal: Target | None = gates.gate_in(given)
+    if "top1" in given:
+        goal = Target(LOST_TOP1, given["top1"])
     return Options(
         run=run,
         goal=goal if "min_sqnr" not in given else Target("sqnr", given["min_sqnr"]),
@@ -144,7 +149,7 @@ def options_of(given: Given, run: RunOptions) -> Options:
 
 def refuse_goal(work: Work, given: Given) -> None:
     """Raise ValueError for a goal beside a table of the scheme that goes by outputs itself."""
-    if work.options.goal is None:
+    if work.options.goal is None or gates.is_gated(given):
         return
     name = spelled("{min_sqnr}" if "min_sqnr" in given else "{top1}")
     if work.tuning is not None:
@@ -179,7 +184,7 @@ def phases_of(scheme: Scheme, given: Given) -> Iterator[str]:
         "fitting": has_data and scheme.fits_weights and rule is None,
         "ranking": has_data and "fast" not in given and may_keep(scheme),
         "placing": scheme.target == ON_CPU and given.get("time", True) and scheme.keep_float,
-        "searching": bool(given.keys() & {"min_sqnr", "top1"}),
+        "searching": bool(given.keys() & {"min_sqnr", "top1", "metric"}),
         "reloading": scheme.finetune is not None,
         "tuning": scheme.finetune is not None,
         "running": True,

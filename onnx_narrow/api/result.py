@@ -18,6 +18,7 @@ from transforms import model_io
 from transforms.files.paths import AnyPath
 from transforms.judge.decisions import Checked, Tried
 from transforms.pipelines.first_result import FirstRun
+from transforms.pipelines.metric_figure import MetricFigure
 from transforms.precision.sensitivity import Sensitivity
 from transforms.run.beside_float import BesideFloat
 from transforms.scheme import Scheme
@@ -51,6 +52,9 @@ class Result:
         How many samples ``sqnr`` is of; 0 if it was not compared.
     held_out : bool
         Whether these samples decided nothing, as where there are enough.
+    metric : MetricFigure or None
+        The metric that the model was held to, on samples that did not search: its ``value``, ``interval``,
+        ``bound`` and number of ``samples``; None without one.
     time : BesideFloat or None
         Seconds of the processor for an inference, beside the float model; None if it was not timed.
     steps : list of (str, float)
@@ -70,6 +74,7 @@ class Result:
     sqnr_error: float | None = None
     samples: int = 0
     held_out: bool = False
+    metric: MetricFigure | None = None
     time: BesideFloat | None = None
     steps: list[tuple[str, float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -11,6 +11,7 @@ from onnx_narrow.summaries.words import Sizes, written
 from transforms.conversion.inspect_bf16 import EXCLUDED
 from transforms.files.spelling import spelled
 from transforms.graph.some_names import counted, some_names
+from transforms.search.gate import Gate
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from transforms.conversion.convert_bf16 import Conversion
     from transforms.pipelines.first_result import FirstRun
     from transforms.precision.bf16 import KeptFloat
+    from transforms.search.target import Target
 
 _TENSORS = {
     "with_cast": "tensors rounded by Casts",
@@ -54,22 +56,27 @@ def lines(
     yield running.runs_line(first, graph, standard="none, standard ONNX", no_kernels=no_kernels)
 
 
-def excluded_for(kept: KeptFloat | None, *, by_user: bool) -> str:
-    """Return why nodes were excluded: by options, or for the SQNR that was asked for."""
+def excluded_for(kept: KeptFloat | None, goal: Target | None, *, by_user: bool) -> str:
+    """Return why nodes were excluded: by options, or for the goal that was asked for."""
     if not kept or not kept.patterns:
         return EXCLUDED
-    goal = spelled("{min_sqnr}")
-    return f"{EXCLUDED} or for {goal}" if by_user else f"kept for {goal}"
+    name = spelled("{metric}" if isinstance(goal, Gate) else "{min_sqnr}")
+    return f"{EXCLUDED} or for {name}" if by_user else f"kept for {name}"
 
 
-def sqnr_lines(kept: KeptFloat, least: float, where: str) -> Iterator[str]:
-    """Yield the SQNR before and after layers were kept in float for it, and the names of their nodes."""
+def goal_lines(kept: KeptFloat, goal: Target, where: str) -> Iterator[str]:
+    """Yield the metric before and after layers were kept in float for it, and the names of their nodes."""
+    is_gate = isinstance(goal, Gate)
+    bound = f"{goal.words} {goal.bound}" if is_gate else f"{goal.limit:g} dB"
+    after = goal.text(kept.after, kept.error) if is_gate else f"{_with_error(kept)} dB"
     if not kept.patterns:
-        yield f"Kept in float32 for {least:g} dB: nothing, the SQNR is {_with_error(kept)} dB on {where}"
+        said = after if is_gate else f"the SQNR is {after}"
+        yield f"Kept in float32 for {bound}: nothing, {said} on {where}"
         return
     layers = f"{len(kept.layers)} of {counted(kept.count, 'layer')} kept in float32"
-    yield f"SQNR: {kept.before:.2f} -> {_with_error(kept)} dB on {where} with {layers}"
-    yield f"Kept in float32 for {least:g} dB: {', '.join(kept.patterns)}"
+    before = goal.text(kept.before) if is_gate else f"SQNR: {kept.before:.2f}"
+    yield f"{before} -> {after} on {where} with {layers}"
+    yield f"Kept in float32 for {bound}: {', '.join(kept.patterns)}"
 
 
 def _with_error(kept: KeptFloat) -> str:

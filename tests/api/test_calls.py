@@ -176,7 +176,7 @@ WRONG: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "^random_data and data do not go together$", {"data": SAMPLES, "random_data": 2}),
     (ValueError, "^fast and steps do not go together$", {"data": SAMPLES, "fast": True, "steps": ()}),
     (ValueError, "^min_sqnr goes with data, and not with fast", {"min_sqnr": 30}),
-    (ValueError, "^fallback goes with min_sqnr or top1$", {"data": SAMPLES, "fallback": "bf16"}),
+    (ValueError, "^fallback goes with min_sqnr, top1 or metric$", {"data": SAMPLES, "fallback": "bf16"}),
     (ValueError, "^per_channel=False goes with integers", {"config": "BF16", "per_channel": False}),
     (
         ValueError,

@@ -29,6 +29,7 @@ from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.mixing_rule import MixingRule
+from transforms.search.target import Target
 
 TOKENS, SIZE = 64, 8
 RANDOM = np.random.default_rng(5)
@@ -168,7 +169,7 @@ def switched() -> gs.Graph:
 def test_bf16_is_held_to_what_chooses_tokens() -> None:
     """Of logits around 1000, BF16 keeps few bits beside their mean."""
     graph = model_io.load(cached(1000.0))
-    found = keep_float(graph, Bf16Options(), FEEDS, FEEDS, 0).before
+    found = keep_float(graph, Bf16Options(), FEEDS, FEEDS, Target("sqnr", 0)).before
     converted = copy_graph(graph)
     convert_bf16(converted, Bf16Options())
     models = open_model(graph), open_model(converted)

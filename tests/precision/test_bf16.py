@@ -39,7 +39,7 @@ PLAIN = Bf16Options()
 
 
 def keep(model: onnx.ModelProto, least: float, options: Bf16Options = PLAIN) -> KeptFloat:
-    return keep_float(model_io.load(model), options, SEARCHED, HELD_OUT, least)
+    return keep_float(model_io.load(model), options, SEARCHED, HELD_OUT, Target("sqnr", least))
 
 
 def sqnr(
@@ -80,8 +80,8 @@ def test_both_doors_to_bf16_name_the_same_layers() -> None:
         quantize_graph(built, again, CalibrationData(searched))
         return built, again
 
-    least = keep_float(loaded, PLAIN, searched, held_out, 0).before + 2
-    converted = keep_float(loaded, PLAIN, searched, held_out, least)
+    least = keep_float(loaded, PLAIN, searched, held_out, Target("sqnr", 0)).before + 2
+    converted = keep_float(loaded, PLAIN, searched, held_out, Target("sqnr", least))
     quantized = reach_target(
         (graph, done.scheme),
         done.float_graph,
@@ -147,15 +147,15 @@ def test_a_target_out_of_reach_is_told_with_both_figures() -> None:
         match=r"^no choice of nodes kept in float32 meets the target of at least 190 dB: "
         r"sqnr [\d.]+ dB with none kept, sqnr [\d.]+ dB with all$",
     ):
-        keep_float(model_io.load(small_networks.normalisation()), PLAIN, ROWS, ROWS, 190)
+        keep_float(model_io.load(small_networks.normalisation()), PLAIN, ROWS, ROWS, Target("sqnr", 190))
 
 
 def test_a_float16_model_is_measured_against_itself() -> None:
     """Inputs and outputs are float16 behind Casts, which stay float with the nodes beside them."""
     graph = model_io.load(small_networks.residual(dtype=np.float16))
     feeds = small_networks.images(14, dtype=np.float16)
-    least = keep_float(graph, PLAIN, feeds[:6], feeds[6:], 0).before + 2
-    found = keep_float(graph, PLAIN, feeds[:6], feeds[6:], least)
+    least = keep_float(graph, PLAIN, feeds[:6], feeds[6:], Target("sqnr", 0)).before + 2
+    found = keep_float(graph, PLAIN, feeds[:6], feeds[6:], Target("sqnr", least))
     assert found.patterns
     assert sqnr(small_networks.residual(dtype=np.float16), found.patterns, feeds[6:]) >= least
 
@@ -164,13 +164,13 @@ def test_a_model_without_float_output_is_refused() -> None:
     model = corpus.parse("(float[N] x) => (int64[N] y) { a = Tanh(x) y = Cast <to = 7> (a) }")
     feeds = [{"x": np.ones(2, np.float32)}]
     with pytest.raises(ValueError, match=r"^the model has no output of a floating type to hold to a target$"):
-        keep_float(model_io.load(model), PLAIN, feeds, feeds, 30)
+        keep_float(model_io.load(model), PLAIN, feeds, feeds, Target("sqnr", 30))
 
 
 def test_the_graph_is_not_changed() -> None:
     graph = model_io.load(small_networks.residual())
     before = model_io.graph_proto.export_model(graph).SerializeToString(deterministic=True)
-    keep_float(graph, PLAIN, SEARCHED, HELD_OUT, 50)
+    keep_float(graph, PLAIN, SEARCHED, HELD_OUT, Target("sqnr", 50))
     assert model_io.graph_proto.export_model(graph).SerializeToString(deterministic=True) == before
 
 
@@ -187,9 +187,11 @@ def test_nodes_with_bodies_are_kept_only_if_needed() -> None:
     feeds = [{"x": np.linspace(0.1, 2, 64, dtype=np.float32), "c": np.array(True)}]
     graph = model_io.load(model)
     before, outside = (sqnr(model, kept, feeds) for kept in ((), ("first", "last")))
-    inside = keep_float(graph, PLAIN, feeds, feeds, (before + outside) / 2 if outside > before else before)
+    inside = keep_float(
+        graph, PLAIN, feeds, feeds, Target("sqnr", (before + outside) / 2 if outside > before else before)
+    )
     assert "branch" not in inside.patterns
-    around = keep_float(graph, PLAIN, feeds, feeds, max(before, outside) + 1)
+    around = keep_float(graph, PLAIN, feeds, feeds, Target("sqnr", max(before, outside) + 1))
     assert "branch" in around.patterns
     assert sqnr(model, around.patterns, feeds) >= max(before, outside) + 1
 
@@ -208,7 +210,9 @@ def test_progress_counts_models() -> None:
     told: list[tuple[int, str]] = []
     graph = model_io.load(small_networks.residual())
     least = keep(small_networks.residual(), 0).before + 3
-    keep_float(graph, PLAIN, SEARCHED, HELD_OUT, least, progress=lambda *done: told.append(done))
+    keep_float(
+        graph, PLAIN, SEARCHED, HELD_OUT, Target("sqnr", least), progress=lambda *done: told.append(done)
+    )
     assert [count for count, _ in told] == list(range(1, len(told) + 1)) and len(told) >= 3
     assert all(note.endswith((" dB", "no error")) for _, note in told)
 
@@ -220,10 +224,10 @@ def test_samples_that_are_too_few_even_in_float_are_told() -> None:
         small_networks.images(8, np.float16),
     )
     with pytest.raises(TargetError, match=r"^no choice of nodes") as caught:
-        keep_float(graph, PLAIN, feeds[:6], feeds[6:], 500)
+        keep_float(graph, PLAIN, feeds[:6], feeds[6:], Target("sqnr", 500))
     (most,) = re.findall(r"sqnr ([\d.]+) dB with all$", str(caught.value))
     with pytest.raises(
         TargetError,
         match=r"^2 samples cannot show .* \+- \S+ dB with every node in float32; about \d+ more that",
     ):
-        keep_float(graph, PLAIN, feeds[:6], feeds[6:], float(most) - 2)
+        keep_float(graph, PLAIN, feeds[:6], feeds[6:], Target("sqnr", float(most) - 2))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transforms.search.user_metric import load_metric
+from transforms.search.user_metric import SampleSet, load_metric
 
 OUTPUTS = [{"y": np.array([1.0, 2.0])}, {"y": np.array([3.0, 5.0])}]
 
@@ -116,3 +116,17 @@ def test_functions_that_fail_or_return_no_number(body: str, words: str, tmp_path
 def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
     text = "import numpy\ndef accuracy(outputs):\n    return numpy.float32(0.25)\n"
     assert load_metric(write(tmp_path, text))(OUTPUTS) == 0.25
+
+
+def test_a_function_gets_what_it_has_parameters_for(tmp_path: Path) -> None:
+    text = "def accuracy(made, places, expected, *, inputs, more=3):\n    return [places[0], len(expected)]\n"
+    metric = load_metric(write(tmp_path, text))
+    samples = SampleSet(OUTPUTS, OUTPUTS, OUTPUTS, [4, 9])
+    assert list(np.atleast_1d(metric.figures(samples))) == [4.0, 2.0] and metric(samples) == 3.0
+    with pytest.raises(ValueError, match=r"asks for places, which are not known here$"):
+        metric(OUTPUTS)
+
+
+def test_a_parameter_that_nothing_is_known_for(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has a parameter 'labels': beside the outputs, legal are "):
+        load_metric(write(tmp_path, "def accuracy(outputs, labels):\n    return 1\n"))

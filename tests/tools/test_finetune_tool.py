@@ -14,7 +14,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from onnx_narrow.api.finetune import rule_of
+from onnx_narrow.api.finetune_rule import rule_of
 from ops.rounding import ALGORITHMS
 from tests.helpers import build, tunable
 from tests.helpers.output_error import OutputError

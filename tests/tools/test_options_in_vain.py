@@ -55,7 +55,7 @@ ALWAYS = {
     "optimize save_as_external_data functions force target opset input_shapes time threads",
     "check": "help verbose input target",
     "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels logits "
-    "allow_missing min_greedy",
+    "allow_missing min_greedy metric",
     "finetune": "help verbose float_model quantized output data limit sequences algorithm fixed_seed "
     "batch_size target_op_type selective_update following_relu output_index optim_device memory_limit force "
     "jobs dask save_as_external_data functions threads storage time",
@@ -197,8 +197,31 @@ def _cases() -> list[tuple[str, str, str]]:
         for one in ("--min-sqnr 20", "--top1 0.01", "--effort high")
         for more in ("", "--data d --fast", "--data d --ranges r.json", "--random-data 3")
     ]
+    gated = {
+        "quantize": run,
+        "auto_mixed_precision": "--output n.onnx",
+        "convert_fp16_to_bf16": "",
+        "convert_fp32_to_bf16": "",
+        "finetune": "",
+        "evaluate": "",
+    }
     cases += [
-        ("quantize", f"{run} --data d --fallback bf16", "--fallback goes with --min-sqnr or --top1"),
+        (tool, f"{own} {one}", f"{one.split()[0]} goes with --metric")
+        for tool, own in gated.items()
+        for one in ("--min-metric 0.5", "--max-loss 0.5")
+    ]
+    cases += [
+        (tool, f"{own} {data} --metric top1", "--metric goes with --min-metric or --max-loss")
+        for tool, own in gated.items()
+        if tool not in ("auto_mixed_precision", "evaluate")
+        for data in ("" if tool == "finetune" else "--data d",)
+    ]
+    cases += [
+        (
+            "quantize",
+            f"{run} --data d --fallback bf16",
+            "--fallback goes with --min-sqnr, --top1 or --metric",
+        ),
         ("quantize", f"{run} --data d --min-sqnr 20 --top1 0.1", "--min-sqnr and --top1 do not go together"),
     ]
     cases += [

@@ -111,9 +111,9 @@ def run(command: Command[J], work: Callable[[J], int | None], argv: Sequence[str
     """Parse the options as a job, do the work, and turn any failure into one line on stderr.
 
     Returns 0 or what ``work`` returns when the work is done, 1 when the input, the model or the machine stood
-    in its way, and 128 and the number of the signal (130: Ctrl-C) when that ended it, with nothing left half
-    written; a usage error leaves through argparse with 2, as do options of which ``why_not`` or the API says
-    that they do not go together.
+    in its way, 3 when the model does not keep to its gate, and 128 and the number of the signal (130: Ctrl-C)
+    when that ended it, with nothing left half written; a usage error leaves through argparse with 2, as do
+    options of which ``why_not`` or the API says that they do not go together.
     """
     parser = command.parser
     try:
@@ -179,7 +179,8 @@ def _work(parser: Parser, options: J, work: Callable[[J], int | None]) -> int:
     except BrokenPipeError as error:
         return _fail(parser, options, f"the reader of the output is gone: {_one_line(error)}")
     except (ValueError, OSError) as error:
-        return _fail(parser, options, _one_line(error) + _of_source(options, error))
+        code = _fail(parser, options, _one_line(error) + _of_source(options, error))
+        return NOTHING_DONE if _is_of_gate(error) else code
     except Exception as error:
         text = "not enough memory" if isinstance(error, MemoryError) else _one_line(error)
         kind = "" if is_of_runtime(error) else f" ({type(error).__name__})"
@@ -192,6 +193,11 @@ def _fail(parser: argparse.ArgumentParser, options: Options, message: str) -> in
         traceback.print_exc()
     print(f"{name_of(parser)}: error: {_shown(message)}", file=sys.stderr)
     return FAILED
+
+
+def _is_of_gate(error: Exception) -> bool:
+    gate = sys.modules.get("transforms.search.gate")  # not imported, there is none
+    return gate is not None and isinstance(error, gate.GateError)
 
 
 def _of_source(options: Options, error: Exception) -> str:

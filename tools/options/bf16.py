@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tools.cli import command_line
 from tools.cli.deployment import deployment
+from tools.cli.gate_options import GATE_HELP, GateOptions
 from tools.cli.job_options import (
     SAMPLES_HELP,
     ModelJob,
@@ -29,12 +30,12 @@ _rounded = partial(_converted)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bf16Job(ModelJob):
+class Bf16Job(ModelJob, GateOptions):
     """A conversion to BF16."""
 
     input: str = option("--input MODEL", "the float model, or a folder of them; never changed", required=True)
     output: str = option("--output MODEL", "the BF16 model to write", required=True)
-    data: Path | None = samples_folder(help="folder of samples for --min-sqnr")
+    data: Path | None = samples_folder(help="folder of samples for --min-sqnr or --metric")
     min_sqnr: float | None = option(
         "--min-sqnr DB",
         "as few layers in float as possible for this SQNR of every output on held-out samples of --data",
@@ -114,12 +115,14 @@ the others; fewer than four samples do both. The names of their nodes are printe
 --exclude-node; nodes that are excluded already stay excluded. If no choice of layers is enough, nothing is
 written. bfloat16 nodes are measured in float32 with their results rounded.
 
+{GATE_HELP}
+
 A folder as --input is converted to a folder: each .onnx file in it, the others are copied.
 
 {SAMPLES_HELP}
 
-exit codes: 0 done; 1 error in model, data, target or machine; 2 usage; 3 nothing to convert, no file is
-written.
+exit codes: 0 done; 1 error in model, data, target or machine; 2 usage; 3 nothing to convert, or
+--metric is not kept to: no file is written.
 """
 
 

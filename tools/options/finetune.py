@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from tools.cli.gate_options import GateOptions
 from tools.cli.job_options import (
     ModelJob,
     memory_limit,
@@ -28,7 +29,7 @@ _running = partial(option, group=RUNNING)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneJob(ModelJob):
+class FinetuneJob(ModelJob, GateOptions):
     """Fine-tuning of a quantized model."""
 
     float_model: str = option("--float MODEL", "the float model; never changed", required=True)

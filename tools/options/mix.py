@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from tools.cli.deployment import TARGETS
+from tools.cli.gate_options import BoundOptions
 from tools.cli.job_options import (
     SchemeJob,
     force,
@@ -17,6 +19,17 @@ from tools.cli.option_values import LARGEST, file_size, number, whole
 from tools.cli.options import RUNNING, SEARCH, Option, declare, option
 from tools.cli.worker_options import dask, jobs
 
+_METRICS = ("l2", "sqnr", "cosine", "kl", "psnr", "top1", "f1", "evaluate")
+
+
+def _metric(text: str) -> str:
+    """Return the name of a metric, or FILE.py:FUNCTION."""
+    if text not in _METRICS and ":" not in text:
+        legal = f"{', '.join(_METRICS)} and FILE.py:FUNCTION"
+        raise argparse.ArgumentTypeError(f"invalid choice: '{text}' (choose from {legal})")
+    return text
+
+
 _format = partial(declare, group="formats and layers")
 _target = partial(declare, group="targets")
 _search = partial(declare, group=SEARCH)
@@ -24,7 +37,7 @@ _result = partial(option, group="results", type=Path)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixJob(SchemeJob):
+class MixJob(SchemeJob, BoundOptions):
     """Automatic mixed precision; ``changes`` are keys of its table in the scheme."""
 
     input: str = option("--input MODEL", "the float model; never changed", required=True)
@@ -111,9 +124,10 @@ KEYS: Mapping[str, Option] = {
         choices=("speed", "quality", "budget", "latency"),
     ),
     "metric": _search(
-        "--metric",
-        "metric of sensitivities (default: the target's, kl for --top1-target, else sqnr)",
-        choices=("l2", "sqnr", "cosine", "kl", "psnr", "top1", "evaluate"),
+        "--metric NAME|FILE.py:FUNCTION",
+        "metric of sensitivities: l2, sqnr, cosine, kl, psnr, top1 or evaluate (default: the target's, kl "
+        "for --top1-target, else sqnr); with --min-metric or --max-loss the one that samples keep to",
+        type=_metric,
     ),
     "output_index": _search(
         "--output-index N",

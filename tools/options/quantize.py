@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from tools.cli.deployment import deployment
+from tools.cli.gate_options import GateOptions
 from tools.cli.job_options import (
     TENSORS_OF_A_SAMPLE,
     SchemeJob,
@@ -32,7 +33,7 @@ _NEEDS_NO_MODEL = {"print_config", "config", "target", "assignments", "verbose",
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeJob(SchemeJob):
+class QuantizeJob(SchemeJob, GateOptions):
     """A quantization; ``changes`` are keys of :class:`transforms.scheme.Scheme`."""
 
     input: str = option("--input MODEL", "the float model, or a folder of them; never changed", default="")

@@ -7,7 +7,7 @@ judged on. Folds are those of calibration (:func:`transforms.calibrate.calibrati
 ``judging``          candidates of moves: the first, without those that check
 ``checking``         what a summary says of the outputs: the last of the first, of few none
 ``fitting``          weights that are rounded by outputs of layers: all but those that check
-``goal_judging``     whether a goal is met: every fourth, of few samples every third or second
+``goal_judging``     whether a goal is met: every fourth, of few samples every third or second, as for a gate
 ``searching``        tensors in float, finer layers for a goal, masks: the first
 ``searching_evenly`` the same where all samples are read anyway
 ``ranking``          layers by the error of each: as many as come to a number of runs
@@ -72,36 +72,36 @@ def fitting(count: int) -> list[int]:
     return spread([place for place in range(count) if place not in checked], 2 * MOST_SAMPLES)
 
 
-def goal_judging(count: int) -> list[int]:
-    """Return the places of the samples that a goal is judged on, ``MOST_SAMPLES`` at most; none of few.
+def goal_judging(count: int, every: int = GOAL_EVERY, most: int = MOST_SAMPLES) -> list[int]:
+    """Return the places of the samples that a goal is judged on, ``most`` at most; none of few.
 
     The others of the last of each ``goal_period`` are not used at all.
     """
-    period = goal_period(count)
-    return list(range(period - 1, count, period))[:MOST_SAMPLES] if period else []
+    period = goal_period(count, every)
+    return list(range(period - 1, count, period))[:most] if period else []
 
 
-def goal_period(count: int) -> int:
+def goal_period(count: int, every: int = GOAL_EVERY) -> int:
     """Return of how many samples the last is held out for a goal; 0 if none is.
 
-    Every fourth, if these are ``FEW_SAMPLES``: fewer tell little of others. Of fewer samples more are held
-    out, but every second at most: the rest measures ranges and searches, and needs as many. One sample that
-    judges would have no standard error, so that all samples do both where every second is fewer than
-    ``FEWEST``.
+    One of ``every`` so many, if these are ``FEW_SAMPLES``: fewer tell little of others. Of fewer samples more
+    are held out, but every second at most: the rest measures ranges and searches, and needs as many. One
+    sample that judges would have no standard error, so that all samples do both where every second is fewer
+    than ``FEWEST``.
     """
     if count < 2 * FEWEST:
         return 0
-    return max(2, min(GOAL_EVERY, count // FEW_SAMPLES))
+    return max(2, min(every, count // FEW_SAMPLES))
 
 
-def given_for_goal(judging: int) -> int | None:
+def given_for_goal(judging: int, every: int = GOAL_EVERY, most: int = MOST_SAMPLES) -> int | None:
     """Return of how many samples so many judge a goal; None if that are more than ever do."""
-    if judging > MOST_SAMPLES:
+    if judging > most:
         return None
     return next(
         count
-        for count in range(2 * FEWEST, GOAL_EVERY * judging + 2 * FEWEST + 1)
-        if len(goal_judging(count)) >= judging
+        for count in range(2 * FEWEST, every * judging + 2 * FEWEST + 1)
+        if len(goal_judging(count, every, most)) >= judging
     )
 
 

@@ -10,16 +10,17 @@ from transforms.conversion.convert_bf16 import Bf16Options, Conversion, convert_
 from transforms.deploy.refuse import refuse_free
 from transforms.fix_shapes import fix_shapes
 from transforms.lift_constants import lift_constants
+from transforms.pipelines.gate import keep_figure
 from transforms.pipelines.load import tell_fitting
+from transforms.pipelines.part import part
 from transforms.pipelines.require import NothingToDoError
 from transforms.pipelines.steps import Step
 from transforms.pipelines.try_out import try_out
 from transforms.pipelines.work import Work
 from transforms.precision.bf16 import KeptFloat, keep_float
-from transforms.precision.held_out import hold_out
 from transforms.run.mend_shapes import mend_shapes
 from transforms.scheme.targets import target
-from transforms.search.target import TargetError
+from transforms.search.gate import Gate
 
 TOOLS = {"float32": "convert_fp32_to_bf16", "float16": "convert_fp16_to_bf16"}
 """The name under which a conversion is recorded, by the float type of the model."""
@@ -77,17 +78,19 @@ def keep_layers(work: Work) -> None:
     run = work.options.run
     samples = [feed for _, feed in work.data.feeds(work.graph)]
     mend_shapes(work.graph, samples, run)
-    apart = hold_out(CalibrationData(samples, run=run), work.graph)
+    part(work, CalibrationData(samples, run=run))
+    goal, apart = work.options.goal, work.held_out
+    assert goal is not None and apart is not None, "they were parted for it"
     feeds = [feed for _, feed in apart.data.feeds(work.graph)]
-    work.held_out, work.data = apart, apart.data
 
     def _show(done: int, note: str) -> None:
         progress(done, None, note)
 
     conversion.kept = keep_float(
-        work.graph, conversion.conversion, feeds, apart.feeds, goal.limit, run=run, progress=_show
+        work.graph, conversion.conversion, feeds, apart.feeds, goal, run=run, progress=_show
     )
     conversion.conversion = conversion.conversion.excluding(conversion.kept.patterns)
+    keep_figure(work, conversion.kept.after, conversion.kept.error)
 
 
 def convert(work: Work) -> None:
@@ -101,9 +104,10 @@ def convert(work: Work) -> None:
     if conversion.done.tensors:
         return
     if conversion.kept and conversion.kept.patterns and work.options.goal:
-        raise TargetError(
-            f"only with every node of '{work.source}' in float32 the SQNR is at least "
-            f"{work.options.goal.limit:g} dB; it is {conversion.kept.before:.2f} dB with none"
+        goal, before = work.options.goal, conversion.kept.before
+        raise goal.unmet(
+            f"only with every node of '{work.source}' in float32 {goal.words} is {goal.bound}; "
+            f"with none: {goal.text(before)}"
         )
     raise NothingToDoError(f"Nothing to do: no tensor of '{work.source}' is left to round.")
 
@@ -117,7 +121,8 @@ def recorded(work: Bf16Work) -> dict[str, object]:
     values = vars(work.conversion)
     rare = {name for name in ("opset", "input_shapes", "kernels") if not values[name]}
     options = {name: value for name, value in values.items() if name not in {"strict", *rare}}
-    return options if work.options.goal is None else options | {"min_sqnr": work.options.goal.limit}
+    goal = work.options.goal
+    return options if goal is None or isinstance(goal, Gate) else options | {"min_sqnr": goal.limit}
 
 
 def _of_bf16(work: Work) -> Bf16Work:

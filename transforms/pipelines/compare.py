@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from transforms.pipelines.check_outputs import UselessError, check_outputs
+from transforms.pipelines.gate import keep_figure
 from transforms.pipelines.work import Work
 from transforms.precision.bench import goal_bench
 
@@ -39,5 +40,6 @@ def _check_goal(work: Work) -> None:
     found = goal_bench(work.float_form(), apart.feeds, goal, work.options.run).scored(work.graph)
     goal.check(found.value, f"the model as it is written, on {apart.where},", found.error)
     said = goal.text(found.value, found.error)
+    keep_figure(work, found.value, found.error)
     line = f"Target of {goal.bound}: {said} on {apart.where} as it is written"
     work.record.rechecked.append(line)

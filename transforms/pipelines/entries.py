@@ -14,7 +14,12 @@ from transforms.scheme import Scheme
 def entries(work: Work, scheme: Scheme, record: Record) -> dict[str, str]:
     """Return the metadata: tool, version, options, the digest of the source, scheme and decisions."""
     origin = provenance.entries("quantize", work.recorded, work.source_sha256)
-    return {**origin, SCHEME_ENTRY: scheme.to_toml(), **record.decisions.entries()}
+    return {
+        **origin,
+        SCHEME_ENTRY: scheme.to_toml(),
+        **record.decisions.entries(),
+        **work.record.metric_entries,
+    }
 
 
 def bytes_written(

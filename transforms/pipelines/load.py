@@ -98,8 +98,8 @@ def _hold_out(work: Work) -> None:
     goal = work.options.goal
     if goal is None or work.data is None:
         return
+    from transforms.pipelines.part import part
     from transforms.precision.finer_scheme import fallback_rule
-    from transforms.precision.held_out import hold_out
 
     if too_large(work.graph):
         raise ValueError(
@@ -107,5 +107,4 @@ def _hold_out(work: Work) -> None:
             f"than {MOST_NODES:,} nodes"
         )
     fallback_rule(work.options.fallback, work.scheme)  # raises before any work
-    work.held_out = hold_out(work.data, work.graph)
-    work.data = work.held_out.data
+    part(work, work.data)

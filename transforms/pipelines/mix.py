@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from transforms.conversion.record import Record
 from transforms.pipelines.compare import compare
 from transforms.pipelines.entries import bytes_written
+from transforms.pipelines.gate import gate
 from transforms.pipelines.load import load
 from transforms.pipelines.steps import Step as WorkStep
 from transforms.pipelines.store import store, stored
@@ -83,6 +84,7 @@ MIX: tuple[WorkStep, ...] = (
     mix,
     tune,
     keep_target,
+    gate,
     write_for_runtime,
     store,
     try_out,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from transforms.judge.constants import SEARCHED_ON
 from transforms.judge.sample_roles import searching, taken
+from transforms.pipelines.gate import keep_figure
 from transforms.pipelines.load import read_float
 from transforms.pipelines.rebuild import LastRebuilt, take_over
 from transforms.pipelines.work import Work
@@ -15,8 +16,8 @@ def reach(work: Work) -> None:
     Raises TargetError where no choice of layers reaches the goal.
     """
     goal, apart = work.options.goal, work.held_out
-    if goal is None or apart is None:
-        return
+    if goal is None or apart is None or work.tuning is not None:
+        return  # a tuned model is judged afterwards
     from transforms.precision.finer_scheme import fallback_rule  # imports take time that small jobs notice
     from transforms.precision.reach import reach_target
 
@@ -39,3 +40,4 @@ def reach(work: Work) -> None:
     work.record.reached = found
     if found.layers:
         take_over(work, build.last)
+    keep_figure(work, found.after, found.error)

@@ -51,5 +51,6 @@ def take_over(work: Work, other: Work) -> None:
     record.decisions, record.lossy = before.decisions, before.lossy
     record.placed, record.reached = before.placed, before.reached
     record.fixed, record.steps = before.fixed, before.steps
+    record.judged_digest = before.judged_digest
     work.graph, work.float_graph = other.graph, other.float_graph
     work.scheme, work.record = other.scheme, record

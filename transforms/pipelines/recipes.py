@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from transforms.pipelines.compare import compare
 from transforms.pipelines.decide import decide
+from transforms.pipelines.gate import gate
 from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.keep_lossy import keep_lossy
 from transforms.pipelines.load import load
@@ -27,6 +28,7 @@ QUANTIZE: tuple[Step, ...] = (
     place,
     reach,
     tune,
+    gate,
     write_for_runtime,
     store,
     try_out,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from transforms.conversion.record import Record
 from transforms.pipelines.first_result import FirstRun
+from transforms.pipelines.metric_figure import MetricFigure
 
 if TYPE_CHECKING:
     from transforms.finetune.tuned import TunedModel
@@ -24,7 +25,8 @@ class JobRecord(Record):
     which weights are stored. ``mixed``: the MixedPrecision of :mod:`transforms.precision.mix`, with the
     ``sensitivity`` of layers.
     ``first``: the first run; ``rechecked``: lines on targets as the model is tuned and written;
-    ``is_compared``: whether outputs were compared then.
+    ``is_compared``: whether outputs were compared then. ``metric``: what a gate found, on samples of the
+    SHA-256 ``judged_digest``.
     """
 
     steps: list[tuple[str, float]] = field(default_factory=list)
@@ -40,3 +42,10 @@ class JobRecord(Record):
     first: FirstRun | None = None
     rechecked: list[str] = field(default_factory=list)
     is_compared: bool = False
+    metric: MetricFigure | None = None
+    judged_digest: str = ""
+
+    @property
+    def metric_entries(self) -> dict[str, str]:
+        """The entry of the metadata on the metric that the model was held to, if it was."""
+        return {} if self.metric is None else self.metric.entries()

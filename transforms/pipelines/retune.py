@@ -12,7 +12,9 @@ from transforms.conversion.float_reference import float_reference
 from transforms.finetune.options import FinetuneOptions
 from transforms.graph.typed import info_of
 from transforms.pipelines.compare import compare
+from transforms.pipelines.gate import gate
 from transforms.pipelines.load import tell_fitting
+from transforms.pipelines.part import part
 from transforms.pipelines.source import Source
 from transforms.pipelines.steps import Step
 from transforms.pipelines.store import store
@@ -53,6 +55,8 @@ def load_pair(work: Work) -> None:
     if (scheme := recorded_scheme(work.graph)) is not None:
         work.scheme = scheme
     tell_fitting(work)
+    if work.options.goal is not None and work.data is not None:
+        part(work, work.data)
     work.record.notes += info_of(work.graph).notes
 
 
@@ -72,7 +76,7 @@ def tune_quantized(work: Work) -> None:
     work.record.tuned, work.record.tuned_on, work.graph = done, tuning.fed, done.graph
 
 
-TUNE: tuple[Step, ...] = (load_pair, tune_quantized, store, try_out, compare)
+TUNE: tuple[Step, ...] = (load_pair, tune_quantized, gate, store, try_out, compare)
 """Tuning the weights of a model that is quantized already."""
 
 

@@ -19,6 +19,7 @@ from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph.number_shapes import in_words
 from transforms.graph.output_view import ALL
 from transforms.graph.state_outputs import found_pairs
+from transforms.judge.constants import MOST_SAMPLES
 from transforms.judge.errors import error_of_decibels, jackknife
 from transforms.judge.judge import Judge
 from transforms.judge.reference import KnownNames
@@ -26,6 +27,7 @@ from transforms.model.copy_graph import copy_graph
 from transforms.run.run_each import run_each
 from transforms.runtime.session import RunOptions
 from transforms.scheme.mixing_rule import MixingRule
+from transforms.search.gate import Gate
 from transforms.search.output_metrics import (
     METRICS,
     Outputs,
@@ -38,7 +40,7 @@ from transforms.search.output_metrics import (
     sums_of,
 )
 from transforms.search.target import EVALUATE, LOST_TOP1, Scored, Target
-from transforms.search.user_metric import load_metric
+from transforms.search.user_metric import SampleSet, load_metric
 
 T = TypeVar("T")
 
@@ -76,6 +78,7 @@ class Bench:
         type.
         """
         self._judge, self._measure, self._progress = judge, measure, progress
+        self._is_whole = whole
         self.target, self.metric = target, target.metric if target else "sqnr"
         self.view, reference = judge.reference.view, judge.reference
         judged = reference.judged_by(index)
@@ -86,7 +89,8 @@ class Bench:
         states = set(found_pairs(float_graph).values()) if self.metric == LOST_TOP1 and not whole else ()
         self.notes = [] if whole else in_words(judged)
         self.names = [name for name in counted if name not in states] or counted
-        left_out = {*self.view.caches, *(name for name in counted if name not in self.names)}
+        fed_back = () if whole else self.view.caches
+        left_out = {*fed_back, *(name for name in counted if name not in self.names)}
         self.left_out = tuple(name for name in judged if name in left_out)
         self.feeds, self.expected = reference.feeds, reference.made(self.names)
         self._count = 0
@@ -113,10 +117,14 @@ class Bench:
 
     def float_score(self) -> float:
         """Return the metric of the float model itself."""
-        return self._measured(self.expected).value
+        return self.scored_float().value
+
+    def scored_float(self) -> Scored:
+        """Return the same with its standard error, of a goal."""
+        return self._measured(self.expected)
 
     def _measured(self, outputs: Iterable[Outputs]) -> Scored:
-        view = ALL if self.metric == EVALUATE else self.view
+        view = ALL if self._is_whole else self.view
         return self._measure(zip(map(view.of, self.expected), map(view.of, outputs), strict=True))
 
 
@@ -129,8 +137,23 @@ def goal_bench(
     known: KnownNames | None = None,
 ) -> Bench:
     """Return the bench of a goal, which holds for each output; ``known`` as of the judge."""
-    judge = Judge(float_graph, feeds, run, known=known)
-    return Bench(float_graph, judge, partial(goal_scored, goal), goal, progress)
+    most = None if isinstance(goal, Gate) else MOST_SAMPLES
+    judge = Judge(float_graph, feeds, run, most=most, known=known)
+    if not isinstance(goal, Gate) or goal.figures is None:
+        return Bench(float_graph, judge, partial(goal_scored, goal), goal, progress)
+
+    def _measure(pairs: Iterable[OutputsPair]) -> Scored:
+        return goal.scored(_samples(pairs, judge.reference.feeds, goal.places))
+
+    return Bench(float_graph, judge, _measure, goal, progress, whole=goal.whole)
+
+
+def _samples(
+    pairs: Iterable[OutputsPair], feeds: Sequence[Feed], places: Sequence[int] | None = None
+) -> SampleSet:
+    """Return what a metric may ask for of samples; ``places``: by default all that there are."""
+    expected, made = zip(*pairs, strict=True)
+    return SampleSet(made, expected, feeds, places or range(len(feeds)))
 
 
 def mixing_bench(
@@ -147,7 +170,7 @@ def mixing_bench(
     ``labels`` [n]: the right class of each row of the outputs.
     """
     judge = Judge(float_graph, feeds, run, most=None, simulate=False, known=known)
-    measure, whole = _mixing_measure(rule, labels), bool(rule.evaluate)
+    measure, whole = _mixing_measure(rule, labels, feeds), bool(rule.evaluate)
     return Bench(float_graph, judge, measure, rule.bound, index=rule.output_index, whole=whole)
 
 
@@ -180,11 +203,11 @@ def _without_each(samples: Sequence[T]) -> list[list[T]]:
     return [[samples[i] for i in places if i != place] for place in places if len(places) > 1]
 
 
-def _mixing_measure(rule: MixingRule, labels: NDArray[np.integer] | None) -> Measure:
+def _mixing_measure(rule: MixingRule, labels: NDArray[np.integer] | None, feeds: Sequence[Feed]) -> Measure:
     """Return what measures the target of a rule; a function of the user's gets the outputs of all samples."""
     metric = rule.bound.metric if rule.bound else "sqnr"
     if metric == EVALUATE:
-        return lambda pairs: Scored(load_metric(rule.evaluate)([made for _, made in pairs]))
+        return lambda pairs: Scored(load_metric(rule.evaluate)(_samples(pairs, feeds)))
     if metric == LOST_TOP1:
         return lambda pairs: Scored(lost_top1(pairs, labels))
     return lambda pairs: Scored(METRICS[metric].score(pairs))

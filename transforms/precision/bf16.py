@@ -23,7 +23,7 @@ from transforms.precision.readings import OUTPUT
 from transforms.precision.switched_layers import Part, SwitchedLayers
 from transforms.runtime.session import RunOptions
 from transforms.runtime_workarounds import leave_out_biases
-from transforms.search.target import Scored, Target, TargetError
+from transforms.search.target import Scored, Target
 from transforms.widen_bf16 import widen_bf16
 
 Names = Mapping[str, Sequence[str]]
@@ -34,7 +34,7 @@ Names = Mapping[str, Sequence[str]]
 class KeptFloat:
     """Patterns of nodes to exclude, in the order of the model: those of ``layers``, of ``count``.
 
-    ``before`` and ``after``: the SQNR in dB without and with them, and ``error`` the standard error of the
+    ``before`` and ``after``: the metric without and with them, and ``error`` the standard error of the
     latter.
     """
 
@@ -51,21 +51,20 @@ def keep_float(
     options: Bf16Options,
     feeds: Sequence[Feed],
     judging: Sequence[Feed],
-    least: float,
+    target: Target,
     *,
     run: RunOptions | None = None,
     progress: Progress | None = None,
 ) -> KeptFloat:
-    """Return the nodes to keep in float, beside those excluded anyway, for an SQNR of ``least`` dB.
+    """Return the nodes to keep in float, beside those excluded anyway, for a target.
 
     ``graph`` is the model as loaded, constants lifted, and is not changed. Layers are chosen on ``feeds``;
-    the SQNR is that of the worst output of the model which the conversion then makes, against the float model
+    the target is that of the outputs of the model which the conversion then makes, against the float model
     on the ``judging`` feeds. Nodes are given by patterns that match their names alone, as ``exclude_node``
     takes them, those without a name by what they make. Nodes that the conversion fuses are kept together.
     Nodes with bodies stay float, with all in them, only where nothing else is enough. Raises TargetError
     where no choice of nodes reaches the target, ValueError as a conversion does.
     """
-    target = Target("sqnr", least)
     form = _Form(graph, options)
     first, in_float = form.keeping(()), _converted(graph, options.excluding(["*"]))
 
@@ -99,7 +98,7 @@ def _require(target: Target, before: Scored, best: Scored) -> None:
         return
     if target.holds(best.value):
         raise too_few_samples(target, best, "with every node in float32")
-    raise TargetError(
+    raise target.unmet(
         f"no choice of nodes kept in float32 meets the target of {target.bound}: "
         f"{target.text(before.value)} with none kept, {target.text(best.value)} with all"
     )

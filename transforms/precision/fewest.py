@@ -13,6 +13,7 @@ from transforms.precision.bench import goal_metric, outputs_of
 from transforms.precision.chosen import Part
 from transforms.precision.readings import OUTPUT
 from transforms.precision.switched_layers import SwitchedLayers, Trials
+from transforms.search.gate import Gate
 from transforms.search.group_search import fewest
 from transforms.search.target import Target
 
@@ -43,7 +44,12 @@ class FewestLayers:
         self.able = sorted(able, key=lambda i: (-self._alone(i), i))
 
     def fewest(self, target: Target, least: int) -> list[int]:
-        """Return parts that reach a target on these samples, with those that matter most at least so many."""
+        """Return parts that reach a target on these samples, with those that matter most at least so many.
+
+        For figures of samples, so many are taken: few samples say little of them.
+        """
+        if isinstance(target, Gate) and target.figures is not None:
+            return self.able[: max(least, 1)]
 
         def _holds(kept: Sequence[int]) -> bool:
             return target.holds(self._score(kept))

@@ -10,18 +10,35 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph.some_names import counted
+from transforms.judge.constants import GOAL_EVERY, MOST_SAMPLES
 from transforms.judge.sample_roles import goal_judging, goal_period, taken
 from transforms.run.feeds import Feeds
 from transforms.runtime.inputs import model_inputs
 
+GATE_EVERY = 2
+"""Of so many samples, one judges a gate: answers tell less of a model than decibels do."""
+
+
+MOST_OF_GATES = 256
+"""Samples that judge a gate at most: a share of answers is told as well as decibels by ten times as many."""
+
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Data to quantize with, and feeds to judge on; ``is_apart``: whether they are others."""
+    """Data to quantize with, and feeds to judge on, with their ``places`` in the data.
+
+    ``is_apart``: whether they are others.
+    """
 
     data: CalibrationData
     feeds: Sequence[Feed]
     is_apart: bool
+    places: Sequence[int] = ()
+
+    def digest(self, graph: gs.Graph) -> str:
+        """Return a SHA-256 of the feeds to judge on, for the inputs of a model."""
+        named = [(str(place), feed) for place, feed in zip(self.places, self.feeds, strict=True)]
+        return Feeds(lambda: named, model_inputs(graph)).hash()
 
     @property
     def where(self) -> str:
@@ -31,8 +48,12 @@ class HeldOut:
         return f"{counted(len(self.feeds), 'sample')}, too few to hold any out"
 
 
-def hold_out(data: CalibrationData, graph: gs.Graph) -> HeldOut:
+def hold_out(
+    data: CalibrationData, graph: gs.Graph, every: int = GOAL_EVERY, most: int = MOST_SAMPLES
+) -> HeldOut:
     """Return the data without the samples that judge a goal, and those; of few samples, all are both.
+
+    ``every``: of so many at most one judges, ``most`` in all.
 
     :func:`transforms.judge.sample_roles.goal_judging` says which. Raises ValueError for data that can be read
     once only.
@@ -41,13 +62,14 @@ def hold_out(data: CalibrationData, graph: gs.Graph) -> HeldOut:
     if not feeds.is_repeatable:
         raise ValueError("samples from a reader or a generator cannot be read twice: give a folder or a list")
     count = sum(1 for _ in feeds)
-    period = goal_period(count)
+    period = goal_period(count, every)
     if not period:
-        return HeldOut(data, [feed for _, feed in feeds], is_apart=False)
+        return HeldOut(data, [feed for _, feed in feeds], is_apart=False, places=range(count))
 
     def _rest() -> Iterator[tuple[str, Feed]]:
         return (one for place, one in enumerate(feeds) if place % period != period - 1)
 
-    kept = [feed for _, feed in taken(feeds, goal_judging(count))]
+    places = goal_judging(count, every, most)
+    kept = [feed for _, feed in taken(feeds, places)]
     rest = Feeds(_rest, model_inputs(graph), count=count - count // period)
-    return HeldOut(replace(data, source=rest, limit=None, images=None), kept, is_apart=True)
+    return HeldOut(replace(data, source=rest, limit=None, images=None), kept, is_apart=True, places=places)

@@ -17,18 +17,20 @@ from itertools import count
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms.graph.some_names import counted
-from transforms.judge.constants import MOST_SAMPLES
+from transforms.graph.some_names import counted, some_names
+from transforms.judge.constants import GOAL_EVERY, MOST_SAMPLES
 from transforms.judge.sample_roles import given_for_goal
 from transforms.model.copy_graph import copy_graph
 from transforms.precision.bench import Bench, Progress, goal_bench
 from transforms.precision.chosen import Chosen, Reached
 from transforms.precision.fewest import FewestLayers
 from transforms.precision.finer_scheme import bytes_of_numbers, names_of, naming
+from transforms.precision.held_out import GATE_EVERY, MOST_OF_GATES
 from transforms.precision.switched_layers import SwitchedLayers
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
+from transforms.search.gate import Gate, GateError
 from transforms.search.target import Scored, Target, TargetError
 
 _ATTEMPTS = 6  # after which each one keeps at least twice as many layers as the last
@@ -63,6 +65,8 @@ def choose_layers(
     before = bench.scored(first)
     if target.is_shown(before):
         return Chosen(first, (), 0, before.value, before.value, before.error, bench.left_out)
+    if isinstance(target, Gate):
+        _require_float(target, before, bench.scored_float())
     model = switched()
     search = FewestLayers(model, feeds, target, bench.names, able())
     tried = list[tuple[Scored, str]]()
@@ -79,7 +83,24 @@ def choose_layers(
             figures = before.value, after.value, after.error
             return Chosen(graph, layers, len(model.parts), *figures, bench.left_out)
         wanted, least = _higher(target, wanted, after), _more(target, len(kept), attempt)
-    raise _unreached(target, before, tried, fallback)
+        if isinstance(target, Gate) and 4 * len(kept) < 3 * len(search.able) <= 3 * least:  # before all
+            least = (len(kept) + len(search.able) + 1) // 2
+    error = _unreached(target, before, tried, fallback)
+    if isinstance(target, Gate):
+        worst = some_names([model.parts[i].name for i in search.able])
+        raise GateError(f"{error}; most of the error comes from {worst}")
+    raise error
+
+
+def _require_float(target: Gate, before: Scored, best: Scored) -> None:
+    """Raise GateError where not even the outputs of the float model show the bound."""
+    if target.is_shown(best):
+        return
+    said, itself = target.text(before.value, before.error), "with the float model itself"
+    if target.holds(best.value):
+        raise GateError(f"{said}; {too_few_samples(target, best, itself)}; no layer is at fault")
+    both = f"{said}, {target.text(best.value, best.error)} {itself} on {counted(best.samples, 'sample')}"
+    raise GateError(f"{both}: the target is {target.bound}, and no layer is at fault")
 
 
 def _unreached(
@@ -94,12 +115,14 @@ def _unreached(
         scored, share = unsure[-1]
         error = too_few_samples(target, scored, f"{share} layers in {fallback}")
         if target.is_shown(tried[-1][0]):
-            return TargetError(f"only with every layer in {fallback} is the target shown: {error}")
+            return target.unmet(f"only with every layer in {fallback} is the target shown: {error}")
         return error
     none, (after, share) = f"{target.text(before.value, before.error)} with none", tried[-1]
     if target.is_shown(after):
-        return TargetError(f"only with every layer in {fallback} the target of {target.bound} is met: {none}")
-    return TargetError(
+        return target.unmet(
+            f"only with every layer in {fallback} the target of {target.bound} is met: {none}"
+        )
+    return target.unmet(
         f"the target of {target.bound} cannot be met by layers in {fallback}: {none}, "
         f"{target.text(after.value, after.error)} {share}"
     )
@@ -115,12 +138,14 @@ def too_few_samples(target: Target, scored: Scored, what: str) -> TargetError:
         f"{judge} cannot show the target of {target.bound}: {target.text(scored.value, scored.error)} {what}"
     )
     needed = target.samples_needed(scored)
-    given = None if needed is None else given_for_goal(needed)
+    of_gate = isinstance(target, Gate)
+    every, most = (GATE_EVERY, MOST_OF_GATES) if of_gate else (GOAL_EVERY, MOST_SAMPLES)
+    given = None if needed is None else given_for_goal(needed, every, most)
     if needed is None or given is None:
         shown = target.text(target.worse_end(scored))
-        return TargetError(f"{said}: {shown} is shown, and no more than {MOST_SAMPLES} samples judge")
+        return target.unmet(f"{said}: {shown} is shown, and no more than {most} samples judge")
     more = needed - scored.samples
-    return TargetError(f"{said}; about {more} more that judge would: give {given} samples or more")
+    return target.unmet(f"{said}; about {more} more that judge would: give {given} samples or more")
 
 
 def reach_target(

@@ -24,7 +24,7 @@ from transforms.graph.output_view import ALL, OutputView
 from transforms.run.run_model import open_model
 from transforms.runtime.session import OpenModel, RunOptions
 from transforms.search.output_metrics import METRICS, Outputs
-from transforms.search.user_metric import UserMetric, load_metric
+from transforms.search.user_metric import LoadedMetric, SampleSet, load_metric
 
 _MODEL, _ABOUT = "switched.onnx", "about.json"
 
@@ -91,7 +91,7 @@ class _Bench:
         run = RunOptions(self._about["provider"], self._about["threads"], simulate=True)
         self._model: OpenModel = open_model(folder / _MODEL, run)
         self._view = OutputView(frozenset(self._about["logits"]), frozenset(self._about["caches"]))
-        self._metrics: dict[str, UserMetric] = {}
+        self._metrics: dict[str, LoadedMetric] = {}
 
     @staticmethod
     @lru_cache(maxsize=1)
@@ -104,8 +104,7 @@ class _Bench:
         plain, *moved = (self._outputs(switch) for switch in self._about["switches"][layer])
         if metric not in METRICS:
             function = self._user_metric(metric)
-            first = function(plain)
-            values = [function(made) for made in moved]
+            first, *values = (function(self._samples(made)) for made in (plain, *moved))
             return tuple(chain(*((value, max(0.0, first - value)) for value in values)))
         of = METRICS[metric]
         before = [self._view.of(one) for one in plain]
@@ -115,11 +114,16 @@ class _Bench:
             found.append(of.error(of.score(zip(before, made, strict=True))))
         return tuple(found)
 
+    def _samples(self, outputs: Sequence[Outputs]) -> SampleSet:
+        count = self._about["count"]
+        expected, feeds = ([self._read(kind, i) for i in range(count)] for kind in ("expected", "feed"))
+        return SampleSet(outputs, expected, feeds, range(count))
+
     @cached_property
     def _expected(self) -> list[Outputs]:
         return [self._view.of(self._read("expected", i)) for i in range(self._about["count"])]
 
-    def _user_metric(self, place: str) -> UserMetric:
+    def _user_metric(self, place: str) -> LoadedMetric:
         """Return the function of a file, which is read once for each model: it may change between two."""
         if place not in self._metrics:
             self._metrics[place] = load_metric(place)

@@ -49,6 +49,15 @@ class Target:
     relative: bool = False
 
     @property
+    def words(self) -> str:
+        """What is bounded, before a value."""
+        return self.metric
+
+    def unmet(self, text: str) -> TargetError:
+        """Return the error for a model that misses the bound."""
+        return TargetError(text)
+
+    @property
     def larger_is_better(self) -> bool:
         """Whether the limit is a lower bound."""
         return METRICS[self.metric].larger_is_better if self.metric in METRICS else self.metric == EVALUATE
@@ -97,13 +106,13 @@ class Target:
         """Raise TargetError unless the value of ``what``, with its standard error, is within the limit."""
         if not self.is_shown(Scored(value, error)):
             words = f"{self.text(value, error)}, the target is {self.bound}"
-            raise TargetError(f"{what} breaks the target: {words}")
+            raise self.unmet(f"{what} breaks the target: {words}")
 
     def text(self, value: float, error: float = 0.0) -> str:
         """Return the metric with a value and its standard error, in words: ``sqnr 31.25 +- 0.4 dB``."""
         if value == math.inf and self.larger_is_better:
             return "no error"
-        return f"{self.metric} {in_words(self.metric, value, error)}"
+        return f"{self.words} {in_words(self.metric, value, error)}"
 
     @property
     def bound(self) -> str:

@@ -1,0 +1,42 @@
+"""Gates on a metric: the keywords by which every function that writes a model takes one."""
+
+from __future__ import annotations
+
+from onnx_narrow.api.usage import Given, Need, UsageError
+from transforms.files.spelling import spelled
+from transforms.search.gate import Gate
+
+BOUNDS = ("min_metric", "max_loss")
+
+_BOUND = Need("{min_metric} or {max_loss}", lambda given: given.keys() & set(BOUNDS))
+_METRIC = Need("{metric}", lambda given: "metric" in given)
+_GOALS = ("min_sqnr", "top1", *BOUNDS)
+
+
+def needs(judged: Need) -> dict[str, tuple[Need, ...]]:
+    """Return what the keywords of a gate go with; ``judged``: samples of which some can be held out."""
+    return {"metric": (judged, _BOUND), **dict.fromkeys(BOUNDS, (_METRIC,))}
+
+
+def is_gated(given: Given) -> bool:
+    """Return whether keywords ask for a gate."""
+    return any(name in given for name in BOUNDS)
+
+
+def refuse_two(given: Given) -> None:
+    """Raise UsageError for two goals of the outputs."""
+    pair = [name for name in _GOALS if name in given]
+    if len(pair) > 1:
+        raise UsageError(spelled(f"{{{pair[0]}}} and {{{pair[1]}}} do not go together"))
+
+
+def gate_in(given: Given) -> Gate | None:
+    """Return the gate that keywords ask for, if any; a file that the metric names is executed.
+
+    Raises ValueError for a metric that will not do.
+    """
+    if not is_gated(given):
+        return None
+    from transforms.search.named_metrics import gate_of  # imports take time that small jobs notice
+
+    return gate_of(given["metric"], given.get("min_metric"), given.get("max_loss"))

@@ -1,0 +1,169 @@
+"""Gates on a metric. Oracle: the file itself, run by ONNX Runtime on the samples that were held out."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+import onnx_narrow
+from transforms.judge.sample_roles import goal_judging
+
+MODEL = Path("tests/examples/digits.onnx").resolve()
+IMAGES = np.load("tests/examples/digits_test_images.npy")[:64]
+LABELS = np.load("tests/examples/digits_test_labels.npy")[:64]
+HELD_OUT = goal_judging(len(IMAGES), 2)
+
+ACCURACY = f"""
+import numpy
+labels = numpy.array({LABELS.tolist()})
+def accuracy(outputs, places):
+    return [float(next(iter(one.values())).argmax() == labels[place]) for one, place in zip(outputs, places)]
+def exact(outputs, expected):
+    pairs = [(a[name], b[name]) for a, b in zip(outputs, expected) for name in a]
+    return [float((a == b).all()) for a, b in pairs]
+"""
+
+Tool = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Tool:
+    """Run a tool in a folder with samples and a metric; return its exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    for place, image in enumerate(IMAGES):
+        np.save(tmp_path / "data" / f"{place:03d}.npy", image[None])
+    (tmp_path / "metric.py").write_text(ACCURACY)
+
+    def _run(name: str, words: str) -> tuple[int, str, str]:
+        code = importlib.import_module(f"tools.{name}").main(words.split())
+        return code, *capsys.readouterr()
+
+    return _run
+
+
+def outputs(path: Path | str) -> np.ndarray:
+    session = ort.InferenceSession(str(path))
+    name = session.get_inputs()[0].name
+    return np.concatenate([session.run(None, {name: image[None]})[0] for image in IMAGES])
+
+
+def metadata(path: str) -> dict[str, object]:
+    entries = {one.key: one.value for one in onnx.load(path).metadata_props}
+    found: dict[str, object] = json.loads(entries["onnx_narrow.metric"])
+    return found
+
+
+JOBS = {
+    "quantize": f"--input {MODEL} --config A8W8 --no-time",
+    "auto_mixed_precision": f"--input {MODEL} --config A16W8 --target int8 --sqnr-drop-target 9 --no-time",
+    "convert_fp32_to_bf16": f"--input {MODEL} --no-time",
+    "finetune": f"--float {MODEL} --quantized q.onnx --no-time",
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_metric_of_the_file_is_that_of_samples_that_were_held_out(name: str, tool: Tool) -> None:
+    if name == "finetune":
+        onnx_narrow.quantize(MODEL, "q.onnx", config="A8W8", data=[one[None] for one in IMAGES], fast=True)
+    gate = "--metric metric.py:accuracy --max-loss 0.1"
+    code, _, errors = tool(name, f"{JOBS[name]} --output o.onnx --data data {gate}")
+    assert code == 0, errors
+    floats, found = (outputs(path)[HELD_OUT].argmax(1) == LABELS[HELD_OUT] for path in (MODEL, "o.onnx"))
+    entry = metadata("o.onnx")
+    assert entry["name"] == "loss of metric.py:accuracy" and entry["bound"] == "at most 0.1"
+    assert entry["value"] == pytest.approx(floats.mean() - found.mean()) and entry["samples"] == len(HELD_OUT)
+    assert len(str(entry["samples_sha256"])) == 64
+    low, high = entry["interval"]  # type: ignore[misc]
+    assert low <= entry["value"] <= high <= 0.1  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_metric_that_no_choice_keeps_to_ends_with_3_and_no_file(name: str, tool: Tool) -> None:
+    if name == "finetune":
+        onnx_narrow.quantize(MODEL, "q.onnx", config="A8W8", data=[one[None] for one in IMAGES], fast=True)
+    gate = "--metric metric.py:exact --max-loss 0.1"
+    if name == "quantize":  # all layers in float would be exact
+        gate += " --fallback int16"
+    code, printed, errors = tool(name, f"{JOBS[name]} --output o.onnx --data data {gate}")
+    said = errors.splitlines()[-1]
+    assert code == 3 and not Path("o.onnx").exists() and "Size" not in printed
+    assert "loss of metric.py:exact" in said and "at most 0.1" in said
+    assert "most of the error comes from '" in said or "with every node in float32" in said
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.heavy) for seed in range(1, 20))])
+def test_what_the_float_model_itself_misses_is_refused_at_once(seed: int, tmp_path: Path) -> None:
+    some = np.random.default_rng(seed).permutation(len(IMAGES))[:16]
+    out, data = tmp_path / "o.onnx", [IMAGES[place][None] for place in some]
+    with pytest.raises(ValueError, match=r"^worse\(\) .* at least 2, and no layer is at fault$") as caught:
+        onnx_narrow.quantize(MODEL, out, config="A8W8", data=data, metric=worse, min_metric=2, time=False)
+    assert type(caught.value).__name__ == "GateError" and not out.exists()
+
+
+def worse(outputs: list[dict[str, np.ndarray]]) -> float:
+    return float(np.mean([np.ptp(one["logits"]) > 0 for one in outputs]))
+
+
+def test_layers_in_float_repair_what_the_metric_misses(tmp_path: Path) -> None:
+    """A quantized model at 20 dB cannot keep to 30; with layers in float it does, on held-out samples."""
+    data = [one[None] for one in IMAGES]
+    given = {"config": "A8W8", "data": data, "time": False}
+
+    def _decibels(outputs: list, expected: list) -> list[float]:  # type: ignore[type-arg]
+        pairs = [(one["logits"], other["logits"]) for one, other in zip(outputs, expected, strict=True)]
+        errors = [float(np.sum((e - o) ** 2) / np.sum(e**2)) for o, e in pairs]
+        return [-10 * np.log10(max(error, 1e-9)) for error in errors]
+
+    plain = onnx_narrow.quantize(MODEL, metric=_decibels, min_metric=1, **given)  # type: ignore[arg-type]
+    assert plain.metric is not None and plain.metric.samples == len(HELD_OUT)
+    wanted = plain.metric.value + 3
+    found = onnx_narrow.quantize(MODEL, metric=_decibels, min_metric=wanted, **given)  # type: ignore[arg-type]
+    assert found.metric is not None and found.metric.interval[0] >= wanted
+    assert any(line.startswith("In float32: ") for line in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("--metric top1 --data data", "--metric goes with --min-metric or --max-loss"),
+        ("--min-metric 1 --data data", "--min-metric goes with --metric"),
+        ("--metric top1 --min-metric 1", "--metric goes with --data"),
+        ("--metric top1 --min-metric 1 --max-loss 1 --data data", "--min-metric and --max-loss do not go"),
+        ("--metric sqnr --min-metric 9 --min-sqnr 9 --data data", "--min-sqnr and --min-metric do not go"),
+        ("--metric sqnr --max-loss 9 --data data", "--metric sqnr goes with --min-metric: the float model"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    words: str, error: str, tool: Tool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        tool("quantize", f"{JOBS['quantize']} --output o.onnx {words}")
+    assert left.value.code == 2 and error in capsys.readouterr().err
+
+
+def test_fewer_samples_than_can_be_held_out_are_refused(tool: Tool) -> None:
+    gate = "--metric top1 --min-metric 0.5 --limit 3"
+    code, _, errors = tool("quantize", f"{JOBS['quantize']} --output o.onnx --data data {gate}")
+    assert code == 1 and "metric top1: 3 samples, too few to hold any out: give four or more" in errors
+
+
+def test_evaluate_tells_a_metric_of_results(tool: Tool) -> None:
+    onnx_narrow.quantize(MODEL, "q.onnx", config="A8W8", data=[one[None] for one in IMAGES], fast=True)
+    for model, folder in ((MODEL, "a"), ("q.onnx", "b")):
+        assert tool("infer", f"--input {model} --output {folder} --data data")[0] == 0
+    run = "--baseline_results_folder a --quantized_results_folder b"
+    code, printed, errors = tool("evaluate", f"{run} --metric metric.py:accuracy --json f.json")
+    value = (outputs("q.onnx").argmax(1) == LABELS).mean()
+    assert code == 0, errors
+    assert f"Metric: metric.py:accuracy {value:.4g} (" in printed and "on 64 samples\n" in printed
+    assert json.loads(Path("f.json").read_text())["metric"]["value"] == pytest.approx(value)
+    code, _, errors = tool("evaluate", f"{run} --metric metric.py:exact --min-metric 0.5")
+    assert code == 3 and "metric is missed: metric.py:exact 0 (" in errors

@@ -1,0 +1,65 @@
+"""Step: hold a tuned or mixed model to a gate, by layers of it in float; and what a gate has found, kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from glob import escape
+
+import onnx_graphsurgeon as gs
+
+from transforms.graph import walk
+from transforms.graph.selection import label_of
+from transforms.judge.constants import SEARCHED_ON
+from transforms.judge.sample_roles import searching, taken
+from transforms.model.copy_graph import copy_graph
+from transforms.pipelines.metric_figure import MetricFigure
+from transforms.pipelines.work import Work
+from transforms.remove_qdq import remove_qdq
+from transforms.search.gate import Gate
+from transforms.search.target import Scored
+
+
+def gate(work: Work) -> None:
+    """Take quantizations out around as few layers as are found for the gate on held-out samples.
+
+    Does nothing to a model that was held to it already. Raises GateError where no choice is enough.
+    """
+    goal, apart = work.options.goal, work.held_out
+    if not isinstance(goal, Gate) or apart is None or work.record.metric is not None:
+        return
+    from transforms.precision.bench import goal_bench  # imports take time that small jobs notice
+    from transforms.precision.chosen import Reached
+    from transforms.precision.finer_scheme import bytes_of_numbers
+    from transforms.precision.reach import choose_layers
+    from transforms.precision.switched_layers import SwitchedLayers
+
+    first, reference, run = work.graph, work.float_form(), work.options.run
+    progress = work.events.phase("searching", "model")
+    names = {label_of(node) for node in walk.nodes(first)}
+
+    def _built(nodes: Sequence[str]) -> gs.Graph:
+        graph = copy_graph(first)
+        if patterns := [escape(name) for name in nodes if name in names]:
+            remove_qdq(graph, nodes=patterns)
+        return graph
+
+    def _switched() -> SwitchedLayers:
+        return SwitchedLayers(copy_graph(reference), copy_graph(first), run)
+
+    bench = goal_bench(reference, apart.feeds, goal, run, lambda done, note: progress(done, None, note))
+    feeds = taken((feed for _, feed in apart.data.feeds(reference)), searching(SEARCHED_ON))
+    found = choose_layers(first, _switched, lambda: names, _built, feeds, bench, "float32")
+    sizes = bytes_of_numbers(first), bytes_of_numbers(found.graph)
+    work.record.reached = Reached(
+        **vars(found), scheme=work.scheme, bytes_before=sizes[0], bytes_after=sizes[1]
+    )
+    work.graph = found.graph
+    keep_figure(work, found.after, found.error)
+
+
+def keep_figure(work: Work, value: float, error: float) -> None:
+    """Keep the metric of the model, where a gate holds for it."""
+    goal, apart = work.options.goal, work.held_out
+    if isinstance(goal, Gate) and apart is not None:
+        scored = Scored(value, error, len(apart.feeds))
+        work.record.metric = MetricFigure(goal.words, scored, goal.bound, work.record.judged_digest)

@@ -1,0 +1,28 @@
+"""Samples are parted where the outputs have to reach a goal: those that judge are kept from all else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.pipelines.work import Work
+from transforms.precision.held_out import GATE_EVERY, MOST_OF_GATES, hold_out
+from transforms.search.gate import Gate
+
+
+def part(work: Work, data: CalibrationData) -> None:
+    """Hold out samples for the goal of a work; the others become its data.
+
+    Raises ValueError for a gate on samples of which none can be held out.
+    """
+    goal = work.options.goal
+    how = (GATE_EVERY, MOST_OF_GATES) if isinstance(goal, Gate) else ()
+    apart = hold_out(data, work.graph, *how)
+    work.held_out, work.data = apart, apart.data
+    if not isinstance(goal, Gate):
+        return
+    if not apart.is_apart:
+        raise ValueError(f"metric {goal.metric}: {apart.where}: give four or more")
+    judged = replace(goal, places=tuple(apart.places))
+    work.options = replace(work.options, goal=judged)
+    work.record.judged_digest = apart.digest(work.graph)
