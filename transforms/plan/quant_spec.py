@@ -11,6 +11,7 @@ import ops
 from ops.integers import finite_range
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.qdq import BLOCKS, DEQUANTIZE
+from transforms.graph.recurrent import is_recurrent_weight
 from transforms.scheme.scheme import AUTO
 from transforms.scheme.scheme_values import SPREAD as BY_SPREAD
 
@@ -35,7 +36,8 @@ class QuantSpec:
     """A grid: the format, the axis of its blocks or of a scale per channel, symmetry of its range.
 
     ``block`` is the size of blocks of integers, 0 for none; a block format has its own.
-    ``method``: how the scale of a weight is found, if a rule says so.
+    ``method``: how the scale of a weight is found, if a rule says so. ``in_rows``: a weight of a recurrent
+    operator, with scales for rows or blocks of them.
     """
 
     format: ops.Format
@@ -43,6 +45,7 @@ class QuantSpec:
     symmetric: bool = True
     block: int = 0
     method: str = AUTO
+    in_rows: bool = False
 
     @property
     def needs_range(self) -> bool:
@@ -90,6 +93,19 @@ class QuantSite(Rounding):
     role: str = ACTIVATION
 
 
+def role_of(node: gs.Node, index: int) -> str:
+    """Return what an input is to a node: one of the roles above."""
+    if not isinstance(node.inputs[index], gs.Constant):
+        return ACTIVATION
+    if is_recurrent_weight(node, index):
+        return WEIGHT
+    if not dot_products.is_dot_product(node):
+        return CONSTANT
+    if not dot_products.is_operand(node, index):
+        return BIAS
+    return WEIGHT if index == dot_products.weight_index(node) else ACTIVATION
+
+
 def saturates(fmt: ops.Format) -> bool:
     """Return whether an infinity becomes the largest number in a float type, as our operators round to it."""
     return fmt.is_float and fmt.name == "float16"
@@ -127,6 +143,16 @@ def scale_block_axis(node: gs.Node, index: int, weight: gs.Constant, block: int)
         return None
     axis = dot_products.sum_axis(node, index, len(weight.shape))
     return axis if weight.shape[axis] >= block else None
+
+
+def rows_spec(fmt: ops.Format, weight: gs.Constant, block: int, method: str) -> QuantSpec:
+    """Return the grid of a weight of a recurrent operator: a scale for each row of each gate and direction.
+
+    With blocks, for each of a row that is as long as one.
+    """
+    axis = len(weight.shape) - 1
+    size = weight.shape[axis]
+    return QuantSpec(fmt, axis, fmt.is_signed, block if 0 < block <= size else size, method, in_rows=True)
 
 
 def wider(fmt: ops.Format, node: gs.Node, index: int, weight: gs.Constant) -> ops.Format:

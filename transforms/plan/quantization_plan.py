@@ -273,7 +273,7 @@ def weighed_uses(plan: QuantizationPlan) -> WeighedUses:
     found: WeighedUses = {}
     for node, index, quantization in each_use(plan):
         step = quantization.steps[-1]
-        if quantization.role != WEIGHT or not step.needs_range or not step.symmetric:
+        if quantization.role != WEIGHT or not step.needs_range or not step.symmetric or step.in_rows:
             continue
         other = node.inputs[1 - index]
         measurable = isinstance(other, gs.Variable) and other.shape is not None
