@@ -88,7 +88,11 @@ def _read(source: gs.Constant, nodes: list[gs.Node]) -> StoredRows | None:
         return None
     scale = scale.reshape(*leading, -1)
     zero = zeros[0].astype(stored.dtype) if zeros else np.zeros(1, stored.dtype)
-    zero_points = np.broadcast_to(zero.reshape(-1), scale.size).reshape(scale.shape) if zero.size == 1 else zero.reshape(scale.shape)
+    zero_points = (
+        np.broadcast_to(zero.reshape(-1), scale.size).reshape(scale.shape)
+        if zero.size == 1
+        else zero.reshape(scale.shape)
+    )
     return StoredRows(source, integers, (scale, zero_points), block, nodes)
 
 

@@ -57,18 +57,18 @@ class RowsWriter:
         return self._ended(nodes)
 
     def dequantized(self, parameters: QParams, block: int, domain: str) -> list[gs.Node]:
-        """Return a DequantizeLinear of a matrix, all rows of all directions, and the Reshape to three axes."""
+        """Return a DequantizeLinear of the rows of all directions, and the Reshape to three axes."""
         directions, rows, length = self._integers.shape
         shape, count = (directions * rows, length), parameters[0].shape[2]
         size = shape if count > 1 else shape[:1]
         parts = [part.reshape(*size[:1], *([count] if count > 1 else [])) for part in parameters]
-        stored = derived(
-            self._integers, lambda array: array.reshape(shape), self._integers.dtype, shape
-        )
+        stored = derived(self._integers, lambda array: array.reshape(shape), self._integers.dtype, shape)
         attrs = {"axis": 1, "block_size": block} if count > 1 else {"axis": 0}
         inputs = [self._constant("quantized", stored), *map(self._constant, ("scale", "zero_point"), parts)]
         first = self._node(DEQUANTIZE_LINEAR, inputs, attrs, domain)
-        return self._ended([first, self._after([first], "Reshape", self._numbers("shape", *self._integers.shape))])
+        return self._ended(
+            [first, self._after([first], "Reshape", self._numbers("shape", *self._integers.shape))]
+        )
 
     def _after(self, nodes: list[gs.Node], op: str, *others: gs.Tensor) -> gs.Node:
         return self._node(op, [nodes[-1].outputs[0], *others])
