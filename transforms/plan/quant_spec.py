@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 import ops
 from ops.integers import finite_range
 from transforms.graph import dot_products, dtypes, walk
+from transforms.graph.dot_products import is_depthwise_transposed
 from transforms.graph.qdq import BLOCKS, DEQUANTIZE
 from transforms.graph.recurrent import is_recurrent_weight
 from transforms.scheme.scheme import AUTO
@@ -127,6 +128,8 @@ def scale_axis(node: gs.Node, index: int, weight: gs.Constant, per_channel: bool
     until outputs have decided.
     """
     axis = dot_products.channel_axis(node, index, len(weight.shape))
+    if index == 1 and is_depthwise_transposed(node.op, node.attrs.get("group", 1), weight.shape):
+        axis = 0
     if not per_channel or axis is None or (per_channel in (AUTO, BY_SPREAD) and not _is_spread(weight, axis)):
         return None
     return axis
