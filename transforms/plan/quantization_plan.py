@@ -259,7 +259,7 @@ def weight_method(scheme: Scheme, step: QuantSpec) -> str:
         return method
     if step.axis is None:
         return WEIGHTED
-    return MINMAX if step.format.bits > _COARSE else MSE
+    return MSE if step.in_rows or step.format.bits <= _COARSE else MINMAX
 
 
 def weighed_inputs(plan: QuantizationPlan) -> list[TensorAxis]:
