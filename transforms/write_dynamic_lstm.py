@@ -15,7 +15,14 @@ import onnx_graphsurgeon as gs
 from ops.array_types import AnyArray
 from transforms.graph import dtypes, walk
 from transforms.graph.recurrent import WEIGHTS
-from transforms.graph.rewire import RUNTIME_DOMAIN, Replacements, import_domains, onnx_op, take_over
+from transforms.graph.rewire import (
+    RUNTIME_DOMAIN,
+    Replacements,
+    import_domains,
+    onnx_op,
+    remove_unused,
+    take_over,
+)
 from transforms.graph.selection import Choice, Exclusion, label_of, resolve
 from transforms.graph.stored_rows import StoredRows, stored_rows
 
@@ -41,6 +48,7 @@ def write_dynamic_lstm(
     """
     names, changed, kept = walk.Names(graph), 0, resolve(exclude, graph, nodes)
     stored: dict[tuple[int, str], gs.Constant] = {}
+    idle: list[gs.Node] = []
     for owner in walk.graphs(graph):
         replacements = Replacements(owner)
         for node in [node for node in owner.nodes if onnx_op(node) == "LSTM" and node not in kept]:
@@ -56,8 +64,11 @@ def write_dynamic_lstm(
                 else:
                     take_over(new, tensor)
             replacements.replace([node], [new])
+            idle += [made for one in rows for made in reversed(one.nodes)]
             changed += 1
         replacements.place()
+    for owner in reversed(list(walk.graphs(graph))) if idle else ():
+        remove_unused(owner, idle)  # nodes around a body outlive it there
     if changed:
         import_domains(graph, {RUNTIME_DOMAIN})
     return changed

@@ -201,10 +201,12 @@ class SpecChooser:
     def _stores_rows(self, node: gs.Node) -> bool:
         """Return whether a recurrent operator reads its weights in a format of its own.
 
-        Not if rounding is to be written as nodes: they would round in every step.
+        Not in integers if rounding is to be written as nodes, which would round in every step, nor for a
+        target that takes one scale for a tensor.
         """
-        fmt = self.formats[node].weight
-        is_stored = fmt is None or not fmt.is_integer or not self._scheme.keep_weight_nodes
+        fmt, kernels = self.formats[node].weight, self._scheme.kernels
+        has_rows = not self._scheme.keep_weight_nodes and (kernels is None or kernels.per_channel)
+        is_stored = fmt is None or not fmt.is_integer or has_rows
         return is_recurrent(node) and is_stored and not self._is_ruined(node)
 
     def _has_int32(self, node: gs.Node) -> bool:

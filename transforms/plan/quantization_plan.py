@@ -19,6 +19,7 @@ from transforms.graph.constants import magnitude
 from transforms.graph.dot_products import TensorAxis
 from transforms.plan.choose_specs import SpecChooser
 from transforms.plan.quant_spec import ACTIVATION, BIAS, WEIGHT, QuantSite, QuantSpec, saturates
+from transforms.plan.rows_writer import FOLDING
 from transforms.plan.scheme_targets import FormatTable, SchemeTargets, Targets
 from transforms.plan.tensor_grids import TensorGrid
 from transforms.scheme.scheme import AUTO, Scheme
@@ -259,7 +260,7 @@ def weight_method(scheme: Scheme, step: QuantSpec) -> str:
         return method
     if step.axis is None:
         return WEIGHTED
-    return MSE if step.in_rows or step.format.bits <= _COARSE else MINMAX
+    return MSE if step.format.bits <= _COARSE or (step.in_rows and scheme.target in FOLDING) else MINMAX
 
 
 def weighed_inputs(plan: QuantizationPlan) -> list[TensorAxis]:
