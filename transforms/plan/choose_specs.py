@@ -45,6 +45,7 @@ from transforms.plan.quant_spec import (
     role_of,
     rows_spec,
     saturates,
+    saves_bytes,
     scale_axis,
     scale_block_axis,
     wider,
@@ -173,7 +174,7 @@ class SpecChooser:
             fmt = formats.other if int32 and not self._has_int32(node) else formats.bias
             is_left = fmt == formats.other and edge not in self._float_edges  # as all of a kept node is
             return None if is_left else fmt
-        if self._is_computed(node, index) or (role == WEIGHT and self._stores_rows(node)):
+        if self._is_computed(node, index) or (role == WEIGHT and self._stores_rows(node, index)):
             return formats.weight if role == WEIGHT else formats.activation
         if edge not in self.integers.edges:
             return self._reached(node, edge)
@@ -198,16 +199,17 @@ class SpecChooser:
             return id(node) in self.integers.layers
         return not (formats.activation is formats.weight is formats.other is None)
 
-    def _stores_rows(self, node: gs.Node) -> bool:
+    def _stores_rows(self, node: gs.Node, index: int) -> bool:
         """Return whether a recurrent operator reads its weights in a format of its own.
 
-        Not in integers if rounding is to be written as nodes, which would round in every step, nor for a
-        target that takes one scale for a tensor.
+        Not in integers if rounding is to be written as nodes, which would round in every step, for a target
+        that takes one scale for a tensor, and where scales and nodes outweigh what is saved.
         """
+        if not is_recurrent(node) or self._is_ruined(node):
+            return False
         fmt, kernels = self.formats[node].weight, self._scheme.kernels
         has_rows = not self._scheme.keep_weight_nodes and (kernels is None or kernels.per_channel)
-        is_stored = fmt is None or not fmt.is_integer or has_rows
-        return is_recurrent(node) and is_stored and not self._is_ruined(node)
+        return fmt is None or not fmt.is_integer or (has_rows and saves_bytes(fmt, node.inputs[index]))
 
     def _has_int32(self, node: gs.Node) -> bool:
         """Return whether the bias of a node can have the scale of the product of its operands."""

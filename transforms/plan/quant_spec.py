@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,6 +25,9 @@ SPREAD = 8.0
 """Ratio of the ranges of two channels from which ``auto`` gives each its own scale: 3 of the 8 bits."""
 
 _IMAGE_RANK = 4
+_OF_NODES = 400
+"""Bytes that the nodes take which read rows, about."""
+
 _WIDER = {"int2": "int4", "uint2": "uint4"}
 QUANTIZED_BY = DEQUANTIZE | {*BLOCKS}
 
@@ -156,6 +160,12 @@ def rows_spec(fmt: ops.Format, weight: gs.Constant, block: int, method: str) -> 
     axis = len(weight.shape) - 1
     size = weight.shape[axis]
     return QuantSpec(fmt, axis, fmt.is_signed, block if 0 < block <= size else size, method, in_rows=True)
+
+
+def saves_bytes(fmt: ops.Format, weight: gs.Constant) -> bool:
+    """Return whether rows of integers take fewer bytes than float32, with their scales and nodes."""
+    rows, length = math.prod(weight.shape[:-1]), weight.shape[-1]
+    return rows * (4 + length * fmt.bits / 8) + _OF_NODES < 4 * rows * length
 
 
 def wider(fmt: ops.Format, node: gs.Node, index: int, weight: gs.Constant) -> ops.Format:
