@@ -62,7 +62,7 @@ Quantize, by a plan (:mod:`transforms.plan`):
     ``store_embeddings``       stores embeddings, and heads tied to them, in 8 or 4 bits for ONNX Runtime
     ``quantize_tables``        stores embeddings in int8, once for lookups and the head, in standard operators
     ``quantize_recurrent``     stores weights of LSTM, GRU and RNN in integers, read by nodes that are folded
-    ``write_dynamic_lstm``     writes LSTMs with weights in 8 bits as ONNX Runtime's DynamicQuantizeLSTM
+    ``write_dynamic_lstm``     writes LSTMs with weights in int8 as ONNX Runtime's DynamicQuantizeLSTM
     ``narrow_indices``         stores tables of indices in as few bits as their numbers need
     ``quantize_caches``        keeps keys and values between the steps of a decoder in few bits
 
