@@ -22,6 +22,7 @@ def narrow_indices(graph: gs.Graph) -> int:
     ScatterND for example, can take more bytes than weights. Does nothing to constants of less than 4 KiB, as
     shapes and axes are, and to inputs and outputs.
     """
+    walk.check_graph(graph)
     owners, ends = walk.constant_owners(graph), walk.ends(graph)
     names, insertions = walk.Names(graph), Insertions()
     found = [t for t in walk.constants(graph) if _is_wide(t) and id(t) not in ends]

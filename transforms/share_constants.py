@@ -21,6 +21,7 @@ def share_constants(graph: gs.Graph) -> int:
     constants of less than 1 KiB, of another type than float32, to those of the outermost graph, and to
     outputs and inputs.
     """
+    walk.check_graph(graph)
     owners, ends = walk.constant_owners(graph), walk.ends(graph)
     alike: dict[Hashable, list[gs.Constant]] = {}
     for tensor in walk.constants(graph):
