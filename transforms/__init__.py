@@ -18,6 +18,7 @@ Prepare:
     ``fix_shapes``             free dimensions of inputs become fixed
     ``write_out_axes``         Pad, Resize and CenterCropPad of some axes become those of all
     ``optimize``               ONNX Runtime's offline optimizer, at its basic level
+    ``share_constants``        equal weights in bodies of If, Loop and Scan become one
     ``eliminate_identities``   nodes that pass their input on are taken out
     ``fuse_matmul``            products of one input with several weights become one, then a Split
     ``fuse_matmul_add``        a product and the bias added to it become a Gemm
@@ -60,6 +61,9 @@ Quantize, by a plan (:mod:`transforms.plan`):
     ``write_matmul_nbits``     writes products with integers in blocks as ONNX Runtime's MatMulNBits
     ``store_embeddings``       stores embeddings, and heads tied to them, in 8 or 4 bits for ONNX Runtime
     ``quantize_tables``        stores embeddings in int8, once for lookups and the head, in standard operators
+    ``quantize_recurrent``     stores weights of LSTM, GRU and RNN in integers, read by nodes that are folded
+    ``write_dynamic_lstm``     writes LSTMs with weights in int8 as ONNX Runtime's DynamicQuantizeLSTM
+    ``narrow_indices``         stores tables of indices in as few bits as their numbers need
     ``quantize_caches``        keeps keys and values between the steps of a decoder in few bits
 
 Store, as the last step:
@@ -102,22 +106,26 @@ if TYPE_CHECKING:
     from transforms.lift_constants import lift_constants as lift_constants
     from transforms.lower_opset import lower_opset as lower_opset
     from transforms.move_outliers import move_outliers as move_outliers
+    from transforms.narrow_indices import narrow_indices as narrow_indices
     from transforms.optimize import optimize as optimize
     from transforms.pack_weights import pack_weights as pack_weights
     from transforms.part_biases import part_biases as part_biases
     from transforms.qdq_to_cast import qdq_to_cast as qdq_to_cast
     from transforms.quantize_caches import quantize_caches as quantize_caches
+    from transforms.quantize_recurrent import quantize_recurrent as quantize_recurrent
     from transforms.quantize_tables import quantize_tables as quantize_tables
     from transforms.remove_qdq import remove_qdq as remove_qdq
     from transforms.saturate import saturate as saturate
     from transforms.saturate_activations import saturate_activations as saturate_activations
     from transforms.scale_channels import scale_channels as scale_channels
+    from transforms.share_constants import share_constants as share_constants
     from transforms.simulate_bf16 import simulate_bf16 as simulate_bf16
     from transforms.split_fused import split_fused as split_fused
     from transforms.split_gemm import split_gemm as split_gemm
     from transforms.store_embeddings import store_embeddings as store_embeddings
     from transforms.widen_bf16 import widen_bf16 as widen_bf16
     from transforms.widen_float16 import widen_float16 as widen_float16
+    from transforms.write_dynamic_lstm import write_dynamic_lstm as write_dynamic_lstm
     from transforms.write_matmul_nbits import write_matmul_nbits as write_matmul_nbits
     from transforms.write_onnx_mx import write_onnx_mx as write_onnx_mx
     from transforms.write_out_axes import write_out_axes as write_out_axes

@@ -14,8 +14,10 @@ from transforms.graph.constants import Constants
 from transforms.graph.grids import grid_of
 from transforms.graph.lazy_values import constant, derived
 from transforms.graph.qdq import BLOCKS, DEQUANTIZE, QUANTIZE
+from transforms.graph.recurrent import WEIGHTS, is_recurrent
 from transforms.graph.rewire import RUNTIME_DOMAIN, bypass, forget_domains, position, remove_unused
 from transforms.graph.selection import Choice, Exclusion, chosen_nodes, label_of, resolve
+from transforms.graph.stored_rows import stored_rows
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +34,8 @@ def remove_qdq(
     * a pair that quantizes and dequantizes: what read its result reads the float tensor before it. With
       ``clip`` a Clip cuts off what the integers did, since a Relu may be part of a quantization; pairs with
       a scale per channel have none;
-    * stored integers: the float32 numbers that they stand for are stored, which changes no result;
+    * stored integers, of recurrent layers too: the float32 numbers that they stand for are stored, which
+      changes no result;
     * rounding to a block format, and pairs of bfloat16 or float16 operators.
 
     ``nodes`` are layers: what they read and what they make is in float then, everything else stays
@@ -60,6 +63,8 @@ class _Remover:
 
     def remove(self, owner: gs.Graph, node: gs.Node) -> None:
         """Let the chosen readers of a node's result read float numbers, if the node is of a quantization."""
+        if is_recurrent(node) and self._takes(node):
+            self._widen_rows(node)
         if node.op not in (*DEQUANTIZE, *BLOCKS):
             return
         result, maker = node.outputs[0], walk.producer(node.inputs[0])
@@ -76,6 +81,16 @@ class _Remover:
         if is_output:  # it keeps its name, and its place in the list of outputs
             node.op, node.domain, node.attrs, node.inputs = "Identity", None, {}, [source]
             bypass(owner, [node], self._outputs)
+
+    def _widen_rows(self, node: gs.Node) -> None:
+        """Let a recurrent layer read its weights in float32."""
+        for index in WEIGHTS:
+            rows = stored_rows(node.inputs[index])
+            if rows is not None:
+                name = self._names.derive(rows.source.name, "float")
+                node.inputs[index] = constant(name, rows.values())
+                self._idle += reversed(rows.nodes)
+                self.count += 1
 
     def clear(self) -> None:
         """Remove the nodes that are left without a reader, in bodies before the graphs around them."""

@@ -16,10 +16,13 @@ from transforms.functions import DOMAIN
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.graph.some_names import counted
+from transforms.graph.stored_rows import is_made_of_constants, reads_rows
 from transforms.judge.decisions import Decisions
 from transforms.pipelines.first_result import FirstRun
 from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
 from transforms.plan.rounding_plan import is_downcast, is_upcast
+
+_OF_INTEGERS = frozenset({"MatMulNBits", "DynamicQuantizeLSTM"})
 
 _HARDLY_SMALLER = 0.9
 """Share of the bytes of the float model from which a hint says how to store less."""
@@ -90,7 +93,9 @@ def _kept(graph: gs.Graph) -> str:
 
 
 def _computes_in_float(node: gs.Node, ends: Container[int]) -> bool:
-    if _quantizes(node) or id(node) in ends or node.op == "MatMulNBits":
+    if _quantizes(node) or id(node) in ends or node.op in _OF_INTEGERS:
+        return False
+    if reads_rows(node) or is_made_of_constants(node):
         return False
     data = [t for i, t in enumerate(node.inputs) if not is_dot_product(node) or is_operand(node, i)]
     floats = [t for t in data if isinstance(t, gs.Variable) and dtypes.is_type(t, dtypes.FLOAT)]

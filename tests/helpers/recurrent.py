@@ -48,3 +48,60 @@ def stream(steps: int = 24, state: str = "h", keep: float = 0.9, width: int = 8)
         found.append({"x": x, state: h})
         h = keep * h + x @ weight(width)
     return found[4:]
+
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+"""Gates of recurrent operators: each has as many rows of weights as there are units."""
+
+
+def gated(
+    op: str, units: int = 24, width: int = 40, directions: int = 2, *, layers: int = 1, in_body: bool = False
+) -> onnx.ModelProto:
+    """Return ``x`` [T, 1, width] through layers of a recurrent operator ``rec0``... to ``y``.
+
+    With ``in_body`` in both branches of an If on ``c``, which read weights ``w0``, ``r0``... from outside.
+    """
+    random, rows = np.random.default_rng(0), GATES[op] * units
+    arrays: dict[str, np.ndarray] = {"shape": np.array([0, 0, directions * units])}
+    nodes, before, size = [], "x", width
+    for i in range(layers):
+        arrays[f"w{i}"] = (random.standard_normal((directions, rows, size)) / 6).astype(np.float32)
+        arrays[f"r{i}"] = (random.standard_normal((directions, rows, units)) / 6).astype(np.float32)
+        arrays[f"b{i}"] = (random.standard_normal((directions, 2 * rows)) / 9).astype(np.float32)
+        attrs = {"hidden_size": units, "direction": "bidirectional" if directions == 2 else "forward"}
+        nodes.append(
+            helper.make_node(
+                op, [before, f"w{i}", f"r{i}", f"b{i}"], [f"m{i}"], f"rec{i}", None, None, **attrs
+            )
+        )
+        nodes.append(helper.make_node("Transpose", [f"m{i}"], [f"t{i}"], f"turn{i}", perm=[0, 2, 1, 3]))
+        nodes.append(helper.make_node("Reshape", [f"t{i}", "shape"], [f"h{i}"], f"flat{i}"))
+        before, size = f"h{i}", directions * units
+    y = build.value("y", ["T", 1, directions * units])
+    nodes.append(helper.make_node("Tanh", [before], ["y"], "end"))
+    x = build.value("x", ["T", 1, width])
+    if not in_body:
+        return build.model(nodes, [x], [y], arrays)
+    bodies = {f"{side}_branch": _branch(nodes, side, y) for side in ("then", "else")}
+    choice = helper.make_node("If", ["c"], ["y"], "choice", **bodies)
+    return build.model([choice], [x, build.value("c", [], np.bool_)], [y], arrays)
+
+
+def _branch(nodes: list[onnx.NodeProto], side: str, y: onnx.ValueInfoProto) -> onnx.GraphProto:
+    """Return nodes as a body, in which what they make has names of its own."""
+    made = {name for node in nodes for name in node.output}
+    found = []
+    for node in nodes:
+        copy = onnx.NodeProto.FromString(node.SerializeToString())
+        copy.name = f"{side}_{node.name}"
+        for names in (copy.input, copy.output):
+            names[:] = [f"{side}_{name}" if name in made else name for name in names]
+        found.append(copy)
+    end = onnx.ValueInfoProto.FromString(y.SerializeToString())
+    end.name = f"{side}_y"
+    return helper.make_graph(found, side, [], [end])
+
+
+def sound(width: int = 40, steps: int = 9) -> np.ndarray:
+    """Return an input of :func:`gated`, [steps, 1, width]."""
+    return np.random.default_rng(1).standard_normal((steps, 1, width)).astype(np.float32)

@@ -165,6 +165,10 @@ def _rounded_type(op: str, attributes: Mapping[str, Any], zero_point: int | None
     return to if to in _NARROW else 0
 
 
+_OF_CONSTANTS = frozenset({"Cast", "Sub", "Mul", "Reshape", "Slice", "DequantizeLinear"})
+"""Operators that make a weight of stored integers, of constants alone."""
+
+
 class RoundedTensors:
     """Types and shapes of a graph's tensors by name, of its bodies too, and who reads them."""
 
@@ -179,7 +183,8 @@ class RoundedTensors:
                 self._kinds[value.name] = value.type.tensor_type
             self._constants.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
             for node in graph.node:
-                if node.domain == PACKED or (node.op_type == "Constant" and not node.domain):
+                made = node.op_type in _OF_CONSTANTS and all(name in self._constants for name in node.input)
+                if made or node.domain == PACKED or (node.op_type == "Constant" and not node.domain):
                     self._constants.update((name, 0) for name in node.output)
                 for name in node.input:
                     self._readers.setdefault(name, set()).add(node.op_type)

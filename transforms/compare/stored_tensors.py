@@ -17,7 +17,7 @@ from transforms.widen_bf16 import widen_bf16
 
 _ROUNDINGS = frozenset(
     (
-        *("Cast", "Clip", "Identity", "Reshape", "Transpose"),
+        *("Cast", "Clip", "Identity", "Reshape", "Transpose", "Sub", "Mul", "Slice"),
         *(*PAIRS, *BLOCKS),
     )
 )

@@ -18,6 +18,7 @@ from transforms.graph.selection import NodeSet, Selection
 from transforms.graph.typed import info_of
 from transforms.model.read_model import ModelError
 from transforms.optimize import optimize
+from transforms.share_constants import share_constants
 from transforms.split_fused import split_fused
 from transforms.widen_float16 import widen_float16
 
@@ -91,6 +92,7 @@ def _optimize(
         optimize(graph, exclude=exclude, keep_tied=keep_tied)
     except ModelError as error:
         done.notes.append(f"Not optimized: {error}")
+    share_constants(graph)  # of which folding leaves a copy in each body
     _fuse(graph, exclude, done, newest)
 
 

@@ -21,15 +21,18 @@ from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.selection import label_of
 from transforms.graph.some_names import counted, some_names
+from transforms.graph.stored_rows import reads_rows
 from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.lift_constants import lift_constants
 from transforms.lower_opset import lower_opset
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
+from transforms.narrow_indices import narrow_indices
 from transforms.part_biases import part_biases
 from transforms.plan.qparams import Ranges
 from transforms.plan.quant_spec import QUANTIZED_BY, TABLE, WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan, saturated_constants
+from transforms.plan.rows_writer import FOLDING
 from transforms.plan.scheme_targets import FormatTable, SchemeTargets, Targets
 from transforms.plan.stored_tables import stored_tables
 from transforms.plan.weight_cache import WeightMemory
@@ -47,6 +50,7 @@ from transforms.saturate import saturate, tensors_with_nan
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
 from transforms.scheme.targets import ON_CPU
+from transforms.write_dynamic_lstm import write_dynamic_lstm
 from transforms.write_out_axes import write_out_axes
 
 EQUALIZED = "pairs of layers equalized"
@@ -56,6 +60,7 @@ MOVED = "tensors with outliers moved into weights"
 _ALIGNED = "Concats on one scale"
 
 _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
+_NARROW_BITS = 8
 
 _IN_INTEGERS = frozenset(
     {"DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QGemm", "DynamicQuantizeMatMul"}
@@ -109,6 +114,11 @@ def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Record) -> None:
     leave_out_pool_attributes(graph)
     if scheme.target == ON_CPU:
         sum_before_layernorm(graph)
+        if _has_narrow_activations(scheme):
+            done.changes["LSTMs that quantize inputs and states in every step"] = write_dynamic_lstm(graph)
+    _note_recurrent(graph, done)
+    if scheme.target in FOLDING and _has_narrow_weights(scheme):
+        done.changes["tables of indices in fewer bits"] = narrow_indices(graph)
 
 
 def prepare_for(graph: gs.Graph, scheme: Scheme, done: Record | None = None) -> SchemeTargets:
@@ -213,6 +223,17 @@ def _has_headroom_for_outliers(scheme: Scheme) -> bool:
     return activation.bits >= _WIDE_ACTIVATION and weight.bits <= _NARROW_WEIGHT
 
 
+def _has_narrow_activations(scheme: Scheme) -> bool:
+    """Return whether activations are integers of 8 bits or fewer."""
+    activation = scheme.format(scheme.activation)
+    return activation is not None and activation.is_integer and activation.bits <= _NARROW_BITS
+
+
+def _has_narrow_weights(scheme: Scheme) -> bool:
+    weight = scheme.format(scheme.weight)
+    return weight is not None and weight.is_integer and weight.bits <= _NARROW_BITS
+
+
 def _note_whole(plan: QuantizationPlan, done: Record) -> None:
     """Say how many weights have no blocks though the scheme asks for them."""
     size = plan.scheme.block_size
@@ -238,6 +259,13 @@ def _note_routers(plan: QuantizationPlan, done: Record) -> None:
         names = some_names([label_of(node) for node in found])
         bits = "in float" if weight is None else f"in {weight.name}"
         done.notes.append(f"Weights {bits} that choose experts: {names}; layers entries change that")
+
+
+def _note_recurrent(graph: gs.Graph, done: Record) -> None:
+    """Say that recurrent layers whose weights are stored in fewer bits take as long as before."""
+    if ops := Counter(node.op for node in walk.nodes(graph) if reads_rows(node)):
+        names = ", ".join(f"{op} {count}" for op, count in ops.most_common())
+        done.notes.append(f"Weights alone in fewer bits, time as in float: {names}")
 
 
 def _note_infinite(plan: QuantizationPlan, done: Record) -> None:

@@ -17,6 +17,7 @@ from transforms.graph.qdq import BLOCKS, PAIRS, STANDARD
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.selection import label_of
 from transforms.graph.shapes import shape_of
+from transforms.graph.stored_rows import reads_rows
 from transforms.scheme.targets import INTEGER_OPERATORS, Target
 
 _NAMES_AND_NUMBERS = re.compile(r"'.*?'|-?[\d.]+(e-?\d+)?")
@@ -84,7 +85,8 @@ def _of_grids(graph: gs.Graph, row: Target) -> Iterator[str]:
     found = list(grids(graph))
     yield from _by_cause(rule for grid in found for rule in _of_grid(grid, row))
     computed = {node.op for node in walk.nodes(graph)} & (row.computes_integers | row.contrib_integers)
-    if not found and not computed and row.takes_integers:
+    rows = found or computed or any(map(reads_rows, walk.nodes(graph)))
+    if not rows and row.takes_integers:
         yield f"nothing is quantized: it computes in low precision after {' or '.join(row.activations)}"
 
 

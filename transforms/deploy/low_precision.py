@@ -13,6 +13,7 @@ from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.qdq import BLOCKS, DEQUANTIZE, PAIRS, QUANTIZE
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.selection import label_of
+from transforms.graph.stored_rows import is_made_of_constants
 from transforms.scheme.targets import INTEGER_OPERATORS, MOVED, PRODUCTS, Target
 
 _SILENT = frozenset({"Constant", "Cast", "Shape", "Size", "ConstantOfShape", *PAIRS, *BLOCKS})
@@ -54,7 +55,7 @@ def low_precision(graph: gs.Graph, row: Target) -> Verdicts:
     """Return what becomes of every node that computes with floats; moves and conversions are not counted."""
     found = Verdicts()
     for node in walk.nodes(graph):
-        if node.op in _SILENT or node.op in MOVED or node.domain == DOMAIN:
+        if node.op in _SILENT or node.op in MOVED or node.domain == DOMAIN or is_made_of_constants(node):
             continue
         on_numbers = node.domain in STANDARD_DOMAINS and node.op not in INTEGER_OPERATORS
         if on_numbers and not any(

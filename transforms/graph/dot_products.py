@@ -6,6 +6,8 @@ storage of biases.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
@@ -74,6 +76,11 @@ def channel_axis(node: gs.Node, index: int, rank: int) -> int | None:
         grouped = node.op == "ConvTranspose" and node.attrs.get("group", 1) != 1
         return None if grouped or index != 1 else _CONVOLUTIONS[node.op][2]
     return None if rank != _MATRIX_RANK else 1 - sum_axis(node, index, rank)
+
+
+def is_depthwise_transposed(op: str, group: int, shape: Sequence[int]) -> bool:
+    """Return whether a ConvTranspose has one input and one output in each group, both along axis 0."""
+    return op == "ConvTranspose" and group > 1 and tuple(shape[:2]) == (group, 1)
 
 
 def along_inputs(

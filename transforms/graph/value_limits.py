@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
 from transforms.graph.constants import Constants, load
+from transforms.graph.recurrent import RECURRENT
 from transforms.graph.rewire import STANDARD_DOMAINS, onnx_op
 
 Limits = tuple[float, float]
@@ -28,9 +29,6 @@ _LIMITS: Mapping[str, Limits] = MappingProxyType(
         "LogSoftmax": (-math.inf, 0.0),
     }
 )
-_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
-"""What these make is between -1 and 1, except for the cells of an LSTM and by activations of other kinds."""
-
 _CELLS = 2  # the output of an LSTM that holds its cells
 _INITIAL = 5  # the input with the state that a recurrent operator begins with
 _KEPT = frozenset(
@@ -92,8 +90,8 @@ def _limit(node: gs.Node, index: int, name: str, default: float, constants: Cons
 def _made_by(node: gs.Node, tensor: gs.Tensor) -> Limits:
     if node.op == "Clip":
         return _bound(node, 1, -math.inf), _bound(node, 2, math.inf)
-    if node.op in _RECURRENT and not _is_open(node, tensor):
-        return -1.0, 1.0
+    if node.op in RECURRENT and not _is_open(node, tensor):
+        return -1.0, 1.0  # but for the cells of an LSTM, and by activations of other kinds
     return _LIMITS.get(node.op, NONE)
 
 

@@ -128,7 +128,7 @@ class _Writer:
         fed = dtypes.variable(name, dtypes.FLOAT, tensor)
         self._graph.inputs.append(fed)
         values = np.asarray(tensor.values, np.float32)
-        use, read = (self._numbers[id(node)], index), is_dot_product(node)
+        use, read = (self._numbers[id(node)], index), is_dot_product(node) or site.steps[-1].in_rows
         self._weights.append(WeightSite(name, values, use, str(tensor.name), read))
         site.redirect(fed)
 

@@ -19,6 +19,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.array_types import AnyArray
+from transforms.graph.dot_products import is_depthwise_transposed
 from transforms.layers import im2col
 
 Rows = NDArray[np.integer]
@@ -134,7 +135,8 @@ class _Convolution(LinearLayer):
 
     @property
     def output_axis(self) -> int:
-        return 1 if self.op == "ConvTranspose" else 0
+        is_own = is_depthwise_transposed(self.op, self.size[0], self.shape)
+        return 1 if self.op == "ConvTranspose" and not is_own else 0
 
     def pack(self, weight: AnyArray) -> AnyArray:
         groups, outputs, positions, channels = self.size

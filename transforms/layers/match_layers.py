@@ -13,6 +13,7 @@ from ops.formats import Format
 from transforms.graph import dot_products, walk
 from transforms.graph.constants import Constants
 from transforms.graph.number_shapes import NumberShapes
+from transforms.graph.stored_rows import reads_rows
 from transforms.layers.linear_layer import LinearLayer, UnsupportedLayer, layer_of
 from transforms.layers.matched_layer import (
     Bias,
@@ -26,7 +27,7 @@ from transforms.layers.stored_constant import SHARED, StoredConstant, candidate_
 
 _OF_INTEGERS = frozenset(
     {"QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger", "MatMulIntegerToFloat"}
-    | {"DynamicQuantizeMatMul", "MatMulNBits"}
+    | {"DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulNBits"}
 )
 """Dot products with operators of their own for stored integers, of ONNX and of ONNX Runtime."""
 
@@ -53,6 +54,8 @@ def match_layers(
     for node in walk.nodes(quantized_graph):
         if node.op in _OF_INTEGERS:
             left.append(SkippedLayer(_name(node), node.op, "it is an integer operator"))
+        if reads_rows(node):
+            left.append(SkippedLayer(_name(node), node.op, "it is a recurrent layer"))
         if not dot_products.is_dot_product(node):
             continue
         try:

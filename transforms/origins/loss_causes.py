@@ -43,7 +43,7 @@ def cause_of(readings: Iterable[Reading], seen: Mapping[str, Sequence[AnyArray]]
 
     ``seen``: arrays of the tensors that are sources, of each sample.
     """
-    found = [_of_weight(one) for one in readings if one.values is not None and one.index < 2]
+    found = [_of_weight(one) for one in readings if one.values is not None and (one.index < 2 or one.in_rows)]
     found += [_of_input(one, seen[one.source]) for one in readings if one.source in seen]
     known = [one for one in found if one is not None]
     otherwise = Cause("the sum of small steps", float("inf"), (MORE_BITS, KEEP))
@@ -65,11 +65,10 @@ def _of_weight(reading: Reading) -> Cause | None:
             "and one scale serves all"
         )
         return Cause(words, sums.sqnr(), (PER_CHANNEL, MORE_BITS, KEEP))
+    helps = (MORE_BITS, KEEP) if reading.in_rows else (TUNE, MORE_BITS, KEEP)
     if bits and bits < _FEW_BITS:
-        return Cause(f"weights: few bits, {reading.format}", sums.sqnr(), (TUNE, MORE_BITS, KEEP))
-    return Cause(
-        f"weights: small steps, {reading.format or 'on a grid'}", sums.sqnr(), (TUNE, MORE_BITS, KEEP)
-    )
+        return Cause(f"weights: few bits, {reading.format}", sums.sqnr(), helps)
+    return Cause(f"weights: small steps, {reading.format or 'on a grid'}", sums.sqnr(), helps)
 
 
 def _of_input(reading: Reading, arrays: Sequence[AnyArray]) -> Cause | None:

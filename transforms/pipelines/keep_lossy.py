@@ -33,7 +33,7 @@ def keep_lossy(work: Work) -> None:
     if work.judge is None or not work.judge.can_judge or not is_asked_for(work):
         return
     feeds = work.judge.reference.feeds
-    if len(feeds) < 2 * FEWEST:
+    if len(feeds) < 2 * FEWEST or work.statistics is None:
         return
     work.events.phase("ranking")
     try:

@@ -4,6 +4,7 @@ Each value is put on a grid where it is read: in the format of the node that rea
 
 * Operands of dot products (:mod:`transforms.graph.dot_products`) take any format. Blocks run along the axis
   of the sum, integer weights have one scale, or one for each output channel.
+* Weights of recurrent operators take the format of weights, in rows, whatever else is float.
 * Integers also reach the arithmetic around dot products (:mod:`transforms.plan.integer_sites`), in the
   outermost graph: ranges are not measured inside bodies of If, Loop and Scan.
 * bfloat16 and float16 reach every value (:mod:`transforms.plan.rounding_plan`).
@@ -26,6 +27,7 @@ import onnx_graphsurgeon as gs
 
 import ops
 from transforms.graph import dot_products, dtypes, walk
+from transforms.graph.recurrent import is_recurrent
 from transforms.graph.selection import NodeSet
 from transforms.plan.graph_facts import GraphFacts
 from transforms.plan.infinities import is_infinite
@@ -40,7 +42,10 @@ from transforms.plan.quant_spec import (
     Rounding,
     block_axis,
     is_unquantized_float,
+    role_of,
+    rows_spec,
     saturates,
+    saves_bytes,
     scale_axis,
     scale_block_axis,
     wider,
@@ -84,7 +89,7 @@ class SpecChooser:
         """Return the grid on which a node reads an input, None for float32, and what the input is to it."""
         edge = id(node), index
         if edge not in self._chosen:
-            self._chosen[edge] = self._input_spec(node, index, _role(node, index))
+            self._chosen[edge] = self._input_spec(node, index, role_of(node, index))
         return self._chosen[edge]
 
     def of_output(self, tensor: gs.Tensor) -> QuantSpec | None:
@@ -169,7 +174,7 @@ class SpecChooser:
             fmt = formats.other if int32 and not self._has_int32(node) else formats.bias
             is_left = fmt == formats.other and edge not in self._float_edges  # as all of a kept node is
             return None if is_left else fmt
-        if self._is_computed(node, index):
+        if self._is_computed(node, index) or (role == WEIGHT and self._stores_rows(node, index)):
             return formats.weight if role == WEIGHT else formats.activation
         if edge not in self.integers.edges:
             return self._reached(node, edge)
@@ -193,6 +198,18 @@ class SpecChooser:
         if formats.wants_integers:
             return id(node) in self.integers.layers
         return not (formats.activation is formats.weight is formats.other is None)
+
+    def _stores_rows(self, node: gs.Node, index: int) -> bool:
+        """Return whether a recurrent operator reads its weights in a format of its own.
+
+        Not in integers if rounding is to be written as nodes, which would round in every step, for a target
+        that takes one scale for a tensor, and where scales and nodes outweigh what is saved.
+        """
+        if not is_recurrent(node) or self._is_ruined(node):
+            return False
+        fmt, kernels = self.formats[node].weight, self._scheme.kernels
+        has_rows = not self._scheme.keep_weight_nodes and (kernels is None or kernels.per_channel)
+        return fmt is None or not fmt.is_integer or (has_rows and saves_bytes(fmt, node.inputs[index]))
 
     def _has_int32(self, node: gs.Node) -> bool:
         """Return whether the bias of a node can have the scale of the product of its operands."""
@@ -269,6 +286,8 @@ class SpecChooser:
     def _weight_spec(self, fmt: ops.Format, weight: gs.Constant, node: gs.Node, index: int) -> QuantSpec:
         """Return the grid of a weight in integers: in blocks, per channel, or as a grid that is given."""
         given, formats = None, self.formats[node]
+        if is_recurrent(node):
+            return rows_spec(fmt, weight, self._scheme.block_size, formats.weight_method)
         if self._targets.fixed:
             along = scale_axis(node, index, weight, True)
             given = self._targets.fixed.of([weight.name], fmt, WEIGHT, along)
@@ -279,14 +298,3 @@ class SpecChooser:
         per_channel = formats.per_channel if given is None else bool(given.scale.ndim)
         axis = scale_axis(node, index, weight, per_channel)
         return QuantSpec(fmt, axis, fmt.is_signed, method=formats.weight_method)
-
-
-def _role(node: gs.Node, index: int) -> str:
-    """Return what an input is to a node: one of the roles of :mod:`transforms.plan.quant_spec`."""
-    if not isinstance(node.inputs[index], gs.Constant):
-        return ACTIVATION
-    if not dot_products.is_dot_product(node):
-        return CONSTANT
-    if not dot_products.is_operand(node, index):
-        return BIAS
-    return WEIGHT if index == dot_products.weight_index(node) else ACTIVATION

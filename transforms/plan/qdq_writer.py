@@ -18,6 +18,7 @@ from transforms.graph.constants import exportable
 from transforms.graph.lazy_values import Computed, Weight, constant, derived, is_weightless
 from transforms.graph.qdq import BLOCKS, DEQUANTIZE_LINEAR, EXTENDED, STANDARD
 from transforms.plan.quant_spec import QuantSpec
+from transforms.plan.rows_writer import FOLDING, RowsWriter
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme.scheme import Scheme
 
@@ -71,6 +72,8 @@ class QdqWriter:
             return nodes[-1].outputs[0], nodes
         if fmt.op in BLOCKS:
             return self._constant(source, fmt.name, self._on_grid(source, step, parameters)), []
+        if step.in_rows and parameters is not None:
+            return self._store_rows(source, step, parameters)
         (_, op), domain = self._pair(fmt)
         return self._store(source, step, parameters, op, domain)
 
@@ -87,6 +90,16 @@ class QdqWriter:
         inputs = [stored, *self._inputs(source, step, parameters)]
         target = self._variable(source, "dequantized")
         return target, [self._node(op, domain, inputs, target, _axis(step))]
+
+    def _store_rows(
+        self, source: gs.Constant, step: QuantSpec, parameters: QParams
+    ) -> tuple[gs.Tensor, list[gs.Node]]:
+        target = self._variable(source, "dequantized")
+        rows = RowsWriter(self.names, source, self._on_grid(source, step, parameters), target)
+        if self._scheme.target in FOLDING:
+            return target, rows.folded(parameters, step.block)
+        self.domains.add(self._scheme.qdq_domain)
+        return target, rows.dequantized(parameters, step.block, self._scheme.qdq_domain)
 
     def _on_grid(self, source: gs.Constant, step: QuantSpec, parameters: QParams | None) -> Weight:
         """Return what is stored of a constant, computed when needed if the constant takes no memory."""

@@ -197,7 +197,10 @@ class QParamsTable:
         if step.block:
             assert step.axis is not None, "the axis of blocks"
             grid = step.format, step.axis, step.block
-            return block_parameters(values, *grid, symmetric=step.symmetric, method=plain, importance=counts)
+            scale, zero = block_parameters(
+                values, *grid, symmetric=step.symmetric, method=plain, importance=counts
+            )
+            return self._legal(np.abs(scale)) if self._powers else scale, zero
         weighed = None if counts is None else (counts.shape, counts.tobytes())
         source = tensor._values if isinstance(tensor._values, Computed) else values
         scale = self._memory.recall(

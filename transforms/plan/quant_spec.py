@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +11,9 @@ import onnx_graphsurgeon as gs
 import ops
 from ops.integers import finite_range
 from transforms.graph import dot_products, dtypes, walk
+from transforms.graph.dot_products import is_depthwise_transposed
 from transforms.graph.qdq import BLOCKS, DEQUANTIZE
+from transforms.graph.recurrent import is_recurrent_weight
 from transforms.scheme.scheme import AUTO
 from transforms.scheme.scheme_values import SPREAD as BY_SPREAD
 
@@ -22,6 +25,9 @@ SPREAD = 8.0
 """Ratio of the ranges of two channels from which ``auto`` gives each its own scale: 3 of the 8 bits."""
 
 _IMAGE_RANK = 4
+_OF_NODES = 400
+"""Bytes that the nodes take which read rows, about."""
+
 _WIDER = {"int2": "int4", "uint2": "uint4"}
 QUANTIZED_BY = DEQUANTIZE | {*BLOCKS}
 
@@ -35,7 +41,8 @@ class QuantSpec:
     """A grid: the format, the axis of its blocks or of a scale per channel, symmetry of its range.
 
     ``block`` is the size of blocks of integers, 0 for none; a block format has its own.
-    ``method``: how the scale of a weight is found, if a rule says so.
+    ``method``: how the scale of a weight is found, if a rule says so. ``in_rows``: a weight of a recurrent
+    operator, with scales for rows or blocks of them.
     """
 
     format: ops.Format
@@ -43,6 +50,7 @@ class QuantSpec:
     symmetric: bool = True
     block: int = 0
     method: str = AUTO
+    in_rows: bool = False
 
     @property
     def needs_range(self) -> bool:
@@ -90,6 +98,19 @@ class QuantSite(Rounding):
     role: str = ACTIVATION
 
 
+def role_of(node: gs.Node, index: int) -> str:
+    """Return what an input is to a node: one of the roles above."""
+    if not isinstance(node.inputs[index], gs.Constant):
+        return ACTIVATION
+    if is_recurrent_weight(node, index):
+        return WEIGHT
+    if not dot_products.is_dot_product(node):
+        return CONSTANT
+    if not dot_products.is_operand(node, index):
+        return BIAS
+    return WEIGHT if index == dot_products.weight_index(node) else ACTIVATION
+
+
 def saturates(fmt: ops.Format) -> bool:
     """Return whether an infinity becomes the largest number in a float type, as our operators round to it."""
     return fmt.is_float and fmt.name == "float16"
@@ -111,6 +132,8 @@ def scale_axis(node: gs.Node, index: int, weight: gs.Constant, per_channel: bool
     until outputs have decided.
     """
     axis = dot_products.channel_axis(node, index, len(weight.shape))
+    if index == 1 and is_depthwise_transposed(node.op, node.attrs.get("group", 1), weight.shape):
+        axis = 0
     if not per_channel or axis is None or (per_channel in (AUTO, BY_SPREAD) and not _is_spread(weight, axis)):
         return None
     return axis
@@ -127,6 +150,22 @@ def scale_block_axis(node: gs.Node, index: int, weight: gs.Constant, block: int)
         return None
     axis = dot_products.sum_axis(node, index, len(weight.shape))
     return axis if weight.shape[axis] >= block else None
+
+
+def rows_spec(fmt: ops.Format, weight: gs.Constant, block: int, method: str) -> QuantSpec:
+    """Return the grid of a weight of a recurrent operator: a scale for each row of each gate and direction.
+
+    With blocks, for each of a row that is as long as one.
+    """
+    axis = len(weight.shape) - 1
+    size = weight.shape[axis]
+    return QuantSpec(fmt, axis, fmt.is_signed, block if 0 < block <= size else size, method, in_rows=True)
+
+
+def saves_bytes(fmt: ops.Format, weight: gs.Constant) -> bool:
+    """Return whether rows of integers take fewer bytes than float32, with their scales and nodes."""
+    rows, length = math.prod(weight.shape[:-1]), weight.shape[-1]
+    return rows * (4 + length * fmt.bits / 8) + _OF_NODES < 4 * rows * length
 
 
 def wider(fmt: ops.Format, node: gs.Node, index: int, weight: gs.Constant) -> ops.Format:

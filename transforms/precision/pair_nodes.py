@@ -13,6 +13,7 @@ from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.selection import label_of
+from transforms.graph.stored_rows import is_made_of_constants
 from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.precision.mixed import Mixed
 from transforms.precision.readings import OUTPUT
@@ -25,9 +26,9 @@ _ROUNDINGS = QUANTIZED_BY | {
     *("Cast", BFP, MX),
 }
 _OF_INTEGERS = frozenset({"MatMulNBits"})
-_WRITTEN_AS = frozenset({("Add", "Sum"), ("Gather", "Mul")})
-"""By :func:`transforms.runtime_workarounds.sum_before_layernorm`, and of rows with scales by
-:func:`transforms.quantize_tables.quantize_tables`."""
+_WRITTEN_AS = frozenset({("Add", "Sum"), ("Gather", "Mul"), ("LSTM", "DynamicQuantizeLSTM")})
+"""By :func:`transforms.runtime_workarounds.sum_before_layernorm`, of rows with scales by
+:func:`transforms.quantize_tables.quantize_tables`, and :mod:`transforms.write_dynamic_lstm`."""
 
 _SUFFIXES = ("_raw", "_bf16", "_fp16", "_quantized")
 """Under which conversions keep the output of a layer where a rounding takes its name."""
@@ -184,7 +185,8 @@ def _are_floats(tensors: Iterable[gs.Tensor]) -> bool:
 
 
 def _computes(node: gs.Node) -> bool:
-    return node.op not in _ROUNDINGS and any(not walk.is_given(tensor) for tensor in node.inputs)
+    is_computed = any(not walk.is_given(tensor) for tensor in node.inputs)
+    return node.op not in _ROUNDINGS and is_computed and not is_made_of_constants(node)
 
 
 def _unique(name: str, known: dict[str, Pair]) -> str:

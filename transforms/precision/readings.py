@@ -15,6 +15,7 @@ from transforms.compare.number_formats import rounded_format, type_name
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.qdq import DEQUANTIZE
+from transforms.graph.stored_rows import stored_rows
 
 OUTPUT = "output "
 """Before the name of an output that is rounded, as the name of a layer."""
@@ -38,7 +39,7 @@ class Reading:
     """One rounded input of a layer: ``values`` and ``rounded`` of a constant, or ``source``, what is rounded.
 
     ``source`` names a tensor of the float model, ``label`` says what it is to the layer. ``grid`` is None for
-    formats without scales.
+    formats without scales. ``in_rows``: a weight of a recurrent layer, which nothing tunes.
     """
 
     index: int
@@ -48,6 +49,7 @@ class Reading:
     rounded: AnyArray | None = None
     source: str = ""
     label: str = ""
+    in_rows: bool = False
 
 
 def readings(first: gs.Node, second: gs.Node, floats: Mapping[int, gs.Tensor]) -> Iterator[Reading]:
@@ -79,8 +81,11 @@ def _of_constant(index: int, values: AnyArray, tensor: gs.Tensor) -> Iterator[Re
     node = walk.producer(tensor)
     if isinstance(tensor, gs.Constant):
         rounded = load(tensor)
-        if rounded.shape == values.shape and not np.array_equal(rounded, values):
+        is_alike = rounded.shape == values.shape and rounded.dtype == values.dtype
+        if is_alike and not np.array_equal(rounded, values):
             yield Reading(index, "", None, values, rounded)
+    elif (rows := stored_rows(tensor)) is not None and rows.integers.shape == values.shape:
+        yield Reading(index, rows.format, None, values, rows.values(), in_rows=True)
     elif node is not None and node.op in DEQUANTIZE and isinstance(node.inputs[0], gs.Constant):
         stored = load(node.inputs[0])
         name, grid = type_name(dtypes.element_type(node.inputs[0])), _grid(node)

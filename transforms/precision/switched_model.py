@@ -17,6 +17,7 @@ from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.if_nodes import Branch, add_switch, choose, copied
 from transforms.graph.rewire import position
+from transforms.graph.stored_rows import stored_rows
 from transforms.model.detached_weights import LARGE
 from transforms.precision.mixed import Mixed
 
@@ -126,6 +127,8 @@ def _folded(tensor: gs.Tensor) -> np.ndarray | None:
     """Return the numbers of a constant, or of one that is dequantized; None for what is computed."""
     if isinstance(tensor, gs.Constant):
         return load(tensor)
+    if (rows := stored_rows(tensor)) is not None:
+        return rows.values()
     (node,) = tensor.inputs
     if node.op not in _DEQUANTIZE or not all(isinstance(t, gs.Constant) for t in node.inputs):
         return None

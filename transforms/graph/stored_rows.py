@@ -1,0 +1,115 @@
+"""Weights of recurrent operators as a quantized model stores them: integers in rows, read through nodes.
+
+:mod:`transforms.plan.rows_writer` writes them; here they are found again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.array_types import AnyArray, Float32Array, QParams
+from ops.formats import FORMATS
+from ops.integer_blocks import dequantize_blocks
+from transforms.graph import walk
+from transforms.graph.constants import load
+from transforms.graph.qdq import DEQUANTIZE_LINEAR
+from transforms.graph.recurrent import ROWS_RANK, WEIGHTS, is_recurrent
+from transforms.graph.rewire import onnx_op
+
+_MADE_OF = frozenset({"Cast", "Sub", "Mul", "Reshape", "Slice", DEQUANTIZE_LINEAR})
+_ARITHMETIC = _MADE_OF - {DEQUANTIZE_LINEAR, "Cast"}
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """Integers [D, R, N], scales and zero points [D, R, ceil(N / block)], and the nodes that read ``source``.
+
+    ``nodes``: in order; the last one makes the weight.
+    """
+
+    source: gs.Constant
+    integers: AnyArray
+    parameters: QParams
+    block: int
+    nodes: Sequence[gs.Node]
+
+    @property
+    def format(self) -> str:
+        """The name of the format of the integers."""
+        return str(self.integers.dtype)
+
+    def values(self) -> Float32Array:
+        """Return the numbers that the integers stand for, [D, R, N]."""
+        return dequantize_blocks(self.integers, self.parameters, ROWS_RANK - 1, self.block)
+
+
+def stored_rows(tensor: gs.Tensor) -> StoredRows | None:
+    """Return the integers that a tensor of rank 3 is made of, None for another tensor."""
+    nodes: list[gs.Node] = []
+    while not isinstance(tensor, gs.Constant):
+        node = walk.producer(tensor)
+        if node is None or onnx_op(node) not in _MADE_OF or not all(map(walk.is_given, node.inputs[1:])):
+            return None
+        nodes.insert(0, node)
+        tensor = node.inputs[0]
+    if not nodes or tensor.dtype.name not in FORMATS or not FORMATS[tensor.dtype.name].is_integer:
+        return None
+    return _read(tensor, nodes)
+
+
+def _read(source: gs.Constant, nodes: list[gs.Node]) -> StoredRows | None:
+    """Return rows if the nodes are those of one of both forms."""
+    given = {onnx_op(node): [load(t) for t in node.inputs[1:]] for node in nodes}
+    ops, stored = [onnx_op(node) for node in nodes], load(source)
+    if ops == [DEQUANTIZE_LINEAR, "Reshape"]:
+        scale, *zeros = given[DEQUANTIZE_LINEAR]
+        shape = tuple(int(size) for size in given["Reshape"][0])
+        if len(shape) != ROWS_RANK or shape[-1:] != stored.shape[-1:]:
+            return None
+        integers, leading = stored.reshape(shape), shape[:2]
+        block = int(nodes[0].attrs.get("block_size", shape[2]))
+    elif [op for op in ops if op != "Sub"] in (
+        ["Cast", "Mul"],
+        ["Cast", "Mul", "Reshape"],
+        ["Cast", "Mul", "Reshape", "Slice"],
+    ):
+        scale, zeros = given["Mul"][0], given.get("Sub", [])
+        leading, block = stored.shape[:2], stored.shape[-1]
+        integers = stored.reshape(*leading, -1)
+        if "Slice" in given:
+            integers = integers[..., : int(given["Slice"][1][0])]
+    else:
+        return None
+    if scale.dtype != np.float32 or scale.size * block < integers.size or len(leading) != ROWS_RANK - 1:
+        return None
+    scale = scale.reshape(*leading, -1)
+    zero = zeros[0].astype(stored.dtype) if zeros else np.zeros(1, stored.dtype)
+    zero_points = (
+        np.broadcast_to(zero.reshape(-1), scale.size).reshape(scale.shape)
+        if zero.size == 1
+        else zero.reshape(scale.shape)
+    )
+    return StoredRows(source, integers, (scale, zero_points), block, nodes)
+
+
+def reads_rows(node: gs.Node) -> bool:
+    """Return whether a recurrent operator reads weights that are stored in integers."""
+    return is_recurrent(node) and any(stored_rows(node.inputs[i]) is not None for i in WEIGHTS)
+
+
+def is_made_of_constants(node: gs.Node) -> bool:
+    """Return whether a node only takes part in making a stored weight: it reads nothing that is computed."""
+    return onnx_op(node) in _ARITHMETIC and all(
+        walk.is_given(tensor) or _is_stored(tensor) for tensor in node.inputs
+    )
+
+
+def _is_stored(tensor: gs.Tensor) -> bool:
+    maker = walk.producer(tensor)
+    if maker is None or onnx_op(maker) not in _MADE_OF:
+        return isinstance(tensor, gs.Constant)
+    return all(walk.is_given(one) or _is_stored(one) for one in maker.inputs)
