@@ -114,6 +114,7 @@ _ROWS = (
             "ONNX Runtime, ContribOperators",
         ),
         preset="U8S8",
+        defaults={"per_channel": True, "weight_method": "WeightedMSE"},
         activations=("uint8", "int8"),
         weights=("int8", "uint8"),
         qdq_domains=("", "com.microsoft"),
