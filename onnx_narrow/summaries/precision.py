@@ -46,7 +46,11 @@ def preset_lines(found: BesidePreset | None, config: str) -> Iterator[str]:
     figures = f"{found.own:.1f} dB with {spelled('{target}')}, {found.without:.1f} dB without {where}"
     if found.is_far:
         ratio = "" if found.ratio is None else f", which is {against(found.ratio, 'the model for it')}"
-        way = f"written without{ratio}" if found.is_taken else f"{as_option('config', config)} makes that{ratio}"
+        way = (
+            f"written without{ratio}"
+            if found.is_taken
+            else f"{as_option('config', config)} makes that{ratio}"
+        )
         yield f"Beside the preset: {figures}: {way}"
     if found.found is not None and found.found.layers:
         names = [part.name for part in found.found.layers]

@@ -12,7 +12,6 @@ from transforms.judge.constants import FEWEST, FINE, SEARCHED_ON, USELESS
 from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import judging_layers, ranking_layers, taken
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.keep_lossy import is_asked_for as may_be_better
 from transforms.pipelines.keep_lossy import keep_lossy
 from transforms.pipelines.load import read_float
 from transforms.pipelines.rebuild import LastRebuilt, rebuilt, take_over
@@ -69,7 +68,8 @@ def beside_preset(work: Work) -> None:
     work.events.phase("beside")
     try:
         found = _beside(work, judge, own)
-        if max(found.own, found.without if found.is_taken else found.own) < USELESS:
+        written = found.without if found.is_taken else found.own
+        if written < USELESS and work.asked.keep_float:
             found = replace(found, found=_useful(work))
     except Exception as error:  # the runtime's exceptions share no narrower class
         work.events.note(f"Not held against the preset: {error}")
@@ -79,7 +79,8 @@ def beside_preset(work: Work) -> None:
 
 def is_asked_for(work: Work) -> bool:
     """Return whether a model is held against the scheme without its target."""
-    return work.asked.target == ON_CPU and may_be_better(work)
+    decides = work.options.goal is None and work.tuning is None and not work.fixed
+    return decides and work.asked.target == ON_CPU and not work.asked.finetune
 
 
 def _beside(work: Work, judge: Judge, own: float) -> BesidePreset:

@@ -36,5 +36,7 @@ QUANTIZE: tuple[Step, ...] = (
 )
 """Quantizing by a scheme, with all that outputs on samples decide."""
 
-FAST: tuple[Step, ...] = tuple(step for step in QUANTIZE if step not in (decide, keep_lossy, place, beside_preset, compare))
+FAST: tuple[Step, ...] = tuple(
+    step for step in QUANTIZE if step not in (decide, keep_lossy, place, beside_preset, compare)
+)
 """The same by rules alone."""

@@ -6,7 +6,9 @@ that for one number is measured here; how many numbers there are, a profile says
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from collections import deque
+from collections.abc import Collection, Hashable, Mapping
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -17,6 +19,9 @@ from transforms.runtime.session import RunOptions
 
 _NUMBERS, _SECONDS = 1 << 17, 0.05
 """Numbers that are converted to measure one, as many as a large layer makes, and seconds of the processor."""
+
+_FLOAT, _INTEGERS = "float", "integers"
+_NOTHING = 1e-12  # seconds
 
 
 def seconds_of_a_number(timer: Timer, run: RunOptions) -> float:
@@ -40,36 +45,58 @@ def worth_float(
     borders: Mapping[int, float],
     readers: Mapping[int, Collection[int]],
 ) -> set[int]:
-    """Return the layers of a region that take least time in float, with their borders.
+    """Return the layers of a region that take least time in float, with their borders; others stay integers.
 
     ``lost``: seconds that each layer takes longer in integers; ``borders``: those in which what it makes is
-    converted; ``readers``: of what it makes. From the whole region on, the layer whose change saves most goes
-    back, or to float again, as long as one saves time: conversions are paid once, so a layer that loses
-    nothing may stay between two that do.
+    converted, once for all its ``readers``. This is a least cut between float and integers.
     """
-    kept = set(region)
-    makers: dict[int, list[int]] = {}
+    network = _Network()
+    for layer in region:
+        ends = (_FLOAT, layer) if lost[layer] > 0 else (layer, _INTEGERS)
+        network.add(*ends, abs(lost[layer]))
     for maker, others in readers.items():
-        for reader in others:
-            makers.setdefault(reader, []).append(maker)
+        members = {one if one in region else _INTEGERS for one in (maker, *others)}
+        if members - {_INTEGERS}:
+            some, every = ("some", maker), ("every", maker)
+            network.add(some, every, borders[maker])
+            for member in members:
+                network.add(member, some, math.inf)
+                network.add(every, member, math.inf)
+    return {one for one in network.least_cut() if isinstance(one, int)}
 
-    def _converted(layer: int) -> float:
-        is_float = layer in kept
-        return borders[layer] if any((one in kept) != is_float for one in readers[layer]) else 0.0
 
-    def _around(layer: int) -> float:
-        return sum(_converted(one) for one in {layer, *makers.get(layer, ())})
+class _Network:
+    """Capacities between nodes, of which flows are taken away (Edmonds and Karp, J. ACM 19 (1972), 248)."""
 
-    def _saved(layer: int) -> float:
-        """Return what a change of a layer saves."""
-        before = _around(layer)
-        kept.symmetric_difference_update({layer})
-        after = _around(layer)
-        kept.symmetric_difference_update({layer})
-        return before - after + (-lost[layer] if layer in kept else lost[layer])
+    def __init__(self) -> None:
+        self._left: dict[Hashable, dict[Hashable, float]] = {_FLOAT: {}, _INTEGERS: {}}
 
-    while True:
-        best = max(region, key=_saved)
-        if _saved(best) <= 0:
-            return kept
-        kept.symmetric_difference_update({best})
+    def add(self, start: Hashable, end: Hashable, capacity: float) -> None:
+        """Add a capacity in one direction."""
+        for one, other, more in ((start, end, capacity), (end, start, 0.0)):
+            into = self._left.setdefault(one, {})
+            into[other] = into.get(other, 0.0) + more
+
+    def least_cut(self) -> set[Hashable]:
+        """Return the nodes on the side of float."""
+        while _INTEGERS in (came := self._reached()):
+            way = [(came[_INTEGERS], _INTEGERS)]
+            while way[-1][0] != _FLOAT:
+                way.append((came[way[-1][0]], way[-1][0]))
+            flow = min(self._left[start][end] for start, end in way)
+            for start, end in way:
+                self._left[start][end] -= flow
+                self._left[end][start] += flow
+        return set(came)
+
+    def _reached(self) -> dict[Hashable, Hashable]:
+        """Return the nodes that can be reached from float, each with the one before it on a shortest way."""
+        came: dict[Hashable, Hashable] = {_FLOAT: _FLOAT}
+        waiting = deque[Hashable]([_FLOAT])
+        while waiting:
+            node = waiting.popleft()
+            for other, left in self._left[node].items():
+                if left > _NOTHING and other not in came:
+                    came[other] = node
+                    waiting.append(other)
+        return came
