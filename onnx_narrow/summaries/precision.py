@@ -36,9 +36,9 @@ def placed_lines(found: FloatLayers | None) -> Iterator[str]:
 
 
 def preset_lines(found: BesidePreset | None, config: str) -> Iterator[str]:
-    """Yield how a model for a target stands beside its preset, if that is clearly better, and what is written.
+    """Yield how a model for a target stands beside its preset, if that is clearly better.
 
-    ``config``: the preset.
+    ``config``: the preset. The line says which of both is written, and how to get the other.
     """
     if found is None:
         return
@@ -46,12 +46,8 @@ def preset_lines(found: BesidePreset | None, config: str) -> Iterator[str]:
     figures = f"{found.own:.1f} dB with {spelled('{target}')}, {found.without:.1f} dB without {where}"
     if found.is_far:
         ratio = "" if found.ratio is None else f", which is {against(found.ratio, 'the model for it')}"
-        way = (
-            f"written without{ratio}"
-            if found.is_taken
-            else f"{as_option('config', config)} makes that{ratio}"
-        )
-        yield f"Beside the preset: {figures}: {way}"
+        way = "written without" if found.is_taken else f"{as_option('config', config)} makes that"
+        yield f"Beside the preset: {figures}: {way}{ratio}"
     if found.found is not None and found.found.layers:
         names = [part.name for part in found.found.layers]
         change = f"{found.found.before:.1f} -> {found.found.after:.1f} dB"

@@ -1,4 +1,4 @@
-"""Models for the processor's kernels beside their preset. Oracle: both models on samples that chose nothing."""
+"""Models for a target beside their preset. Oracle: both models on samples that chose nothing."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_features_of_speech_are_as_good_as_those_of_the_preset() -> None:
     result = onnx_narrow.quantize(model, data=data, target="ort-cpu", time=False)
     assert ratio(model, result.model.SerializeToString(), unseen) > 15
     assert result.sqnr is not None and plain.sqnr is not None and result.sqnr > plain.sqnr - module.NEAR
-    weights = {node.name: node.input[1] for node in result.model.graph.node}
-    assert weights["sums"] == "bands", "beside a float operand a kernel would round both"
+    inputs = {node.name: node.input for node in result.model.graph.node}
+    assert inputs["sums"][1] == "bands", "beside a float operand a kernel would round both"
 
 
 def test_a_worse_model_names_the_command_for_the_other() -> None:

@@ -66,7 +66,7 @@ def test_what_a_scheme_names_is_kept() -> None:
     assert done.scheme.tensors["mean"] == "int16" and done.scheme.tensors["ratio"] == "float32"
 
 
-@pytest.mark.parametrize("changes", ({"target": "openvino"}, {"keep_float": False}))
+@pytest.mark.parametrize("changes", ({"target": "ort-cpu"}, {"keep_float": False}))
 def test_targets_compute_in_integers(changes: dict[str, object]) -> None:
     done = quantized(mixture(), preset("U8S8").with_(**changes), feeds(8, 1))[1]
     assert done.scheme is not None and not done.scheme.tensors

@@ -1,4 +1,4 @@
-"""Layers of a region that are worth staying float. Oracle: the least time among all choices, by brute force."""
+"""Layers of a region that are worth staying float. Oracle: the least time of all choices, by brute force."""
 
 from __future__ import annotations
 

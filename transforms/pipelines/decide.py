@@ -30,17 +30,17 @@ from transforms.pipelines.measure import change_form, measure_by_rule, measure_f
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO, FLOAT32
-from transforms.scheme.targets import ON_CPU
 
 log = logging.getLogger(__name__)
 
 
 def try_float_tensors(best: Best) -> None:
-    """Leave tensors in float that hold most of the error, or lose most of a token.
+    """Leave tensors in float that hold most of the error, or lose most of a token, without a target.
 
-    Without a target, or for one whose runtime computes in float beside integers.
+    For the processor's kernels they are tried at the end (:mod:`transforms.pipelines.beside_preset`): layers
+    in float cost less time.
     """
-    if not best.asked.keep_float or best.asked.target not in ("", ON_CPU):
+    if not best.asked.keep_float or best.asked.target:
         return
     (search_lost_rows if loses_tokens(best) else search_float_tensors)(best)
 

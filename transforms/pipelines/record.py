@@ -22,8 +22,8 @@ class JobRecord(Record):
     ``steps``: each step that ran, with its seconds. ``fixed``: how many dimensions of inputs were fixed.
     ``lossy``: layers in float for the outputs; ``placed``: for their time; ``beside``: the model without its
     target; ``reached``: finer layers for a goal; ``tuned``: layers with tuned weights, on ``tuned_on``
-    samples. ``stored``: lines on the form in which weights are stored. ``mixed``: the MixedPrecision of :mod:`transforms.precision.mix`, with the
-    ``sensitivity`` of layers.
+    samples. ``stored``: lines on the form in which weights are stored. ``mixed``: the MixedPrecision of
+    :mod:`transforms.precision.mix`, with the ``sensitivity`` of layers.
     ``first``: the first run; ``rechecked``: lines on targets as the model is tuned and written;
     ``is_compared``: whether outputs were compared then.
     """

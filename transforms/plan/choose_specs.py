@@ -133,7 +133,7 @@ class SpecChooser:
         return id(node) in self._spectra and self.formats[node].wants_grids
 
     def is_beside_float(self, node: gs.Node, index: int) -> bool:
-        """Return whether an operand is beside one that is named to be float: ONNX Runtime computes in float."""
+        """Return whether an operand is beside one that is named float, and ONNX Runtime computes in float."""
         if self._scheme.target != ON_CPU or index > 1 or not dot_products.is_dot_product(node):
             return False
         return self._targets.tensors.get(id(node.inputs[1 - index]), ("", ""))[1] == FLOAT32

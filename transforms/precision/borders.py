@@ -52,8 +52,8 @@ def worth_float(
     """
     network = _Network()
     for layer in region:
-        ends = (_FLOAT, layer) if lost[layer] > 0 else (layer, _INTEGERS)
-        network.add(*ends, abs(lost[layer]))
+        start, end = (_FLOAT, layer) if lost[layer] > 0 else (layer, _INTEGERS)
+        network.add(start, end, abs(lost[layer]))
     for maker, others in readers.items():
         members = {one if one in region else _INTEGERS for one in (maker, *others)}
         if members - {_INTEGERS}:
@@ -80,7 +80,7 @@ class _Network:
     def least_cut(self) -> set[Hashable]:
         """Return the nodes on the side of float."""
         while _INTEGERS in (came := self._reached()):
-            way = [(came[_INTEGERS], _INTEGERS)]
+            way: list[tuple[Hashable, Hashable]] = [(came[_INTEGERS], _INTEGERS)]
             while way[-1][0] != _FLOAT:
                 way.append((came[way[-1][0]], way[-1][0]))
             flow = min(self._left[start][end] for start, end in way)
