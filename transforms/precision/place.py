@@ -48,6 +48,9 @@ _LEAST = 0.005
 """Share of the time of a model that layers beside each other have to lose in integers to be tried in float:
 less is within the noise of a profile, and the conversions at their borders take as much."""
 
+_REORDERED = 2
+"""Times as long as a conversion that a border takes: kernels of integers and float order channels apart."""
+
 _IN_FLOAT = LayerRule(FLOAT32, FLOAT32)
 _TAG = re.compile(r"~(\d+)~")
 
@@ -164,7 +167,7 @@ def _worth_float(parts: Sequence[_Part], timer: Timer, run: RunOptions) -> list[
         return regions
     second = seconds_of_a_number(timer, run)
     lost = {number: _lost([part]) for number, part in enumerate(parts)}
-    borders = {number: second * part.made for number, part in enumerate(parts)}
+    borders = {number: _REORDERED * second * part.made for number, part in enumerate(parts)}
     readers = {number: part.readers for number, part in enumerate(parts)}
     numbers = {id(part): number for number, part in enumerate(parts)}
     kept = (worth_float({numbers[id(part)] for part in region}, lost, borders, readers) for region in regions)
