@@ -8,8 +8,7 @@ from onnx_narrow.summaries.timing import against
 from transforms.files.spelling import as_option, spelled
 from transforms.graph.selection import exactly
 from transforms.graph.some_names import counted, some_names
-from transforms.pipelines.beside_preset import BesidePreset
-from transforms.precision.chosen import FloatLayers, LossyLayers, Reached
+from transforms.precision.chosen import BesidePreset, FloatLayers, LossyLayers, Reached
 from transforms.search.target import LOST_TOP1, Target
 
 

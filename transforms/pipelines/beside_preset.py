@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
@@ -16,6 +16,7 @@ from transforms.pipelines.keep_lossy import keep_lossy
 from transforms.pipelines.load import read_float
 from transforms.pipelines.rebuild import LastRebuilt, rebuilt, take_over
 from transforms.pipelines.work import Work
+from transforms.precision.chosen import NEAR, BesidePreset
 from transforms.run.speed import Speed, speed
 from transforms.run.turns import Timing
 from transforms.scheme.apply_target import without_target
@@ -26,30 +27,6 @@ from transforms.search.target import Target, TargetError
 
 if TYPE_CHECKING:
     from transforms.precision.chosen import Reached
-
-NEAR = 1.0
-"""dB that a model for a target may be below the same scheme without it before that is said."""
-
-
-@dataclass(frozen=True)
-class BesidePreset:
-    """SQNR in dB of a model for the target, ``own``, and ``without`` it, on so many samples that chose both.
-
-    ``ratio``: of the time without the target to that of the model, None if it was not measured. ``is_taken``:
-    whether the model without it is written. ``found``: layers in float that made the model useful.
-    """
-
-    own: float
-    without: float
-    samples: int
-    ratio: Timing | None = None
-    is_taken: bool = False
-    found: Reached | None = None
-
-    @property
-    def is_far(self) -> bool:
-        """Whether the model for the target is clearly worse."""
-        return self.own < self.without - NEAR
 
 
 def beside_preset(work: Work) -> None:

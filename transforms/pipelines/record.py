@@ -10,8 +10,7 @@ from transforms.pipelines.first_result import FirstRun
 
 if TYPE_CHECKING:
     from transforms.finetune.tuned import TunedModel
-    from transforms.pipelines.beside_preset import BesidePreset
-    from transforms.precision.chosen import FloatLayers, LossyLayers, Reached
+    from transforms.precision.chosen import BesidePreset, FloatLayers, LossyLayers, Reached
     from transforms.precision.sensitivity import Sensitivity
 
 
