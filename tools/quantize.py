@@ -66,6 +66,9 @@ these layers. If no choice is enough, or samples are too few to show it, nothing
 --target ort-cpu leaves layers in float that are faster so on this machine, with the conversions around them:
 layers that lose time by the profiles of the float and the quantized model are tried, and models take turns.
 What counts is the processor's time, on one thread unless --threads says more.
+The model is held against the same scheme without the target, too: what that does better, tensors in float
+among it, is taken over where it is no slower, and a model more than 1 dB below says so. Below 10 dB layers
+in float are searched as for --min-sqnr.
 Not with --no-time, --fast or --set keep_float=false. Layers are named in the recorded scheme, with which the
 same model is made again without timing anything.
 

@@ -54,7 +54,7 @@ Quantize, by a plan (:mod:`transforms.plan`):
     ``fold_relu``              removes a Relu or Clip that the quantization after it applies already
     ``runtime_workarounds``    what ONNX Runtime gets wrong, in float or slowly: quantize_before_relu,
                                requantize_captured, leave_out_zero_points, leave_out_pool_attributes,
-                               leave_out_biases, sum_before_layernorm
+                               leave_out_biases, keep_weights_float, sum_before_layernorm
     ``leave_float``            leaves a node of a quantized model in float
     ``remove_qdq``             brings a quantized model, or layers of it, back to float
     ``part_biases``            numbers of biases that mask are added after the layer, in float

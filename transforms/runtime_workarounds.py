@@ -21,6 +21,9 @@ _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add"})
 _MOVED_BEHIND = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "MaxPool"})
 """Operators that move numbers alone, after which the runtime moves a DequantizeLinear."""
 
+_ROUNDED_LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm"})
+"""Layers whose float weights the runtime rounds between integers."""
+
 _FIRST_SUM = 8  # opset
 _FIRST_OPSET = 21  # of the nodes whose zero points it gets wrong
 _GRID = 2  # a scale and a zero point
@@ -193,6 +196,49 @@ def requantize_captured(graph: gs.Graph) -> int:
                 count += 1
     insertions.place(graph)
     return count
+
+
+def keep_weights_float(graph: gs.Graph) -> int:
+    """Put a LeakyRelu of slope 1, which changes nothing, behind layers that would lose it; return how many.
+
+    Version 1.32 rounds the float weight of a Conv, ConvTranspose or Gemm to int8 by one scale for the whole
+    tensor (WeightBiasQuantization) where its input comes from a DequantizeLinear and a QuantizeLinear alone
+    reads its result, or a Relu or Clip before that, which it removes: a depthwise layer that was kept in
+    float for its accuracy was at -0.5 instead of 30 dB so. The runtime computes the LeakyRelu along with the
+    layer.
+    """
+    names, insertions, count = walk.Names(graph), Insertions(), 0
+    for inner in walk.graphs(graph):
+        for node in (node for node in inner.nodes if onnx_op(node) in _ROUNDED_LAYERS):
+            if _is_between_integers(node, inner):
+                made = node.outputs[0]
+                same = dtypes.variable(names.derive(made.name, "float"), dtypes.FLOAT, made)
+                walk.redirect(made, same)
+                label = names.derive(node.name or made.name, "float")
+                insertions.add(inner, node, [gs.Node("LeakyRelu", label, {"alpha": 1.0}, [made], [same])])
+                count += 1
+    insertions.place(graph)
+    return count
+
+
+def is_unchanging(node: gs.Node) -> bool:
+    """Return whether a node is a LeakyRelu of slope 1."""
+    return onnx_op(node) == "LeakyRelu" and bool(node.attrs.get("alpha") == 1)
+
+
+def _is_between_integers(node: gs.Node, graph: gs.Graph) -> bool:
+    """Return whether a layer with a stored float weight reads integers, and makes what is quantized alone."""
+    before, weight, made = walk.producer(node.inputs[0]), node.inputs[1], node.outputs[0]
+    if before is None or before.op != DEQUANTIZE_LINEAR or not walk.is_given(weight):
+        return False
+    while walk.is_read_once(made) and not walk.is_output(made, graph):
+        (user,) = made.outputs
+        if user.op == QUANTIZE_LINEAR:
+            return True
+        if onnx_op(user) not in ("Relu", "Clip"):
+            return False
+        made = user.outputs[0]
+    return False
 
 
 def sum_before_layernorm(graph: gs.Graph) -> int:

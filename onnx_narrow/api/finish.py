@@ -96,5 +96,5 @@ def _shown(work: Work) -> Checked | None:
 def _reasons(work: Work) -> Sequence[str]:
     assert work.source is not None, "it was loaded"
     first = f"Nothing to do: no tensor of '{work.source}' can take a format of this scheme."
-    scheme = work.asked.with_(finetune=None)
+    scheme = work.asked.with_(finetune=None, tensors=work.scheme.tensors)
     return [first, *(f"  {line}" for line in why_nothing(work.source.load, scheme))]

@@ -184,6 +184,7 @@ def phases_of(scheme: Scheme, given: Given) -> Iterator[str]:
         "fitting": has_data and scheme.fits_weights and rule is None,
         "ranking": has_data and "fast" not in given and may_keep(scheme),
         "placing": scheme.target == ON_CPU and given.get("time", True) and scheme.keep_float,
+        "beside": has_data and "fast" not in given and scheme.target == ON_CPU and not scheme.finetune,
         "searching": bool(given.keys() & {"min_sqnr", "top1", "metric"}),
         "reloading": scheme.finetune is not None,
         "tuning": scheme.finetune is not None,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnx_narrow.summaries.timing import against
-from transforms.files.spelling import as_option
+from transforms.files.spelling import as_option, spelled
 from transforms.graph.selection import exactly
 from transforms.graph.some_names import counted, some_names
-from transforms.precision.chosen import FloatLayers, LossyLayers, Reached
+from transforms.precision.chosen import BesidePreset, FloatLayers, LossyLayers, Reached
 from transforms.search.target import LOST_TOP1, Target
 
 
@@ -32,6 +32,26 @@ def placed_lines(found: FloatLayers | None) -> Iterator[str]:
     yield f"In float, where they are faster here: {layers}"
     price = f"{found.more_bytes:+,} bytes of stored numbers"
     yield f"  {against(found.ratio, 'with all in integers')}, {price}"
+
+
+def preset_lines(found: BesidePreset | None, config: str) -> Iterator[str]:
+    """Yield how a model for a target stands beside its preset, if that is clearly better.
+
+    ``config``: the preset. The line says which of both is written, and how to get the other.
+    """
+    if found is None:
+        return
+    where = f"on {counted(found.samples, 'sample')} that choices were made by"
+    figures = f"{found.own:.1f} dB with {spelled('{target}')}, {found.without:.1f} dB without {where}"
+    if found.is_far:
+        ratio = "" if found.ratio is None else f", which is {against(found.ratio, 'the model for it')}"
+        way = "written without" if found.is_taken else f"{as_option('config', config)} makes that"
+        yield f"Beside the preset: {figures}: {way}{ratio}"
+    if found.found is not None and found.found.layers:
+        names = [part.name for part in found.found.layers]
+        change = f"{found.found.before:.1f} -> {found.found.after:.1f} dB"
+        count = f"{len(names)} of {counted(found.found.count, 'layer')}"
+        yield f"In float, to be of use: {count} ({change}): {some_names(names)}"
 
 
 def reached_lines(found: Reached | None, goal: Target | None, fallback: str, where: str) -> Iterator[str]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnx_narrow.summaries import quantize, running
-from onnx_narrow.summaries.precision import lossy_lines, placed_lines, reached_lines
+from onnx_narrow.summaries.precision import lossy_lines, placed_lines, preset_lines, reached_lines
 from onnx_narrow.summaries.target import SATURATES, target_lines
 from onnx_narrow.summaries.timing import beside_lines, for_cpu, what_helps
 from onnx_narrow.summaries.words import Sizes
-from transforms.files.spelling import spelled
+from transforms.files.spelling import as_option, spelled
 from transforms.graph.embeddings import logits_of
 from transforms.graph.some_names import counted
 from transforms.judge.decisions import Checked
@@ -38,6 +38,7 @@ def lines(work: Work, sizes: Sizes) -> Iterator[str]:
         yield from mixing.lines(record.mixed)
     yield from lossy_lines(record.lossy)
     yield from placed_lines(record.placed)
+    yield from preset_lines(record.beside, _preset_beside(work))
     where = work.held_out.where if work.held_out else ""
     yield from reached_lines(record.reached, options.goal, options.fallback, where)
     if record.tuned:
@@ -96,12 +97,27 @@ def _config(work: Work) -> str:
 
 def _poor(outputs: Checked, work: Work) -> Iterator[str]:
     """Yield a warning for each figure that leaves little of the outputs, with what helps."""
-    where, ways, is_tuned = outputs.where, list(_more_bits(work)), work.tuning is not None
+    is_tuned = work.tuning is not None
+    where, ways = outputs.where, [*_other_layers(work), *_more_bits(work)]
     config, of_tokens = _config(work), outputs.of_tokens
     yield from running.poor(outputs.error, where, config, tuned=is_tuned, of_tokens=of_tokens, ways=ways)
     if outputs.others is not None:
         others = "other outputs"
         yield from running.poor(outputs.others, where, config, tuned=is_tuned, ways=ways, what=others)
+
+
+def _preset_beside(work: Work) -> str:
+    """Return the preset that a target stands for: the one that was given, or its own."""
+    return str(work.recorded.get("config") or target(ON_CPU).preset)
+
+
+def _other_layers(work: Work) -> Iterator[str]:
+    """Yield what leaves more of the outputs of a model for the processor's kernels, as was measured."""
+    beside = work.record.beside
+    if beside is not None and beside.is_far and not beside.is_taken:
+        yield f"{as_option('config', _preset_beside(work))} is at {beside.without:.1f} dB"
+    elif beside is None and work.asked.target == ON_CPU and work.options.goal is None and work.data:
+        yield spelled(f"{{min_sqnr:{running.LEAST:.0f}}} leaves layers in float until it is reached")
 
 
 def _more_bits(work: Work) -> Iterator[str]:

@@ -11,7 +11,7 @@ import pytest
 from tests.helpers import origins
 from tests.helpers.clock import Clock
 from tools import quantize
-from transforms.pipelines import keep_lossy, place
+from transforms.pipelines import beside_preset, keep_lossy, place
 from transforms.pipelines.place import is_asked_for
 from transforms.precision import place as module
 
@@ -33,7 +33,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(module, "profiled", made.profiled)
     monkeypatch.setattr(module, "faster_in_float", partial(module.faster_in_float, timer=made.timer))
     monkeypatch.setattr(place, "is_asked_for", is_asked_for)
-    monkeypatch.setattr(keep_lossy, "is_asked_for", lambda _: False)  # layers in float for their time alone
+    for step in (keep_lossy, beside_preset):
+        monkeypatch.setattr(step, "is_asked_for", lambda _: False)  # layers in float for their time alone
     return made
 
 

@@ -48,13 +48,9 @@ class ChannelSizes:
         self.samples += 1
 
 
-def find_spans(graph: gs.Graph, *, exclude: Exclusion = None, gates: bool = True) -> list[Span]:
-    """Return the tensors between convolutions whose channels can be scaled.
-
-    ``gates``: whether tensors before which a Mul has to be added are scaled, too.
-    """
-    spans = SpanFinder(graph, resolve(exclude, graph)).spans(graph)
-    return [span for span in spans if gates or not span.gate]
+def find_spans(graph: gs.Graph, *, exclude: Exclusion = None) -> list[Span]:
+    """Return the tensors between convolutions whose channels can be scaled."""
+    return SpanFinder(graph, resolve(exclude, graph)).spans(graph)
 
 
 def sizes_of(spans: Sequence[Span]) -> dict[str, ChannelSizes]:

@@ -39,6 +39,7 @@ from transforms.plan.weight_cache import WeightMemory
 from transforms.qdq_to_cast import qdq_to_cast
 from transforms.quantize_tables import TABLE_FORMAT, quantize_tables
 from transforms.runtime_workarounds import (
+    keep_weights_float,
     leave_out_biases,
     leave_out_pool_attributes,
     leave_out_zero_points,
@@ -114,6 +115,7 @@ def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Record) -> None:
     leave_out_pool_attributes(graph)
     if scheme.target == ON_CPU:
         sum_before_layernorm(graph)
+        keep_weights_float(graph)
         if _has_narrow_activations(scheme):
             done.changes["LSTMs that quantize inputs and states in every step"] = write_dynamic_lstm(graph)
     _note_recurrent(graph, done)

@@ -47,13 +47,24 @@ def try_equalized(best: Best) -> None:
 def try_channels(best: Best) -> None:
     """Scale channels between convolutions, without a target by a Mul too, if outputs are better for it."""
     levels = levels_of(best.scheme) if _is_open(best) else None
-    gates = not best.asked.target
-    spans = find_spans(best.form.graph, exclude=best.exclude, gates=gates) if levels else []
+    spans = find_spans(best.form.graph, exclude=best.exclude) if levels else []
+    if best.asked.target:
+        _note_gates(best, sum(bool(span.gate) for span in spans))
+        spans = [span for span in spans if not span.gate]
     if levels is None or not spans or not _is_allowed(best, "channels"):
         return
     sizes = sizes_of(spans)
     best.form.judge.reference.watch(list(sizes), lambda name, array: sizes[name].add(array), FEW_SAMPLES)
     _try(best, "channels", propose_scales(spans, sizes, levels=levels))
+
+
+def _note_gates(best: Best, count: int) -> None:
+    """Note tensors that are not scaled: with the Muls, a YOLOX gains 1 dB and takes 1.15 times as long."""
+    if count:
+        tensors = counted(count, "tensor")
+        best.decisions.notes.append(
+            f"channels: {tensors} not scaled for a target, which takes a Mul for each"
+        )
 
 
 def _is_open(best: Best) -> bool:

@@ -47,9 +47,13 @@ def _headroom_schemes(best: Best) -> Iterator[tuple[str, Scheme]]:
     form = best.form
     statistics = form.statistics
     assert statistics is not None, "ranges are open"
+    made = [
+        *form.judge.reference.outputs,
+        *form.plan_of(form.graph, best.scheme).specs.integers.closed_ends(),
+    ]
     outputs, inputs = (
         [group for group in form.model.groups_of(names) if statistics.halves_differ(group)]
-        for names in (form.judge.reference.outputs, [str(tensor.name) for tensor in form.graph.inputs])
+        for names in (made, [str(tensor.name) for tensor in form.graph.inputs])
     )
     for change, groups in (("outputs", outputs), ("inputs and outputs", [*outputs, *inputs])):
         if groups:

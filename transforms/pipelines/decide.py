@@ -36,7 +36,11 @@ log = logging.getLogger(__name__)
 
 
 def try_float_tensors(best: Best) -> None:
-    """Leave tensors in float that hold most of the error, or lose most of a token, without a target."""
+    """Leave tensors in float that hold most of the error, or lose most of a token, without a target.
+
+    For the processor's kernels they are tried at the end (:mod:`transforms.pipelines.beside_preset`): layers
+    in float cost less time.
+    """
     if not best.asked.keep_float or best.asked.target:
         return
     (search_lost_rows if loses_tokens(best) else search_float_tensors)(best)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.pipelines.load import read_float
 from transforms.pipelines.record import JobRecord
-from transforms.pipelines.steps import run
+from transforms.pipelines.steps import Step, run
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
 
 
-def rebuilt(work: Work, scheme: Scheme, data: CalibrationData | None = None) -> Work:
+def rebuilt(
+    work: Work, scheme: Scheme, data: CalibrationData | None = None, more: Sequence[Step] = ()
+) -> Work:
     """Return another work on the float model, built by a scheme and the steps that built this one.
 
-    ``data``: instead of all samples.
+    ``data``: instead of all samples. ``more``: steps after those, where the scheme leaves something open.
 
     Tensors are shifted to the full range as they were asked for: finer layers leave others to shift.
     """
@@ -27,9 +31,11 @@ def rebuilt(work: Work, scheme: Scheme, data: CalibrationData | None = None) -> 
         source=work.source,
         options=work.options,
         keeps_float=work.keeps_float,
+        compares=work.compares and bool(more),
+        moves=work.moves,
         record=JobRecord(grids=None if work.record.grids is None else []),
     )
-    return run(other, work.building)
+    return run(other, [*work.building, *more])
 
 
 class LastRebuilt:
@@ -49,7 +55,7 @@ def take_over(work: Work, other: Work) -> None:
     """Take over the model of another work, with its scheme and record; decisions stay those of before."""
     before, record = work.record, other.record
     record.decisions, record.lossy = before.decisions, before.lossy
-    record.placed, record.reached = before.placed, before.reached
+    record.placed, record.reached, record.beside = before.placed, before.reached, before.beside
     record.fixed, record.steps = before.fixed, before.steps
     record.judged_digest = before.judged_digest
     work.graph, work.float_graph = other.graph, other.float_graph

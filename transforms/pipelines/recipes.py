@@ -5,6 +5,7 @@ Other lists stand beside their steps: ``mix.MIX``, ``bf16.BF16``, ``retune.TUNE`
 
 from __future__ import annotations
 
+from transforms.pipelines.beside_preset import beside_preset
 from transforms.pipelines.compare import compare
 from transforms.pipelines.decide import decide
 from transforms.pipelines.gate import gate
@@ -26,6 +27,7 @@ QUANTIZE: tuple[Step, ...] = (
     require,
     keep_lossy,
     place,
+    beside_preset,
     reach,
     tune,
     gate,
@@ -36,5 +38,7 @@ QUANTIZE: tuple[Step, ...] = (
 )
 """Quantizing by a scheme, with all that outputs on samples decide."""
 
-FAST: tuple[Step, ...] = tuple(step for step in QUANTIZE if step not in (decide, keep_lossy, place, compare))
+FAST: tuple[Step, ...] = tuple(
+    step for step in QUANTIZE if step not in (decide, keep_lossy, place, beside_preset, compare)
+)
 """The same by rules alone."""

@@ -11,7 +11,7 @@ from transforms.pipelines.metric_figure import MetricFigure
 
 if TYPE_CHECKING:
     from transforms.finetune.tuned import TunedModel
-    from transforms.precision.chosen import FloatLayers, LossyLayers, Reached
+    from transforms.precision.chosen import BesidePreset, FloatLayers, LossyLayers, Reached
     from transforms.precision.sensitivity import Sensitivity
 
 
@@ -20,10 +20,10 @@ class JobRecord(Record):
     """What each step did beside quantizing.
 
     ``steps``: each step that ran, with its seconds. ``fixed``: how many dimensions of inputs were fixed.
-    ``lossy``: layers in float for the outputs; ``placed``: for their time; ``reached``: finer layers for a
-    goal; ``tuned``: layers with tuned weights, on ``tuned_on`` samples. ``stored``: lines on the form in
-    which weights are stored. ``mixed``: the MixedPrecision of :mod:`transforms.precision.mix`, with the
-    ``sensitivity`` of layers.
+    ``lossy``: layers in float for the outputs; ``placed``: for their time; ``beside``: the model without its
+    target; ``reached``: finer layers for a goal; ``tuned``: layers with tuned weights, on ``tuned_on``
+    samples. ``stored``: lines on the form in which weights are stored. ``mixed``: the MixedPrecision of
+    :mod:`transforms.precision.mix`, with the ``sensitivity`` of layers.
     ``first``: the first run; ``rechecked``: lines on targets as the model is tuned and written;
     ``is_compared``: whether outputs were compared then. ``metric``: what a gate found, on samples of the
     SHA-256 ``judged_digest``.
@@ -33,6 +33,7 @@ class JobRecord(Record):
     fixed: int = 0
     lossy: LossyLayers | None = None
     placed: FloatLayers | None = None
+    beside: BesidePreset | None = None
     reached: Reached | None = None
     tuned: TunedModel | None = None
     tuned_on: int = 0

@@ -84,6 +84,8 @@ def _reasons(plan: QuantizationPlan) -> Iterator[tuple[str, str]]:
             yield node.op, "Ruined by integers (masks, scores before a Softmax, sums before a normalization)"
         elif formats.wants_integers and not is_dot_product(node):
             yield node.op, "Without a dot product before them, where arithmetic in integers starts"
+        elif plan.specs.is_beside_float(node, 0) or plan.specs.is_beside_float(node, 1):
+            yield node.op, "Beside tensors that stay float"
         elif not is_dot_product(node):
             yield node.op, "No dot products, which alone read blocks"
         else:

@@ -52,7 +52,8 @@ from transforms.plan.quant_spec import (
 )
 from transforms.plan.rounding_plan import RoundingPlan, owners, reach
 from transforms.plan.scheme_targets import FormatTable, Targets
-from transforms.scheme.scheme import Scheme
+from transforms.scheme.scheme import FLOAT32, Scheme
+from transforms.scheme.targets import ON_CPU
 
 
 class SpecChooser:
@@ -136,6 +137,12 @@ class SpecChooser:
         """Return whether a node makes what a logarithm is taken of, and its formats would ruin that."""
         return id(node) in self._spectra and self.formats[node].wants_grids
 
+    def is_beside_float(self, node: gs.Node, index: int) -> bool:
+        """Return whether an operand is beside one that is named float, and ONNX Runtime computes in float."""
+        if self._scheme.target != ON_CPU or index > 1 or not dot_products.is_dot_product(node):
+            return False
+        return self._targets.tensors.get(id(node.inputs[1 - index]), ("", ""))[1] == FLOAT32
+
     def _is_ruined(self, node: gs.Node) -> bool:
         return self.is_exact(node) or self.is_spectral(node)
 
@@ -174,12 +181,14 @@ class SpecChooser:
             fmt = formats.other if int32 and not self._has_int32(node) else formats.bias
             is_left = fmt == formats.other and edge not in self._float_edges  # as all of a kept node is
             return None if is_left else fmt
+        if self.is_beside_float(node, index):
+            return None
         if self._is_computed(node, index) or (role == WEIGHT and self._stores_rows(node, index)):
             return formats.weight if role == WEIGHT else formats.activation
-        if edge not in self.integers.edges:
+        sites = self.integers
+        if edge not in sites.edges:
             return self._reached(node, edge)
-        is_layer = id(node) in self.integers.layers
-        closed = None if is_layer else self.integers.closed_layer(node.inputs[index])
+        closed = None if id(node) in sites.layers else sites.closed_layer(node.inputs[index])
         formats = formats if closed is None else self.formats[closed]
         follows = role == ACTIVATION or self._scheme.align_eltwise_quant_type
         return formats.activation if follows or formats.weight is None else formats.weight
@@ -285,12 +294,11 @@ class SpecChooser:
 
     def _weight_spec(self, fmt: ops.Format, weight: gs.Constant, node: gs.Node, index: int) -> QuantSpec:
         """Return the grid of a weight in integers: in blocks, per channel, or as a grid that is given."""
-        given, formats = None, self.formats[node]
+        given, formats, fixed = None, self.formats[node], self._targets.fixed
         if is_recurrent(node):
             return rows_spec(fmt, weight, self._scheme.block_size, formats.weight_method)
-        if self._targets.fixed:
-            along = scale_axis(node, index, weight, True)
-            given = self._targets.fixed.of([weight.name], fmt, WEIGHT, along)
+        if fixed:
+            given = fixed.of([weight.name], fmt, WEIGHT, scale_axis(node, index, weight, True))
         size = 0 if given is not None else self._scheme.block_size
         axis = scale_block_axis(node, index, weight, size)
         if axis is not None:

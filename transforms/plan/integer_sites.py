@@ -139,6 +139,17 @@ class IntegerSites:
             return None
         return node if node.op in self._kernels.closed else None
 
+    def closed_ends(self) -> list[str]:
+        """Return the names of the tensors that are integers for the kernel of a closed layer alone.
+
+        No layer reads them: without that kernel they would be float.
+        """
+        layers = [node for node in self._graph.nodes if id(node) in self.layers]
+        read = {id(node.inputs[i]) for node in layers for i in self._data[id(node)]}
+        uses = ((node, tensor) for node in self._graph.nodes for tensor in node.inputs)
+        ends = (tensor for node, tensor in uses if id(tensor) not in read and id(node) not in self._moves)
+        return [str(end.name) for end in ends if self.closed_layer(end) is not None]
+
     def origin(self, tensor: gs.Tensor) -> gs.Tensor:
         """Return the result of a layer, or the input, that moves, rectifiers and an added bias go on with."""
         while (node := walk.producer(tensor)) is not None:

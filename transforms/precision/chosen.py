@@ -81,3 +81,28 @@ class FloatLayers:
     layers: tuple[str, ...] = ()
     ratio: Timing | None = None
     more_bytes: int = 0
+
+
+NEAR = 1.0
+"""dB that a model for a target may be below the same scheme without it before that is said."""
+
+
+@dataclass(frozen=True)
+class BesidePreset:
+    """SQNR in dB of a model for the target, ``own``, and ``without`` it, on so many samples that chose both.
+
+    ``ratio``: of the time without the target to that of the model, None if it was not measured. ``is_taken``:
+    whether the model without it is written. ``found``: layers in float that made the model useful.
+    """
+
+    own: float
+    without: float
+    samples: int
+    ratio: Timing | None = None
+    is_taken: bool = False
+    found: Reached | None = None
+
+    @property
+    def is_far(self) -> bool:
+        """Whether the model for the target is clearly worse."""
+        return self.own < self.without - NEAR

@@ -17,6 +17,7 @@ from transforms.graph.stored_rows import is_made_of_constants
 from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.precision.mixed import Mixed
 from transforms.precision.readings import OUTPUT
+from transforms.runtime_workarounds import is_unchanging
 
 Pair = tuple[gs.Node, gs.Node]
 """A node of the float model, and what makes the same in the quantized one."""
@@ -55,6 +56,9 @@ class PairedModels:
         raw = {two.name: (_named(float_graph, one.name), two) for one, two in tensors}
         for first, second in pairs:
             raw |= {b.name: (a, b) for a, b in zip(first.outputs, second.outputs, strict=True) if b.name}
+        for node in filter(is_unchanging, quantized_graph.nodes):
+            if node.inputs[0].name in raw:
+                raw[node.outputs[0].name] = raw[node.inputs[0].name][0], node.outputs[0]
         self.floats = {id(two): one for one, two in raw.values()}
         layers: dict[str, Pair] = {}
         for first, second in pairs:
@@ -185,8 +189,9 @@ def _are_floats(tensors: Iterable[gs.Tensor]) -> bool:
 
 
 def _computes(node: gs.Node) -> bool:
-    is_computed = any(not walk.is_given(tensor) for tensor in node.inputs)
-    return node.op not in _ROUNDINGS and is_computed and not is_made_of_constants(node)
+    if node.op in _ROUNDINGS or is_unchanging(node):
+        return False
+    return any(not walk.is_given(tensor) for tensor in node.inputs) and not is_made_of_constants(node)
 
 
 def _unique(name: str, known: dict[str, Pair]) -> str:

@@ -21,12 +21,13 @@ from ops.array_types import Feed
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.model.copy_graph import copy_graph
+from transforms.precision.borders import seconds_of_a_number, worth_float
 from transforms.precision.chosen import FloatLayers
 from transforms.precision.finer_scheme import bytes_of_numbers, names_of, naming
 from transforms.precision.pair_nodes import PairedModels
 from transforms.precision.reach import Built
 from transforms.run.profile import Kernel, profiled
-from transforms.run.speed import SLOWER, Speed, speed
+from transforms.run.speed import SLOWER
 from transforms.run.turns import Timer, Timing, ratio, time_graphs, timed_options
 from transforms.runtime.session import RunOptions, open_session
 from transforms.scheme import Scheme
@@ -37,8 +38,8 @@ _SECONDS, _MOST = 2.0, 6
 """Seconds of the processor for which two models take turns, and how many groups of layers are tried."""
 
 _STEP = 1.01
-"""Times as fast that a model has to become with some more layers in float: of what changes nothing, one in
-eight would be faster in three of four rounds."""
+"""Times as fast that a model has to become with some more layers in float, and in three of four rounds: of
+what changes nothing, one in eight would be. It need not be more, for layers in float make outputs better."""
 
 _PARTS = 8
 """Parts of the rounds, of each of which the fastest run counts."""
@@ -46,6 +47,9 @@ _PARTS = 8
 _LEAST = 0.005
 """Share of the time of a model that layers beside each other have to lose in integers to be tried in float:
 less is within the noise of a profile, and the conversions at their borders take as much."""
+
+_REORDERED = 2
+"""Times as long as a conversion that a border takes: kernels of integers and float order channels apart."""
 
 _IN_FLOAT = LayerRule(FLOAT32, FLOAT32)
 _TAG = re.compile(r"~(\d+)~")
@@ -73,7 +77,7 @@ def faster_in_float(
     paired = PairedModels(copy_graph(float_graph), copy_graph(graph))
     parts = _timed_parts(paired, feed, timed_options(run))
     least = _LEAST * sum(one.seconds for one in parts)
-    slow = [region for region in _regions(parts) if _lost(region) > least]
+    slow = [region for region in _worth_float(parts, timer, run) if _lost(region) > least]
     names = names_of(load, scheme) if slow else set()
     fastest, used, layers, steps = graph, scheme, list[str](), list[Timing]()
     groups = deque(_alike(sorted(slow, key=_lost, reverse=True)))
@@ -84,7 +88,7 @@ def faster_in_float(
         named = naming(used, (node for part in group for node in part.nodes), names, _IN_FLOAT)
         is_most = 2 * len(group) > len(parts)  # a half of them may do, and leaves more in integers
         built = build(named) if named != used and not (is_most and group[1:]) else None
-        step = None if built is None else _ratio(timer, (built, fastest), feed, run)
+        step = None if built is None else ratio_of((built, fastest), feed, run, timer)
         if built is not None and step is not None and _is_faster(step, _STEP):
             fastest, used = built, named
             layers += [part.nodes[0] for part in group]
@@ -92,8 +96,8 @@ def faster_in_float(
         elif group[1:]:
             groups += group[: len(group) // 2], group[len(group) // 2 :]
     if len(steps) > 1:
-        steps = [_ratio(timer, (fastest, graph), feed, run)]
-    if not steps or speed(steps[0]) is not Speed.FASTER:
+        steps = [ratio_of((fastest, graph), feed, run, timer)]
+    if not steps or not _is_faster(steps[0], _STEP):
         return FloatLayers(scheme, len(parts))
     more = bytes_of_numbers(fastest) - bytes_of_numbers(graph)
     return FloatLayers(used, len(parts), tuple(layers), steps[0], more)
@@ -109,13 +113,16 @@ class _Part:
     """A dot product and what follows it up to the next ones, since kernels are fused within it.
 
     ``nodes``: names of those that are quantized; ``beside``: numbers of the parts that read what it makes, or
-    make what it reads. ``seconds`` and ``before``: in integers and in float.
+    make what it reads; ``readers``: the former. ``seconds`` and ``before``: in integers and in float;
+    ``made``: how many numbers it makes, 0 where that is not known.
     """
 
     nodes: list[str] = field(default_factory=list)
     beside: set[int] = field(default_factory=set)
     seconds: float = 0.0
     before: float = 0.0
+    readers: set[int] = field(default_factory=set)
+    made: float = 0.0
 
 
 def _lost(region: Iterable[_Part]) -> float:
@@ -128,14 +135,7 @@ def _regions(parts: Sequence[_Part]) -> Iterator[list[_Part]]:
     the regions that they are between.
     """
     left = {number for number, part in enumerate(parts) if part.before < SLOWER * part.seconds}
-    regions = list[set[int]]()
-    while left:
-        found = pending = {min(left)}
-        while pending:
-            left -= pending
-            pending = set().union(*(parts[number].beside for number in pending)) & left
-            found = found | pending
-        regions.append(found)
+    regions = list(_connected(parts, left))
 
     def _worth(region: set[int]) -> float:
         return _lost(parts[number] for number in region)
@@ -148,6 +148,32 @@ def _regions(parts: Sequence[_Part]) -> Iterator[list[_Part]]:
         yield [parts[number] for number in sorted(region)]
 
 
+def _connected(parts: Sequence[_Part], left: set[int]) -> Iterator[set[int]]:
+    """Yield the numbers of some parts, those together that are beside each other."""
+    left = set(left)
+    while left:
+        found = pending = {min(left)}
+        while pending:
+            left -= pending
+            pending = set().union(*(parts[number].beside for number in pending)) & left
+            found = found | pending
+        yield found
+
+
+def _worth_float(parts: Sequence[_Part], timer: Timer, run: RunOptions) -> list[list[_Part]]:
+    """Return regions without the parts for which conversions at other borders take less time."""
+    regions = list(_regions(parts))
+    if not regions or not any(part.made for part in parts):
+        return regions
+    second = seconds_of_a_number(timer, run)
+    lost = {number: _lost([part]) for number, part in enumerate(parts)}
+    borders = {number: _REORDERED * second * part.made for number, part in enumerate(parts)}
+    readers = {number: part.readers for number, part in enumerate(parts)}
+    numbers = {id(part): number for number, part in enumerate(parts)}
+    kept = (worth_float({numbers[id(part)] for part in region}, lost, borders, readers) for region in regions)
+    return [[parts[i] for i in sorted(one)] for some in kept for one in _connected(parts, some)]
+
+
 def _alike(regions: Sequence[Sequence[_Part]]) -> Iterator[list[_Part]]:
     """Yield the parts of regions, the worst first, of those together that lose more than a half, a quarter
     and so on of what the worst does: regions of one structure, which lose about the same, are tried together.
@@ -156,7 +182,9 @@ def _alike(regions: Sequence[Sequence[_Part]]) -> Iterator[list[_Part]]:
         yield [part for region in group for part in region]
 
 
-def _ratio(timer: Timer, pair: tuple[gs.Graph, gs.Graph], feed: Feed, run: RunOptions) -> Timing:
+def ratio_of(
+    pair: tuple[gs.Graph, gs.Graph], feed: Feed, run: RunOptions, timer: Timer = time_graphs
+) -> Timing:
     """Return the time of the first of two models by that of the second, in turns.
 
     Of some rounds after each other the fastest count: what else the machine does only makes a run slower.
@@ -185,12 +213,14 @@ def _timed_parts(paired: PairedModels, feed: Feed, run: RunOptions) -> list[_Par
         for maker in makers - {number}:
             parts[number].beside.add(maker)
             parts[maker].beside.add(number)
+            parts[maker].readers.add(number)
     _tag(base, part_of)
     _tag(other, _parts_of_quantized(paired, part_of))
     openers = [partial(open_session, graph) for graph in (base, other)]
-    floats, integers = map(_by_part, profiled(openers, [_fed(base, feed), _fed(other, feed)], run))
+    profiles = profiled(openers, [_fed(base, feed), _fed(other, feed)], run)
+    (floats, integers), made = map(_by_part, profiles), _made(profiles[0])
     for number, part in enumerate(parts):
-        part.seconds, part.before = integers[number], floats[number]
+        part.seconds, part.before, part.made = integers[number], floats[number], made.get(number, 0.0)
     return parts
 
 
@@ -217,6 +247,12 @@ def _tag(graph: gs.Graph, part_of: Mapping[int, int]) -> None:
 
 def _fed(graph: gs.Graph, feed: Feed) -> Feed:
     return {str(tensor.name): feed[tensor.name] for tensor in graph.inputs}
+
+
+def _made(kernels: Iterable[Kernel]) -> Mapping[int, float]:
+    """Return how many numbers the last kernel of each part makes."""
+    tagged = ((_TAG.search(kernel.name), kernel.made) for kernel in kernels)
+    return {int(tag[1]): made / 4 for tag, made in tagged if tag}
 
 
 def _by_part(kernels: Sequence[Kernel]) -> Mapping[int, float]:

@@ -25,11 +25,15 @@ Opener = Callable[[RunOptions], OpenModel]
 
 @dataclass(frozen=True)
 class Kernel:
-    """A node of an optimized model: its operator and name, and the seconds that it takes in an inference."""
+    """A node of an optimized model: its operator and name, and the seconds that it takes in an inference.
+
+    ``made``: bytes of what it makes, 0 where the profile does not say.
+    """
 
     op: str
     name: str
     seconds: float
+    made: int = 0
 
 
 def profiled(openers: Sequence[Opener], feeds: Sequence[Feed], options: RunOptions) -> list[list[Kernel]]:
@@ -58,12 +62,15 @@ def _kernels(model: OpenModel, runs: int) -> list[Kernel]:
     except (OSError, ValueError):  # the disk is full
         return []
     taken = defaultdict[tuple[object, str, str], list[float]](list)
+    made = dict[tuple[object, str, str], int]()
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
             known = event["args"].get("node_index"), event["args"]["op_name"], event["name"]
             taken[known].append(event["dur"] / 1e6)
+            made[known] = int(event["args"].get("output_size") or 0)
     found = []
-    for (_, op, name), seconds in taken.items():
+    for known, seconds in taken.items():
+        _, op, name = known
         later = seconds[len(seconds) // (1 + runs) :]  # the first run also allocates
-        found.append(Kernel(op, name, _typical(later) * len(later) / runs))
+        found.append(Kernel(op, name, _typical(later) * len(later) / runs, made[known]))
     return [one for one in found if one.op not in _BODIES]

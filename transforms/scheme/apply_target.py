@@ -16,6 +16,13 @@ def scheme_of(row: Target) -> Scheme:
     return preset(row.preset).with_(**{**row.defaults, **row.adapted}, target=row.name)
 
 
+def without_target(scheme: Scheme, row: Target) -> Scheme:
+    """Return a scheme as it would be without its target: with the keys of the preset in place of defaults."""
+    plain = preset(row.preset)
+    changed = [key for key, value in row.defaults.items() if getattr(scheme, key) == value]
+    return scheme.with_(target="", **{key: getattr(plain, key) for key in changed})
+
+
 def adapted(scheme: Scheme, row: Target) -> tuple[Scheme, list[str]]:
     """Return a user's scheme with what the target leaves no choice about, and a line for each such key.
 

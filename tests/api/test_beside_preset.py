@@ -1,0 +1,92 @@
+"""Models for a target beside their preset. Oracle: both models on samples that chose nothing."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+import onnx_narrow
+from onnx_narrow import Result
+from tests.helpers import log_mel, origins
+from tests.helpers.judged_networks import ratio, samples
+from tests.moves.test_channels import uneven
+from transforms.pipelines import beside_preset as module
+from transforms.pipelines import keep_lossy
+from transforms.run.turns import Timing
+
+UNSEEN = samples(28, 2)
+IN_INTEGERS = {"keep_float": False}
+"""A network with a gate then needs another Mul, which the target does not get."""
+
+
+def made(model: onnx.ModelProto, **options: object) -> Result:
+    return onnx_narrow.quantize(model, data=samples(8, 1), target="ort-cpu", **options)  # type: ignore[arg-type]
+
+
+def line_of(result: Result, start: str = "Beside the preset") -> str:
+    return next((line for line in result.notes if line.startswith(start)), "")
+
+
+def test_features_of_speech_are_as_good_as_those_of_the_preset() -> None:
+    model, data, unseen = log_mel.model(), log_mel.sounds(8, 1), log_mel.sounds(16, 9)
+    plain = onnx_narrow.quantize(model, data=data, config="U8S8", time=False)
+    result = onnx_narrow.quantize(model, data=data, target="ort-cpu", time=False)
+    assert ratio(model, result.model.SerializeToString(), unseen) > 15
+    assert result.sqnr is not None and plain.sqnr is not None and result.sqnr > plain.sqnr - module.NEAR
+    inputs = {node.name: node.input for node in result.model.graph.node}
+    assert inputs["sums"][1] == "bands", "beside a float operand a kernel would round both"
+
+
+def test_a_worse_model_names_the_command_for_the_other() -> None:
+    model = uneven(1.5)
+    result = made(model, time=False, assignments=IN_INTEGERS)
+    line = line_of(result)
+    assert line.endswith("config='U8S8' makes that")
+    plain = onnx_narrow.quantize(
+        model, data=samples(8, 1), config="U8S8", time=False, assignments=IN_INTEGERS
+    )
+    before, after = (ratio(model, one.model.SerializeToString(), UNSEEN) for one in (result, plain))
+    assert after > before + module.NEAR
+    assert any("1 tensor not scaled for a target" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(("time", "is_written"), [(0.98, True), (1.01, True), (1.2, False)])
+def test_the_preset_is_written_where_it_is_no_slower(
+    time: float, is_written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_ratio", lambda *_: Timing(time, time, time, 8))
+    result = made(uneven(1.5), time=False, assignments=IN_INTEGERS)
+    assert bool(line_of(result)) != is_written and result.scheme is not None
+    assert bool(result.scheme.outliers) == is_written
+
+
+def test_a_model_of_no_use_is_not_written_where_the_preset_is_of_use() -> None:
+    model = uneven(3.0)
+    result = made(model, time=False, assignments=IN_INTEGERS)
+    assert result.scheme is not None and result.scheme.outliers
+    assert ratio(model, result.model.SerializeToString(), UNSEEN) > 20
+
+
+def test_layers_are_searched_where_both_are_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One scale for a weight of unlike channels leaves nothing of most of them."""
+    monkeypatch.setattr(keep_lossy, "is_asked_for", lambda _: False)
+    model, options = origins.chain(1e4, 8), {"per_channel": False, "time": False, "moves": ()}
+
+    def _made(**more: object) -> Result:
+        return onnx_narrow.quantize(model, data=origins.feeds(16), target="ort-cpu", **options, **more)
+
+    poor, found = _made(assignments=IN_INTEGERS), _made()
+    unseen = origins.feeds(40)[16:]
+    before, after = (ratio(model, one.model.SerializeToString(), unseen) for one in (poor, found))
+    assert before < 10 < after
+    assert "layers (" in line_of(found, "In float, to be of use")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"target": "openvino"}, {"target": "ort-cpu", "fast": True}, {"target": "ort-cpu", "min_sqnr": 5}],
+)
+def test_nothing_else_is_built_twice(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_beside", lambda *_: pytest.fail("built twice"))
+    result = onnx_narrow.quantize(uneven(1.0), data=samples(8, 1), time=False, **options)  # type: ignore[arg-type]
+    assert not line_of(result)
