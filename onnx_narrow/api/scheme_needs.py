@@ -104,7 +104,10 @@ CALIBRATION = Need(
 _SHIFTABLE = "int8 activations without zero points, weights stored as integers and no mixed precision"
 
 UNMIXED = Need("a scheme without mixed precision", lambda scheme: scheme.auto_mixed_precision is None)
-BLOCKS = Need("integers in blocks ({assignments:block_size=32})", lambda scheme: bool(scheme.block_size))
+BLOCKS = Need(
+    "integers in blocks ({assignments:block_size=32})",
+    lambda scheme: bool(scheme.block_size) or scheme.found_grids,
+)
 
 _OF_FORMATS: Mapping[str, Need] = {
     "calibrate_method": _ACTIVATIONS,

@@ -58,11 +58,27 @@ class Kind:
 
 @dataclass(frozen=True)
 class BlockGrids:
-    """Step and minimum of each block, float32 [B], and whether they make each of its numbers."""
+    """Step and minimum of each block, float32 [B], and whether they make each of its numbers.
+
+    ``least`` and ``most`` are the ends of its integers.
+    """
 
     step: Float32Array
     minimum: Float32Array
     fits: NDArray[np.bool_]
+    least: NDArray[np.int16]
+    most: NDArray[np.int16]
+
+    @classmethod
+    def of(
+        cls, rows: Float32Array, step: Float32Array, minimum: Float32Array, fits: NDArray[np.bool_]
+    ) -> BlockGrids:
+        """Return grids of blocks [B, n] with the ends that they have there."""
+        least, most = (
+            np.where(fits, np.rint((ends.astype(np.float64) - minimum) / step), 0).astype(np.int16)
+            for ends in (rows.min(1), rows.max(1))
+        )
+        return cls(step, minimum, fits, least, most)
 
 
 def rounded(values: Float32Array, rounding: str) -> Float32Array:
@@ -79,12 +95,10 @@ def fit_blocks(rows: Float32Array, kind: Kind) -> BlockGrids:
     low = values.min(1) if kind.has_minimum else np.minimum(values.min(1), 0)
     span = values.max(1) - low if kind.has_minimum else np.maximum(values.max(1), 0) - low
     is_flat = span == 0
-    found = BlockGrids(
-        np.ones(len(rows), np.float32), np.where(is_flat, low, 0).astype(np.float32), is_flat.copy()
-    )
-    if kind.rounding != "float32":
-        found.fits[(rounded(rows, kind.rounding) != rows).any(1)] = False
-    open_blocks = np.flatnonzero(~is_flat & (rounded(rows, kind.rounding) == rows).all(1))
+    steps_of, minima = np.ones(len(rows), np.float32), np.where(is_flat, low, 0).astype(np.float32)
+    is_rounded = (rounded(rows, kind.rounding) == rows).all(1)
+    is_found = is_flat & is_rounded
+    open_blocks = np.flatnonzero(~is_flat & is_rounded)
     gap = _least_gaps(values, kind) if kind.rounding == "float32" else None
     for steps in _counts(span, gap, kind):
         if not len(open_blocks):
@@ -95,9 +109,9 @@ def fit_blocks(rows: Float32Array, kind: Kind) -> BlockGrids:
         solve = _with_minimum if kind.has_minimum else _through_zero
         step, minimum, fits = solve(rows[chosen], q, span[chosen] / steps[chosen], kind)
         hit = chosen[fits]
-        found.step[hit], found.minimum[hit], found.fits[hit] = step[fits], minimum[fits], True
-        open_blocks = open_blocks[~found.fits[open_blocks]]
-    return found
+        steps_of[hit], minima[hit], is_found[hit] = step[fits], minimum[fits], True
+        open_blocks = open_blocks[~is_found[open_blocks]]
+    return BlockGrids.of(rows, steps_of, minima, is_found)
 
 
 def _least_gaps(values: Float64Array, kind: Kind) -> Float64Array:

@@ -1,8 +1,8 @@
 """The grid on which a float weight lies already, found from its numbers alone.
 
 Some lines of a weight tell whether there is a grid and of which kind: their blocks of 16 numbers have to pass
-(:mod:`ops.grids.lattice`), and the largest blocks in which they still do are those of the source, or some that
-share a scale. All other blocks are looked at then, a part of the weight at a time.
+(:mod:`ops.grids.lattice`), and the largest blocks in which they still do are those of the source, or some
+that share a scale. All other blocks are looked at then, a part of the weight at a time.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.array_types import Float32Array
+from ops.array_types import AnyArray, Float32Array
 from ops.grids.lattice import ROUNDINGS, BlockGrids, Kind, fit_blocks, rounded
-from ops.grids.small_floats import SMALL_FLOATS, fit_floats
+from ops.grids.small_floats import ELEMENTS, SMALL_FLOATS, fit_floats
 from ops.subnormals import keeps_subnormals
 
 LEAST_BLOCK = 16
@@ -24,6 +24,7 @@ _LINES = 16  # that tell of the kind, and at most so many that another line adds
 _FIRST_LINES, _FIRST_NUMBERS = 4, 128  # that most weights without a grid fail on
 _ELEMENTS = 1 << 19  # looked at together
 _TRIES = 8
+_MATRIX_RANK = 2
 
 _INTEGERS = {"float32": (2, 4, 8), "float16": (2, 4, 8), "bfloat16": (2, 4)}
 """Bits by the type that products were rounded to; minima are looked for in float32 alone."""
@@ -35,7 +36,8 @@ class FoundGrid:
 
     ``step`` and ``minimum`` have one number for each block of ``block`` numbers along ``axis``, in the shape
     of :func:`ops.integer_blocks.scale_shape`, or without a block for each index of ``axis``. ``minimum`` is
-    None for a grid through 0. ``share``: of the blocks on the grid, 1 for all.
+    None for a grid through 0. ``least`` and ``most``: the ends of the integers of a block. ``share``: of the
+    blocks on the grid, 1 for all.
     """
 
     kind: Kind
@@ -43,22 +45,36 @@ class FoundGrid:
     block: int
     step: Float32Array
     minimum: Float32Array | None
+    least: NDArray[np.int16]
+    most: NDArray[np.int16]
     share: float
 
-    def expanded(self, parameter: Float32Array, shape: tuple[int, ...]) -> Float32Array:
-        """Return a step or minimum for each number of a weight of a shape."""
+    @property
+    def bits(self) -> int:
+        """Bits of the integers in use, or of the 8-bit floats."""
+        span = np.maximum(self.most, 0) - np.minimum(self.least, 0)  # without a minimum 0 is a level
+        return 8 if self.kind.element else max(1, int(span.max()).bit_length())
+
+    def expanded(self, parameter: AnyArray, shape: tuple[int, ...]) -> AnyArray:
+        """Return a step or minimum for each number of a weight of a shape, or what broadcasts to it."""
         if not self.block:
             return parameter.reshape([-1 if i == self.axis else 1 for i in range(len(shape))])
-        index = np.arange(shape[self.axis]) // self.block
-        return np.take(parameter, index, self.axis)
+        return np.take(parameter, np.arange(shape[self.axis]) // self.block, self.axis)
 
-    def numbers(self, values: Float32Array) -> NDArray[np.float64]:
-        """Return the integers of a weight, or its 8-bit floats."""
-        shifted = values.astype(np.float64)
-        if self.minimum is not None:
-            shifted -= self.expanded(self.minimum, values.shape)
-        shifted /= self.expanded(self.step, values.shape)
-        return shifted if self.kind.element else np.rint(shifted, out=shifted)
+    def numbers(self, values: Float32Array) -> AnyArray:
+        """Return the integers of a weight in int16, or its 8-bit floats; looked at in parts."""
+        found = np.empty(values.shape, ELEMENTS.get(self.kind.element, np.int16))
+        other = 1 if self.axis == 0 else 0
+        together = max(1, _ELEMENTS * values.shape[other] // max(1, values.size))
+        for first in range(0, values.shape[other], together):
+            at = (slice(None),) * other + (slice(first, first + together),)
+            part = values[at].astype(np.float64)
+            for operate, parameter in ((np.subtract, self.minimum), (np.divide, self.step)):
+                if parameter is not None:
+                    own = parameter[at] if self.block else parameter
+                    operate(part, self.expanded(own, part.shape), out=part)
+            found[at] = part if self.kind.element else np.rint(part)
+        return found
 
 
 @dataclass(frozen=True)
@@ -81,7 +97,7 @@ class _Lines:
         moved = np.moveaxis(self.weight, self.axis, to)
         if self.is_channel:
             found = moved[lines].reshape(-1, self.shape[1])
-        elif self.weight.ndim == 2:  # a copy of the lines alone
+        elif self.weight.ndim == _MATRIX_RANK:  # a copy of the lines alone
             found = moved[lines]
         else:
             found = moved.reshape(self.shape)[lines]
@@ -90,7 +106,7 @@ class _Lines:
 
 @keeps_subnormals
 def recognise(weight: NDArray[np.floating]) -> FoundGrid | None:
-    """Return the grid that all of a weight is on, one that a share is on, or None for less than one line in 16.
+    """Return the grid that all blocks of a weight are on, or one that a share of them is on, or None.
 
     Of grids along several axes, the one with the fewest scales. None also for vectors, and for numbers that
     are not finite.
@@ -145,9 +161,9 @@ def _widest(lines: Float32Array) -> list[Kind]:
 
 def _kinds(lines: Float32Array) -> list[Kind]:
     """Return the kinds that lines may have, those of the fewest bits first."""
-    kinds = [
-        Kind(bits, has_minimum) for bits in _INTEGERS["float32"] for has_minimum in (False, True)
-    ] + [Kind(8, element=element) for element in SMALL_FLOATS]
+    kinds = [Kind(bits, has_minimum) for bits in _INTEGERS["float32"] for has_minimum in (False, True)] + [
+        Kind(8, element=element) for element in SMALL_FLOATS
+    ]
     for rounding in list(ROUNDINGS)[1:]:
         if np.array_equal(rounded(lines, rounding), lines):
             kinds += [Kind(bits, rounding=rounding) for bits in _INTEGERS[rounding]]
@@ -190,26 +206,30 @@ def _whole(lines: _Lines, kind: Kind, block: int) -> tuple[FoundGrid | None, NDA
     fits = np.concatenate([part.fits for part in parts]).reshape(count, -1)
     if not fits.any():
         return None, np.arange(count)
-    step, minimum = (
+    step, minimum, least, most = (
         _laid(lines, np.concatenate([getattr(part, name) for part in parts]), block)
-        for name in ("step", "minimum")
+        for name in ("step", "minimum", "least", "most")
     )
-    is_matrix_line = not block and not lines.is_channel and lines.weight.ndim == 2
+    is_matrix_line = not block and not lines.is_channel and lines.weight.ndim == _MATRIX_RANK
     axis = 1 - lines.axis if is_matrix_line else lines.axis
     size = block if block or lines.is_channel or is_matrix_line else length
-    least = minimum if kind.has_minimum else None
-    found = FoundGrid(kind, axis, size, step, least, float(fits.mean()))
+    added = minimum if kind.has_minimum else None
+    found = FoundGrid(kind, axis, size, step, added, least, most, float(fits.mean()))
     return found, np.flatnonzero(~fits.all(1))
 
 
-def _laid(lines: _Lines, numbers: Float32Array, block: int) -> Float32Array:
+def _laid(lines: _Lines, numbers: AnyArray, block: int) -> AnyArray:
     """Return one number for each block in the shape of scales."""
-    if lines.is_channel or (not block and lines.weight.ndim == 2):
+    if lines.is_channel or (not block and lines.weight.ndim == _MATRIX_RANK):
         return numbers
     others = np.delete(lines.weight.shape, lines.axis)
     return np.ascontiguousarray(np.moveaxis(numbers.reshape(*others, -1), -1, lines.axis))
 
 
 def _nothing(lines: Float32Array, block: int) -> BlockGrids:
+    """Return the grids of lines whose numbers are not all finite."""
     count = len(lines) * (-(-lines.shape[1] // block) if block else 1)
-    return BlockGrids(np.ones(count, np.float32), np.zeros(count, np.float32), np.zeros(count, bool))
+    zeros = np.zeros(count, np.int16)
+    return BlockGrids(
+        np.ones(count, np.float32), np.zeros(count, np.float32), np.zeros(count, bool), zeros, zeros
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from ops.array_types import Float32Array, Float64Array
@@ -9,6 +10,9 @@ from ops.grids.lattice import BlockGrids, scales_of
 
 SMALL_FLOATS = {"float8_e4m3fn": (4, 448.0, 2.0**-9), "float8_e5m2": (3, 57344.0, 2.0**-16)}
 """Bits of a significand, the largest number, and the least, of which all numbers are multiples."""
+
+ELEMENTS = {name: np.dtype(getattr(ml_dtypes, name)) for name in SMALL_FLOATS}
+"""The types as NumPy has them."""
 
 _NEAR = 2.0**-20  # beside a number of float32 divided by another
 
@@ -21,9 +25,9 @@ def fit_floats(rows: Float32Array, element: str) -> BlockGrids:
     """
     bits, largest, least = SMALL_FLOATS[element]
     top = np.abs(rows).max(1).astype(np.float64)
-    found = BlockGrids(np.ones(len(rows), np.float32), np.zeros(len(rows), np.float32), top == 0)
+    scales, is_found = np.ones(len(rows), np.float32), top == 0
     for significand in range(1 << (bits - 1), 1 << bits):
-        left = np.flatnonzero(~found.fits)
+        left = np.flatnonzero(~is_found)
         if not len(left):
             break
         reach = significand * 2.0 ** np.floor(np.log2(largest / significand))
@@ -32,8 +36,8 @@ def fit_floats(rows: Float32Array, element: str) -> BlockGrids:
         near = (np.abs(numbers - part) <= np.abs(part) * _NEAR).all(1)
         step, fits = scales_of(rows[left[near]], numbers[near])
         hit = left[near][fits]
-        found.step[hit], found.fits[hit] = step[fits], True
-    return found
+        scales[hit], is_found[hit] = step[fits], True
+    return BlockGrids.of(rows, scales, np.zeros_like(scales), is_found)
 
 
 def _nearest(values: Float64Array, bits: int, least: float) -> Float64Array:

@@ -94,6 +94,7 @@ class Scheme:
     balance_channels: bool = False
     move_outliers: bool = False
     keep_float: bool = False
+    found_grids: bool = False
     optimize: bool = True
     target: str = ""
     opset: int = 0
