@@ -34,6 +34,8 @@ _MOST_GAPS = 16  # whole steps that the least gap of a block may be made of
 _SHORT = (11, 17, 20, 24)
 """Bits of a step or minimum, the fewest first: float16, float16 times an integer of 6 bits, float32."""
 
+_MOST_OFFSET = 31  # steps of a block whose least number is tried as other integers than 0: K-quants' 5 bits
+
 _MINIMUM_ERROR = 2.0**-21
 """Of the largest number of a block: float zero points of kernels add about 2^-23 to it, 1e-6 together."""
 
@@ -192,7 +194,7 @@ def _with_minimum(
     fits, is_exact = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
     near = np.abs(rows - (q * width[:, None] + minimum[:, None])).max(1) <= 8 * _MINIMUM_ERROR * largest
     most = q.max(1)
-    room = np.exp2(np.ceil(np.log2(most + 1))) - 1 - most
+    room = np.where(most <= _MOST_OFFSET, np.exp2(np.ceil(np.log2(most + 1))) - 1 - most, 0)
     for bits in _SHORT:
         for offset in range(kind.steps):  # of the least number, which need not have the integer 0
             left = np.flatnonzero(near & ~is_exact & (offset <= room))

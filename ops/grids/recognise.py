@@ -137,19 +137,30 @@ def _along(lines: _Lines) -> FoundGrid | None:
     """Return the grid of lines, for which those that fail tell more of its kind."""
     count = lines.shape[0]
     first = lines.take(np.linspace(0, count - 1, min(count, _FIRST_LINES)).astype(np.intp))
-    if not any(_all_fit(first[:, :_FIRST_NUMBERS], LEAST_BLOCK, kind) for kind in _widest(first)):
+    if not _on_any(first[:, :_FIRST_NUMBERS]).any():
         return None
     probe = np.linspace(0, count - 1, min(count, _LINES)).astype(np.intp)
-    found: FoundGrid | None = None
+    found, before = None, None
     for _ in range(_TRIES):
         chosen = _choose(lines, np.unique(probe))
-        if chosen is None:
-            return found
+        if chosen is None or chosen == before:
+            break
         found, failing = _whole(lines, *chosen)
         if not len(failing):
-            return found
-        probe = np.append(probe, failing[:_LINES])
+            break
+        probe, before = np.append(probe, failing[:_LINES]), chosen
     return found
+
+
+def _on_any(lines: Float32Array) -> NDArray[np.bool_]:
+    """Return for each line whether all of its blocks are on a grid of any kind."""
+    on_any = np.zeros(len(lines), bool)
+    if np.isfinite(lines).all():
+        for kind in _widest(lines):
+            on_any[~on_any] = _fit(lines[~on_any], LEAST_BLOCK, kind).fits.reshape((~on_any).sum(), -1).all(1)
+            if on_any.all():
+                break
+    return on_any
 
 
 def _widest(lines: Float32Array) -> list[Kind]:
@@ -171,10 +182,14 @@ def _kinds(lines: Float32Array) -> list[Kind]:
 
 
 def _choose(lines: _Lines, probe: NDArray[np.intp]) -> tuple[Kind, int] | None:
-    """Return the kind of some lines and the size of their blocks, 0 for one in a line; None without one."""
+    """Return the kind of some lines and the size of their blocks, 0 for one in a line; None without one.
+
+    Lines that are on no grid are left out.
+    """
     part = lines.take(probe)
+    part = part[_on_any(part)]
     kind = next((kind for kind in _kinds(part) if _all_fit(part, LEAST_BLOCK, kind)), None)
-    if kind is None:
+    if kind is None or not len(part):
         return None
     sizes = [0, *(size for size in _BLOCKS if size < part.shape[1])]
     if lines.is_channel:
@@ -183,7 +198,7 @@ def _choose(lines: _Lines, probe: NDArray[np.intp]) -> tuple[Kind, int] | None:
 
 
 def _all_fit(lines: Float32Array, block: int, kind: Kind) -> bool:
-    return bool(np.isfinite(lines).all() and _fit(lines, block, kind).fits.all())
+    return bool(_fit(lines, block, kind).fits.all())
 
 
 def _fit(lines: Float32Array, block: int, kind: Kind) -> BlockGrids:

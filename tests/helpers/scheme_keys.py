@@ -54,6 +54,8 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "are powers of two and the outputs on samples gain",
         "balance_channels": "a Mul moves powers of two from a weight to its input: depthwise "
         "convolutions, and rows of weights that stand out",
+        "found_grids": "weights in float that lie on a grid already are stored on it: integers or 8-bit "
+        "floats with a scale for each block or channel",
         "move_outliers": "large channels of activations are moved where the outputs gain",
         "keep_float": "tensors that hold most of the error stay float32 if the outputs gain; for target "
         "`ort-cpu`, layers that are faster so here",

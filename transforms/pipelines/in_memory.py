@@ -11,4 +11,5 @@ from transforms.pipelines.prepare import prepare
 from transforms.pipelines.steps import Step
 
 IN_MEMORY: tuple[Step, ...] = (prepare, note_found, measure, decide, build, keep_found, fit)
-"""Prepare the graph, measure and decide on samples, write it with the grids that weights have, and round weights of few bits by outputs."""
+"""Prepare the graph, measure and decide on samples, write it, with the grids that weights have already, and
+round weights of few bits by outputs."""

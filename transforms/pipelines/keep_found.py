@@ -26,7 +26,7 @@ def keep_found(work: Work) -> None:
     if not work.scheme.found_grids:
         return
     found: list[FoundWeight] = []
-    count = write_found_grids(
+    write_found_grids(
         work.graph,
         accuracy_level=work.options.accuracy_level,
         exclude=work.named.excluded,
@@ -38,7 +38,6 @@ def keep_found(work: Work) -> None:
         work.record.notes.append(f"Float, since no operator reads their grid: {some_names(left)}")
     names = Counter(_format(one) for one in found if one.is_whole and one.name not in floats)
     work.record.tensors.update({(name, WEIGHT): number for name, number in names.items()})
-    work.record.changes["weights kept on the grids that they had"] = count
 
 
 def _format(found: FoundWeight) -> str:

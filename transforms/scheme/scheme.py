@@ -55,6 +55,7 @@ class Scheme:
       activations and weights are found; ``align_concat``, ``align_slice``: which tensors share one;
     * accuracy: ``correct_biases``, ``fit_weights``, ``full_range``, ``equalize_layers``,
       ``balance_channels``, ``move_outliers`` and, as it was decided, ``outliers``; ``keep_float``;
+      ``found_grids``;
     * what is made: ``target``, ``opset``, ``input_shapes``, the other rewrites, domains of operators;
     * ``auto_mixed_precision`` and ``finetune``: tables of :class:`transforms.scheme.mixing_rule.MixingRule`
       and :class:`transforms.scheme.finetune_rule.FinetuneRule`, or None.
