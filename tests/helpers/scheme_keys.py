@@ -8,7 +8,8 @@ from types import MappingProxyType
 SCHEME: Mapping[str, str] = MappingProxyType(
     {
         "activation": "format of the activations of quantized operators; `float32` for none",
-        "weight": "format of their stored weights; `float32` for none",
+        "weight": "format of their stored weights; `float32` for none; `found`, beside float32 "
+        "activations: the grids that they lie on already, integers or 8-bit floats",
         "bias": "`auto`: int32 if both operands are integers of up to 16 bits, otherwise "
         "`other`; or a format",
         "other": "format of values that the rules of `activation` do not reach: `auto` is "
@@ -54,8 +55,6 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "are powers of two and the outputs on samples gain",
         "balance_channels": "a Mul moves powers of two from a weight to its input: depthwise "
         "convolutions, and rows of weights that stand out",
-        "found_grids": "weights in float that lie on a grid already are stored on it: integers or 8-bit "
-        "floats with a scale for each block or channel",
         "move_outliers": "large channels of activations are moved where the outputs gain",
         "keep_float": "tensors that hold most of the error stay float32 if the outputs gain; for target "
         "`ort-cpu`, layers that are faster so here",

@@ -5,11 +5,9 @@ from __future__ import annotations
 from transforms.pipelines.build import build
 from transforms.pipelines.decide import decide
 from transforms.pipelines.fit import fit
-from transforms.pipelines.keep_found import keep_found, note_found
 from transforms.pipelines.measure import measure
 from transforms.pipelines.prepare import prepare
 from transforms.pipelines.steps import Step
 
-IN_MEMORY: tuple[Step, ...] = (prepare, note_found, measure, decide, build, keep_found, fit)
-"""Prepare the graph, measure and decide on samples, write it, with the grids that weights have already, and
-round weights of few bits by outputs."""
+IN_MEMORY: tuple[Step, ...] = (prepare, measure, decide, build, fit)
+"""Prepare the graph, measure and decide on samples, write it, and round weights of few bits by outputs."""

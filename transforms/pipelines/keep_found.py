@@ -1,4 +1,4 @@
-"""Step: keep the grids that weights of the float model lie on already."""
+"""Keeping the grids that weights of the float model lie on already, a part of building and preparing."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from transforms.graph.lazy_values import LARGE, stored_bytes
 from transforms.graph.some_names import some_names
 from transforms.pipelines.work import Work
 from transforms.plan.quant_spec import WEIGHT
+from transforms.scheme.scheme import FOUND
 from transforms.write_found_grids import write_found_grids
 
 _LOOKED_AT = 3
@@ -23,7 +24,7 @@ _LOOKED_AT = 3
 
 def keep_found(work: Work) -> None:
     """Write weights on the grids that they are on, if the scheme says so."""
-    if not work.scheme.found_grids:
+    if work.scheme.weight != FOUND:
         return
     found: list[FoundWeight] = []
     write_found_grids(
@@ -54,7 +55,7 @@ def _stores_integers(work: Work) -> bool:
 
 
 def note_found(work: Work) -> None:
-    """Step: say so where weights that are to be rounded all lie on grids already, of those looked at."""
+    """Say so where weights that are to be rounded all lie on grids already, of those looked at."""
     if not _stores_integers(work):
         return
     every = [tensor for tensor in weights(work.graph) if stored_bytes(tensor._values) >= LARGE]

@@ -12,6 +12,7 @@ from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.store_caches import store_caches
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
+from transforms.scheme.scheme import FOUND
 from transforms.store_embeddings import OPERATOR, store_embeddings, tie_embeddings
 from transforms.write_matmul_nbits import write_matmul_nbits
 
@@ -24,7 +25,7 @@ def write_for_runtime(work: Work) -> None:
     """
     options, lines = work.options, work.record.stored
     tie_embeddings(work.graph)
-    is_found = work.scheme.found_grids  # which writes products and embeddings for the runtime itself
+    is_found = work.scheme.weight == FOUND  # which writes products and embeddings for the runtime itself
     if options.matmul_nbits and not is_found:
         lines.append(_write_nbits(work.graph, options.accuracy_level))
     if options.embeddings:
