@@ -15,6 +15,7 @@ from tools.cli.options import option
 _COMMANDS = """\
 m.onnx
 m.onnx --layers --tensors
+m.onnx --grids
 m.onnx --against q.onnx"""
 
 _DETAILS = """\
@@ -29,6 +30,10 @@ else than a rounding reads; of a size that is not fixed in the model, 1 is taken
 without a name goes by that of its first output, here as in --exclude-node and in schemes. The type of a
 computed input of a node stands where it is computed.
 
+--grids reads the weights of products and embeddings, and prints only which of them lie on a grid already:
+integers, or 8-bit floats, times a scale for each block or channel. tools.quantize --config FOUND stores them
+so.
+
 Runs on: whether ONNX Runtime, as it is installed here, opens the model with its CPU provider, and with its
 CUDA provider if it has one, with our operators registered. Nothing is computed.
 """
@@ -42,6 +47,7 @@ class InspectJob(Options):
     against: Path | None = option("--against MODEL", "another model: say how it differs", type=Path)
     layers: bool = option("--layers", "list the nodes: names, operators, inputs and outputs")
     tensors: bool = option("--tensors", "list the tensors: names, types, shapes")
+    grids: bool = option("--grids", "list the weights that lie on a grid already, and share of the others")
     json: bool = option("--json", "print JSON, for programs to read")
 
 

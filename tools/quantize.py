@@ -23,6 +23,7 @@ presets (activation and weight):
   U8S8 U16S8                    asymmetric activations: mostly better, if the target supports them
   W4A8                          int8 activations, int4 weights with a scale per channel
   W8 W4 W2                      weights alone: int8 per channel, int4 and int2 in blocks of 32
+  FOUND                         weights that lie on a grid already, kept on it: no number changes
   BF16 FP16                     every value in bfloat16 or float16
   BFP16 MX4 MX6 MX9             block floating point, Microexponents
   MXINT8 MXFP8E4M3 MXFP8E5M2 MXFP6E3M2 MXFP6E2M3 MXFP4E2M1       OCP Microscaling

@@ -59,6 +59,7 @@ Quantize, by a plan (:mod:`transforms.plan`):
     ``remove_qdq``             brings a quantized model, or layers of it, back to float
     ``part_biases``            numbers of biases that mask are added after the layer, in float
     ``write_matmul_nbits``     writes products with integers in blocks as ONNX Runtime's MatMulNBits
+    ``write_found_grids``      writes weights that lie on a grid already as integers, with the same numbers
     ``store_embeddings``       stores embeddings, and heads tied to them, in 8 or 4 bits for ONNX Runtime
     ``quantize_tables``        stores embeddings in int8, once for lookups and the head, in standard operators
     ``quantize_recurrent``     stores weights of LSTM, GRU and RNN in integers, read by nodes that are folded
@@ -126,6 +127,7 @@ if TYPE_CHECKING:
     from transforms.widen_bf16 import widen_bf16 as widen_bf16
     from transforms.widen_float16 import widen_float16 as widen_float16
     from transforms.write_dynamic_lstm import write_dynamic_lstm as write_dynamic_lstm
+    from transforms.write_found_grids import write_found_grids as write_found_grids
     from transforms.write_matmul_nbits import write_matmul_nbits as write_matmul_nbits
     from transforms.write_onnx_mx import write_onnx_mx as write_onnx_mx
     from transforms.write_out_axes import write_out_axes as write_out_axes

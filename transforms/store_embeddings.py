@@ -64,7 +64,7 @@ def store_embeddings(
         return 0
     outputs, kept = walk.outputs(graph), resolve(exclude, graph, nodes)
     for table in tables(graph):
-        reason = _why_not(table, bits, outputs, kept)
+        reason = why_not_stored(table, _block(table, bits), outputs, kept)
         if reason:
             log.debug("embedding '%s' stays: %s", table.name, reason)
             continue
@@ -128,11 +128,11 @@ def _is_same(table: NDArray[np.generic], rows: NDArray[np.generic]) -> bool:
     return all(np.array_equal(table[part], rows[part]) for part in parts)
 
 
-def _why_not(table: gs.Constant, bits: int, outputs: set[int], kept: NodeSet) -> str:
-    """Return why a table cannot be stored in few bits, empty if it can."""
+def why_not_stored(table: gs.Constant, block: int | None, outputs: set[int], kept: NodeSet) -> str:
+    """Return why a table cannot be stored in few bits with blocks of a size, empty if it can."""
     if id(table) in outputs:
         return "it is an output"
-    if _block(table, bits) is None:
+    if block is None:
         return f"its rows of {table.shape[1]} numbers have no blocks of 16"
     for node in table.outputs:
         products = heads(node, table)
@@ -157,8 +157,24 @@ def _store(graph: gs.Graph, table: gs.Constant, dtype: str, names: walk.Names, l
     bits, block = int(FORMATS[dtype].bits), _block(table, int(FORMATS[dtype].bits))
     assert block is not None
     packed, scale = _quantized(load(table), dtype, block)
-    rows, inputs = map(int, table.shape)
     data = gs.Constant(names.derive(table.name, dtype), packed)
+    share_table(graph, table, data, scale, (bits, block), names, level)
+
+
+def share_table(
+    graph: gs.Graph,
+    table: gs.Constant,
+    data: gs.Constant,
+    scale: Float32Array,
+    layout: tuple[int, int],
+    names: walk.Names,
+    level: int | None,
+) -> None:
+    """Let all that reads a table read packed integers [N, K * bits / 8] with a scale for each block.
+
+    ``layout``: bits and the size of a block.
+    """
+    (bits, block), (rows, inputs) = layout, map(int, table.shape)
     scales, shared = stored_scales(scale, table.name, names)
     shape = gs.Constant(names.derive(table.name, "blocks"), np.array([rows, inputs // block, -1], np.int64))
     in_blocks = gs.Variable(names.derive(table.name, "in_blocks"), np.uint8)

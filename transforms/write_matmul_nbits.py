@@ -151,7 +151,7 @@ def _product(
     outputs, summed = weight.size
     packed = constant(names.derive(source, "packed"), _packed(weight))
     scale = np.ascontiguousarray(weight.scale)
-    scales, made = _scales(scale, source, names, level or _QUICK[weight.bits])
+    scales, made = kernel_scales(scale, source, names, level or _QUICK[weight.bits])
     inputs = [packed, scales]
     zeros = weight.zero_point.astype(np.int64) - weight.lowest
     if (zeros != 1 << (weight.bits - 1)).any():
@@ -173,7 +173,7 @@ def matmul_nbits(node: gs.Node, stored: list[gs.Tensor], attrs: dict[str, int], 
     return gs.Node(OPERATOR, node.name, attrs, inputs, [], RUNTIME_DOMAIN)
 
 
-def _scales(
+def kernel_scales(
     scale: NDArray[np.float32], name: str, names: walk.Names, level: int
 ) -> tuple[gs.Tensor, list[gs.Node]]:
     """Return the scales of a product, and nodes to put before it.

@@ -15,15 +15,16 @@ from onnx_narrow.api.result import Result
 from onnx_narrow.api.sources import MODEL, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import UsageError, check_call, given_of
-from onnx_narrow.summaries import inspection, listing
+from onnx_narrow.summaries import found_grids, inspection, listing
 from transforms import model_io
 from transforms.compare.inspect_model import inspect_model
 from transforms.compare.list_model import list_model
 from transforms.compare.model_differences import model_differences
 from transforms.files.spelling import spelled
+from transforms.graph.found_grids import found_weights
 from transforms.run.events import Events
 
-_KINDS = {"against": MODEL, "layers": FLAG, "tensors": FLAG}
+_KINDS = {"against": MODEL, "layers": FLAG, "tensors": FLAG, "grids": FLAG}
 
 _Said = tuple[dict[str, Any], Iterable[str]]
 """What is returned, and the same in lines."""
@@ -35,6 +36,7 @@ def inspect(
     against: Model | None = None,
     layers: bool = False,
     tensors: bool = False,
+    grids: bool = False,
     progress: Watcher | Events | None = None,
 ) -> dict[str, Any]:
     """Return what a model is, how it is stored and what it needs: ``onnx-narrow inspect --json``.
@@ -48,6 +50,9 @@ def inspect(
     layers, tensors : bool
         Return only the nodes, with names, operators, inputs and outputs, and the tensors, with types and
         shapes.
+    grids : bool
+        Return only the weights of products and the embeddings, with the grids that they lie on already; a
+        program reads ``grid`` None for those on none.
     progress : Events, optional
         Told what ``onnx-narrow inspect`` prints.
 
@@ -69,11 +74,15 @@ def inspect(
     """
     given = given_of(inspect, locals())
     check_call(given, {}, _KINDS)
-    lists = [name for name in ("layers", "tensors") if name in given]
+    lists = [name for name in ("grids", "layers", "tensors") if name in given]
     if lists and against is not None:
         raise UsageError(spelled(f"{{{lists[0]}}} and {{against}} do not go together"))
+    if grids and len(lists) > 1:
+        raise UsageError(spelled(f"{{grids}} and {{{lists[1]}}} do not go together"))
     with Told(progress) as told:
-        if lists:
+        if grids:
+            found, lines = _on_grids(model)
+        elif lists:
             found, lines = _listed(model, layers=layers, tensors=tensors)
         else:
             found, lines = _inspected(model) if against is None else _differing(model, against)
@@ -102,6 +111,11 @@ def _listed(model: Model, *, layers: bool, tensors: bool) -> _Said:
     found = list_model(_readable(model))
     content = listing.as_json(found, layers=layers, tensors=tensors)
     return content, listing.lines(found, layers=layers, tensors=tensors)
+
+
+def _on_grids(model: Model) -> _Said:
+    found = list(found_weights(source_of(model).load()))
+    return found_grids.as_json(found), found_grids.lines(found)
 
 
 def _readable(model: Model) -> Path | onnx.ModelProto:

@@ -11,7 +11,7 @@ from transforms.files.spelling import as_option
 from transforms.plan.quantization_plan import WEIGHTED
 from transforms.scheme import Scheme
 from transforms.scheme.mixing_rule import BUDGETS, MIXING
-from transforms.scheme.scheme import AUTO, POWER_OF_TWO
+from transforms.scheme.scheme import AUTO, FOUND, POWER_OF_TWO
 from transforms.scheme.scheme_values import FEW_BITS
 from transforms.scheme.targets import ON_CPU
 
@@ -104,7 +104,10 @@ CALIBRATION = Need(
 _SHIFTABLE = "int8 activations without zero points, weights stored as integers and no mixed precision"
 
 UNMIXED = Need("a scheme without mixed precision", lambda scheme: scheme.auto_mixed_precision is None)
-BLOCKS = Need("integers in blocks ({assignments:block_size=32})", lambda scheme: bool(scheme.block_size))
+BLOCKS = Need(
+    "integers in blocks ({assignments:block_size=32})",
+    lambda scheme: bool(scheme.block_size) or scheme.weight == FOUND,
+)
 
 _OF_FORMATS: Mapping[str, Need] = {
     "calibrate_method": _ACTIVATIONS,

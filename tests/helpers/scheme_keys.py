@@ -8,7 +8,8 @@ from types import MappingProxyType
 SCHEME: Mapping[str, str] = MappingProxyType(
     {
         "activation": "format of the activations of quantized operators; `float32` for none",
-        "weight": "format of their stored weights; `float32` for none",
+        "weight": "format of their stored weights; `float32` for none; `found`, beside float32 "
+        "activations: the grids that they lie on already, integers or 8-bit floats",
         "bias": "`auto`: int32 if both operands are integers of up to 16 bits, otherwise "
         "`other`; or a format",
         "other": "format of values that the rules of `activation` do not reach: `auto` is "

@@ -119,7 +119,7 @@ def as_asked(found: Scheme, asked: Scheme) -> Scheme:
 # The result
 
 
-@pytest.mark.parametrize("name", spread(PLAIN, of=3))
+@pytest.mark.parametrize("name", spread([name for name in PLAIN if name != "FOUND"], of=3))
 def test_a_preset_writes_what_the_call_makes(name: str, bench: EvaluationSet) -> None:
     before = bench.source.read_bytes()
     bench.with_data(name, "--fast")
@@ -134,7 +134,7 @@ def test_a_preset_writes_what_the_call_makes(name: str, bench: EvaluationSet) ->
     assert sorted(path.name for path in bench.folder.iterdir()) == ["data", "found.toml", "m.onnx", "q.onnx"]
 
 
-@pytest.mark.parametrize("name", spread(PLAIN, of=3))
+@pytest.mark.parametrize("name", spread([name for name in PLAIN if name != "FOUND"], of=3))
 def test_a_second_run_says_that_there_is_nothing_to_do(name: str, bench: EvaluationSet) -> None:
     bench.with_data(name)
     again = ["--input", bench.target, "--output", bench.folder / "again.onnx", "--config", name]

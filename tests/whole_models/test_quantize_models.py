@@ -59,7 +59,7 @@ def test_scales_per_channel_reach_the_runtimes_own_quantization(
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("config", PLAIN)
+@pytest.mark.parametrize("config", [name for name in PLAIN if name != "FOUND"])
 @pytest.mark.parametrize("name", BARS)
 def test_every_preset_makes_a_valid_model_without_nan(name: str, config: str, tmp_path: Path) -> None:
     quantize(name, config, tmp_path / "quantized.onnx")

@@ -7,6 +7,7 @@ from transforms.conversion.quantize_steps import finish_nodes, write_plan
 from transforms.full_range.apply_full_range import apply_full_range, shift_grids
 from transforms.model.copy_graph import copy_graph
 from transforms.moves.full_range import try_full_range
+from transforms.pipelines.keep_found import keep_found
 from transforms.pipelines.prepare import fits_weights
 from transforms.pipelines.work import Work
 from transforms.plan.quant_spec import BIAS
@@ -48,6 +49,7 @@ def _write(work: Work) -> None:
         plan = work.plan(record=work.record)
     write_plan(plan, work.statistics, work.record, work.memory)
     finish_nodes(work.graph, work.scheme, work.record)
+    keep_found(work)
     _shift(work)
 
 

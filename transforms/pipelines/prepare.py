@@ -8,6 +8,7 @@ from transforms.calibrate.calibrate_plan import MissingDataError
 from transforms.conversion.prepare import note_mended
 from transforms.conversion.quantize_steps import prepare_for
 from transforms.judge.constants import SEARCHED_ON
+from transforms.pipelines.keep_found import note_found
 from transforms.pipelines.work import Work
 from transforms.plan.sampled_exceptions import (
     fed_masks,
@@ -38,6 +39,7 @@ def prepare(work: Work) -> None:
         work.asked = work.scheme = work.scheme.by_rule().with_(correct_biases=corrected, full_range=OFF)
     work.targets = prepare_for(work.graph, work.scheme, work.record)
     work.targets.fixed = work.fixed
+    note_found(work)
     if work.data is not None:
         work.data = work.data.repeatable(work.graph)
         mend_shapes(work.graph, (feed for _, feed in work.data.feeds(work.graph)), work.data.run)

@@ -12,7 +12,8 @@ from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.store_caches import store_caches
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
-from transforms.store_embeddings import store_embeddings, tie_embeddings
+from transforms.scheme.scheme import FOUND
+from transforms.store_embeddings import OPERATOR, store_embeddings, tie_embeddings
 from transforms.write_matmul_nbits import write_matmul_nbits
 
 
@@ -24,17 +25,19 @@ def write_for_runtime(work: Work) -> None:
     """
     options, lines = work.options, work.record.stored
     tie_embeddings(work.graph)
-    if options.matmul_nbits:
+    is_found = work.scheme.weight == FOUND  # which writes products and embeddings for the runtime itself
+    if options.matmul_nbits and not is_found:
         lines.append(_write_nbits(work.graph, options.accuracy_level))
     if options.embeddings:
         excluded = work.stored_apart or work.asked
         kept = NodeSet(node for node in walk.nodes(work.graph) if _is_excluded(node, excluded))
         level = options.accuracy_level
         count = store_embeddings(work.graph, options.embeddings, accuracy_level=level, exclude=kept)
-        if not count:
+        if not count and not (is_found and any(node.op == OPERATOR for node in walk.nodes(work.graph))):
             reason = f"'{work.source}' has no embedding that can be stored so"
             raise ValueError(f"{as_option('embeddings', options.embeddings)}: {reason}")
-        lines.append(f"Stored in {options.embeddings}: {counted(count, 'embedding')}")
+        if count:
+            lines.append(f"Stored in {options.embeddings}: {counted(count, 'embedding')}")
     if options.kv_cache:
         lines += store_caches(work)
     if options.storage != "plain" and work.may_compare:

@@ -65,6 +65,7 @@ PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "W8": _weights("int8"),
         "W4": {**_weights("int4"), "block_size": 32},
         "W2": {**_weights("int2"), "block_size": 32},
+        "FOUND": {"activation": "float32", "weight": "found"},
         "FP16": _floats("float16"),
         "BF16": _floats("bfloat16"),
         "BFP16": _blocks("bfp16"),
@@ -113,6 +114,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         f"{name}_{algorithm}": {**_UNTUNED[name], "finetune": {"algorithm": algorithm.lower()}}
         for algorithm, names in _TUNED.items()
         for name in names
-        if not name.endswith("INT32")
+        if not name.endswith(("INT32", "FOUND"))
     }
 )

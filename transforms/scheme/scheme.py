@@ -32,9 +32,9 @@ from transforms.scheme.scheme_values import (
 from transforms.scheme.targets import Target, target
 from transforms.scheme.toml_writer import to_toml
 
-__all__ = ["AUTO", "FLOAT32", "POWER_OF_TWO", "LayerRule", "Scheme", "check_keys"]
+__all__ = ["AUTO", "FLOAT32", "FOUND", "POWER_OF_TWO", "LayerRule", "Scheme", "check_keys"]
 
-FLOAT32, AUTO = "float32", "auto"
+FLOAT32, AUTO, FOUND = "float32", "auto", "found"
 POWER_OF_TWO = "power_of_two"
 _PARTS = ("activation", "weight", "bias")
 _LEAST_ACTIVATION_BITS = 8  # of integers: operators and runtimes take 4 bits for weights only
@@ -137,11 +137,11 @@ class Scheme:
             self._check_format(part, place, chosen)
 
     def format(self, name: str) -> Format | None:
-        """Return the format of that name, None for float32; ValueError for an unknown name."""
+        """Return the format of that name, None for float32 and ``found``; ValueError for an unknown name."""
         if name in self.formats:
             definition = checked_value(f"format '{name}'", "Mapping", self.formats[name])
             return make_format(name, definition)
-        refuse_unknown(name, self._legal_formats(), "format")
+        refuse_unknown(name, [*self._legal_formats(), FOUND], "format")
         return FORMATS.get(name)
 
     def outlier_move(self, name: str) -> OutlierMove:
@@ -273,7 +273,8 @@ class Scheme:
     def _check_format(self, part: str, place: str, name: object) -> None:
         if not isinstance(name, str):
             raise ValueError(f"{place} is {name!r}, it must be the name of a format")
-        if part == "bias" and name == AUTO:
+        is_found = (place, name, self.activation) == ("weight", FOUND, FLOAT32)
+        if is_found or (part == "bias" and name == AUTO):
             return
         refuse_unknown(name, self._legal_formats(), f"{place}: format")
         fmt = self.format(name)

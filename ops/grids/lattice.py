@@ -1,0 +1,248 @@
+"""Whether the numbers of a block are whole multiples of one step, exactly, and of which.
+
+Weights that were in few bits once are q * d, or q * d + m, in float32 arithmetic: q an integer, d and m one
+number for each block. Numbers that were rounded to float16 or bfloat16 afterwards are those of ``rounding``.
+
+For given integers each number bounds the step from both sides, since its product may be half a unit in the
+last place off: the step is in the intersection of these intervals, and has few bits if the source stored it
+in few. What is found is computed again and compared, so that nothing is taken on a tolerance but a minimum,
+which kernels cannot add exactly either.
+
+Random numbers pass by chance alone: of the n numbers of a block, one fixes the step and one the minimum, and
+each other lies on one of 2^bits levels that fill a share of at most 2^bits * 2^-22 of the block's range. With
+8 bits and blocks of 16 that is (2^-14)^14 = 2^-196. Numbers of float16 leave 2^-11 of their size: with 8 bits
+about one of 8 passes, (2^-3)^14 = 2^-42 for a block; those of bfloat16 pass more often, so these are looked
+for in 4 bits at most, one of 8 again. A weight has to pass in all of its blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from ops.array_types import Float32Array, Float64Array
+
+ROUNDINGS = {"float32": 24, "float16": 11, "bfloat16": 8}
+"""Types that products may have been rounded to, and bits of their significands."""
+
+_TYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+_MOST_GAPS = 16  # whole steps that the least gap of a block may be made of
+_SHORT = (11, 17, 20, 24)
+"""Bits of a step or minimum, the fewest first: float16, float16 times an integer of 6 bits, float32."""
+
+_MOST_OFFSET = 31  # steps of a block whose least number is tried as other integers than 0: K-quants' 5 bits
+
+_MINIMUM_ERROR = 2.0**-21
+"""Of the largest number of a block: float zero points of kernels add about 2^-23 to it, 1e-6 together."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Grids that are looked for: bits of an integer, whether there is a minimum, and the last rounding.
+
+    ``element``: the type of an 8-bit float in place of integers.
+    """
+
+    bits: int
+    has_minimum: bool = False
+    rounding: str = "float32"
+    element: str = ""
+
+    @property
+    def steps(self) -> int:
+        """How many steps lie between the ends of a block at most."""
+        return (1 << self.bits) - 1
+
+
+@dataclass(frozen=True)
+class BlockGrids:
+    """Step and minimum of each block, float32 [B], and whether they make each of its numbers.
+
+    ``least`` and ``most`` are the ends of its integers.
+    """
+
+    step: Float32Array
+    minimum: Float32Array
+    fits: NDArray[np.bool_]
+    least: NDArray[np.int16]
+    most: NDArray[np.int16]
+
+    @classmethod
+    def of(
+        cls, rows: Float32Array, step: Float32Array, minimum: Float32Array, fits: NDArray[np.bool_]
+    ) -> BlockGrids:
+        """Return grids of blocks [B, n] with the ends that they have there."""
+        least, most = (
+            np.where(fits, np.rint((ends.astype(np.float64) - minimum) / step), 0).astype(np.int16)
+            for ends in (rows.min(1), rows.max(1))
+        )
+        return cls(step, minimum, fits, least, most)
+
+
+def rounded(values: Float32Array, rounding: str) -> Float32Array:
+    """Return float32 numbers rounded to a type."""
+    if rounding not in _TYPES:
+        return values
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values.astype(_TYPES[rounding]).astype(np.float32)
+
+
+def fit_blocks(rows: Float32Array, kind: Kind) -> BlockGrids:
+    """Look for the grid of each block [B, n]; numbers have to be finite. The scale of zeros is 1."""
+    values = rows.astype(np.float64)
+    low = values.min(1) if kind.has_minimum else np.minimum(values.min(1), 0)
+    span = values.max(1) - low if kind.has_minimum else np.maximum(values.max(1), 0) - low
+    is_flat = span == 0
+    steps_of, minima = np.ones(len(rows), np.float32), np.where(is_flat, low, 0).astype(np.float32)
+    is_rounded = (rounded(rows, kind.rounding) == rows).all(1)
+    is_found = is_flat & is_rounded
+    open_blocks = np.flatnonzero(~is_flat & is_rounded)
+    gap = _least_gaps(values, kind) if kind.rounding == "float32" else None
+    for steps in _counts(span, gap, kind):
+        if not len(open_blocks):
+            break
+        chosen = open_blocks[steps[open_blocks] <= kind.steps]
+        part = values[chosen]
+        q = np.rint((part - (low[chosen, None] if kind.has_minimum else 0)) / (span / steps)[chosen, None])
+        solve = _with_minimum if kind.has_minimum else _through_zero
+        step, minimum, fits = solve(rows[chosen], q, span[chosen] / steps[chosen], kind)
+        hit = chosen[fits]
+        steps_of[hit], minima[hit], is_found[hit] = step[fits], minimum[fits], True
+        open_blocks = open_blocks[~is_found[open_blocks]]
+    return BlockGrids.of(rows, steps_of, minima, is_found)
+
+
+def _least_gaps(values: Float64Array, kind: Kind) -> Float64Array:
+    """Return the least difference of two levels of each block, of which 0 is one without a minimum."""
+    levels = values if kind.has_minimum else np.pad(values, ((0, 0), (0, 1)))
+    gaps = np.diff(np.sort(levels, 1))
+    return np.asarray(np.min(gaps, 1, initial=np.inf, where=gaps > 0))
+
+
+def _counts(span: Float64Array, gap: Float64Array | None, kind: Kind) -> Iterator[Float64Array]:
+    """Yield how many steps each block may span, the fewest first.
+
+    The least gap of exact levels is a whole number of steps. Where a type has rounded them, gaps are too
+    coarse to tell, and all counts are tried, those of a full range first.
+    """
+    if gap is not None:
+        for count in range(1, _MOST_GAPS + 1):
+            yield np.rint(count * (span / gap))
+        return
+    half = 1 << (kind.bits - 1)
+    first = [half - 1, half, kind.steps]
+    for steps in (*first, *(n for n in range(1, kind.steps) if n not in first)):
+        if steps:
+            yield np.full(len(span), float(steps))
+
+
+def _through_zero(
+    rows: Float32Array, q: Float64Array, _: Float64Array, kind: Kind
+) -> tuple[Float32Array, Float32Array, NDArray[np.bool_]]:
+    """Return steps d with which q * d are the numbers of each block, minima of 0, and whether they are."""
+    step, fits = scales_of(rows, q, kind.rounding)
+    room = q.max(1, initial=0) - q.min(1, initial=0)
+    for count in range(2, kind.steps + 1):  # a step of fewer bits, of which the one found is a multiple
+        more = np.flatnonzero(fits & (room * count <= kind.steps) & (_short(step, 11) != step))
+        if not len(more):
+            break
+        finer = _short(step[more].astype(np.float64) / count, 11)
+        same = _is_same(rows[more], q[more] * count, finer, kind.rounding)
+        step[more[same]] = finer[same]
+    return step, np.zeros_like(step), fits
+
+
+def scales_of(
+    rows: Float32Array, numbers: Float64Array, rounding: str = "float32"
+) -> tuple[Float32Array, NDArray[np.bool_]]:
+    """Return the scale of each block with which numbers [B, n] times it are the rows, and whether they are.
+
+    The scale has as few bits as it can.
+    """
+    (below, above), size = _half_units(rows, rounding), np.abs(numbers)
+    has_sign = (np.sign(numbers) == np.sign(rows)).all(1)
+    divisor = np.where(size > 0, size, 1)
+    low = ((np.abs(rows) - below) / divisor).max(1, where=size > 0, initial=0)
+    high = ((np.abs(rows) + above) / divisor).min(1, where=size > 0, initial=np.inf)
+    fits = np.zeros(len(rows), bool)
+    middle = np.where(np.isfinite(high), (low + high) / 2, 1)
+    step = middle.astype(np.float32)
+    may_fit = has_sign & (low <= high) & (middle > 0)
+    for bits in _SHORT:
+        left = np.flatnonzero(may_fit & ~fits)
+        if not len(left):
+            break
+        tried = _short(middle[left], bits)
+        same = _is_same(rows[left], numbers[left], tried, rounding)
+        step[left[same]], fits[left[same]] = tried[same], True
+    return step, fits
+
+
+def _with_minimum(
+    rows: Float32Array, q: Float64Array, width: Float64Array, kind: Kind
+) -> tuple[Float32Array, Float32Array, NDArray[np.bool_]]:
+    """Return steps d and minima m with which q * d + m are the numbers of each block, and whether they are.
+
+    Where no pair makes them exactly, those within ``_MINIMUM_ERROR`` are taken.
+    """
+    (_, half), largest = _half_units(rows, kind.rounding), np.abs(rows).max(1)
+    step, minimum = width.astype(np.float32), rows.min(1)
+    fits, is_exact = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
+    near = np.abs(rows - (q * width[:, None] + minimum[:, None])).max(1) <= 8 * _MINIMUM_ERROR * largest
+    most = q.max(1)
+    room = np.where(most <= _MOST_OFFSET, np.exp2(np.ceil(np.log2(most + 1))) - 1 - most, 0)
+    for bits in _SHORT:
+        for offset in range(kind.steps):  # of the least number, which need not have the integer 0
+            left = np.flatnonzero(near & ~is_exact & (offset <= room))
+            if not len(left):
+                break
+            tried = _short(width[left], bits)
+            rest = rows[left] - (q[left] + offset) * tried[:, None].astype(np.float64)
+            bounds = (rest - half[left]).max(1), (rest + half[left]).min(1)
+            middle = (bounds[0] + bounds[1]) / 2
+            for short in _SHORT:
+                at = _short(middle, short)
+                made = _sums(q[left] + offset, tried, at, kind.rounding)
+                error = np.abs(made - rows[left]).max(1)
+                better = (~fits[left] & (error <= _MINIMUM_ERROR * largest[left])) | (
+                    ~is_exact[left] & (error == 0)
+                )
+                to = left[better]
+                step[to], minimum[to], fits[to] = tried[better], at[better], True
+                is_exact[left[error == 0]] = True
+            if bits == _SHORT[-1] and offset == 0:
+                break  # a step of 24 bits says nothing of where 0 was
+    return step, minimum, fits
+
+
+def _sums(q: Float64Array, step: Float32Array, minimum: Float32Array, rounding: str) -> Float32Array:
+    made = q.astype(np.float32) * step[:, None] + minimum[:, None]
+    return rounded(made, rounding)
+
+
+def _is_same(
+    rows: Float32Array, numbers: Float64Array, step: Float32Array, rounding: str
+) -> NDArray[np.bool_]:
+    made = rounded(numbers.astype(np.float32) * step[:, None], rounding)
+    return np.asarray((made == rows).all(1))
+
+
+def _half_units(rows: Float32Array, rounding: str) -> tuple[Float64Array, Float64Array]:
+    """Return how far below and above the magnitude of each number those lie that a type rounds to it."""
+    fraction, exponent = np.frexp(np.abs(rows.astype(np.float64)))
+    least = {"float32": -149, "float16": -24, "bfloat16": -133}[rounding]
+    above = np.ldexp(0.5, np.maximum(exponent - ROUNDINGS[rounding], least))
+    return np.where(fraction == 0.5, above / 2, above), above
+
+
+def _short(values: NDArray[np.floating], bits: int) -> Float32Array:
+    """Return numbers rounded to so many bits; those of 11 to float16, subnormal numbers as well."""
+    if bits == ROUNDINGS["float16"]:
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16).astype(np.float32)
+    fraction, exponent = np.frexp(values.astype(np.float64))
+    return np.ldexp(np.rint(np.ldexp(fraction, bits)), exponent - bits).astype(np.float32)

@@ -1,0 +1,250 @@
+"""The grid on which a float weight lies already, found from its numbers alone.
+
+Some lines of a weight tell whether there is a grid and of which kind: their blocks of 16 numbers have to pass
+(:mod:`ops.grids.lattice`), and the largest blocks in which they still do are those of the source, or some
+that share a scale. All other blocks are looked at then, a part of the weight at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops.array_types import AnyArray, Float32Array
+from ops.grids.lattice import ROUNDINGS, BlockGrids, Kind, fit_blocks, rounded
+from ops.grids.small_floats import ELEMENTS, SMALL_FLOATS, fit_floats
+from ops.subnormals import keeps_subnormals
+
+LEAST_BLOCK = 16
+_BLOCKS = (256, 128, 64, 32, LEAST_BLOCK)
+_LINES = 16  # that tell of the kind, and at most so many that another line adds
+_FIRST_LINES, _FIRST_NUMBERS = 4, 128  # that most weights without a grid fail on
+_ELEMENTS = 1 << 19  # looked at together
+_TRIES = 8
+_MATRIX_RANK = 2
+
+_INTEGERS = {"float32": (2, 4, 8), "float16": (2, 4, 8), "bfloat16": (2, 4)}
+"""Bits by the type that products were rounded to; minima are looked for in float32 alone."""
+
+
+@dataclass(frozen=True)
+class FoundGrid:
+    """The grid of a weight, or of a share of its blocks.
+
+    ``step`` and ``minimum`` have one number for each block of ``block`` numbers along ``axis``, in the shape
+    of :func:`ops.integer_blocks.scale_shape`, or without a block for each index of ``axis``. ``minimum`` is
+    None for a grid through 0. ``least`` and ``most``: the ends of the integers of a block. ``share``: of the
+    blocks on the grid, 1 for all.
+    """
+
+    kind: Kind
+    axis: int
+    block: int
+    step: Float32Array
+    minimum: Float32Array | None
+    least: NDArray[np.int16]
+    most: NDArray[np.int16]
+    share: float
+
+    @property
+    def bits(self) -> int:
+        """Bits of the integers in use, or of the 8-bit floats."""
+        span = np.maximum(self.most, 0) - np.minimum(self.least, 0)  # without a minimum 0 is a level
+        return 8 if self.kind.element else max(1, int(span.max()).bit_length())
+
+    def expanded(self, parameter: AnyArray, shape: tuple[int, ...]) -> AnyArray:
+        """Return a step or minimum for each number of a weight of a shape, or what broadcasts to it."""
+        if not self.block:
+            return parameter.reshape([-1 if i == self.axis else 1 for i in range(len(shape))])
+        return np.take(parameter, np.arange(shape[self.axis]) // self.block, self.axis)
+
+    def numbers(self, values: Float32Array) -> AnyArray:
+        """Return the integers of a weight in int16, or its 8-bit floats; looked at in parts."""
+        found = np.empty(values.shape, ELEMENTS.get(self.kind.element, np.int16))
+        other = 1 if self.axis == 0 else 0
+        together = max(1, _ELEMENTS * values.shape[other] // max(1, values.size))
+        for first in range(0, values.shape[other], together):
+            at = (slice(None),) * other + (slice(first, first + together),)
+            part = values[at].astype(np.float64)
+            for operate, parameter in ((np.subtract, self.minimum), (np.divide, self.step)):
+                if parameter is not None:
+                    own = parameter[at] if self.block else parameter
+                    operate(part, self.expanded(own, part.shape), out=part)
+            found[at] = part if self.kind.element else np.rint(part)
+        return found
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """A weight as lines in which blocks run: along an axis, or all numbers of each index of another."""
+
+    weight: NDArray[np.floating]
+    axis: int
+    is_channel: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        size = self.weight.shape[self.axis]
+        others = self.weight.size // size
+        return (size, others) if self.is_channel else (others, size)
+
+    def take(self, lines: NDArray[np.intp] | slice) -> Float32Array:
+        """Return some of the lines, [m, n]."""
+        to = 0 if self.is_channel else self.weight.ndim - 1
+        moved = np.moveaxis(self.weight, self.axis, to)
+        if self.is_channel:
+            found = moved[lines].reshape(-1, self.shape[1])
+        elif self.weight.ndim == _MATRIX_RANK:  # a copy of the lines alone
+            found = moved[lines]
+        else:
+            found = moved.reshape(self.shape)[lines]
+        return np.ascontiguousarray(found, np.float32)
+
+
+@keeps_subnormals
+def recognise(weight: NDArray[np.floating]) -> FoundGrid | None:
+    """Return the grid that all blocks of a weight are on, or one that a share of them is on, or None.
+
+    Of grids along several axes, the one with the fewest scales. None also for vectors, and for numbers that
+    are not finite.
+    """
+    if weight.ndim < 2 or not weight.size:
+        return None
+    found: FoundGrid | None = None
+    with np.errstate(all="ignore"):
+        for lines in _directions(weight):
+            other = _along(lines) if lines.shape[1] >= LEAST_BLOCK else None
+            if other is not None and (found is None or _rank(other) > _rank(found)):
+                found = other
+    return found
+
+
+def _rank(found: FoundGrid) -> tuple[float, int]:
+    return found.share, -found.step.size
+
+
+def _directions(weight: NDArray[np.floating]) -> Iterator[_Lines]:
+    """Yield the lines of a matrix, of filters by output or input channel, and of stacks of matrices."""
+    if weight.ndim > 2:
+        yield from (_Lines(weight, axis, is_channel=True) for axis in (0, 1))
+    yield from (_Lines(weight, axis, is_channel=False) for axis in range(weight.ndim))
+
+
+def _along(lines: _Lines) -> FoundGrid | None:
+    """Return the grid of lines, for which those that fail tell more of its kind."""
+    count = lines.shape[0]
+    first = lines.take(np.linspace(0, count - 1, min(count, _FIRST_LINES)).astype(np.intp))
+    if not _on_any(first[:, :_FIRST_NUMBERS]).any():
+        return None
+    probe = np.linspace(0, count - 1, min(count, _LINES)).astype(np.intp)
+    found, before = None, None
+    for _ in range(_TRIES):
+        chosen = _choose(lines, np.unique(probe))
+        if chosen is None or chosen == before:
+            break
+        found, failing = _whole(lines, *chosen)
+        if not len(failing):
+            break
+        probe, before = np.append(probe, failing[:_LINES]), chosen
+    return found
+
+
+def _on_any(lines: Float32Array) -> NDArray[np.bool_]:
+    """Return for each line whether all of its blocks are on a grid of any kind."""
+    on_any = np.zeros(len(lines), bool)
+    if np.isfinite(lines).all():
+        for kind in _widest(lines):
+            on_any[~on_any] = _fit(lines[~on_any], LEAST_BLOCK, kind).fits.reshape((~on_any).sum(), -1).all(1)
+            if on_any.all():
+                break
+    return on_any
+
+
+def _widest(lines: Float32Array) -> list[Kind]:
+    """Return the kinds that every other is a case of."""
+    kinds = _kinds(lines)
+    most = {(kind.has_minimum, kind.rounding, kind.element): kind for kind in kinds}
+    return list(most.values())
+
+
+def _kinds(lines: Float32Array) -> list[Kind]:
+    """Return the kinds that lines may have, those of the fewest bits first."""
+    kinds = [Kind(bits, has_minimum) for bits in _INTEGERS["float32"] for has_minimum in (False, True)] + [
+        Kind(8, element=element) for element in SMALL_FLOATS
+    ]
+    for rounding in list(ROUNDINGS)[1:]:
+        if np.array_equal(rounded(lines, rounding), lines):
+            kinds += [Kind(bits, rounding=rounding) for bits in _INTEGERS[rounding]]
+    return kinds
+
+
+def _choose(lines: _Lines, probe: NDArray[np.intp]) -> tuple[Kind, int] | None:
+    """Return the kind of some lines and the size of their blocks, 0 for one in a line; None without one.
+
+    Lines that are on no grid are left out.
+    """
+    part = lines.take(probe)
+    part = part[_on_any(part)]
+    kind = next((kind for kind in _kinds(part) if _all_fit(part, LEAST_BLOCK, kind)), None)
+    if kind is None or not len(part):
+        return None
+    sizes = [0, *(size for size in _BLOCKS if size < part.shape[1])]
+    if lines.is_channel:
+        return (kind, 0) if _all_fit(part, 0, kind) else None
+    return kind, next(size for size in sizes if size == LEAST_BLOCK or _all_fit(part, size, kind))
+
+
+def _all_fit(lines: Float32Array, block: int, kind: Kind) -> bool:
+    return bool(_fit(lines, block, kind).fits.all())
+
+
+def _fit(lines: Float32Array, block: int, kind: Kind) -> BlockGrids:
+    """Return the grids of lines [m, n], [m * B]; a shorter last block repeats its last number."""
+    size = block or lines.shape[1]
+    rest = -lines.shape[1] % size
+    rows = np.pad(lines, ((0, 0), (0, rest)), mode="edge") if rest else lines
+    rows = rows.reshape(-1, size)
+    return fit_floats(rows, kind.element) if kind.element else fit_blocks(rows, kind)
+
+
+def _whole(lines: _Lines, kind: Kind, block: int) -> tuple[FoundGrid | None, NDArray[np.intp]]:
+    """Return the grid of all lines, and those with a block that is not on it."""
+    count, length = lines.shape
+    together = max(1, _ELEMENTS // length)
+    parts = []
+    for first in range(0, count, together):
+        part = lines.take(slice(first, first + together))
+        parts.append(_fit(part, block, kind) if np.isfinite(part).all() else _nothing(part, block))
+    fits = np.concatenate([part.fits for part in parts]).reshape(count, -1)
+    if not fits.any():
+        return None, np.arange(count)
+    step, minimum, least, most = (
+        _laid(lines, np.concatenate([getattr(part, name) for part in parts]), block)
+        for name in ("step", "minimum", "least", "most")
+    )
+    is_matrix_line = not block and not lines.is_channel and lines.weight.ndim == _MATRIX_RANK
+    axis = 1 - lines.axis if is_matrix_line else lines.axis
+    size = block if block or lines.is_channel or is_matrix_line else length
+    added = minimum if kind.has_minimum else None
+    found = FoundGrid(kind, axis, size, step, added, least, most, float(fits.mean()))
+    return found, np.flatnonzero(~fits.all(1))
+
+
+def _laid(lines: _Lines, numbers: AnyArray, block: int) -> AnyArray:
+    """Return one number for each block in the shape of scales."""
+    if lines.is_channel or (not block and lines.weight.ndim == _MATRIX_RANK):
+        return numbers
+    others = np.delete(lines.weight.shape, lines.axis)
+    return np.ascontiguousarray(np.moveaxis(numbers.reshape(*others, -1), -1, lines.axis))
+
+
+def _nothing(lines: Float32Array, block: int) -> BlockGrids:
+    """Return the grids of lines whose numbers are not all finite."""
+    count = len(lines) * (-(-lines.shape[1] // block) if block else 1)
+    zeros = np.zeros(count, np.int16)
+    return BlockGrids(
+        np.ones(count, np.float32), np.zeros(count, np.float32), np.zeros(count, bool), zeros, zeros
+    )

@@ -1,0 +1,148 @@
+"""Weights as checkpoints in few bits have them, computed in float32 as their readers compute them.
+
+Each is [N, K] with blocks along K. GGUF: ``gguf/quants.py`` of llama.cpp; GPTQ and AWQ: (q - z) * s in the
+type of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+_OUTPUTS, _INPUTS = 24, 512
+
+
+def half(values: object) -> Array:
+    """Return numbers rounded to float16."""
+    return np.asarray(values, np.float32).astype(np.float16).astype(np.float32)
+
+
+def brain(values: object) -> Array:
+    """Return numbers rounded to bfloat16."""
+    return np.asarray(values, np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def plain(values: object) -> Array:
+    """Return numbers as float32."""
+    return np.asarray(values, np.float32)
+
+
+def _blocks(seed: int, size: int) -> Array:
+    random = np.random.default_rng(seed)
+    return plain(random.standard_normal((_OUTPUTS, _INPUTS // size, size)) * 0.05)
+
+
+def _joined(rows: Array) -> Array:
+    return plain(rows).reshape(_OUTPUTS, _INPUTS)
+
+
+def largest_at_end(seed: int) -> Array:
+    """Q4_0: the number of largest magnitude is -8 steps, a step may be negative."""
+    rows = _blocks(seed, 32)
+    at = np.abs(rows).argmax(2)[..., None]
+    step = np.take_along_axis(rows, at, 2) / -8
+    return _joined(plain(np.clip(np.rint(rows / step), -8, 7)) * half(step))
+
+
+def with_minimum(bits: int, size: int = 32) -> Callable[[int], Array]:
+    """Q4_1 and Q5_1: q * d + m with d and m in float16."""
+
+    def _make(seed: int) -> Array:
+        rows = _blocks(seed, size)
+        low, high = rows.min(2, keepdims=True), rows.max(2, keepdims=True)
+        step = (high - low) / (2**bits - 1)
+        return _joined(plain(np.rint((rows - low) / step)) * half(step) + half(low))
+
+    return _make
+
+
+def symmetric(
+    bits: int, size: int, kind: Callable[[object], Array] = half, end: int = 1
+) -> Callable[[int], Array]:
+    """Q5_0, Q8_0, ternary, int8: q * d."""
+
+    def _make(seed: int) -> Array:
+        rows = _blocks(seed, size)
+        step = kind(np.abs(rows).max(2, keepdims=True) / (2 ** (bits - 1) - end))
+        q = np.clip(np.rint(rows / step), -(2 ** (bits - 1)) + end, 2 ** (bits - 1) - 1)
+        return _joined(plain(q) * step)
+
+    return _make
+
+
+def k_quant(bits: int, size: int, *, minimum: bool) -> Callable[[int], Array]:
+    """K-quants: steps and minima are float16 times an integer of 6 bits, of a block of 256."""
+
+    def _make(seed: int) -> Array:
+        rows = _blocks(seed, size).reshape(_OUTPUTS, -1, 256 // size, size)
+        low = np.minimum(rows.min(3, keepdims=True), 0)
+        step = (rows.max(3, keepdims=True) - low) / (2**bits - 1)
+        unit, least = half(step.max(2, keepdims=True) / 63), half(-low.min(2, keepdims=True) / 63)
+        step, low = plain(unit * np.clip(np.rint(step / unit), 1, 63)), plain(least * np.rint(-low / least))
+        if minimum:
+            return _joined(step * plain(np.clip(np.rint((rows + low) / step), 0, 2**bits - 1)) - low)
+        return _joined(step * plain(np.clip(np.rint(rows / step), -(2 ** (bits - 1)), 2 ** (bits - 1) - 1)))
+
+    return _make
+
+
+def zero_points(
+    bits: int, size: int, kind: Callable[[object], Array] = half, last: Callable[[object], Array] = plain
+) -> Callable[[int], Array]:
+    """GPTQ and AWQ: (q - z) * s, which ``last`` rounds."""
+
+    def _make(seed: int) -> Array:
+        rows = _blocks(seed, size)
+        low, high = np.minimum(rows.min(2, keepdims=True), 0), np.maximum(rows.max(2, keepdims=True), 0)
+        step = kind((high - low) / (2**bits - 1))
+        zero = np.rint(-low / step)
+        return _joined(last(plain(np.clip(np.rint(rows / step) + zero, 0, 2**bits - 1) - zero) * step))
+
+    return _make
+
+
+def small_floats(name: str, size: int, kind: Callable[[object], Array] = plain) -> Callable[[int], Array]:
+    """FP8 checkpoints: an 8-bit float times a scale."""
+
+    def _make(seed: int) -> Array:
+        rows, element = _blocks(seed, size), np.dtype(getattr(ml_dtypes, name))
+        scale = kind(np.abs(rows).max(2, keepdims=True) / float(ml_dtypes.finfo(element).max))
+        return _joined(plain((rows / scale).astype(element)) * scale)
+
+    return _make
+
+
+GRIDS: Mapping[str, tuple[Callable[[int], Array], int]] = {
+    "Q4_0": (largest_at_end, 32),
+    "Q4_1": (with_minimum(4), 32),
+    "Q5_0": (symmetric(5, 32), 32),
+    "Q5_1": (with_minimum(5), 32),
+    "Q8_0": (symmetric(8, 32), 32),
+    "Q2_K": (k_quant(2, 16, minimum=True), 16),
+    "Q3_K": (k_quant(3, 16, minimum=False), 16),
+    "Q4_K": (k_quant(4, 32, minimum=True), 32),
+    "Q5_K": (k_quant(5, 32, minimum=True), 32),
+    "Q6_K": (k_quant(6, 16, minimum=False), 16),
+    **{f"GPTQ {size}": (zero_points(4, size), size) for size in (32, 64, 128)},
+    "GPTQ 8 bits": (zero_points(8, 128), 128),
+    "GPTQ 3 bits": (zero_points(3, 64), 64),
+    "GPTQ float32": (zero_points(4, 128, plain), 128),
+    "GPTQ in float16": (zero_points(4, 128, half, half), 128),
+    "GPTQ 8 bits in float16": (zero_points(8, 128, half, half), 128),
+    "AWQ in bfloat16": (zero_points(4, 128, brain, brain), 128),
+    "2 bits": (zero_points(2, 64), 64),
+    "2 bits with a minimum": (with_minimum(2), 32),
+    "ternary": (symmetric(2, _INPUTS, plain), 0),
+    "ternary in blocks": (symmetric(2, 256), 256),
+    "int8 per channel": (symmetric(8, _INPUTS, plain), 0),
+    "int8 in float16": (lambda seed: half(symmetric(8, _INPUTS)(seed)), 0),
+    **{f"4 bits, {size}": (symmetric(4, size, plain), size) for size in (16, 32, 64, 128, 256)},
+    "E4M3": (small_floats("float8_e4m3fn", _INPUTS), 0),
+    "E4M3 in blocks": (small_floats("float8_e4m3fn", 128), 128),
+    "E5M2": (small_floats("float8_e5m2", _INPUTS), 0),
+}
+"""Functions of a seed that make a weight, and its blocks: 0 for a scale per channel."""

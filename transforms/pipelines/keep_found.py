@@ -1,0 +1,72 @@
+"""Keeping the grids that weights of the float model lie on already, a part of building and preparing."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.grids.recognise import recognise
+from transforms.files.spelling import spelled
+from transforms.graph.constants import load
+from transforms.graph.found_grids import FoundWeight, grid_words, share_lines, weights
+from transforms.graph.lazy_values import LARGE, stored_bytes
+from transforms.graph.some_names import some_names
+from transforms.pipelines.work import Work
+from transforms.plan.quant_spec import WEIGHT
+from transforms.scheme.scheme import FOUND
+from transforms.write_found_grids import write_found_grids
+
+_LOOKED_AT = 3
+"""Weights that tell whether those of a model lie on grids, if these are not to be kept."""
+
+
+def keep_found(work: Work) -> None:
+    """Write weights on the grids that they are on, if the scheme says so."""
+    if work.scheme.weight != FOUND:
+        return
+    found: list[FoundWeight] = []
+    write_found_grids(
+        work.graph,
+        accuracy_level=work.options.accuracy_level,
+        exclude=work.named.excluded,
+        found=found,
+    )
+    floats = {tensor.name for tensor in weights(work.graph)}
+    work.record.notes += share_lines(found)
+    if left := [one.name for one in found if one.is_whole and one.name in floats]:
+        work.record.notes.append(f"Float, since no operator reads their grid: {some_names(left)}")
+    names = Counter(_format(one) for one in found if one.is_whole and one.name not in floats)
+    work.record.tensors.update({(name, WEIGHT): number for name, number in names.items()})
+
+
+def _format(found: FoundWeight) -> str:
+    """Return the format that a weight is stored in."""
+    assert found.grid is not None, "it has one"
+    return found.grid.kind.element or f"int{found.grid.kind.bits}"
+
+
+def _stores_integers(work: Work) -> bool:
+    """Return whether a scheme rounds weights alone to integers."""
+    weight = work.scheme.format(work.scheme.weight)
+    is_alone = work.scheme.format(work.scheme.activation) is None
+    return is_alone and weight is not None and weight.is_integer
+
+
+def note_found(work: Work) -> None:
+    """Say so where weights that are to be rounded all lie on grids already, of those looked at."""
+    if not _stores_integers(work):
+        return
+    every = [tensor for tensor in weights(work.graph) if stored_bytes(tensor._values) >= LARGE]
+    every.sort(key=lambda tensor: stored_bytes(tensor._values))
+    picked = np.unique(np.linspace(0, len(every) - 1, min(len(every), _LOOKED_AT)).astype(int))
+    found = [_found(every[i]) for i in picked]
+    if found and all(one.is_whole for one in found):
+        kinds = Counter(grid_words(one.grid) for one in found if one.grid is not None)
+        words, way = kinds.most_common(1)[0][0], spelled("{config:FOUND}")
+        work.record.notes.append(f"Weights were in {words} already: {way} keeps them exactly")
+
+
+def _found(tensor: gs.Constant) -> FoundWeight:
+    return FoundWeight(tensor.name, int(np.prod(tensor.shape)), recognise(load(tensor)))

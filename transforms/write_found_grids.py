@@ -1,0 +1,248 @@
+"""Weights that lie on a grid already, written on it: as integers, with the numbers that the model had.
+
+A model made from a checkpoint in few bits often has weights in float32 again, q * d or q * d + m for blocks
+of them (:mod:`ops.grids.recognise`). The kernels of com.microsoft's MatMulNBits compute (q - z) * d, with z
+an integer or, for 2 and 4 bits, a float: -m / d, to the last bit or two of the largest weight of a block.
+DequantizeLinear, and an Add of minima, give all numbers as they were.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops import FORMATS
+from ops.array_types import AnyArray
+from ops.grids.codes import GridCodes
+from ops.grids.recognise import LEAST_BLOCK, FoundGrid
+from ops.grids.small_floats import ELEMENTS
+from ops.integer_blocks import block_rows, pack_numbers
+from transforms.convert_opset import convert_opset
+from transforms.graph import dtypes, walk
+from transforms.graph.constants import exportable
+from transforms.graph.dot_products import is_dot_product, is_operand, sum_axis
+from transforms.graph.embeddings import heads, is_table
+from transforms.graph.found_grids import FoundWeight, found_weights
+from transforms.graph.lazy_values import Weight, constant, derived
+from transforms.graph.rewire import RUNTIME_DOMAIN, Insertions, Replacements, import_domains, take_over
+from transforms.graph.selection import Choice, Exclusion, NodeSet, resolve
+from transforms.store_embeddings import share_table, tie_embeddings, why_not_stored
+from transforms.write_matmul_nbits import is_plain, kernel_scales, matmul_nbits
+
+log = logging.getLogger(__name__)
+
+_BLOCK = 256  # of a weight with a scale per channel, which each block repeats
+_LEVEL = 1  # inputs stay float32: nothing is lost
+_ROUNDED = {"float16": dtypes.FLOAT16, "bfloat16": dtypes.BFLOAT16}
+_OPSET = 21  # of DequantizeLinear with blocks, 4 bits and 8-bit floats
+
+
+def write_found_grids(
+    graph: gs.Graph,
+    *,
+    accuracy_level: int | None = None,
+    nodes: Choice | None = None,
+    exclude: Exclusion = None,
+    found: list[FoundWeight] | None = None,
+) -> int:
+    """Write weights that lie on a grid already as integers or 8-bit floats; return how many.
+
+    Matrices of MatMul and Gemm, with blocks along the sum or a scale per channel, become MatMulNBits, lookups
+    GatherBlockQuantized, and other weights of products have DequantizeLinear. All numbers stay as they are;
+    with a minimum in 2 and 4 bits, within 1e-6 of the largest of a block. ``accuracy_level`` is that of the
+    kernels, 1 by default, which keeps inputs float32. ``found`` receives each weight with its grid. Does
+    nothing for a weight of which a block is on no grid, or that a node of ``exclude`` reads.
+    """
+    kept = resolve(exclude, graph, nodes)
+    tie_embeddings(graph)
+    outputs = walk.outputs(graph)
+
+    def _wanted(tensor: gs.Constant) -> bool:
+        return id(tensor) not in outputs and dtypes.is_type(tensor, dtypes.FLOAT) and _is_free(tensor, kept)
+
+    every = list(found_weights(graph, _wanted))
+    if found is not None:
+        found += every
+    grid_by_name = {one.name: one.grid for one in every if one.grid is not None and one.is_whole}
+    by_name = {tensor.name: tensor for tensor in walk.constants(graph)}
+    if any(_needs_opset(by_name[name], grid) for name, grid in grid_by_name.items()):
+        convert_opset(graph, _OPSET)
+        kept = kept.resolve_in(graph)
+    writer = _Writer(graph, kept, accuracy_level or _LEVEL)
+    tensors = [tensor for tensor in walk.constants(graph) if tensor.name in grid_by_name]
+    changed = sum(writer.write(tensor, grid_by_name[tensor.name]) for tensor in tensors)
+    writer.place()
+    return changed
+
+
+def _is_free(tensor: gs.Constant, kept: NodeSet) -> bool:
+    return not any(user in kept for node in tensor.outputs for user in (node, *heads(node, tensor)))
+
+
+def _needs_opset(tensor: gs.Constant, grid: FoundGrid) -> bool:
+    """Return whether a product needs a DequantizeLinear that older opsets do not have."""
+    if is_table(tensor):
+        return False
+    uses = [use for use in walk.uses(tensor) if _multiplies(*use)]
+    return not all(_block_of(node, index, grid) for node, index in uses)
+
+
+def _multiplies(node: gs.Node, index: int) -> bool:
+    return is_dot_product(node) and is_operand(node, index)
+
+
+def _block_of(node: gs.Node, index: int, grid: FoundGrid) -> int:
+    """Return the blocks that MatMulNBits reads a weight in, 0 if it cannot."""
+    kind = grid.kind
+    if index != 1 or node.op not in ("MatMul", "Gemm") or len(node.inputs[1].shape) != 2:
+        return 0
+    if not is_plain(node) or kind.element or kind.rounding != "float32":
+        return 0
+    if kind.has_minimum and kind.bits == 8:
+        return 0
+    summed = sum_axis(node, 1, 2)
+    if not grid.block:
+        return _BLOCK if grid.axis != summed else 0
+    return grid.block if grid.axis == summed else 0
+
+
+class _Writer:
+    def __init__(self, graph: gs.Graph, kept: NodeSet, level: int) -> None:
+        self._graph, self._kept, self._level = graph, kept, level
+        self._names, self._outputs = walk.Names(graph), walk.outputs(graph)
+        self._owners = walk.constant_owners(graph)
+        self._insertions = Insertions()
+        self._news: dict[int, gs.Node] = {}
+
+    def place(self) -> None:
+        """Put all nodes in their places."""
+        for owner in walk.graphs(self._graph):
+            replacements = Replacements(owner)
+            for node in [node for node in owner.nodes if id(node) in self._news]:
+                new = self._news[id(node)]
+                take_over(new, node.outputs[0])
+                replacements.replace([node], [new])
+            replacements.place()
+        self._insertions.place(self._graph)
+        if self._news:
+            import_domains(self._graph, {RUNTIME_DOMAIN})
+
+    def write(self, tensor: gs.Constant, grid: FoundGrid) -> bool:
+        """Let all products and lookups that read a weight read it as integers; return whether any does."""
+        if is_table(tensor):
+            return self._write_table(tensor, grid)
+        uses = [(node, index) for node, index in walk.uses(tensor) if _multiplies(node, index)]
+        by_kernels = [(node, block) for node, index in uses if (block := _block_of(node, index, grid))]
+        others = [(node, index) for node, index in uses if not _block_of(node, index, grid)]
+        if by_kernels:
+            node, block = by_kernels[0]
+            stored = self._stored(tensor, GridCodes.of(grid), sum_axis(node, 1, 2), block)
+            for node, _ in by_kernels:
+                self._news[id(node)] = matmul_nbits(node, *stored, self._level)
+        if others:
+            dequantized = self._dequantized(tensor, GridCodes.of(grid, 4))
+            for node, index in others:
+                node.inputs[index] = dequantized
+        return bool(uses)
+
+    def _write_table(self, table: gs.Constant, grid: FoundGrid) -> bool:
+        """Store an embedding for lookups, and heads that multiply by it; return whether it can be."""
+        codes, (_, inputs) = GridCodes.of(grid, 4), table.shape
+        block = grid.block or next((one for one in (128, 64, 32, LEAST_BLOCK) if inputs % one == 0), 0)
+        along = grid.axis == (1 if grid.block else 0) and block and inputs % block == 0
+        is_plain_grid = codes.is_signed and not grid.kind.element and grid.kind.rounding == "float32"
+        reason = why_not_stored(table, block or None, self._outputs, self._kept)
+        if reason or not along or not is_plain_grid:
+            log.debug("embedding '%s' stays: %s", table.name, reason or "no kernel reads its grid")
+            return False
+
+        def _packed(values: AnyArray) -> AnyArray:
+            return pack_numbers(codes.of_values(values), codes.bits)
+
+        shape = table.shape[0], inputs * codes.bits // 8
+        data = self._constant(table, "packed", derived(table._values, _packed, np.uint8, shape))
+        step = _per_output(codes, codes.step, 1, inputs, block)
+        share_table(self._graph, table, data, step, (codes.bits, block), self._names, self._level)
+        return True
+
+    def _stored(
+        self, tensor: gs.Constant, codes: GridCodes, summed: int, block: int
+    ) -> tuple[list[gs.Tensor], dict[str, int]]:
+        """Return what MatMulNBits reads of a weight: integers, steps, zero points; and its attributes."""
+        inputs, outputs = int(tensor.shape[summed]), int(tensor.shape[1 - summed])
+        blocks = -(-inputs // block)
+
+        def _packed(values: AnyArray) -> AnyArray:
+            rows = np.moveaxis(codes.of_values(values), summed, 1)
+            return pack_numbers(block_rows(rows, 1, block).reshape(outputs, blocks, block), codes.bits)
+
+        shape = outputs, blocks, block * codes.bits // 8
+        data = self._constant(tensor, "packed", derived(tensor._values, _packed, np.uint8, shape))
+        step = np.ascontiguousarray(_per_output(codes, codes.step, summed, inputs, block))
+        scales, made = kernel_scales(step, tensor.name, self._names, self._level)
+        self._insertions.add(self._owners[id(tensor)], None, made)
+        stored: list[gs.Tensor] = [data, scales]
+        if not codes.is_signed:
+            is_float = codes.grid.minimum is not None
+            zeros = codes.float_zeros if is_float else codes.zero.astype(np.uint8)
+            laid = np.ascontiguousarray(_per_output(codes, zeros, summed, inputs, block))
+            zero_points = laid if is_float else pack_numbers(laid, codes.bits)
+            stored.append(self._constant(tensor, "zero_points", zero_points))
+        return stored, {"K": inputs, "N": outputs, "bits": codes.bits, "block_size": block}
+
+    def _dequantized(self, tensor: gs.Constant, codes: GridCodes) -> gs.Tensor:
+        """Return a weight that standard operators make of its integers or 8-bit floats."""
+        grid, middle = codes.grid, codes.middle
+        kind = FORMATS[f"{'' if codes.is_signed else 'u'}int{codes.bits}"].dtype
+        dtype = ELEMENTS[grid.kind.element] if grid.kind.element else kind
+
+        def _numbers(values: AnyArray) -> AnyArray:
+            found = codes.of_values(values)
+            return (found.astype(np.int16) - middle).astype(dtype) if codes.is_signed else found.astype(dtype)
+
+        data = self._constant(tensor, "quantized", derived(tensor._values, _numbers, dtype))
+        inputs = [data, self._constant(tensor, "scale", codes.step)]
+        if codes.zero.any() and not codes.is_signed:
+            inputs.append(self._constant(tensor, "zero_point", codes.zero.astype(dtype)))
+        attrs = {"axis": grid.axis, **({"block_size": grid.block} if grid.block else {})}
+        nodes: list[gs.Node] = []
+
+        def _add(op: str, given: list[gs.Tensor], element: int = dtypes.FLOAT, **named: object) -> gs.Tensor:
+            suffix = "dequantized" if op == "DequantizeLinear" else op.lower()
+            output = gs.Variable(self._names.derive(tensor.name, suffix), element)
+            name = self._names.derive(tensor.name, op)
+            nodes.append(gs.Node(op, name, named, given, [output]))
+            return output
+
+        made = _add("DequantizeLinear", inputs, **attrs)
+        if grid.minimum is not None:
+            least = self._constant(tensor, "minimum", _as_addend(grid, tensor.shape))
+            if grid.block:
+                of_each = np.arange(tensor.shape[grid.axis], dtype=np.int64) // grid.block
+                index = self._constant(tensor, "block", of_each)
+                least = _add("Gather", [least, index], axis=grid.axis)
+            made = _add("Add", [made, least])
+        if grid.kind.rounding in _ROUNDED:
+            element = _ROUNDED[grid.kind.rounding]
+            made = _add("Cast", [_add("Cast", [made], element, to=element)], to=dtypes.FLOAT)
+        self._insertions.add(self._owners[id(tensor)], None, nodes)
+        made.shape = list(tensor.shape)
+        return made
+
+    def _constant(self, like: gs.Constant, suffix: str, values: Weight) -> gs.Constant:
+        return constant(self._names.derive(like.name, suffix), exportable(values))
+
+
+def _per_output(codes: GridCodes, parameter: AnyArray, summed: int, inputs: int, block: int) -> AnyArray:
+    """Return one number for each block of each output, [N, B]."""
+    if codes.grid.block:
+        return np.moveaxis(parameter, summed, -1)
+    return np.repeat(parameter[:, None], -(-inputs // block), 1)
+
+
+def _as_addend(grid: FoundGrid, shape: tuple[int, ...]) -> AnyArray:
+    """Return the minima of blocks as they are, of channels so that they broadcast."""
+    assert grid.minimum is not None, "asked for where there is one"
+    return grid.minimum if grid.block else grid.expanded(grid.minimum, shape)
