@@ -59,6 +59,7 @@ Quantize, by a plan (:mod:`transforms.plan`):
     ``part_biases``            numbers of biases that mask are added after the layer, in float
     ``write_matmul_nbits``     writes products with integers in blocks as ONNX Runtime's MatMulNBits
     ``store_embeddings``       stores embeddings, and heads tied to them, in 8 or 4 bits for ONNX Runtime
+    ``quantize_dynamic``       lets products with stored 8-bit weights round their inputs at run time
     ``quantize_tables``        stores embeddings in int8, once for lookups and the head, in standard operators
     ``quantize_caches``        keeps keys and values between the steps of a decoder in few bits
 
@@ -107,6 +108,7 @@ if TYPE_CHECKING:
     from transforms.part_biases import part_biases as part_biases
     from transforms.qdq_to_cast import qdq_to_cast as qdq_to_cast
     from transforms.quantize_caches import quantize_caches as quantize_caches
+    from transforms.quantize_dynamic import quantize_dynamic as quantize_dynamic
     from transforms.quantize_tables import quantize_tables as quantize_tables
     from transforms.remove_qdq import remove_qdq as remove_qdq
     from transforms.saturate import saturate as saturate

@@ -188,7 +188,7 @@ class SpecChooser:
         if not dot_products.is_dot_product(node) or not dot_products.is_operand(node, index):
             return False
         formats = self.formats[node]
-        if self._is_ruined(node):
+        if self._is_ruined(node) or (formats.dynamic and dot_products.is_of_outliers(node)):
             return False
         if formats.wants_integers:
             return id(node) in self.integers.layers
