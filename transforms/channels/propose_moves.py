@@ -120,16 +120,16 @@ def find_operands(plan: QuantizationPlan) -> list[Operand]:
     """
     zone, takers = plan.specs.integers.zone, FactorTakers(plan.graph)
     found = [one for site in plan.quantizations for one in _operands(plan, site, zone, takers)]
-    return [*found, *_dynamic_operands(plan)]
+    return [*found, *dynamic_operands(plan)]
 
 
-def _dynamic_operands(plan: QuantizationPlan) -> Iterator[Operand]:
-    """Yield the operands that products alone round, at run time, to the range of the tensor.
+def dynamic_operands(plan: QuantizationPlan) -> list[Operand]:
+    """Return the operands that products alone round, at run time, to the range of the tensor.
 
     Products of single channels cost the time of an Add: they pay where layers make no more than they read.
     """
     products = {id(node): node for node in dynamic_products(plan)}
-    tensors = {id(node.inputs[0]): node.inputs[0] for node in products.values()}
+    tensors, found = {id(node.inputs[0]): node.inputs[0] for node in products.values()}, []
     for tensor in tensors.values():
         layers = layers_on(tensor)
         if not layers or not all(id(node) in products for node in layers):
@@ -140,7 +140,9 @@ def _dynamic_operands(plan: QuantizationPlan) -> Iterator[Operand]:
             continue
         made = sum(rows_of(node, np.empty(node.inputs[1].shape, np.bool_)).shape[1] for node in layers)
         may_split = made <= channels_of(layers[0])
-        yield Operand(tensor, tuple(layers), _AT_RUN_TIME, _weight_grids(plan, layers), may_split)
+        grids = _weight_grids(plan, layers)
+        found.append(Operand(tensor, tuple(layers), _AT_RUN_TIME, grids, may_split))
+    return found
 
 
 def _operands(

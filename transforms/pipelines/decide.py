@@ -30,6 +30,7 @@ from transforms.pipelines.measure import change_form, measure_by_rule, measure_f
 from transforms.pipelines.probe import move_unjudged
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
+from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.scheme import AUTO, FLOAT32
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ def decide(work: Work) -> None:
         return
     work.events.phase("quantizing")
     prepared, statistics = work.scheme, work.statistics
-    if statistics is None and work.asked.is_dynamic:
+    if statistics is None and is_dynamic(work.asked):
         _move_outliers(work, work.judge)
     elif statistics is None:
         work.scheme = _without_ranges(work, work.judge)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from ops.array_types import Feed, Float32Array
-from transforms.channels.propose_moves import find_operands, propose_moves
+from transforms.channels.propose_moves import dynamic_operands, propose_moves
 from transforms.conversion.quantize_steps import move_named_outliers
 from transforms.judge.budget import too_large
 from transforms.judge.constants import ROWS
@@ -15,8 +15,10 @@ from transforms.pipelines.measure import may_decide
 from transforms.pipelines.work import Work
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.lifelike_feeds import lifelike_feeds
+from transforms.scheme.dynamic_layers import is_dynamic
+from transforms.scheme.outlier_move import OutlierMove
 
-_FEEDS = 8
+_FEEDS = 4
 _EACH = ROWS // _FEEDS
 
 
@@ -31,26 +33,32 @@ def probe(work: Work) -> None:
 
 
 def move_unjudged(work: Work) -> None:
-    """Do what the step does."""
+    """Do what the step does, where the scheme leaves outliers to it."""
     asked = work.asked
-    if not (asked.is_dynamic and asked.move_outliers) or asked.outliers or too_large(work.graph):
+    if not (is_dynamic(asked) and asked.move_outliers) or asked.outliers:
         return
-    operands = find_operands(work.plan())
-    names = list(dict.fromkeys(str(one.tensor.name) for one in operands))
-    found = {}
-    if names:
-        try:
-            found = propose_moves(operands, _rows(work, names), clips=False)
-        except Exception as error:  # the runtime's exceptions share no narrower class
-            work.record.notes.append(
-                f"Outliers not looked for, the model does not run on random numbers: {error}"
-            )
-    moves = {name: str(move) for name, move in found.items()}
+    moves = {name: str(move) for name, move in _proposed(work).items()}
     if moves:
         move_named_outliers(work.graph, work.scheme.with_(outliers=moves), work.named, work.record)
         work.float_graph = None  # has the form of before
     work.asked = work.asked.with_(outliers=moves, move_outliers=False)
     work.scheme = work.scheme.with_(outliers=moves, move_outliers=False)
+
+
+def _proposed(work: Work) -> dict[str, OutlierMove]:
+    """Return the moves, none for a model that is too large to run, or does not run, which is noted."""
+    operands = dynamic_operands(work.plan())
+    names = list(dict.fromkeys(str(one.tensor.name) for one in operands))
+    if not names:
+        return {}
+    if too_large(work.graph):
+        work.record.notes.append("Outliers not looked for: the model is too large to run for that")
+        return {}
+    try:
+        return propose_moves(operands, _rows(work, names), clips=False)
+    except Exception as error:  # the runtime's exceptions share no narrower class
+        work.record.notes.append(f"Outliers not looked for, the model does not run on random numbers: {error}")
+        return {}
 
 
 def _rows(work: Work, names: list[str]) -> dict[str, list[Float32Array]]:

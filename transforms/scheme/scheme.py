@@ -15,7 +15,7 @@ from ops.formats import FORMATS, Format
 from ops.legal_names import did_you_mean, refuse_unknown
 from ops.registration import DOMAIN
 from transforms.scheme.custom_formats import make_format
-from transforms.scheme.dynamic_layers import check_dynamic
+from transforms.scheme.dynamic_layers import check_dynamic, is_dynamic
 from transforms.scheme.finetune_rule import FinetuneRule
 from transforms.scheme.layer_rule import LayerRule, make_rule
 from transforms.scheme.mixing_rule import MIXING, MixingRule
@@ -136,7 +136,7 @@ class Scheme:
                 near = did_you_mean(str(method), METHODS) or ","
                 raise ValueError(f"calibrate_tensors entry '{tensor}' is {method!r}{near} legal are {legal}")
         self._check_mixing()
-        check_dynamic(self, self.layers)
+        check_dynamic(self)
         for part, place, chosen in self._choices():
             self._check_format(part, place, chosen)
 
@@ -209,11 +209,6 @@ class Scheme:
         return any(has_few_bits(self.format(name)) for name in names if name)
 
     @property
-    def is_dynamic(self) -> bool:
-        """Whether products, or some of them, round activations at run time."""
-        return self.dynamic or any(rule.dynamic for rule in self.layers.values())
-
-    @property
     def fits_weights(self) -> bool:
         """Whether the outputs of layers round weights of few bits, if there are samples."""
         asked = self.fit_weights is True or (self.fit_weights == AUTO and self.weight_method == AUTO)
@@ -241,7 +236,7 @@ class Scheme:
             equalize_layers=self.equalizes_by_rule,
             fit_weights=self.fit_weights is True,
             full_range=OFF if isinstance(self.full_range, str) else self.full_range,
-            move_outliers=self.move_outliers and self.is_dynamic,  # random numbers show them
+            move_outliers=self.move_outliers and is_dynamic(self),  # random numbers show them
             keep_float=False,
         )
 
