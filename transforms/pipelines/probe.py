@@ -57,7 +57,9 @@ def _proposed(work: Work) -> dict[str, OutlierMove]:
     try:
         return propose_moves(operands, _rows(work, names), clips=False)
     except Exception as error:  # the runtime's exceptions share no narrower class
-        work.record.notes.append(f"Outliers not looked for, the model does not run on random numbers: {error}")
+        work.record.notes.append(
+            f"Outliers not looked for, the model does not run on random numbers: {error}"
+        )
         return {}
 
 
