@@ -81,8 +81,8 @@ def _float_product(one: _Product, names: walk.Names) -> list[gs.Node]:
     assert source is not None, "a rounding makes the numbers"
     data = dtypes.variable(names.derive(numbers.name, "dequantized"), dtypes.FLOAT, source.inputs[0])
     factor = gs.Variable(names.derive(weight.name, "dequantized"), np.float32, list(weight.shape))
-    scale = np.asarray(one.weight_scale.values, np.float32).reshape(-1)
-    scale = scale.reshape(()) if scale.size == 1 else scale
+    scales = np.asarray(one.weight_scale.values, np.float32)
+    scale = scales.reshape(()) if scales.size == 1 else scales.reshape(-1)
     zero = np.zeros(scale.shape, stored.dtype)
     if len(zeros) > 1 and not zeros[1].is_empty():
         zero = np.ascontiguousarray(

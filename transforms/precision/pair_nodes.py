@@ -93,7 +93,7 @@ class PairedModels:
         """Return whether a node computes with other numbers than its counterpart, and can be switched."""
         if any(any(walk.bodies(node)) for node in (first, second)):
             return False
-        if not _are_floats([*first.outputs, *second.outputs]):
+        if not _are_floats(first.outputs):
             return False
         return len(first.inputs) != len(second.inputs) or not all(
             map(self._is_same, first.inputs, second.inputs)
@@ -146,6 +146,8 @@ def _is_alike(node: gs.Node, counterpart: gs.Node) -> bool:
     """Return whether a node may stand for another: tuning adds biases by an Add of its own, and some are
     written as another operator.
     """
+    if _are_floats(counterpart.outputs) and not _are_floats(node.outputs):
+        return False  # a lookup of integers, which are dequantized after it
     is_same = node.op == counterpart.op or (counterpart.op, node.op) in _WRITTEN_AS
     if is_same or node.op in _OF_INTEGERS:
         return True
