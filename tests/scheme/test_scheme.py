@@ -140,8 +140,10 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
     )
     default = Scheme("int8", "int8")
     same = [f.name for f in dataclasses.fields(Scheme) if getattr(full, f.name) == getattr(default, f.name)]
-    assert same == []  # so every key is seen to survive
+    assert same == ["dynamic"]  # which goes with no format of activations; every other key survives
     assert read_scheme(write(tmp_path, full.to_toml())) == full
+    dynamic = preset("A8W8_DYNAMIC").with_(layers={"head": {"dynamic": False}})
+    assert read_scheme(write(tmp_path, dynamic.to_toml())) == dynamic
 
 
 def test_a_file_changes_a_preset(tmp_path: Path) -> None:

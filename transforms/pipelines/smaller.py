@@ -8,8 +8,11 @@ import onnx_graphsurgeon as gs
 
 from transforms.judge.budget import too_large
 from transforms.model import graph_proto
-from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.scheme import preset
+from transforms.pipelines.build import build
+from transforms.pipelines.prepare import prepare
+from transforms.pipelines.steps import run
+from transforms.pipelines.work import Work
+from transforms.scheme import Scheme, preset
 
 TRIED = ("A8W8_DYNAMIC", "W8")
 """Presets that need no samples, which a result is measured against."""
@@ -25,11 +28,16 @@ def smaller_presets(load: Callable[[], gs.Graph], most: int) -> Iterator[tuple[s
         graph = load()
         if too_large(graph):
             return
-        try:
-            count = quantize_graph(graph, preset(name).with_(move_outliers=False)).count
-            size = graph_proto.export_model(graph).ByteSize() if count else most
-        except ValueError:  # as for the scheme before, whose errors were told
-            continue
-        if size < most:
+        size = bytes_by_rule(graph, preset(name))
+        if size is not None and size < most:
             found.append((size, name))
     yield from ((name, size) for size, name in sorted(found))
+
+
+def bytes_by_rule(graph: gs.Graph, scheme: Scheme) -> int | None:
+    """Return the bytes of a graph, which is changed, by a scheme of rules; None if it takes none."""
+    try:
+        work = run(Work(graph, scheme.with_(move_outliers=False)), (prepare, build))
+    except ValueError:
+        return None
+    return graph_proto.export_model(work.graph).ByteSize() if work.record.count else None

@@ -14,7 +14,7 @@ from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.model import graph_proto
 from transforms.model.read_model import ModelError
-from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.pipelines.smaller import bytes_by_rule
 from transforms.plan.exact_arithmetic import shape_arithmetic
 from transforms.plan.float_only_nodes import float_zone
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -60,18 +60,13 @@ def _that_would(load: Callable[[], gs.Graph], scheme: Scheme) -> Iterator[str]:
 
 
 def _has_quantizations(graph: gs.Graph, scheme: Scheme) -> bool:
-    is_of_weights = scheme.format(scheme.activation) is None
-    before = _stored(graph) if is_of_weights else 0
+    if scheme.format(scheme.activation) is None:  # what grows would be no help
+        before = graph_proto.export_model(graph).ByteSize()
+        return (bytes_by_rule(graph, scheme) or before) < before
     try:
-        if is_of_weights:  # what grows would be no help
-            return bool(quantize_graph(graph, scheme).count) and _stored(graph) < before
         return bool(_plan(graph, scheme).quantizations)
     except ModelError:
         return False
-
-
-def _stored(graph: gs.Graph) -> int:
-    return graph_proto.export_model(graph).ByteSize()
 
 
 def _reasons(plan: QuantizationPlan) -> Iterator[tuple[str, str]]:
