@@ -26,7 +26,7 @@ def no_gain_line(work: Work, sizes: Sizes) -> Iterator[str]:
         slower = ", and slower here" if is_slower else ""
         yield f"Not smaller than the float file{slower}: {_other(work, sizes)}"
     elif is_slower:
-        yield f"Smaller, but slower here than the float model: {sizes.ratio:.2f} of its bytes"
+        yield f"Slower here than the float model, at {sizes.ratio:.2f} of its bytes"
 
 
 def _other(work: Work, sizes: Sizes) -> str:
