@@ -61,6 +61,7 @@ Quantize, by a plan (:mod:`transforms.plan`):
     ``write_matmul_nbits``     writes products with integers in blocks as ONNX Runtime's MatMulNBits
     ``write_found_grids``      writes weights that lie on a grid already as integers, with the same numbers
     ``store_embeddings``       stores embeddings, and heads tied to them, in 8 or 4 bits for ONNX Runtime
+    ``quantize_dynamic``       lets products with stored 8-bit weights round their inputs at run time
     ``quantize_tables``        stores embeddings in int8, once for lookups and the head, in standard operators
     ``quantize_recurrent``     stores weights of LSTM, GRU and RNN in integers, read by nodes that are folded
     ``write_dynamic_lstm``     writes LSTMs with weights in int8 as ONNX Runtime's DynamicQuantizeLSTM
@@ -113,6 +114,7 @@ if TYPE_CHECKING:
     from transforms.part_biases import part_biases as part_biases
     from transforms.qdq_to_cast import qdq_to_cast as qdq_to_cast
     from transforms.quantize_caches import quantize_caches as quantize_caches
+    from transforms.quantize_dynamic import quantize_dynamic as quantize_dynamic
     from transforms.quantize_recurrent import quantize_recurrent as quantize_recurrent
     from transforms.quantize_tables import quantize_tables as quantize_tables
     from transforms.remove_qdq import remove_qdq as remove_qdq

@@ -19,6 +19,7 @@ from transforms.origins.loss_origins import LossOrigins, OutputLoss
 from transforms.pipelines.options import FORMS
 from transforms.precision.readings import OUTPUT
 from transforms.scheme import Scheme, read_scheme
+from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.presets import PRESETS
 from transforms.scheme.targets import target
 
@@ -199,12 +200,18 @@ def helps(origins: LossOrigins, creation: Made) -> Iterator[tuple[str, str]]:
             "Ranges of more samples, all they reach",
             f"{creation.base_without(*_OF_RANGES)} --calibrate-method MinMax",
         )
-    if TUNE in wanted and provenance.option(creation.metadata, "format") != _WITHOUT_GRID:
+    if TUNE in wanted and _is_tunable(creation):
         yield "Tune weights", _tuning(creation)
     if math.isfinite(main.without) and creation.takes_target:
         data_options = [] if is_scheme else creation.samples
         more = [*data_options, "--min-sqnr", f"{_reachable(main)}"]
         yield "As few layers as a target takes", f"{base} {shlex.join(more)}"
+
+
+def _is_tunable(made: Made) -> bool:
+    """Return whether weights are on grids, and not in products of integers, as those rounded at run time."""
+    is_dynamic_there = made.scheme is not None and is_dynamic(made.scheme)
+    return not is_dynamic_there and provenance.option(made.metadata, "format") != _WITHOUT_GRID
 
 
 def _rounds_weights_alone(made: Made) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnx_narrow.summaries import quantize, running
+from onnx_narrow.summaries.no_gain import no_gain_line
 from onnx_narrow.summaries.precision import lossy_lines, placed_lines, preset_lines, reached_lines
 from onnx_narrow.summaries.target import SATURATES, target_lines
 from onnx_narrow.summaries.timing import beside_lines, for_cpu, what_helps
@@ -18,6 +19,7 @@ from transforms.graph.some_names import counted
 from transforms.judge.decisions import Checked
 from transforms.pipelines.work import Work
 from transforms.runtime.devices import has_vnni
+from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.targets import ON_CPU, target
 
 _SLOW_HERE = ("int8",)
@@ -62,6 +64,7 @@ def lines(work: Work, sizes: Sizes) -> Iterator[str]:
         yield from target_lines(work.graph, row)
         if row.name == ON_CPU and has_vnni() is False:
             yield SATURATES
+    yield from no_gain_line(work, sizes)
 
 
 def warnings(work: Work) -> Iterator[str]:
@@ -97,8 +100,8 @@ def _config(work: Work) -> str:
 
 def _poor(outputs: Checked, work: Work) -> Iterator[str]:
     """Yield a warning for each figure that leaves little of the outputs, with what helps."""
-    is_tuned = work.tuning is not None
     where, ways = outputs.where, [*_other_layers(work), *_more_bits(work)]
+    is_tuned = work.tuning is not None or is_dynamic(work.scheme)  # weights of integer products cannot be
     config, of_tokens = _config(work), outputs.of_tokens
     yield from running.poor(outputs.error, where, config, tuned=is_tuned, of_tokens=of_tokens, ways=ways)
     if outputs.others is not None:

@@ -13,6 +13,7 @@ from tests.helpers import tunable
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.moves.improve import Best
 from transforms.pipelines.bf16 import BF16
+from transforms.pipelines.build import build
 from transforms.pipelines.compare import compare
 from transforms.pipelines.decide import MOVES, decide
 from transforms.pipelines.recipes import FAST, QUANTIZE
@@ -52,7 +53,8 @@ def test_a_step_of_the_user_s_runs_in_its_place_and_is_recorded(model: Path, tmp
         seen.append({node.op for node in work.graph.nodes})
         work.graph.outputs[0].name = "renamed"
 
-    steps = [*QUANTIZE[:5], my_step, *QUANTIZE[5:]]
+    place = QUANTIZE.index(build) + 1
+    steps = [*QUANTIZE[:place], my_step, *QUANTIZE[place:]]
     result = onnx_narrow.quantize(model, config="A8W8", data=SAMPLES, steps=steps)
     assert "QuantizeLinear" in seen[0] and result.model.graph.output[0].name == "renamed"
     names = [name for name, seconds in result.steps if seconds >= 0]

@@ -75,12 +75,14 @@ def test_what_presets_do_to_channels(name: str) -> None:
     shifted = plain == "XINT8"  # one power of two for a tensor needs like channels most
     assert found.equalizes_by_rule == (blocks or shifted)
     assert found.balance_channels is (blocks or wide)
-    assert found.move_outliers is (plain in ("A8W8", "U8S8", "W4A8", "XINT8"))
+    assert found.move_outliers is (plain in ("A8W8", "U8S8", "W4A8", "XINT8", "A8W8_DYNAMIC"))
     floats = activation is not None and not activation.is_integer
     few_bits = plain in ("MX4", "MXFP4E2M1")
     kept = wide or plain in ("A8W8", "U8S8", "W4A8") or (floats and not few_bits)
     assert found.keep_float is kept
-    per_channel = plain in ("W4A8", "W8", "W4", "W2") or ("auto" if found.weight == "int8" else False)
+    per_channel = plain in ("W4A8", "W8", "W4", "W2", "A8W8_DYNAMIC") or (
+        "auto" if found.weight == "int8" else False
+    )
     assert found.block_size == (32 if plain in ("W4", "W2") else 0)
     assert found.per_channel == (False if shifted else per_channel)
 
@@ -138,8 +140,10 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
     )
     default = Scheme("int8", "int8")
     same = [f.name for f in dataclasses.fields(Scheme) if getattr(full, f.name) == getattr(default, f.name)]
-    assert same == []  # so every key is seen to survive
+    assert same == ["dynamic"]  # which goes with no format of activations; every other key survives
     assert read_scheme(write(tmp_path, full.to_toml())) == full
+    dynamic = preset("A8W8_DYNAMIC").with_(layers={"head": {"dynamic": False}})
+    assert read_scheme(write(tmp_path, dynamic.to_toml())) == dynamic
 
 
 def test_a_file_changes_a_preset(tmp_path: Path) -> None:

@@ -39,9 +39,9 @@ def test_a_foreign_domain_is_told(
     source, target = tmp_path / "m.onnx", tmp_path / "q.onnx"
     onnx.save(corpus.parse(FOREIGN, domains=', "org.example": 1'), source)
     assert tool.main(["--input", str(source), "--output", str(target), *options]) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("Runs on ONNX Runtime CPU: no")
-    assert re.search(f"(Operator library needed|Library): {re.escape(needed)}$", last)
+    [line] = [one for one in capsys.readouterr().out.splitlines() if one.startswith("Runs on ONNX Runtime")]
+    assert line.startswith("Runs on ONNX Runtime CPU: no")
+    assert re.search(f"(Operator library needed|Library): {re.escape(needed)}$", line)
 
 
 def test_what_the_runtime_brings_along_needs_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,7 +60,7 @@ def test_functions_take_the_library_s_place(
     text = "(float[2, 16] x, float[16, 16] w) => (float[2, 16] y) { y = MatMul(x, w) }"
     onnx.save(corpus.parse(text), source)
     assert quantize.main(["--input", str(source), "--output", str(target), "--config", "MX6", *options]) == 0
-    assert capsys.readouterr().out.endswith(f"Operator library needed: {needed}\n")
+    assert f"Operator library needed: {needed}\n" in capsys.readouterr().out
     assert [is_own(one) for one in onnx.load(target).functions] == ([] if options else [True])
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 4

@@ -119,7 +119,11 @@ def as_asked(found: Scheme, asked: Scheme) -> Scheme:
 # The result
 
 
-@pytest.mark.parametrize("name", spread([name for name in PLAIN if name != "FOUND"], of=3))
+TAKEN = tuple(name for name in PLAIN if name not in ("A8W8_DYNAMIC", "FOUND"))
+"""Presets that take the small layers of the model, whose weights are on no grid."""
+
+
+@pytest.mark.parametrize("name", spread(TAKEN, of=3))
 def test_a_preset_writes_what_the_call_makes(name: str, bench: EvaluationSet) -> None:
     before = bench.source.read_bytes()
     bench.with_data(name, "--fast")
@@ -134,7 +138,7 @@ def test_a_preset_writes_what_the_call_makes(name: str, bench: EvaluationSet) ->
     assert sorted(path.name for path in bench.folder.iterdir()) == ["data", "found.toml", "m.onnx", "q.onnx"]
 
 
-@pytest.mark.parametrize("name", spread([name for name in PLAIN if name != "FOUND"], of=3))
+@pytest.mark.parametrize("name", spread(TAKEN, of=3))
 def test_a_second_run_says_that_there_is_nothing_to_do(name: str, bench: EvaluationSet) -> None:
     bench.with_data(name)
     again = ["--input", bench.target, "--output", bench.folder / "again.onnx", "--config", name]
@@ -292,7 +296,8 @@ def test_the_summary_of_integers(bench: EvaluationSet) -> None:
     assert any(line.startswith("Calibrated: ") for line in lines)
     expected = f"Size: {sizes[0]:,} -> {sizes[1]:,} bytes ({sizes[1] / sizes[0]:.2f}x), written to '"
     assert any(line.startswith(expected) for line in lines)
-    assert lines[-1] == "Runs on ONNX Runtime CPU: yes. Operator library needed: none"
+    assert lines[-2] == "Runs on ONNX Runtime CPU: yes. Operator library needed: none"
+    assert lines[-1].startswith("Not smaller than the float file") == (sizes[1] >= sizes[0])
 
 
 def test_the_summary_of_blocks(bench: EvaluationSet) -> None:
@@ -301,7 +306,7 @@ def test_the_summary_of_blocks(bench: EvaluationSet) -> None:
     assert lines[0] == "No ranges measured: the formats of this scheme need none"
     assert "Quantized to mx9: 1 activation, 1 weight" in lines
     assert any(line.startswith("Kept in float: ") and "Gemm 1" in line for line in lines)
-    assert lines[-1].endswith(" none (standard-operator functions inside; faster with ours)")
+    assert lines[-2].endswith(" none (standard-operator functions inside; faster with ours)")
 
 
 def test_the_summary_of_casts(bench: EvaluationSet) -> None:
@@ -309,7 +314,7 @@ def test_the_summary_of_casts(bench: EvaluationSet) -> None:
     lines = out.splitlines()
     assert "Quantized to bfloat16: 3 activations, 2 weights, 2 biases" in lines
     assert "Kept in float: nothing" in lines
-    assert lines[-1].endswith("Operator library needed: none")
+    assert any(line.endswith("Operator library needed: none") for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -497,7 +502,7 @@ def test_as_a_program(bench: EvaluationSet) -> None:
     done = subprocess.run(
         command, cwd=bench.folder, env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stderr == "" and done.stdout.splitlines()[-1].startswith("Runs on ONNX Runtime CPU: yes")
+    assert done.stderr == "" and "\nRuns on ONNX Runtime CPU: yes" in done.stdout
     assert sorted(path.name for path in bench.folder.iterdir()) == ["data", "m.onnx", "q.onnx"]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
+from ops import FORMATS
 from ops.array_types import Float32Array, Float64Array
 from ops.channel_sums import channel_sums
 from ops.integers import range_scale
@@ -20,6 +21,7 @@ from ops.squared_errors import squared_errors
 from transforms.channels.factor_takers import FactorTakers, channels_of, layers_on, rows_of
 from transforms.channels.move_outliers import lowering
 from transforms.graph import walk
+from transforms.plan.dynamic_products import dynamic_products
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme.outlier_move import OutlierMove
@@ -36,6 +38,9 @@ _SHARES = (1.0, 0.8, 0.64)  # of the full range, for methods that clip
 _CLIPPED = 0.7  # of the largest weight: about what one scale of least error for all channels covers
 
 Channels = NDArray[np.int64]
+
+_AT_RUN_TIME = QuantSpec(FORMATS["uint8"], symmetric=False)
+"""The grid of a tensor that is rounded at run time, by DynamicQuantizeLinear."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,30 @@ def find_operands(plan: QuantizationPlan) -> list[Operand]:
     avoided.
     """
     zone, takers = plan.specs.integers.zone, FactorTakers(plan.graph)
-    return [one for site in plan.quantizations for one in _operands(plan, site, zone, takers)]
+    found = [one for site in plan.quantizations for one in _operands(plan, site, zone, takers)]
+    return [*found, *dynamic_operands(plan)]
+
+
+def dynamic_operands(plan: QuantizationPlan) -> list[Operand]:
+    """Return the operands that products alone round, at run time, to the range of the tensor.
+
+    Products of single channels cost the time of an Add: they pay where layers make no more than they read.
+    """
+    products = {id(node): node for node in dynamic_products(plan)}
+    tensors, found = {id(node.inputs[0]): node.inputs[0] for node in products.values()}, []
+    for tensor in tensors.values():
+        layers = layers_on(tensor)
+        if not layers or not all(id(node) in products for node in layers):
+            continue
+        if not plan.specs.is_in_main_graph(tensor) or walk.producer(tensor) is None:
+            continue
+        if channels_of(layers[0]) < _LEAST_CHANNELS:
+            continue
+        made = sum(rows_of(node, np.empty(node.inputs[1].shape, np.bool_)).shape[1] for node in layers)
+        may_split = made <= channels_of(layers[0])
+        grids = _weight_grids(plan, layers)
+        found.append(Operand(tensor, tuple(layers), _AT_RUN_TIME, grids, may_split))
+    return found
 
 
 def _operands(
@@ -130,14 +158,19 @@ def _operands(
     reads = {(id(node), index) for node, index in site.uses}
     if not layers or not all((id(node), 0) in reads for node in layers):
         return
-    weights = [plan.specs.of_input(node, 1) for node in layers]
-    grids = tuple(spec for spec, role in weights if spec and role == WEIGHT and spec.format.is_integer)
+    grids = _weight_grids(plan, layers)
     if len(grids) < len(layers) or channels_of(layers[0]) < _LEAST_CHANNELS:
         return
     is_float = plan.specs.integers.maker(tensor) is None
     if is_float or takers.take(tensor, len(layers)):
         may_split = is_float and all(_ends_in_float(plan, node, zone) for node in layers)
         yield Operand(tensor, tuple(layers), grid, grids, may_split)
+
+
+def _weight_grids(plan: QuantizationPlan, layers: Sequence[gs.Node]) -> tuple[QuantSpec, ...]:
+    """Return the grids of those of some layers' weights that are integers."""
+    weights = [plan.specs.of_input(node, 1) for node in layers]
+    return tuple(spec for spec, role in weights if spec and role == WEIGHT and spec.format.is_integer)
 
 
 def _ends_in_float(plan: QuantizationPlan, node: gs.Node, zone: set[int]) -> bool:

@@ -161,6 +161,8 @@ def _rounded_type(op: str, attributes: Mapping[str, Any], zero_point: int | None
     if op in QUANTIZE:
         given = attributes.get("output_dtype", 0)
         return int(given or zero_point or output or onnx.TensorProto.UINT8)
+    if op == "DynamicQuantizeLinear":
+        return int(onnx.TensorProto.UINT8)
     to = int(attributes.get("to", 0)) if op == "Cast" else 0
     return to if to in _NARROW else 0
 

@@ -29,6 +29,7 @@ from transforms.model import provenance
 from transforms.model.read_model import ModelError
 from transforms.narrow_indices import narrow_indices
 from transforms.part_biases import part_biases
+from transforms.plan.dynamic_products import dynamic_products
 from transforms.plan.qparams import Ranges
 from transforms.plan.quant_spec import QUANTIZED_BY, TABLE, WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan, saturated_constants
@@ -37,6 +38,7 @@ from transforms.plan.scheme_targets import FormatTable, SchemeTargets, Targets
 from transforms.plan.stored_tables import stored_tables
 from transforms.plan.weight_cache import WeightMemory
 from transforms.qdq_to_cast import qdq_to_cast
+from transforms.quantize_dynamic import quantize_dynamic
 from transforms.quantize_tables import TABLE_FORMAT, quantize_tables
 from transforms.runtime_workarounds import (
     keep_weights_float,
@@ -57,6 +59,7 @@ from transforms.write_out_axes import write_out_axes
 EQUALIZED = "pairs of layers equalized"
 SCALED = "tensors with channels scaled between layers"
 MOVED = "tensors with outliers moved into weights"
+DYNAMIC = "products that round their inputs at run time"
 
 _ALIGNED = "Concats on one scale"
 
@@ -96,10 +99,19 @@ def write_plan(
     _note_routers(plan, done)
     if plan.scheme.align_concat == AUTO and ranges is not None:
         done.changes[_ALIGNED] = plan.settle(ranges.extremes())
+    dynamic = dynamic_products(plan)
     tables = stored_tables(plan)  # as long as nodes are those that the scheme speaks of
     insert_qdq(plan, ranges, memory=memory, grids=done.grids)
     if count := quantize_tables(plan.graph, tables, memory):
         done.tensors[TABLE_FORMAT, TABLE] = count
+    _write_dynamic(plan, dynamic, done)
+
+
+def _write_dynamic(plan: QuantizationPlan, products: list[gs.Node], done: Record) -> None:
+    """Let products round their inputs at run time."""
+    if products and (count := quantize_dynamic(plan.graph, nodes=products)):
+        done.changes[DYNAMIC] = count
+        sum_before_layernorm(plan.graph)
 
 
 def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Record) -> None:

@@ -97,9 +97,10 @@ class Form:
         return CandidateModel(*parts, switches=switches)
 
     def rewritten(self, graph: gs.Graph, scheme: Scheme, measure: Measure) -> Form | None:
-        """Return the form of a graph in which a scheme has changed channels; None without statistics."""
+        """Return the form of a graph in which a scheme has changed channels; None without statistics
+        where this one has them."""
         statistics = measure(graph, scheme)
-        if statistics is None:
+        if statistics is None and self.statistics is not None:
             return None
         return Form(graph, scheme, statistics, self.judge.rewritten(graph), self._make_plan, self.memory)
 

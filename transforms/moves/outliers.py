@@ -98,11 +98,11 @@ def _rows(best: Best, names: Sequence[str]) -> dict[str, list[Float32Array]]:
     count = min(len(reference.feeds), ENOUGH)
     found: dict[str, list[Float32Array]] = {name: [] for name in names}
     each = max(1, ROWS // count)
-    reference.watch(names, lambda name, array: found[name].append(_some(array, each)), count)
+    reference.watch(names, lambda name, array: found[name].append(some_rows(array, each)), count)
     return found
 
 
-def _some(array: Float32Array, count: int) -> Float32Array:
+def some_rows(array: Float32Array, count: int) -> Float32Array:
     """Return a copy of some rows of a tensor, along its last axis, evenly spread."""
     rows = array.reshape(-1, array.shape[-1])
     if len(rows) <= count:

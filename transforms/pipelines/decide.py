@@ -28,8 +28,10 @@ from transforms.moves.lost_rows import loses_tokens, search_lost_rows
 from transforms.moves.outliers import try_channels, try_equalized, try_outliers
 from transforms.moves.settings import try_biases, try_headroom, try_ranges_and_scales
 from transforms.pipelines.measure import change_form, measure_by_rule, measure_for_candidates
+from transforms.pipelines.probe import move_unjudged
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
+from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.scheme import AUTO, FLOAT32
 
 log = logging.getLogger(__name__)
@@ -68,7 +70,9 @@ def decide(work: Work) -> None:
         return
     work.events.phase("quantizing")
     prepared, statistics = work.scheme, work.statistics
-    if statistics is None:
+    if statistics is None and is_dynamic(work.asked):
+        _move_outliers(work, work.judge)
+    elif statistics is None:
         work.scheme = _without_ranges(work, work.judge)
     elif not work.judge.can_judge:
         why = "1 sample is too few, or no output is of a floating type"
@@ -80,6 +84,19 @@ def decide(work: Work) -> None:
     else:
         _improve(work, work.judge, statistics)
     change_form(work, prepared)
+    work.scheme = work.scheme.with_(move_outliers=False)
+
+
+def _move_outliers(work: Work, judge: Judge) -> None:
+    """Move outliers of what is rounded at run time if outputs are better for it; unjudged on few samples."""
+    if judge.can_judge and judge.count >= FEW_SAMPLES:
+        best = _best(
+            work, Form(work.graph, work.scheme, None, judge, work.plan, work.memory), Budget(sys.maxsize)
+        )
+        try_outliers(best)
+        work.scheme, work.judge = best.scheme, best.form.judge
+    else:
+        move_unjudged(work)
 
 
 def _improve(work: Work, judge: Judge, statistics: Calibration) -> None:

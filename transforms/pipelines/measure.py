@@ -31,7 +31,10 @@ def measure(work: Work) -> None:
     needed, and ValueError for samples that do not fit the model.
     """
     progress = work.events.phase("calibrating", "sample")
-    if not _may_decide(work):
+    if not may_decide(work):
+        if _wants_judge(work):
+            why = "Decided by rule: the model is too large to compare outputs, or memory is limited"
+            work.record.decisions.notes.append(why)
         measure_by_rule(work, progress)
         return
     work.memory = _weights_of(work.graph)
@@ -79,17 +82,20 @@ def measure_for_candidates(
     return calibrate_plan(plan, data, progress=progress, halved=True, most=MOST_COUNTED, means=means)
 
 
-def _may_decide(work: Work) -> bool:
-    """Return whether outputs may decide something; note why not where only size stands in the way."""
+def may_decide(work: Work) -> bool:
+    """Return whether outputs may decide something, and are within reach."""
+    return _wants_judge(work) and not _is_beyond_reach(work)
+
+
+def _wants_judge(work: Work) -> bool:
     asked, data = work.asked, work.data
     has_moves = asked.is_open or asked.move_outliers or asked.keep_float or wants_full_range(asked)
-    if data is None or not data.decides or not has_moves:
-        return False
-    if too_large(work.graph) or data.memory_limit is not None:
-        why = "Decided by rule: the model is too large to compare outputs, or memory is limited"
-        work.record.decisions.notes.append(why)
-        return False
-    return True
+    return data is not None and data.decides and has_moves
+
+
+def _is_beyond_reach(work: Work) -> bool:
+    assert work.data is not None, "outputs decide on samples alone"
+    return too_large(work.graph) or work.data.memory_limit is not None
 
 
 def _weights_of(graph: gs.Graph) -> WeightMemory:

@@ -12,7 +12,9 @@ from transforms.conversion.record import Record
 from transforms.files.spelling import as_option
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
+from transforms.model import graph_proto
 from transforms.model.read_model import ModelError
+from transforms.pipelines.smaller import bytes_by_rule
 from transforms.plan.exact_arithmetic import shape_arithmetic
 from transforms.plan.float_only_nodes import float_zone
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -31,7 +33,7 @@ def why_nothing(load: Callable[[], gs.Graph], scheme: Scheme) -> Iterator[str]:
 
     ``load`` returns the float model anew; it quantized to nothing with this scheme before. The presets are
     those with which a plan of this model has quantizations, of ``TRIED`` and this scheme with the key that
-    lets its formats reach every value.
+    lets its formats reach every value; one of weights alone has to make the model smaller.
     """
     reasons: dict[str, Counter[str]] = {}
     for op, reason in _reasons(_plan(load(), scheme)):
@@ -58,6 +60,9 @@ def _that_would(load: Callable[[], gs.Graph], scheme: Scheme) -> Iterator[str]:
 
 
 def _has_quantizations(graph: gs.Graph, scheme: Scheme) -> bool:
+    if scheme.format(scheme.activation) is None:  # what grows would be no help
+        before = graph_proto.export_model(graph).ByteSize()
+        return (bytes_by_rule(graph, scheme) or before) < before
     try:
         return bool(_plan(graph, scheme).quantizations)
     except ModelError:

@@ -29,6 +29,7 @@ import ops
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.recurrent import is_recurrent
 from transforms.graph.selection import NodeSet
+from transforms.plan.dynamic_weights import pays_in_integers
 from transforms.plan.graph_facts import GraphFacts
 from transforms.plan.infinities import is_infinite
 from transforms.plan.integer_sites import IntegerSites
@@ -202,7 +203,7 @@ class SpecChooser:
         if not dot_products.is_dot_product(node) or not dot_products.is_operand(node, index):
             return False
         formats = self.formats[node]
-        if self._is_ruined(node):
+        if self._is_ruined(node) or (formats.dynamic and not pays_in_integers(node)):
             return False
         if formats.wants_integers:
             return id(node) in self.integers.layers

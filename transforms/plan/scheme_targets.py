@@ -172,7 +172,8 @@ class NodeFormats:
 
     A ``bias`` of int32 is for nodes that multiply integers; others have ``other`` in its place.
     ``per_channel``: a weight has a scale for each output channel, or only (``spread``) where it needs them.
-    ``weight_method``: how that is found, ``auto`` if the scheme says it for all.
+    ``weight_method``: how that is found, ``auto`` if the scheme says it for all. ``dynamic``: whether a
+    product rounds its activations at run time.
     """
 
     activation: ops.Format | None
@@ -181,6 +182,7 @@ class NodeFormats:
     other: ops.Format | None
     per_channel: bool | str
     weight_method: str = AUTO
+    dynamic: bool = False
 
     @property
     def wants_integers(self) -> bool:
@@ -244,7 +246,8 @@ class FormatTable:
 
     def _resolve(self, rule: LayerRule) -> NodeFormats:
         scheme = self._scheme
-        activation = scheme.format(rule.activation or scheme.activation)
+        dynamic = scheme.dynamic if rule.dynamic is None else rule.dynamic
+        activation = scheme.format(FLOAT32 if rule.dynamic else rule.activation or scheme.activation)
         weight = scheme.format(rule.weight or scheme.weight)
         per_channel = scheme.per_channel if rule.per_channel is None else rule.per_channel
         other = self._other(rule, activation)
@@ -252,7 +255,8 @@ class FormatTable:
         if (rule.bias or scheme.bias) == AUTO and (bias is None or not bias.is_integer):
             reaches = scheme.quantize_all_op_types and activation is not None and not activation.is_integer
             bias = activation if reaches else other
-        return NodeFormats(activation, weight, bias, other, per_channel, rule.weight_method or AUTO)
+        method, dynamic = rule.weight_method or AUTO, dynamic and activation is None and weight is not None
+        return NodeFormats(activation, weight, bias, other, per_channel, method, dynamic)
 
     def _other(self, rule: LayerRule, activation: ops.Format | None) -> ops.Format | None:
         """A rule that asks for a float type asks for it everywhere; float32 means that the node is kept."""

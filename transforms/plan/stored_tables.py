@@ -44,4 +44,5 @@ def stored_tables(plan: QuantizationPlan) -> list[gs.Constant]:
 
 def _stores_integers(formats: NodeFormats) -> bool:
     weight = formats.weight
-    return formats.wants_integers and weight is not None and weight.is_integer and weight.bits <= _WEIGHT_BITS
+    computes = formats.wants_integers or formats.dynamic
+    return computes and weight is not None and weight.is_integer and weight.bits <= _WEIGHT_BITS

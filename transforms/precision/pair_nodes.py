@@ -8,6 +8,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.formats import BFP, MX
+from transforms.compare.float_products import write_float_products
 from transforms.conversion.record import Record
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph import dot_products, dtypes, walk
@@ -24,6 +25,7 @@ Pair = tuple[gs.Node, gs.Node]
 
 _ROUNDINGS = QUANTIZED_BY | {
     *("QuantizeLinear", "DequantizeLinear", "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"),
+    "DynamicQuantizeLinear",
     *("Cast", BFP, MX),
 }
 _OF_INTEGERS = frozenset({"MatMulNBits"})
@@ -47,6 +49,7 @@ class PairedModels:
     def __init__(self, float_graph: gs.Graph, quantized_graph: gs.Graph) -> None:
         """Take the float model in the form that was quantized, and the quantized one; both are changed."""
         self._float, self._quantized = float_graph, quantized_graph
+        write_float_products(quantized_graph)
         pairs = _pairs(float_graph, quantized_graph)
         paired = {id(node) for _, node in pairs}
         self.unpaired = [label_of(n) for n in quantized_graph.nodes if id(n) not in paired and _computes(n)]
@@ -93,7 +96,9 @@ class PairedModels:
 
     def _differs(self, first: gs.Node, second: gs.Node) -> bool:
         """Return whether a node computes with other numbers than its counterpart, and can be switched."""
-        if any(any(walk.bodies(node)) for node in (first, second)) or not _are_floats(first.outputs):
+        if any(any(walk.bodies(node)) for node in (first, second)):
+            return False
+        if not _are_floats(first.outputs):
             return False
         return len(first.inputs) != len(second.inputs) or not all(
             map(self._is_same, first.inputs, second.inputs)
@@ -146,6 +151,8 @@ def _is_alike(node: gs.Node, counterpart: gs.Node) -> bool:
     """Return whether a node may stand for another: tuning adds biases by an Add of its own, and some are
     written as another operator.
     """
+    if _are_floats(counterpart.outputs) and not _are_floats(node.outputs):
+        return False  # a lookup of integers, which are dequantized after it
     is_same = node.op == counterpart.op or (counterpart.op, node.op) in _WRITTEN_AS
     if is_same or node.op in _OF_INTEGERS:
         return True

@@ -16,6 +16,7 @@ class LayerRule(SchemeTable):
     activation: str | None = None
     weight: str | None = None
     bias: str | None = None
+    dynamic: bool | None = None
     per_channel: bool | None = None
     weight_method: str | None = None
 
@@ -40,7 +41,7 @@ def make_rule(pattern: str, value: object) -> LayerRule:
         raise ValueError(f"layers entry '{pattern}' is {value!r}, it must be a format or a table of keys")
     for key, given in value.items():
         refuse_unknown(str(key), LayerRule.key_names(), f"layers entry '{pattern}': key")
-        kind = bool if key == "per_channel" else str
+        kind = bool if key in ("dynamic", "per_channel") else str
         if not isinstance(given, kind):
             legal = "true or false" if kind is bool else "the name of a format"
             raise ValueError(f"layers entry '{pattern}': {key} is {given!r}, it must be {legal}")

@@ -54,6 +54,11 @@ def _weights(format: str) -> dict[str, Any]:
     return {"activation": "float32", "weight": format, "per_channel": True}
 
 
+def _dynamic(weight: str) -> dict[str, Any]:
+    """Activations rounded at run time, to the range of each tensor: no samples are needed."""
+    return {**_weights(weight), "dynamic": True, "move_outliers": True}
+
+
 PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "A8W8": {**_aligned("int8"), "full_range": "padded"},
@@ -62,6 +67,7 @@ PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "U8S8": _integers("uint8"),
         "U16S8": _integers("uint16"),
         "W4A8": {**_aligned("int8", "int4"), "per_channel": True},
+        "A8W8_DYNAMIC": _dynamic("int8"),
         "W8": _weights("int8"),
         "W4": {**_weights("int4"), "block_size": 32},
         "W2": {**_weights("int2"), "block_size": 32},
@@ -114,6 +120,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         f"{name}_{algorithm}": {**_UNTUNED[name], "finetune": {"algorithm": algorithm.lower()}}
         for algorithm, names in _TUNED.items()
         for name in names
-        if not name.endswith(("INT32", "FOUND"))
+        if not name.endswith(("INT32", "FOUND")) and not _UNTUNED[name].get("dynamic")
     }
 )

@@ -15,6 +15,7 @@ from ops.formats import FORMATS, Format
 from ops.legal_names import did_you_mean, refuse_unknown
 from ops.registration import DOMAIN
 from transforms.scheme.custom_formats import make_format
+from transforms.scheme.dynamic_layers import check_dynamic, is_dynamic
 from transforms.scheme.finetune_rule import FinetuneRule
 from transforms.scheme.layer_rule import LayerRule, make_rule
 from transforms.scheme.mixing_rule import MIXING, MixingRule
@@ -50,6 +51,7 @@ class Scheme:
 
     * formats: ``activation``, ``weight``, ``bias`` and ``other`` of the model, ``layers`` of nodes by name
       pattern or operator type, ``tensors`` by name, before all others; ``formats`` defines new block formats;
+    * ``dynamic``: whether products with weights of 8 bits round float activations at run time;
     * which nodes: ``op_types``, ``exclude_nodes``, ``exclude_op_types``, ``quantize_all_op_types``;
     * scales: ``per_channel``, ``block_size``, ``scale``, ``activation_symmetric``, and how ranges of
       activations and weights are found; ``align_concat``, ``align_slice``: which tensors share one;
@@ -67,6 +69,7 @@ class Scheme:
     weight: str
     bias: str = AUTO
     other: str = AUTO
+    dynamic: bool = False
     per_channel: bool | str = False
     scale: str = "float"
     block_size: int = 0
@@ -133,6 +136,7 @@ class Scheme:
                 near = did_you_mean(str(method), METHODS) or ","
                 raise ValueError(f"calibrate_tensors entry '{tensor}' is {method!r}{near} legal are {legal}")
         self._check_mixing()
+        check_dynamic(self)
         for part, place, chosen in self._choices():
             self._check_format(part, place, chosen)
 
@@ -232,7 +236,7 @@ class Scheme:
             equalize_layers=self.equalizes_by_rule,
             fit_weights=self.fit_weights is True,
             full_range=OFF if isinstance(self.full_range, str) else self.full_range,
-            move_outliers=False,
+            move_outliers=self.move_outliers and is_dynamic(self),  # random numbers show them
             keep_float=False,
         )
 

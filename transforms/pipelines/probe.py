@@ -1,0 +1,78 @@
+"""Step: find outlying channels of what is rounded at run time, without outputs that decide on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from ops.array_types import Feed, Float32Array
+from transforms.channels.propose_moves import dynamic_operands, propose_moves
+from transforms.conversion.quantize_steps import move_named_outliers
+from transforms.judge.budget import too_large
+from transforms.judge.constants import ROWS
+from transforms.moves.outliers import some_rows
+from transforms.pipelines.measure import may_decide
+from transforms.pipelines.work import Work
+from transforms.run.instrumented_model import InstrumentedModel
+from transforms.run.lifelike_feeds import lifelike_feeds
+from transforms.scheme.dynamic_layers import is_dynamic
+from transforms.scheme.outlier_move import OutlierMove
+
+_FEEDS = 4
+_EACH = ROWS // _FEEDS
+
+
+def probe(work: Work) -> None:
+    """Move outliers of tensors that products round at run time, as estimated on random tokens or numbers.
+
+    On samples where there are any; nothing to do where the step ``decide`` lets outputs judge the same moves.
+    A model that does not run on random numbers keeps its outliers, which is noted.
+    """
+    if not may_decide(work):
+        move_unjudged(work)
+
+
+def move_unjudged(work: Work) -> None:
+    """Do what the step does, where the scheme leaves outliers to it."""
+    asked = work.asked
+    if not (is_dynamic(asked) and asked.move_outliers) or asked.outliers:
+        return
+    moves = {name: str(move) for name, move in _proposed(work).items()}
+    if moves:
+        move_named_outliers(work.graph, work.scheme.with_(outliers=moves), work.named, work.record)
+        work.float_graph = None  # has the form of before
+    work.asked = work.asked.with_(outliers=moves, move_outliers=False)
+    work.scheme = work.scheme.with_(outliers=moves, move_outliers=False)
+
+
+def _proposed(work: Work) -> dict[str, OutlierMove]:
+    """Return the moves, none for a model that is too large to run, or does not run, which is noted."""
+    operands = dynamic_operands(work.plan())
+    names = list(dict.fromkeys(str(one.tensor.name) for one in operands))
+    if not names:
+        return {}
+    if too_large(work.graph):
+        work.record.notes.append("Outliers not looked for: the model is too large to run for that")
+        return {}
+    try:
+        return propose_moves(operands, _rows(work, names), clips=False)
+    except Exception as error:  # the runtime's exceptions share no narrower class
+        work.record.notes.append(
+            f"Outliers not looked for, the model does not run on random numbers: {error}"
+        )
+        return {}
+
+
+def _rows(work: Work, names: list[str]) -> dict[str, list[Float32Array]]:
+    """Return rows of tensors of the float model, of each of some samples."""
+    found: dict[str, list[Float32Array]] = {name: [] for name in names}
+    model = InstrumentedModel[str](work.graph, (), work.options.run, watched=names)
+    for feed in _feeds(work):
+        model.run(feed, see=lambda name, array: found[name].append(some_rows(array, _EACH)))
+    return found
+
+
+def _feeds(work: Work) -> Iterable[Feed]:
+    if work.data is not None and not work.options.random_data:
+        return (feed for _, feed in islice(work.data.feeds(work.graph), _FEEDS))
+    return lifelike_feeds(work.graph, _FEEDS)

@@ -1,0 +1,72 @@
+"""The products of a plan that round their activations at run time, and a model that says so in float."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.graph import dtypes, walk
+from transforms.graph.dot_products import is_dot_product
+from transforms.graph.qdq import DEQUANTIZE_LINEAR
+from transforms.graph.rewire import Insertions
+from transforms.plan.quant_spec import WEIGHT
+from transforms.plan.quantization_plan import QuantizationPlan
+
+PRODUCTS = frozenset({"MatMul", "Gemm"})
+"""Operators for which ONNX Runtime is faster so; a convolution would be slower than in float."""
+
+
+def dynamic_products(plan: QuantizationPlan) -> list[gs.Node]:
+    """Return the products whose formats are dynamic and whose weights are integers, in bodies too."""
+    return [node for node in walk.nodes(plan.graph) if _is_dynamic(plan, node)]
+
+
+def _is_dynamic(plan: QuantizationPlan, node: gs.Node) -> bool:
+    if not plan.specs.formats[node].dynamic or node.op not in PRODUCTS or not is_dot_product(node):
+        return False
+    weight, role = plan.specs.of_input(node, 1)
+    return weight is not None and role == WEIGHT and weight.format.is_integer
+
+
+def round_at_run_time(graph: gs.Graph, products: Sequence[gs.Node]) -> None:
+    """Let dynamic products read what they would round their inputs to, in float.
+
+    The products themselves stay float, so that their weights may be fed: the same numbers but for the order
+    of sums.
+    """
+    names, insertions = walk.Names(graph), Insertions()
+    read = {id(node): node for node in products}
+    for owner in walk.graphs(graph):
+        rounded: dict[int, gs.Tensor] = {}
+        for node in owner.nodes:
+            if id(node) not in read:
+                continue
+            tensor = node.inputs[0]
+            if id(tensor) not in rounded:
+                nodes = _round_trip(tensor, names)
+                insertions.add(owner, _producer_in(owner, tensor), nodes)
+                rounded[id(tensor)] = nodes[-1].outputs[0]
+            node.inputs[0] = rounded[id(tensor)]
+    insertions.place(graph)
+
+
+def _producer_in(owner: gs.Graph, tensor: gs.Tensor) -> gs.Node | None:
+    """Return the node that makes a tensor if it is one of a graph, None for what comes from outside."""
+    producer = walk.producer(tensor)
+    return producer if any(producer is node for node in owner.nodes) else None
+
+
+def _round_trip(tensor: gs.Tensor, names: walk.Names) -> list[gs.Node]:
+    numbers = gs.Variable(names.derive(tensor.name, "quantized"), np.uint8, tensor.shape)
+    scale = gs.Variable(names.derive(tensor.name, "scale"), np.float32, [])
+    zero_point = gs.Variable(names.derive(tensor.name, "zero_point"), np.uint8, [])
+    rounded = dtypes.variable(names.derive(tensor.name, "rounded"), dtypes.FLOAT, tensor)
+    grid = [numbers, scale, zero_point]
+    name = names.derive(tensor.name, "DynamicQuantizeLinear")
+    back = names.derive(tensor.name, DEQUANTIZE_LINEAR)
+    return [
+        gs.Node("DynamicQuantizeLinear", name, {}, [tensor], grid),
+        gs.Node(DEQUANTIZE_LINEAR, back, {}, grid, [rounded]),
+    ]

@@ -1,0 +1,188 @@
+"""Products with stored 8-bit weights, written so that they multiply integers: inputs are rounded at run time.
+
+ONNX's DynamicQuantizeLinear takes the range of all of a tensor, with zero in it, to uint8; MatMulInteger
+multiplies that with the weight; a Cast and a Mul with the product of both scales make floats of the sums.
+ONNX Runtime makes its MatMulIntegerToFloat and DynamicQuantizeMatMul of these nodes, in this form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from ops.array_types import AnyArray
+from transforms.graph import dtypes, walk
+from transforms.graph.constants import load
+from transforms.graph.dot_products import bias, channel_axis, is_dot_product
+from transforms.graph.lazy_values import Weight, constant, derived
+from transforms.graph.qdq import DEQUANTIZE_LINEAR
+from transforms.graph.rewire import Replacements, onnx_op, take_over
+from transforms.graph.selection import Choice, Exclusion, resolve
+
+_STORED = frozenset({"int8", "uint8"})
+_FIRST_OPSET = 11  # of DynamicQuantizeLinear
+_LEAST_RANK = 2
+
+
+def quantize_dynamic(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclusion = None) -> int:
+    """Let each MatMul and Gemm that multiplies by dequantized integers of 8 bits multiply integers.
+
+    Also in bodies. Returns how many. Its float input is quantized by DynamicQuantizeLinear, once for all
+    products of one graph that read it, and a MatMulInteger takes the integers of the weight as they are
+    stored: with one scale and zero point, or one of each for an output. A Gemm's ``alpha`` goes into the
+    scales, its bias into an Add.
+
+    Does nothing for a product with both operands or a vector computed, for other weights, such as those in
+    blocks or with scales along the sum, for a Gemm that transposes its input or scales a bias that is not
+    constant, for inputs of another type than float32 (they may be dequantized integers: then the product has
+    them already), and for nodes in ``exclude``.
+    """
+    if not walk.reaches(graph, _FIRST_OPSET, __name__):
+        return 0
+    excluded = resolve(exclude, graph, nodes)
+    writer, count = _Writer(graph), 0
+    for owner in walk.graphs(graph):
+        chosen = [node for node in owner.nodes if node not in excluded]
+        found = [(node, weight) for node in chosen if (weight := _weight(node)) is not None]
+        count += writer.write(owner, found)
+    return count
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """A dequantized matrix [.., K, N], or its transpose, and scales and zero points: [N], or one of each."""
+
+    node: gs.Node
+    integers: Weight
+    scale: NDArray[np.float32]
+    zero_point: AnyArray
+    is_turned: bool
+
+
+def _weight(node: gs.Node) -> _Weight | None:
+    """Return the weight of a product that MatMulInteger can compute, or None."""
+    if not is_dot_product(node) or node.op not in ("MatMul", "Gemm") or not _is_plain(node):
+        return None
+    dequantize = walk.producer(node.inputs[1])
+    if (
+        dequantize is None
+        or onnx_op(dequantize) != DEQUANTIZE_LINEAR
+        or dequantize.attrs.get("block_size", 0)
+    ):
+        return None
+    if not all(isinstance(tensor, gs.Constant) for tensor in dequantize.inputs):
+        return None
+    stored, is_turned = dequantize.inputs[0]._values, bool(node.attrs.get("transB", 0))
+    scale, *rest = (load(tensor) for tensor in dequantize.inputs[1:])
+    if stored.dtype.name not in _STORED or scale.dtype != np.float32 or len(stored.shape) < _LEAST_RANK:
+        return None
+    if scale.size > 1 and not _is_per_output(node, stored.shape, dequantize):
+        return None
+    zero = rest[0] if rest else np.zeros(scale.shape, stored.dtype)
+    return _Weight(dequantize, stored, scale.reshape(-1), zero.reshape(-1), is_turned)
+
+
+def _is_per_output(node: gs.Node, shape: tuple[int, ...], dequantize: gs.Node) -> bool:
+    axis = channel_axis(node, 1, len(shape))
+    return axis is not None and int(dequantize.attrs.get("axis", 1)) % len(shape) == axis
+
+
+def _is_plain(node: gs.Node) -> bool:
+    """Return whether a product reads a float tensor of rows, and adds what an Add can add."""
+    data = node.inputs[0]
+    is_computed = not isinstance(data, gs.Constant) and dtypes.is_type(data, dtypes.FLOAT)
+    maker = walk.producer(data)
+    if not is_computed or (maker is not None and maker.op == DEQUANTIZE_LINEAR):
+        return False
+    if node.op == "MatMul":
+        return data.shape is not None and len(data.shape) >= _LEAST_RANK
+    is_scaled = bias(node) is not None and float(node.attrs.get("beta", 1)) != 1
+    return not node.attrs.get("transA", 0) and not (is_scaled and not isinstance(bias(node), gs.Constant))
+
+
+class _Writer:
+    def __init__(self, graph: gs.Graph) -> None:
+        self._names = walk.Names(graph)
+
+    def write(self, owner: gs.Graph, found: list[tuple[gs.Node, _Weight]]) -> int:
+        """Write the products of one graph; return how many."""
+        replacements, quantized = Replacements(owner), dict[int, list[gs.Tensor]]()
+        for node, weight in found:
+            data, made = node.inputs[0], list[gs.Node]()
+            if id(data) not in quantized:
+                made.append(self._quantize(data))
+                quantized[id(data)] = made[0].outputs
+            made += self._product(node, weight, quantized[id(data)])
+            take_over(made[-1], node.outputs[0])
+            replacements.replace([node], made)
+        replacements.place()
+        return len(found)
+
+    def _quantize(self, data: gs.Tensor) -> gs.Node:
+        """Return the node that rounds a tensor: integers, scale and zero point."""
+        numbers = gs.Variable(self._names.derive(data.name, "quantized"), np.uint8, data.shape)
+        scale = gs.Variable(self._names.derive(data.name, "scale"), np.float32, [])
+        zero_point = gs.Variable(self._names.derive(data.name, "zero_point"), np.uint8, [])
+        name = self._names.derive(data.name, "DynamicQuantizeLinear")
+        return gs.Node("DynamicQuantizeLinear", name, {}, [data], [numbers, scale, zero_point])
+
+    def _product(self, node: gs.Node, weight: _Weight, operand: list[gs.Tensor]) -> list[gs.Node]:
+        """Return the nodes that multiply in integers, the last one without an output.
+
+        The MatMulInteger has the product's name: the layer is known by it.
+        """
+        numbers, scale, zero_point = operand
+        result, label = node.outputs[0], node.name
+        inputs = [numbers, self._integers(weight), zero_point, *self._zero_points(weight)]
+        sums = gs.Variable(self._names.derive(result.name, "integers"), np.int32, result.shape)
+        floats = dtypes.variable(self._names.derive(result.name, "floats"), dtypes.FLOAT, result)
+        own = gs.Constant(self._names.derive(weight.node.inputs[0].name, "scale"), _scales(node, weight))
+        scales = gs.Variable(self._names.derive(result.name, "scale"), np.float32, list(own.shape))
+        nodes = [
+            gs.Node("MatMulInteger", label, {}, inputs, [sums]),
+            gs.Node("Cast", self._names.derive(label, "cast"), {"to": dtypes.FLOAT}, [sums], [floats]),
+            gs.Node("Mul", self._names.derive(label, "scale"), {}, [scale, own], [scales]),
+            gs.Node("Mul", self._names.derive(label, "scaled"), {}, [floats, scales], []),
+        ]
+        added = bias(node)
+        if added is None:
+            return nodes
+        product = dtypes.variable(self._names.derive(result.name, "product"), dtypes.FLOAT, result)
+        nodes[-1].outputs = [product]
+        addend = self._scaled_bias(node, added)
+        return [*nodes, gs.Node("Add", self._names.derive(label, "bias"), {}, [product, addend], [])]
+
+    def _integers(self, weight: _Weight) -> gs.Tensor:
+        """Return the integers [.., K, N], those of the DequantizeLinear unless they have to be turned."""
+        source = weight.node.inputs[0]
+        if not weight.is_turned:
+            return source
+        turned = derived(
+            weight.integers,
+            lambda values: np.ascontiguousarray(values.T),
+            weight.integers.dtype,
+            tuple(reversed(weight.integers.shape)),
+        )
+        return constant(self._names.derive(source.name, "turned"), turned)
+
+    def _zero_points(self, weight: _Weight) -> list[gs.Tensor]:
+        """Return the zero points, none if they are 0; one for all outputs if they are equal."""
+        if not weight.zero_point.any():
+            return []
+        first = weight.zero_point[0]
+        values = first.reshape(()) if (weight.zero_point == first).all() else weight.zero_point
+        return [gs.Constant(self._names.derive(weight.node.inputs[0].name, "zero_point"), values)]
+
+    def _scaled_bias(self, node: gs.Node, added: gs.Tensor) -> gs.Tensor:
+        beta = np.float32(node.attrs.get("beta", 1))
+        return (
+            added if beta == 1 else gs.Constant(self._names.derive(added.name, "scaled"), beta * load(added))
+        )
+
+
+def _scales(node: gs.Node, weight: _Weight) -> NDArray[np.float32]:
+    """Return the scales of a weight times a Gemm's alpha: [1], or [N]."""
+    return weight.scale * np.float32(node.attrs.get("alpha", 1))

@@ -1,0 +1,53 @@
+"""Products that round their activations at run time: what else they may be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from transforms.scheme.layer_rule import LayerRule
+
+_ACTIVATION = "float32"
+_WEIGHTS = ("int8", "uint8")
+
+
+class _Formats(Protocol):
+    """A scheme, as far as products go."""
+
+    @property
+    def activation(self) -> str: ...
+
+    @property
+    def weight(self) -> str: ...
+
+    @property
+    def layers(self) -> Mapping[str, LayerRule]: ...
+
+    @property
+    def dynamic(self) -> bool: ...
+
+    @property
+    def keep_weight_nodes(self) -> bool: ...
+
+
+def check_dynamic(scheme: _Formats) -> None:
+    """Raise ValueError naming a key that does not go with ``dynamic``, of a scheme or its ``layers``."""
+    asked = [("", scheme.activation, scheme.weight)] if scheme.dynamic else []
+    asked += [
+        (f"layers entry '{pattern}': ", rule.activation or _ACTIVATION, rule.weight or scheme.weight)
+        for pattern, rule in scheme.layers.items()
+        if rule.dynamic
+    ]
+    for place, activation, weight in asked:
+        if activation != _ACTIVATION:
+            raise ValueError(f"{place}dynamic goes with activation = '{_ACTIVATION}', not '{activation}'")
+        if weight not in _WEIGHTS:
+            legal = " or ".join(f"'{name}'" for name in _WEIGHTS)
+            raise ValueError(f"{place}dynamic goes with weight = {legal}, not '{weight}'")
+        if scheme.keep_weight_nodes:
+            raise ValueError(f"{place}dynamic does not go with keep_weight_nodes, which keeps float weights")
+
+
+def is_dynamic(scheme: _Formats) -> bool:
+    """Return whether products, or some of them, round activations at run time."""
+    return scheme.dynamic or any(rule.dynamic for rule in scheme.layers.values())
