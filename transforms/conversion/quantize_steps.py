@@ -51,6 +51,7 @@ from transforms.runtime_workarounds import (
 )
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.scheme import Scheme
+from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.scheme import AUTO
 from transforms.scheme.targets import ON_CPU
 from transforms.write_dynamic_lstm import write_dynamic_lstm
@@ -128,7 +129,7 @@ def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Record) -> None:
     if scheme.target == ON_CPU:
         sum_before_layernorm(graph)
         keep_weights_float(graph)
-        if _has_narrow_activations(scheme):
+        if _has_narrow_activations(scheme) or is_dynamic(scheme):
             done.changes["LSTMs that quantize inputs and states in every step"] = write_dynamic_lstm(graph)
     _note_recurrent(graph, done)
     if scheme.target in FOLDING and _has_narrow_weights(scheme):
