@@ -102,7 +102,7 @@ def report(
     for file in files.values():
         check_writable(file, force=force, inputs=[source.path for source in sources])
     names = _names(*sources, options)
-    run = RunOptions(provider, threads or 0)
+    run = RunOptions(provider, threads or 0, spin=False)
     with Told(progress) as told, temporary_folder() as own:
         told.expect(*_PHASES)
         paths = placed(sources[0], own, _FLOAT), placed(sources[1], own, _QUANTIZED)
