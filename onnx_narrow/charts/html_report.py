@@ -62,8 +62,8 @@ def _tiles(comparison: ModelComparison, target: float | None) -> str:
     mean, worst = _mean_and_worst(comparison, None)
     float_model, quantized = comparison.models
     tiles = [
-        ("SQNR of the results, mean", f"{figure(mean['sqnr'])} dB"),
-        ("SQNR of the worst result", f"{figure(worst['sqnr'])} dB"),
+        ("SQNR, mean of the samples", f"{figure(mean['sqnr'])} dB"),
+        ("SQNR of the worst sample", f"{figure(worst['sqnr'])} dB"),
         ("Cosine similarity, mean", figure(mean["cosine"], 6)),
         ("Size against float", f"{100 * quantized.size / float_model.size:.0f} %"),
         ("Time against float", at_speed(comparison.costs.ratio)),
@@ -71,7 +71,7 @@ def _tiles(comparison: ModelComparison, target: float | None) -> str:
     outputs = output_sqnr(comparison.counted)
     if len(outputs) > 1:
         name, least = outputs[0]
-        tiles.insert(1, (f"SQNR of the worst output, '{escape(name)}'", f"{figure(least)} dB"))
+        tiles.insert(1, (f"SQNR of the worst output, '{escape(name)}', mean of the samples", f"{figure(least)} dB"))
     judged = {tiles[i][0]: value for i, value in enumerate(_judged(mean, worst, outputs))}
     items = "".join(
         f"<div{verdict(judged.get(label), target)}><dt>{label}</dt><dd>{value}</dd></div>"
@@ -166,7 +166,7 @@ def _layers(comparison: ModelComparison, kind: str) -> str:
     worst = ranked[:_WORST_ROWS]
     return (
         f"<section><h2>{kind}</h2><p>{_KINDS[kind]}{above}</p>{_figures(plots)}"
-        f"<h3>Lowest SQNR</h3>{_layer_table(worst, comparison.layers)}</section>"
+        f"<h3>Lowest SQNR, samples pooled</h3>{_layer_table(worst, comparison.layers)}</section>"
     )
 
 

@@ -19,6 +19,7 @@ from transforms.runtime.session import RunOptions
 
 _STATUS = Path("/proc/self/status")
 
+
 @dataclass(frozen=True)
 class Data:
     """The samples to compare on, and how to run them."""

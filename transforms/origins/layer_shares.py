@@ -14,13 +14,15 @@ import numpy as np
 
 from ops.array_types import Feed, Float64Array
 from ops.metrics import Sums
-from transforms.judge.constants import ENOUGH
+from transforms.judge.constants import ENOUGH, MOST_SAMPLES
 from transforms.judge.sample_roles import ranking, taken
 from transforms.precision.switched_layers import SwitchedLayers, Trials
 from transforms.run.events import Progress
+from transforms.run.feeds import spread
 
-RUNS = 128
-"""Runs in which all layers are measured alone, or one of each, and as many for those in front."""
+RUNS = 320
+"""Runs in which layers are measured alone: half of them, or one of each, for all, the others for those in
+front."""
 
 FRONT = 0.75
 """The share of an error that the layers in front have."""
@@ -44,14 +46,15 @@ def layer_shares(
 ) -> LayerShares:
     """Return what each layer does alone."""
     places = range(len(model.parts))
-    first = ranking(len(feeds), RUNS, len(places), ENOUGH)
+    first = ranking(len(feeds), RUNS // 2, len(places), ENOUGH)
     trials = Trials(model, taken(feeds, first))
     own, every = _measured(trials, progress)
     shares = {name: _shares(trials, places, name) for name in model.outputs}
     front = sorted({place for one in shares.values() for place in _front(one)})
     others = [place for place in range(len(feeds)) if place not in first]
-    more = [others[i] for i in ranking(len(others), RUNS, max(len(front), 1), ENOUGH - len(first))]
-    if len(front) > 1 and more and len(first) < ENOUGH:
+    count = min((RUNS - len(first) * len(places)) // max(len(front), 1), MOST_SAMPLES - len(first))
+    more = spread(others, max(count, 0))
+    if len(front) > 1 and more:
         again = Trials(model, taken(feeds, more))
         for count, place in enumerate(front, 1):
             again.on((place,))

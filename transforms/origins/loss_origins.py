@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.array_types import AnyArray, Feed, Float64Array
+from ops.array_types import AnyArray, Feed
 from ops.metrics import Sums
 from transforms.graph.output_view import output_view
 from transforms.judge.constants import SEARCHED_ON
@@ -30,6 +30,9 @@ from transforms.runtime.session import RunOptions
 
 CLOSE = 8
 """Of so many layers that are not enough, one more does not matter."""
+
+BEGINS = 0.25
+"""The share of an error from which on it begins at one layer: with less, it comes from many."""
 
 MOST_CAUSES = 12
 """Layers of an output whose cause is looked for."""
@@ -91,8 +94,11 @@ class LossOrigins:
         return self.outputs[0]
 
     def first(self) -> LayerLoss | None:
-        """Return the first of the layers named for the main output in the order of the model."""
-        return self.layers[min(self.main.named)] if self.main.named else None
+        """Return the layer that has most of the error of the main output, None where none has much of it."""
+        if not self.main.named:
+            return None
+        one = self.layers[self.main.named[0]]
+        return one if one.shares[self.main.name] >= BEGINS else None
 
 
 def find_origins(
@@ -147,7 +153,7 @@ def _layers(model: SwitchedLayers, found: LayerShares) -> list[LayerLoss]:
 
 
 def _causes(model: SwitchedLayers, places: Sequence[int], feeds: Sequence[Feed]) -> dict[int, Cause]:
-    """Return the causes of some layers, by what these read of the feeds; the float model runs once on each."""
+    """Return the causes of some layers, by what they read; the float model runs once on each feed."""
     parts = [model.parts[place] for place in places]
     seen: dict[str, list[AnyArray]] = {}
     for feed in feeds:

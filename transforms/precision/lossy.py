@@ -19,7 +19,7 @@ from transforms.judge.errors import gain
 from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import ranking, taken
 from transforms.model.copy_graph import copy_graph
-from transforms.precision.chosen import LossyLayers, Part
+from transforms.precision.chosen import LossyLayers
 from transforms.precision.fewest import can_be_named
 from transforms.precision.finer_scheme import bytes_of_numbers, names_of, naming
 from transforms.precision.reach import Build, Built

@@ -77,7 +77,9 @@ class SwitchedLayers:
     def more_bytes(self, part: Part, bits: int = 32) -> float:
         """Return how many bytes more the constants that a part reads in fewer bits take in so many."""
         found = (one for name in part.nodes for one in self.readings[name])
-        known = ((one.values, ops.get_format(one.format).bits) for one in found if one.format and not one.source)
+        known = (
+            (one.values, ops.get_format(one.format).bits) for one in found if one.format and not one.source
+        )
         return sum(values.size * max(bits - has, 0) / 8 for values, has in known if values is not None)
 
     def sources(self, parts: Iterable[Part], feed: Feed) -> Feed:
