@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from onnx_narrow.charts.report_style import META, STYLE
+from onnx_narrow.charts.report_style import META, STYLE, stacked
 from onnx_narrow.charts.svg_plots import Point, grid_plot, histogram, scatter
 from onnx_narrow.charts.verdict import verdict
 from onnx_narrow.summaries.results import view_lines
@@ -71,7 +71,9 @@ def _tiles(comparison: ModelComparison, target: float | None) -> str:
     outputs = output_sqnr(comparison.counted)
     if len(outputs) > 1:
         name, least = outputs[0]
-        tiles.insert(1, (f"SQNR of the worst output, '{escape(name)}', mean of the samples", f"{figure(least)} dB"))
+        tiles.insert(
+            1, (f"SQNR of the worst output, '{escape(name)}', mean of the samples", f"{figure(least)} dB")
+        )
     judged = {tiles[i][0]: value for i, value in enumerate(_judged(mean, worst, outputs))}
     items = "".join(
         f"<div{verdict(judged.get(label), target)}><dt>{label}</dt><dd>{value}</dd></div>"
@@ -230,16 +232,8 @@ def _all_layers(comparison: ModelComparison) -> str:
 
 def _layer_table(layers: Iterable[LayerStatistics], order: Sequence[LayerStatistics]) -> str:
     place = {id(layer): i for i, layer in enumerate(order, 1)}
-    header = [
-        "#",
-        "Tensor",
-        "Operator",
-        "Format",
-        "SQNR, dB",
-        "Own rounding, dB",
-        "Cosine",
-        "Range of float values",
-    ]
+    header = ["#", "Tensor", "Operator", "Format", "SQNR, dB", "Own rounding, dB", "Cosine"]
+    header.append("Range of float values")
     rows = []
     for layer in layers:
         own_rounding = figure(layer.own.sqnr()) if layer.own.count else "-"
@@ -260,7 +254,8 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], kind: str) -> s
     top = "".join(f'<th scope="col">{label}</th>' for label in header)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     head = f"<thead><tr>{top}</tr></thead>"
-    return f'<div class="scroll"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
+    table = f'<div class="scroll"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
+    return stacked(kind, header) + table
 
 
 def _figures(plots: Sequence[str]) -> str:

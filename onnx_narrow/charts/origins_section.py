@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from html import escape
 
+from onnx_narrow.charts.report_style import stacked
 from onnx_narrow.charts.sorted_table import Column, sorted_table
 from onnx_narrow.charts.svg_plots import Point, scatter
 from onnx_narrow.summaries import origins as words
@@ -68,7 +69,8 @@ def _outputs(found: LossOrigins) -> str:
     head = f"<tr>{''.join(f'<th>{title}</th>' for title in titles)}</tr>"
     return (
         "<h3>Outputs</h3><p>Results first, the worst of them at the top; caches and states, which are fed "
-        f'back, below.</p><div class="scroll"><table><thead>{head}</thead><tbody>{rows}</tbody></table></div>'
+        f'back, below.</p><div class="scroll"><table class="outputs"><thead>{head}</thead>'
+        f"<tbody>{rows}</tbody></table></div>{stacked('outputs', titles)}"
     )
 
 

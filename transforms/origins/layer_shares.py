@@ -14,15 +14,15 @@ import numpy as np
 
 from ops.array_types import Feed, Float64Array
 from ops.metrics import Sums
-from transforms.judge.constants import ENOUGH, MOST_SAMPLES
+from transforms.judge.constants import MOST_SAMPLES
 from transforms.judge.sample_roles import ranking, taken
 from transforms.precision.switched_layers import SwitchedLayers, Trials
 from transforms.run.events import Progress
 from transforms.run.feeds import spread
 
-RUNS = 320
-"""Runs in which layers are measured alone: half of them, or one of each, for all, the others for those in
-front."""
+LAYER_RUNS = 50_000
+"""Runs by layers of the model, as each run takes all of them: half of these, or one run each, measure all
+layers alone, the others those in front."""
 
 FRONT = 0.75
 """The share of an error that the layers in front have."""
@@ -46,13 +46,14 @@ def layer_shares(
 ) -> LayerShares:
     """Return what each layer does alone."""
     places = range(len(model.parts))
-    first = ranking(len(feeds), RUNS // 2, len(places), ENOUGH)
+    runs = LAYER_RUNS // len(places)
+    first = ranking(len(feeds), runs // 2, len(places), MOST_SAMPLES)
     trials = Trials(model, taken(feeds, first))
     own, every = _measured(trials, progress)
     shares = {name: _shares(trials, places, name) for name in model.outputs}
     front = sorted({place for one in shares.values() for place in _front(one)})
     others = [place for place in range(len(feeds)) if place not in first]
-    count = min((RUNS - len(first) * len(places)) // max(len(front), 1), MOST_SAMPLES - len(first))
+    count = min((runs - len(first) * len(places)) // max(len(front), 1), MOST_SAMPLES - len(first))
     more = spread(others, max(count, 0))
     if len(front) > 1 and more:
         again = Trials(model, taken(feeds, more))
