@@ -51,17 +51,16 @@ def _of_scheme(
     wanted: Collection[str], made: Made, known: Sequence[str], price: str
 ) -> Iterator[tuple[str, str]]:
     """Yield what keys of the scheme help that have other values; ``price``: of 16 bits."""
-    scheme = made.scheme
     if MORE_BITS in wanted and known and made.takes_int16:
         finer = '{ weight = "int16" }' if made.rounds_weights_alone else '"int16"'
         more = [word for node in known for word in ("--set", f'layers."{escape(node)}"={finer}')]
         yield f"16 bits{price}", made.again(*more)
-    if PER_CHANNEL in wanted and (scheme is None or scheme.per_channel is not True):
+    if PER_CHANNEL in wanted and not made.has("per_channel", True):
         yield "A scale per channel", made.again("--per-channel", unset=("per_channel",))
-    if OUTLIERS in wanted and (scheme is None or scheme.move_outliers is not True):
+    if OUTLIERS in wanted and not (made.is_for_target or made.has("move_outliers", True)):
         more = ["--set", "move_outliers=true"]
         yield "Move outliers into weights", made.again(*more, unset=("move_outliers",))
-    if SAMPLES in wanted and (scheme is None or scheme.calibrate_method != _ALL):
+    if SAMPLES in wanted and not made.has("calibrate_method", _ALL):
         more = ["--calibrate-method", _ALL]
         yield (
             "Ranges of more samples, all they reach: same bytes and time",

@@ -112,6 +112,24 @@ class Made:
         return not others & set(rule.target_op_types or DOT_PRODUCTS) if rule else not others
 
     @property
+    def is_for_target(self) -> bool:
+        """Whether rules of a target chose what it has."""
+        return bool(self.scheme and self.scheme.target)
+
+    def has(self, key: str, value: object) -> bool:
+        """Return whether a key of the scheme has a value, or had it from the start and no search kept it."""
+        asked = self.asked
+        was_asked = asked is not None and getattr(asked, key) == value and key not in self._keys
+        return was_asked or (self.scheme is not None and getattr(self.scheme, key) == value)
+
+    @property
+    def _keys(self) -> set[str]:
+        """The keys of the scheme that were set beside the preset or the file."""
+        keys, texts = (provenance.option(self.metadata, name) for name in ("keys", "set"))
+        found = {str(text).partition("=")[0].strip() for text in texts} if isinstance(texts, list) else set()
+        return found | (keys.keys() if isinstance(keys, dict) else set())
+
+    @property
     def rounds_weights_alone(self) -> bool:
         """Whether activations stay float."""
         return self.scheme is not None and self.scheme.format(self.scheme.activation) is None

@@ -24,6 +24,7 @@ WORDS = ["--input", "m.onnx", "--output", "q.onnx", "--config", "U8S8", "--data"
 WORDS += ["--mean", "1.5,2", "--image-size", "8x9", "--sequences", "--state", "a=b", "--exclude-node", "c"]
 WORDS += ["--exclude-node", "d[*]", "--set", "percentile=99.9", "--input-shape", "x:1,3", "--no-per-channel"]
 OFF: dict[str, object] = {"calibrate_method": "Percentile", "per_channel": False, "move_outliers": False}
+BY_CHOICE: dict[str, object] = {"config": "U8S8", "set": ["move_outliers=false"]}
 EVERYTHING = (KEEP, MORE_BITS, PER_CHANNEL, OUTLIERS, SAMPLES, TUNE)
 
 
@@ -62,8 +63,10 @@ def test_keywords_are_those_of_the_function(tool: str, function: str | None) -> 
 
 
 def test_what_is_on_is_not_advised(found: LossOrigins) -> None:
-    said = [what.partition(":")[0] for what, _ in helps(found, made({"config": "U8S8"}))]
+    said = [what.partition(":")[0] for what, _ in helps(found, made(BY_CHOICE))]
     assert said[:2] == ["Keep in float", "16 bits"] and len(said) == 7
+    was_tried = [what for what, _ in helps(found, made({"config": "U8S8"}))]
+    assert len(was_tried) == 6 and "Move outliers into weights" not in was_tried
     on = {"per_channel": True, "move_outliers": True, "calibrate_method": "MinMax"}
     left = [what.partition(":")[0] for what, _ in helps(found, made({"config": "U8S8"}, **on))]
     assert left == ["Keep in float", "16 bits", "Tune weights", "As few layers as a target takes"]
@@ -85,6 +88,7 @@ def test_a_scheme_that_was_an_object_is_advised_in_python(found: LossOrigins) ->
 
 def test_models_for_a_target_are_made_for_it_again(found: LossOrigins) -> None:
     calls = [call for _, call in helps(found, made({"config": ""}, target="ort-cpu"))]
+    assert len(calls) == 5 and not any("move_outliers" in call for call in calls)
     assert all("--target ort-cpu" in call for call in calls if "tools.quantize" in call)
 
 
