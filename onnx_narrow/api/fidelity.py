@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ops
+from ops.metrics import decibels
 from transforms import model_io
 from transforms.graph import walk
 from transforms.run.events import Events, each_told
@@ -59,10 +61,10 @@ def measure_formats(samples: Samples, events: Events) -> list[FormatFidelity]:
 
 
 def fidelity(arrays: Iterable[NDArray[np.float32]], name: str) -> float:
-    """Return 10 log10 of signal power over error power of all arrays together, blocks along the last axis."""
+    """Return the SQNR in dB of all arrays together, blocks along the last axis; inf of zeros."""
     signal = error = 0.0
     for x in arrays:
         difference = ops.quantize_dequantize(x, name).astype(np.float64) - x
         signal += float((x.astype(np.float64) ** 2).sum())
         error += float((difference**2).sum())
-    return 10 * float(np.log10(signal / error)) if error and signal else float("inf")
+    return decibels(error, signal) if signal else math.inf

@@ -9,7 +9,9 @@ from pathlib import Path
 import onnx_graphsurgeon as gs
 
 from onnx_narrow.charts.origins_section import origins_section
-from onnx_narrow.summaries.origins import Made, lines
+from onnx_narrow.summaries.advised_call import Door
+from onnx_narrow.summaries.made import Made
+from onnx_narrow.summaries.origins import lines
 from transforms import model_io
 from transforms.compare.measure_run import Data as FolderData
 from transforms.files.output_file import total_bytes
@@ -29,11 +31,12 @@ _MOST_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class Names:
-    """How commands that are proposed call the models, and the options for the samples."""
+    """How calls that are proposed name the models, the options for the samples, and how they are written."""
 
     float_model: Path
     quantized: Path
     samples: list[str]
+    door: Door
 
 
 @dataclass(frozen=True)
@@ -85,4 +88,6 @@ def _made(model: gs.Graph, quantized: gs.Graph, names: Names) -> Made:
         {label_of(node) for node in walk.nodes(model)},
         set(walk.tensors(model)),
         recorded_scheme(quantized),
+        total_bytes(source_files(quantized)),
+        names.door,
     )

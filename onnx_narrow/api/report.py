@@ -16,14 +16,16 @@ from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import OF_SAMPLES, check_call, given_of, refuse_same_file
 from onnx_narrow.charts.html_report import page
 from onnx_narrow.summaries import compared_models
+from onnx_narrow.summaries.advised_call import Door
 from transforms.compare.compare_models import Progress, compare_models
 from transforms.files.cleanup import temporary_folder
 from transforms.files.output_file import check_writable, write_text
 from transforms.files.paths import AnyPath
-from transforms.files.spelling import spelled
+from transforms.files.spelling import is_python, spelled
 from transforms.origins.loss_table import rows, to_csv, to_json
 from transforms.pipelines.source import Source
 from transforms.run.events import Events, each_told
+from transforms.run.image_inputs import ImageOptions
 from transforms.runtime.session import RunOptions
 
 KINDS: Mapping[str, Kind] = {"json": PATH, "csv": PATH, "min_sqnr": number(), "feeds_from": MODEL}
@@ -102,7 +104,7 @@ def report(
     for file in files.values():
         check_writable(file, force=force, inputs=[source.path for source in sources])
     names = _names(*sources, options)
-    run = RunOptions(provider, threads or 0)
+    run = RunOptions(provider, threads or 0, spin=False)
     with Told(progress) as told, temporary_folder() as own:
         told.expect(*_PHASES)
         paths = placed(sources[0], own, _FLOAT), placed(sources[1], own, _QUANTIZED)
@@ -131,19 +133,40 @@ def _each(events: Events) -> Progress:
 
 
 def _names(float_model: Source, quantized: Source, options: SampleOptions) -> Names:
-    """Return what commands call models and samples."""
+    """Return what calls name models and samples."""
     states = [word for fed, back in options.states.items() for word in ("--state", f"{fed}={back}")]
     pairs = [word for made, fed in options.feeds.items() for word in ("--feed", f"{made}={fed}")]
-    data = options.data if isinstance(options.data, str | os.PathLike) else _SAMPLES
+    variables, data = {}, _SAMPLES
+    if isinstance(options.data, str | os.PathLike):
+        data = os.fspath(options.data)
+    else:
+        variables[_SAMPLES] = "data"
     encoder: list[str] = []
     if options.feeds_from is not None:
-        encoder = ["--feeds-from", str(source_of(options.feeds_from).path or _ENCODER)]
+        path = source_of(options.feeds_from).path
+        encoder = ["--feeds-from", str(path or _ENCODER)]
+        variables |= {} if path else {_ENCODER: "feeds_from"}
+    for source, file, name in ((float_model, _FLOAT, "float_model"), (quantized, _QUANTIZED, "quantized")):
+        variables |= {} if source.path else {file: name}
     sequences = ["--sequences"] if options.sequences else []
+    limit = ["--limit", str(options.limit)] if options.limit else []
     return Names(
         float_model.path or Path(_FLOAT),
         quantized.path or Path(_QUANTIZED),
-        ["--data", os.fspath(data), *sequences, *states, *encoder, *pairs],
+        ["--data", data, *limit, *_of_images(options.images), *sequences, *states, *encoder, *pairs],
+        Door(is_python(), variables),
     )
+
+
+def _of_images(images: ImageOptions) -> list[str]:
+    """Return the options for images that were given."""
+    plain = ImageOptions()
+    words = ["--image-size", "x".join(map(str, images.size))] if images.size else []
+    for name in ("mean", "std"):
+        numbers = getattr(images, name)
+        if numbers != getattr(plain, name):
+            words += [f"--{name}", ",".join(f"{one:g}" for one in numbers)]
+    return [*words, *(["--layout", images.layout] if images.layout else [])]
 
 
 def _write_tables(section: LossSection, sources: Sequence[Source], files: Mapping[str, Path]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from onnx_narrow.charts.report_style import META, STYLE
+from onnx_narrow.charts.report_style import META, STYLE, stacked
 from onnx_narrow.charts.svg_plots import Point, grid_plot, histogram, scatter
 from onnx_narrow.charts.verdict import verdict
 from onnx_narrow.summaries.results import view_lines
@@ -62,8 +62,8 @@ def _tiles(comparison: ModelComparison, target: float | None) -> str:
     mean, worst = _mean_and_worst(comparison, None)
     float_model, quantized = comparison.models
     tiles = [
-        ("SQNR of the results, mean", f"{figure(mean['sqnr'])} dB"),
-        ("SQNR of the worst result", f"{figure(worst['sqnr'])} dB"),
+        ("SQNR, mean of the samples", f"{figure(mean['sqnr'])} dB"),
+        ("SQNR of the worst sample", f"{figure(worst['sqnr'])} dB"),
         ("Cosine similarity, mean", figure(mean["cosine"], 6)),
         ("Size against float", f"{100 * quantized.size / float_model.size:.0f} %"),
         ("Time against float", at_speed(comparison.costs.ratio)),
@@ -71,7 +71,9 @@ def _tiles(comparison: ModelComparison, target: float | None) -> str:
     outputs = output_sqnr(comparison.counted)
     if len(outputs) > 1:
         name, least = outputs[0]
-        tiles.insert(1, (f"SQNR of the worst output, '{escape(name)}'", f"{figure(least)} dB"))
+        tiles.insert(
+            1, (f"SQNR of the worst output, '{escape(name)}', mean of the samples", f"{figure(least)} dB")
+        )
     judged = {tiles[i][0]: value for i, value in enumerate(_judged(mean, worst, outputs))}
     items = "".join(
         f"<div{verdict(judged.get(label), target)}><dt>{label}</dt><dd>{value}</dd></div>"
@@ -166,7 +168,7 @@ def _layers(comparison: ModelComparison, kind: str) -> str:
     worst = ranked[:_WORST_ROWS]
     return (
         f"<section><h2>{kind}</h2><p>{_KINDS[kind]}{above}</p>{_figures(plots)}"
-        f"<h3>Lowest SQNR</h3>{_layer_table(worst, comparison.layers)}</section>"
+        f"<h3>Lowest SQNR, samples pooled</h3>{_layer_table(worst, comparison.layers)}</section>"
     )
 
 
@@ -230,16 +232,8 @@ def _all_layers(comparison: ModelComparison) -> str:
 
 def _layer_table(layers: Iterable[LayerStatistics], order: Sequence[LayerStatistics]) -> str:
     place = {id(layer): i for i, layer in enumerate(order, 1)}
-    header = [
-        "#",
-        "Tensor",
-        "Operator",
-        "Format",
-        "SQNR, dB",
-        "Own rounding, dB",
-        "Cosine",
-        "Range of float values",
-    ]
+    header = ["#", "Tensor", "Operator", "Format", "SQNR, dB", "Own rounding, dB", "Cosine"]
+    header.append("Range of float values")
     rows = []
     for layer in layers:
         own_rounding = figure(layer.own.sqnr()) if layer.own.count else "-"
@@ -260,7 +254,8 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], kind: str) -> s
     top = "".join(f'<th scope="col">{label}</th>' for label in header)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     head = f"<thead><tr>{top}</tr></thead>"
-    return f'<div class="scroll"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
+    table = f'<div class="scroll"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
+    return stacked(kind, header) + table
 
 
 def _figures(plots: Sequence[str]) -> str:

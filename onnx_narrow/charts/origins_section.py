@@ -6,16 +6,19 @@ import math
 from collections.abc import Iterator
 from html import escape
 
+from onnx_narrow.charts.report_style import stacked
 from onnx_narrow.charts.sorted_table import Column, sorted_table
 from onnx_narrow.charts.svg_plots import Point, scatter
 from onnx_narrow.summaries import origins as words
+from onnx_narrow.summaries.advice import helps
+from onnx_narrow.summaries.made import Made
 from onnx_narrow.summaries.words import figure
 from transforms.origins.loss_origins import LayerLoss, LossOrigins, OutputLoss
 
 _LEAST_SHARE = 1e-12
 
 
-def origins_section(found: LossOrigins, made: words.Made) -> str:
+def origins_section(found: LossOrigins, made: Made) -> str:
     """Return the section as HTML."""
     alarms = "".join(f'<p class="alarm">{escape(line)}</p>' for line in words.suspects(found))
     parts = [
@@ -40,10 +43,9 @@ def _named(found: LossOrigins) -> str:
     return f'<ol class="causes">{rows}</ol>' if rows else ""
 
 
-def _helps(found: LossOrigins, made: words.Made) -> str:
+def _helps(found: LossOrigins, made: Made) -> str:
     items = "".join(
-        f"<p>{escape(what)}</p><code>{_unbroken(command)}</code>"
-        for what, command in words.helps(found, made)
+        f"<p>{escape(what)}</p><code>{_unbroken(command)}</code>" for what, command in helps(found, made)
     )
     return f'<h3>What helps</h3><div class="helps">{items}</div>' if items else ""
 
@@ -63,10 +65,12 @@ def _outputs(found: LossOrigins) -> str:
         f"{' ...' if one.named[3:] else ''}</td></tr>"
         for one in found.outputs
     )
-    head = "<tr><th>Output</th><th>SQNR</th><th>Without its layers</th><th>Layers of half its error</th></tr>"
+    titles = ("Output", "SQNR, pooled", "Without its layers", "Layers of half its error")
+    head = f"<tr>{''.join(f'<th>{title}</th>' for title in titles)}</tr>"
     return (
         "<h3>Outputs</h3><p>Results first, the worst of them at the top; caches and states, which are fed "
-        f'back, below.</p><div class="scroll"><table><thead>{head}</thead><tbody>{rows}</tbody></table></div>'
+        f'back, below.</p><div class="scroll"><table class="outputs"><thead>{head}</thead>'
+        f"<tbody>{rows}</tbody></table></div>{stacked('outputs', titles)}"
     )
 
 

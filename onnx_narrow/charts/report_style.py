@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 META = (
     '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     '<meta name="color-scheme" content="light dark">'
@@ -68,5 +70,26 @@ svg .label { fill: var(--ink); }
 details { margin: .5rem 0; } summary { cursor: pointer; padding: .3rem 0; }
 summary:focus-visible { outline: 2px solid var(--first); }
 ul { columns: 20rem; column-gap: 2.5rem; padding-left: 1.2rem; }
+@media (max-width: 34rem) {
+  .scroll :is(table, tbody, tr, td) { display: block; min-width: 0; max-width: none; }
+  .scroll thead { display: none !important; }
+  .scroll table :is(td, td:nth-child(n)) { width: auto; min-width: 0; max-width: none; padding: .1rem 0;
+    border: 0; text-align: left; white-space: normal; overflow-wrap: anywhere; }
+  .scroll table td:first-child { border-top: 1px solid var(--line); padding-top: .4rem; }
+  .scroll td::before { color: var(--soft); margin-right: .5rem; }
+}
 @media print { .plots, tr { break-inside: avoid; } }
 </style>"""
+
+
+def stacked(kind: str, titles: Sequence[str]) -> str:
+    """Return a style by which cells of a class of tables say on small screens which column they are of.
+
+    There the cells of a row lie under each other, so that no column is cut off.
+    """
+    labels = "".join(
+        f'.{kind} td:nth-child({place})::before{{content:"{title}"}}'
+        for place, title in enumerate(titles, 1)
+        if title
+    )
+    return f"<style>@media (max-width: 34rem){{{labels}}}</style>"

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from onnx_narrow.charts.report_style import stacked
+
 
 @dataclass(frozen=True)
 class Column:
@@ -44,7 +46,9 @@ def sorted_table(name: str, columns: Sequence[Column]) -> str:
         for row in range(count)
     )
     table = f'<table class="{name}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    rules.append(f"@media (max-width: 34rem){{.scroll .{name}{{display:grid;grid-template-columns:1fr}}}}")
     return (
         f"<style>{''.join(rules)}</style>"
+        f"{stacked(name, [column.title for column in columns])}"
         f'<div class="sorted"><span>Sort by</span>{"".join(buttons)}<div class="scroll">{table}</div></div>'
     )

@@ -8,7 +8,7 @@ from onnx_narrow.summaries.results import cache_line, view_lines
 from onnx_narrow.summaries.timing import cost_lines
 from onnx_narrow.summaries.unequal_results import unequal_lines
 from transforms.compare.compare_models import ModelComparison
-from transforms.compare.compare_results import output_sqnr
+from transforms.compare.compare_results import output_sqnr, summarize
 
 _WORST = 3
 """Layers that are named."""
@@ -18,11 +18,20 @@ def lines(comparison: ModelComparison, origins: Iterable[str]) -> Iterator[str]:
     """Yield what differs, and what both models cost; ``origins``: lines on where the loss begins."""
     yield f"Compared {len(comparison.layers)} tensors on {comparison.samples} samples."
     for output, sqnr in output_sqnr(comparison.counted):
-        yield f"  {sqnr:6.1f} dB  output {output}"
+        yield f"  {sqnr:6.1f} dB  output {output}{_of_samples(comparison, output)}"
     yield from cache_line(comparison.results, comparison.view)
     yield from view_lines(comparison.view)
     yield from unequal_lines(comparison.results)
     for layer in comparison.worst[:_WORST]:
-        yield f"  {layer.total.sqnr():6.1f} dB  {layer.match.name} ({layer.match.op}, {layer.match.format})"
+        match = layer.match
+        yield f"  {layer.total.sqnr():6.1f} dB  {match.name} ({match.op}, {match.format}), samples pooled"
     yield from origins
     yield from cost_lines(comparison.costs)
+
+
+def _of_samples(comparison: ModelComparison, output: str) -> str:
+    """Return what an SQNR is of several samples, and that of the worst of them."""
+    if comparison.samples == 1:
+        return ""
+    worst = summarize([one for one in comparison.counted if one.output == output]).worst["sqnr"]
+    return ", mean of samples" + ("" if worst is None else f", of the worst {worst:.1f} dB")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from transforms.files.spelling import as_option, spelled
@@ -71,6 +71,8 @@ def cost_lines(costs: Costs) -> Iterator[str]:
     """Yield the time and memory of a model beside those of its float model."""
     before, made = costs.before, costs.made
     yield f"Time per sample: {beside(made.run, before.run, costs.ratio)}, {made.run.runs} runs each"
+    if costs.lost:
+        yield _slower(costs.lost)
     if made.peak_bytes and before.peak_bytes:
         sizes = f"{made.peak_bytes / 1e6:.1f} MB, float {before.peak_bytes / 1e6:.1f} MB"
         yield f"Peak memory to open and run: {sizes}: {made.peak_bytes / before.peak_bytes:.2f} times"
@@ -82,8 +84,12 @@ def beside_lines(found: BesideFloat | None, advice: str = "") -> Iterator[str]:
         return
     yield f"Time here: {beside(found.made, found.before, found.ratio)}"
     if found.is_slower:
-        most = ", ".join(map(_kernel, found.lost))
-        yield "; ".join(filter(None, (f"Slower: {most}" if most else "Slower", advice)))
+        yield "; ".join(filter(None, (_slower(found.lost), advice)))
+
+
+def _slower(lost: Sequence[KernelTime]) -> str:
+    """Return which operators take the time that is lost."""
+    return f"Slower: {', '.join(map(_kernel, lost))}" if lost else "Slower"
 
 
 def _kernel(one: KernelTime) -> str:

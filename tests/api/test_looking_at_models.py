@@ -121,9 +121,10 @@ def test_limits_name_keywords(rounded: onnx.ModelProto, tmp_path: Path) -> None:
         onnx_narrow.evaluate(NETWORK, rounded, **given, json=tmp_path / "f.json")
 
 
-def test_a_report_of_models_in_memory_proposes_commands(
+def test_a_report_of_models_in_memory_proposes_calls_that_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Oracle: the calls themselves, evaluated with variables of the names that they have."""
     report_costs.measure_here(monkeypatch)
     small = onnx_narrow.quantize(NETWORK, config="A8W8", data=SAMPLES, fast=True, time=False).model
     told = Collected()
@@ -132,9 +133,15 @@ def test_a_report_of_models_in_memory_proposes_commands(
     assert {"layer", "own_db", "share"} <= rows[0].keys()
     said = json.loads((tmp_path / "r.json").read_text())
     assert said["float"] == said["quantized"] == "model in memory"
-    commands = [line for line in told.lines if "python -m tools" in line]
-    assert commands and not any("onnx-narrow-" in line for line in commands)
-    assert all("m.onnx" in line and "--data samples" in line for line in commands)
+    calls = [line[line.index("onnx_narrow.") :] for line in told.lines if "onnx_narrow." in line]
+    assert calls and not any("onnx-narrow-" in line or "python -m" in line for line in told.lines)
+    monkeypatch.chdir(tmp_path)
+    known = {"onnx_narrow": onnx_narrow, "float_model": NETWORK, "quantized": small, "data": SAMPLES}
+    for call in calls:
+        for file in tmp_path.glob("q_*.onnx"):
+            file.unlink()
+        eval(call, known)
+        assert len([*tmp_path.glob("q_*.onnx")]) == 1
     assert "<h1>q.onnx</h1>" in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 

@@ -126,3 +126,28 @@ def test_what_is_said_of_weights_is_not_of_a_bias() -> None:
     bias = Reading(2, "int8", None, values[0], np.zeros_like(values[0]))  # as bad as can be
     found = cause_of([weight, bias], {})
     assert found == cause_of([weight], {}) and found.words == "weights: few bits, int4"
+
+
+def test_a_loss_that_is_spread_begins_nowhere(found: LossOrigins) -> None:
+    from dataclasses import replace
+
+    from onnx_narrow.summaries.origins import headline
+
+    layers = [replace(one, shares={"y": share}) for one, share in zip(found.layers, SPREAD, strict=True)]
+    spread = replace(found, layers=layers, outputs=[replace(found.main, named=(1, 0, 3))])
+    assert spread.first() is None
+    assert headline(spread).startswith(
+        "The loss is spread over layers, first 'gemm1' with 24 %, 'gemm0' with 20 %, 'gemm3' with 19 %;"
+    )
+    layers[1] = replace(layers[1], shares={"y": 0.25})
+    assert headline(spread).startswith("Loss begins at 'gemm1' (Gemm), with 25 % of it; these 3 layers make")
+    assert f"SQNR of all {found.samples} samples pooled: " in headline(spread)
+
+
+SPREAD = (0.2, 0.24, 0.18, 0.19, 0.19)
+
+
+def test_bytes_of_a_layer_are_those_of_its_weights_in_float(found: LossOrigins) -> None:
+    """Of 8 bits: 3 bytes more for each number of a weight in float, 1 in 16 bits, and none of the bias."""
+    for one in found.layers:
+        assert 0 < one.bytes_in_16_bits < one.bytes_in_float

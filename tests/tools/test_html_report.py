@@ -67,7 +67,7 @@ def text_of(html: str) -> str:
 def test_figures_at_the_top() -> None:
     text = text_of(page(comparison(layer("a", 0.1))))
     for words in (
-        "SQNR of the results, mean 40 dB",
+        "SQNR, mean of the samples 40 dB",
         "Size against float 25 %",
         "Time against float 2.5 times faster",
     ):

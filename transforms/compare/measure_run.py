@@ -1,26 +1,23 @@
-"""Time and memory of two models, measured in processes of their own so that nothing else is counted."""
+"""Time and memory of two models."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from ops.array_types import Feed
+from transforms.run.beside_float import BesideFloat, KernelTime, time_beside_float
 from transforms.run.image_inputs import ImageOptions
 from transforms.run.run_model import open_model
 from transforms.run.samples import Samples
-from transforms.run.turns import Seconds, Timing, clock_for, ratio, take_turns, timed_options
+from transforms.run.turns import Timing
 from transforms.run.workers import open_processes
 from transforms.runtime.inputs import ModelInput
 from transforms.runtime.session import RunOptions
 
 _STATUS = Path("/proc/self/status")
-
-_RUNS, _SECONDS, _FEWEST = 50, 1.0, 3
-"""Inferences of each model from which on no sample is run again, seconds of the processor after which none
-is, and the fewest inferences."""
 
 
 @dataclass(frozen=True)
@@ -52,30 +49,41 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a float model and another cost; ``ratio``: of the times of the other to those of the first."""
+    """What a float model and another cost; ``ratio``: of the times of the other to those of the first.
+
+    ``lost``: where the time goes that the other takes more.
+    """
 
     before: Measurement
     made: Measurement
     ratio: Timing
+    lost: tuple[KernelTime, ...] = ()
 
 
 def measure_both(first: Path, second: Path, data: Data) -> Costs:
-    """Return what two models cost on the same samples, with the same threads, in fresh processes.
+    """Return what two models cost on the same samples, with the same threads.
 
-    Memory and the time to open are those of a process for each model. Inferences are timed in one process in
-    which both are open and warm: they take turns on each sample, until there are enough runs, or enough time
-    has gone. Raises ValueError or OSError as ``open_model`` and ``Samples`` do.
+    Memory and the time to open are those of a fresh process for each model. Inferences of the first sample
+    are timed here, as after a conversion: :func:`transforms.run.beside_float.time_beside_float`. Raises
+    ValueError or OSError as ``open_model`` and ``Samples`` do.
     """
     costs = []
     for model in (first, second):
         with open_processes(1) as executor:
             costs.append(executor.submit(_open_and_run, model, data).result())
-    with open_processes(1) as executor:
-        taken = executor.submit(_take_turns, first, second, data).result()
+    found = _timed(first, second, data)
     one, two = (
-        Measurement(load, Timing.of(run), peak) for (load, peak), run in zip(costs, taken, strict=True)
+        Measurement(load, run, peak)
+        for (load, peak), run in zip(costs, (found.before, found.made), strict=True)
     )
-    return Costs(one, two, ratio(taken[1], taken[0]))
+    return Costs(one, two, found.ratio, found.lost)
+
+
+def _timed(first: Path, second: Path, data: Data) -> BesideFloat:
+    openers = partial(open_model, second), partial(open_model, first)
+    inputs = (open_(replace(data.options, optimize=False)).inputs for open_ in openers)
+    made, before = (next(iter(data.samples(read)))[1] for read in inputs)
+    return time_beside_float(openers, (made, before), data.options)
 
 
 def _open_and_run(model: Path, data: Data) -> tuple[float, int | None]:
@@ -88,17 +96,6 @@ def _open_and_run(model: Path, data: Data) -> tuple[float, int | None]:
         opened.run(feed)
     after = _peak_memory()
     return load_seconds, None if before is None or after is None else after - before
-
-
-def _take_turns(first: Path, second: Path, data: Data) -> Sequence[Seconds]:
-    options = timed_options(data.options)
-    models = [open_model(path, options) for path in (first, second)]
-
-    def _pass() -> Iterator[Sequence[Feed]]:
-        samples = zip(*(data.samples(model.inputs) for model in models), strict=True)
-        return ([feed for _, feed in pair] for pair in samples)
-
-    return take_turns(models, _pass, _RUNS, _SECONDS, clock=clock_for(options), fewest=_FEWEST)
 
 
 def _peak_memory() -> int | None:

@@ -60,6 +60,11 @@ def spelling(door: Door) -> Iterator[None]:
         _door.reset(token)
 
 
+def is_python() -> bool:
+    """Return whether the caller came through Python."""
+    return _door.get() is as_keyword
+
+
 def as_option(name: str, value: str = "") -> str:
     """Return one option as the caller's door spells it; the value may be any text."""
     return _door.get()(name, value)

@@ -138,7 +138,7 @@ def judging_layers(count: int) -> range:
 
 def comparing(count: int) -> list[int]:
     """Return the places of the samples on which layers are put back to float together, evenly spread."""
-    return spread(range(count), MOST_SAMPLES)
+    return spread(range(count), ENOUGH)
 
 
 def is_held_out(place: int, count: int, every: int) -> bool:

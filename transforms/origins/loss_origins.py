@@ -7,27 +7,32 @@ take half of the error with them, and more than all others do (:mod:`transforms.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.array_types import AnyArray, Feed, Float64Array
+from ops.array_types import AnyArray, Feed
 from ops.metrics import Sums
 from transforms.graph.output_view import output_view
-from transforms.judge.constants import ENOUGH
-from transforms.judge.sample_roles import comparing, ranking, taken
-from transforms.origins.carries_half import carries_half
+from transforms.judge.constants import SEARCHED_ON
+from transforms.judge.sample_roles import comparing, taken
+from transforms.origins.carries_half import HALF, carries_half
 from transforms.origins.input_ranges import InputRange, input_ranges
+from transforms.origins.layer_shares import LayerShares, layer_shares
 from transforms.origins.loss_causes import Cause, cause_of
 from transforms.precision.chosen import Part
 from transforms.precision.switched_layers import SwitchedLayers, Trials
 from transforms.run.events import Progress
+from transforms.run.feeds import spread
 from transforms.runtime.session import RunOptions
 
-RUNS = 512
-"""Runs in which layers are measured alone: on as many samples as come to that, one at least."""
+CLOSE = 8
+"""Of so many layers that are not enough, one more does not matter."""
+
+BEGINS = 0.25
+"""The share of an error from which on it begins at one layer: with less, it comes from many."""
 
 MOST_CAUSES = 12
 """Layers of an output whose cause is looked for."""
@@ -39,7 +44,7 @@ class LayerLoss:
 
     SQNR of its output in dB: ``own`` with float inputs, ``total`` with all errors up to it, ``inherited``
     what is left of that without its own. ``shares``: by output, of the errors that layers make there alone,
-    in the mean over samples.
+    in the mean over samples. Bytes: that its constants take more in float, and in 16 bits.
     """
 
     part: Part
@@ -47,6 +52,8 @@ class LayerLoss:
     total: float
     inherited: float
     shares: dict[str, float]
+    bytes_in_float: int = 0
+    bytes_in_16_bits: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,8 +94,11 @@ class LossOrigins:
         return self.outputs[0]
 
     def first(self) -> LayerLoss | None:
-        """Return the first of the layers named for the main output in the order of the model."""
-        return self.layers[min(self.main.named)] if self.main.named else None
+        """Return the layer that has most of the error of the main output, None where none has much of it."""
+        if not self.main.named:
+            return None
+        one = self.layers[self.main.named[0]]
+        return one if one.shares[self.main.name] >= BEGINS else None
 
 
 def find_origins(
@@ -118,71 +128,39 @@ def origins_of(
         raise ValueError("there are no samples to find the origins of errors on")
     if not model.outputs:
         raise ValueError("the model has no output of a floating type to compare")
-    ranked = ranking(len(feeds), RUNS, len(model.parts), ENOUGH)
-    trials = Trials(model, taken(feeds, set(ranked)))
-    own, every = _measured(trials, progress)
-    shares = {name: _shares(trials, name) for name in model.outputs}
-    layers = [
-        LayerLoss(
-            part,
-            own[i].sqnr(),
-            every[i].sqnr(),
-            _rest(every[i], own[i]).sqnr(),
-            {name: float(found[i]) for name, found in shares.items()},
-        )
-        for i, part in enumerate(model.parts)
-    ]
+    layers = _layers(model, layer_shares(model, feeds, progress))
     together = Trials(model, taken(feeds, set(comparing(len(feeds)))))
     outputs = [_output(together, name, layers, is_cache=name in caches) for name in model.outputs]
     outputs.sort(key=lambda one: (one.is_cache, one.sqnr))
     named = dict.fromkeys(place for one in outputs for place in one.named[:MOST_CAUSES])
-    causes = {place: _cause(trials, model.parts[place]) for place in named}
+    causes = _causes(model, list(named), taken(feeds, spread(range(len(feeds)), SEARCHED_ON)))
     ranges = input_ranges(model.readings.values(), feeds)
     return LossOrigins(layers, outputs, len(together.feeds), tuple(model.unpaired), causes, ranges)
 
 
-def _shares(trials: Trials, name: str) -> Float64Array:
-    """Return the share of each layer in the errors that all make alone in an output, [layers]."""
-    errors = np.array([trials.errors((i,), name) for i in range(len(trials.model.parts))])
-    sums = errors.sum(0)
-    seen = sums > 0
-    return (errors[:, seen] / sums[seen]).mean(1) if seen.any() else np.zeros(len(errors))
+def _layers(model: SwitchedLayers, found: LayerShares) -> list[LayerLoss]:
+    return [
+        LayerLoss(
+            part,
+            own.sqnr(),
+            every.sqnr(),
+            _rest(every, own).sqnr(),
+            {name: float(shares[place]) for name, shares in found.shares.items()},
+            *(round(model.more_bytes(part, bits)) for bits in (32, 16)),
+        )
+        for place, (part, own, every) in enumerate(zip(model.parts, found.own, found.every, strict=True))
+    ]
 
 
-def _cause(trials: Trials, part: Part) -> Cause:
-    model = trials.model
+def _causes(model: SwitchedLayers, places: Sequence[int], feeds: Sequence[Feed]) -> dict[int, Cause]:
+    """Return the causes of some layers, by what they read; the float model runs once on each feed."""
+    parts = [model.parts[place] for place in places]
     seen: dict[str, list[AnyArray]] = {}
-    for feed in trials.feeds:
-        for name, array in model.sources(part, feed).items():
+    for feed in feeds:
+        for name, array in model.sources(parts, feed).items():
             seen.setdefault(name, []).append(array)
-    return cause_of([one for name in part.nodes for one in model.readings[name]], seen)
-
-
-def _measured(trials: Trials, progress: Progress | None) -> tuple[list[Sums], list[Sums]]:
-    """Measure each layer alone; return what that does to its own output, and what all layers do to it."""
-    model, parts = trials.model, trials.model.parts
-    own, every = [Sums() for _ in parts], [Sums() for _ in parts]
-    shown = list(dict.fromkeys(part.shown for part in parts))
-    floats = []
-    for feed in trials.feeds:
-        plain, made = model.run(feed, (), shown), model.run(feed, trials.everything, shown)
-        floats.append(plain)
-        for i, part in enumerate(parts):
-            _add(every[i], plain, made, part.shown)
-    for i, part in enumerate(parts):
-        names = list(dict.fromkeys((*model.outputs, part.shown)))
-        found = [model.run(feed, (i,), names) for feed in trials.feeds]
-        trials.keep((i,), found)
-        for plain, made in zip(floats, found, strict=True):
-            _add(own[i], plain, made, part.shown)
-        if progress:
-            progress(i + 1, len(parts))
-    return own, every
-
-
-def _add(sums: Sums, plain: Feed, made: Feed, name: str) -> None:
-    if plain[name].shape == made[name].shape:
-        sums.add(plain[name], made[name])
+    readings = ([one for name in part.nodes for one in model.readings[name]] for part in parts)
+    return {place: cause_of(some, seen) for place, some in zip(places, readings, strict=True)}
 
 
 def _rest(total: Sums, own: Sums) -> Sums:
@@ -195,6 +173,7 @@ def _output(trials: Trials, name: str, layers: Sequence[LayerLoss], *, is_cache:
     """Return an output with the fewest layers, in the order of their share, that hold half of its error."""
     every = trials.everything
     ranked = sorted(every, key=lambda i: (-layers[i].shares[name], i))
+    shares = np.array([layer.shares[name] for layer in layers])
     whole, sqnr = trials.errors(every, name), trials.pooled(every, name).sqnr()
 
     def _holds(count: int) -> bool:
@@ -203,11 +182,22 @@ def _output(trials: Trials, name: str, layers: Sequence[LayerLoss], *, is_cache:
 
     if not whole.any():
         return OutputLoss(name, sqnr, (), sqnr, sqnr, 0.0, is_cache)
-    low, high = 0, len(ranked)  # all of them do, none does not
-    while high - low > 1:
-        middle = min((low + high) // 2, 2 * low + 1)
-        low, high = (low, middle) if _holds(middle) else (middle, high)
+    high = _fewest(len(ranked), int(np.searchsorted(np.cumsum(-np.sort(-shares)), HALF)) + 1, _holds)
     named = tuple(ranked[:high])
     left, others = trials.pooled(every.difference(named), name), trials.pooled(named, name)
     share = 1 - left.error_energy / float(whole.sum())
     return OutputLoss(name, sqnr, named, left.sqnr(), others.sqnr(), share, is_cache)
+
+
+def _fewest(most: int, guess: int, holds: Callable[[int], bool]) -> int:
+    """Return about how many things ``holds`` is true of, at the least: up to an eighth more than needed.
+
+    It is true of ``most``. They are found by halves around a guess, within a factor of 2 first.
+    """
+    low, high, middle = 0, most, max(1, min(guess, most - 1))
+    while high - low > max(1, low // CLOSE):
+        low, high = (low, middle) if holds(middle) else (middle, high)
+        middle = (low + high) // 2
+        if not low or high == most:
+            middle = min(2 * low, middle) if low else high // 2
+    return high

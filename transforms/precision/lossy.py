@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence, Set
 import numpy as np
 import onnx_graphsurgeon as gs
 
-import ops
 from ops.array_types import Feed
 from ops.metrics import decibels
 from transforms.judge.constants import FEWEST, FINE, WORTH
@@ -20,7 +19,7 @@ from transforms.judge.errors import gain
 from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import ranking, taken
 from transforms.model.copy_graph import copy_graph
-from transforms.precision.chosen import LossyLayers, Part
+from transforms.precision.chosen import LossyLayers
 from transforms.precision.fewest import can_be_named
 from transforms.precision.finer_scheme import bytes_of_numbers, names_of, naming
 from transforms.precision.reach import Build, Built
@@ -106,7 +105,7 @@ class _Search:
         self._ranks = self._trials if ranked == measured else Trials(model, taken(feeds, ranked))
         self._looks = max(runs, LEAST_RUNS) // len(ranked)
         self._able = [i for i, part in enumerate(parts) if can_be_named(part, names)]
-        self._more = {i: _more_bytes(model, parts[i]) / size for i in self._able}
+        self._more = {i: model.more_bytes(parts[i]) / size for i in self._able}
         self._most = len(parts) // ONE_OF
 
     def best(self) -> list[int]:
@@ -164,10 +163,3 @@ class _Search:
         pooled = (trials.pooled(on, name) for name in trials.model.outputs)
         pairs = ((one.error_energy, one.baseline_energy) for one in pooled)
         return np.array([error / power if power else 0.0 for error, power in pairs])
-
-
-def _more_bytes(model: SwitchedLayers, part: Part) -> float:
-    """Return how many bytes more the constants take in float that a part reads in fewer bits."""
-    found = (one for name in part.nodes for one in model.readings[name])
-    stored = ((one.values, ops.get_format(one.format).bits) for one in found if one.format and not one.source)
-    return sum(values.size * (32 - bits) / 8 for values, bits in stored if values is not None)

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
+import ops
 from ops.array_types import AnyArray, Feed, Float64Array
 from ops.metrics import Sums, sums, total, without_row_means
 from transforms.graph import dtypes, walk
@@ -71,11 +72,20 @@ class SwitchedLayers:
         self._sources = {one.source for found in self.readings.values() for one in found if one.source}
         ends = [part.shown for part in self.parts]
         _show(graph, [*self.outputs, *ends, *sorted(self._sources - self._inputs)])
-        self._model = open_model(graph, replace(run or RunOptions(), simulate=True))
+        self._model = open_model(graph, replace(run or RunOptions(), simulate=True, spin=False))
 
-    def sources(self, part: Part, feed: Feed) -> Feed:
-        """Return, for a feed, the float tensors that a part reads rounded."""
-        names = {one.source for name in part.nodes for one in self.readings[name] if one.source}
+    def more_bytes(self, part: Part, bits: int = 32) -> float:
+        """Return how many bytes more the constants that a part reads in fewer bits take in so many."""
+        found = (one for name in part.nodes for one in self.readings[name])
+        known = (
+            (one.values, ops.get_format(one.format).bits) for one in found if one.format and not one.source
+        )
+        return sum(values.size * max(bits - has, 0) / 8 for values, has in known if values is not None)
+
+    def sources(self, parts: Iterable[Part], feed: Feed) -> Feed:
+        """Return, for a feed, the float tensors that some parts read rounded."""
+        readings = (one for part in parts for name in part.nodes for one in self.readings[name])
+        names = {one.source for one in readings if one.source}
         fed = {name: feed[name] for name in names & self._inputs if name in feed}
         return {**fed, **self.run(feed, (), sorted(names - self._inputs))}
 

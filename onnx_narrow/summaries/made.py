@@ -1,0 +1,180 @@
+"""How a quantized model was made, from which calls are made that change one thing of that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from onnx_narrow.summaries.advised_call import Door
+from transforms.graph.dot_products import DOT_PRODUCTS
+from transforms.model import provenance
+from transforms.pipelines.options import FORMS
+from transforms.scheme import Scheme, read_scheme
+from transforms.scheme.dynamic_layers import is_dynamic
+from transforms.scheme.presets import PRESETS
+from transforms.scheme.targets import target
+
+_WITHOUT_GRID = "simulate_bf16"
+"""A format of BF16 whose weights are plain float32: no tool knows what they were rounded to."""
+
+BF16_TOOLS = ("convert_fp32_to_bf16", "convert_fp16_to_bf16")
+
+_SCHEME = "scheme"
+"""What metadata call a scheme that was an object of Python, and what calls do."""
+
+_WIDE = 16
+"""Bits from which on 16 bits are not more."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """How a quantized model was made: files, samples, its metadata, and names in the float model.
+
+    ``samples``: the options that name them. ``names``: of the float model's nodes; ``tensors``: what they
+    make, by which nodes without a name are known. ``scheme``: that in its metadata, None without one.
+    ``size``: bytes of its file. ``door``: how its user writes calls.
+    """
+
+    float_model: Path
+    quantized: Path
+    samples: Sequence[str]
+    metadata: Mapping[str, str]
+    names: Set[str]
+    tensors: Set[str]
+    scheme: Scheme | None = None
+    size: int = 0
+    door: Door = field(default_factory=Door)
+
+    @property
+    def tool(self) -> str:
+        """The tool that made it last, empty for those of others."""
+        return provenance.tool(self.metadata) or ""
+
+    @property
+    def config(self) -> str:
+        """The preset, the file of its scheme where it is found, or a variable with it; empty for none."""
+        name = provenance.option(self.metadata, "config")
+        if self._is_of_scheme:
+            return _SCHEME
+        if not isinstance(name, str) or not name or name in PRESETS:
+            return str(name or "")
+        places = (Path(name), *(model.with_name(name) for model in (self.quantized, self.float_model)))
+        return next((str(place) for place in places if place.is_file()), "")
+
+    def base(self, *unset: str) -> list[str]:
+        """Return the options of the call that makes it, with another output; none for models of other tools.
+
+        They are without the values that some keys of the scheme were given.
+        """
+        output = self.quantized.with_name(f"{self.quantized.stem}_better.onnx")
+        words = ["--input", str(self.float_model), "--output", str(output)]
+        if self.tool in BF16_TOOLS:
+            return [*words, *self._given("format")]
+        target = ["--target", self.scheme.target] if self.scheme and self.scheme.target else []
+        config = ["--config", self.config] if self.config else []
+        is_known = bool(config) or not provenance.option(self.metadata, "config")
+        if self.tool != "quantize" or not is_known or not config + target:
+            return []
+        return [*words, *config, *target, *self.samples, *self._given(*FORMS), *self._set(unset)]
+
+    def again(self, *more: str, unset: Sequence[str] = ()) -> str:
+        """Return the call that makes it, with more options; or how these are added to it."""
+        base = self.base(*unset)
+        return self.calls.call(self.tool, [*base, *more]) if base else self.calls.options(more)
+
+    @property
+    def calls(self) -> Door:
+        """How calls are written: as Python for a scheme that lies in no file."""
+        if not self._is_of_scheme:
+            return self.door
+        return Door(True, {**self.door.variables, _SCHEME: _SCHEME})
+
+    @property
+    def _is_of_scheme(self) -> bool:
+        return provenance.option(self.metadata, "config") == _SCHEME and not Path(_SCHEME).is_file()
+
+    @property
+    def asked(self) -> Scheme | None:
+        """The scheme of its preset or file, None without one."""
+        if self.tool != "quantize" or not self.config:
+            return None
+        return self.scheme if self._is_of_scheme else read_scheme(self.config)
+
+    @property
+    def takes_target(self) -> bool:
+        """Whether the tool looks for the fewest layers that stay float: not where tables choose formats."""
+        return self.asked is None or not (self.asked.finetune or self.asked.auto_mixed_precision)
+
+    def leaves_nothing(self, others: Set[str]) -> bool:
+        """Return whether nothing is left to do if only layers of these operators are as before."""
+        rule = self.asked.auto_mixed_precision if self.asked else None
+        return not others & set(rule.target_op_types or DOT_PRODUCTS) if rule else not others
+
+    @property
+    def is_for_target(self) -> bool:
+        """Whether rules of a target chose what it has."""
+        return bool(self.scheme and self.scheme.target)
+
+    def has(self, key: str, value: object) -> bool:
+        """Return whether a key of the scheme has a value, or had it from the start and no search kept it."""
+        asked = self.asked
+        was_asked = asked is not None and getattr(asked, key) == value and key not in self._keys
+        return was_asked or (self.scheme is not None and getattr(self.scheme, key) == value)
+
+    @property
+    def _keys(self) -> set[str]:
+        """The keys of the scheme that were set beside the preset or the file."""
+        keys, texts = (provenance.option(self.metadata, name) for name in ("keys", "set"))
+        found = {str(text).partition("=")[0].strip() for text in texts} if isinstance(texts, list) else set()
+        return found | (keys.keys() if isinstance(keys, dict) else set())
+
+    @property
+    def rounds_weights_alone(self) -> bool:
+        """Whether activations stay float."""
+        return self.scheme is not None and self.scheme.format(self.scheme.activation) is None
+
+    @property
+    def takes_int16(self) -> bool:
+        """Whether 16 bits are more than it has, and no target that it was made for keeps layers from them."""
+        if self.scheme is None:
+            return True
+        used = [self.scheme.weight, *([] if self.rounds_weights_alone else [self.scheme.activation])]
+        formats = [one for one in map(self.scheme.format, used) if one is not None]
+        if formats and all(one.bits >= _WIDE for one in formats):
+            return False
+        if not self.scheme.target:
+            return True
+        row = target(self.scheme.target)
+        return "int16" in row.weights and (self.rounds_weights_alone or "int16" in row.activations)
+
+    @property
+    def takes_tuning(self) -> bool:
+        """Whether weights lie on a known grid, not in products of integers, and were not tuned when it was made."""
+        is_tuned = self.asked is not None and bool(self.asked.finetune)
+        is_in_integers = self.scheme is not None and is_dynamic(self.scheme)
+        return (
+            not is_tuned
+            and not is_in_integers
+            and provenance.option(self.metadata, "format") != _WITHOUT_GRID
+        )
+
+    def _given(self, *names: str) -> Iterator[str]:
+        """Yield options that it was made with, if they are recorded."""
+        for name in names:
+            if value := provenance.option(self.metadata, name):
+                yield f"--{name.replace('_', '-')}"
+                yield from () if value is True else (str(value),)
+
+    def _set(self, unset: Sequence[str]) -> Iterator[str]:
+        """Yield the keys of the scheme that were set, except some of them, and the shapes of inputs."""
+        keys, texts = (provenance.option(self.metadata, name) for name in ("keys", "set"))
+        by_option = keys.items() if isinstance(keys, dict) else ()
+        pairs = [f"{name}={json.dumps(value)}" for name, value in by_option]
+        pairs += map(str, texts) if isinstance(texts, list) else ()
+        for pair in pairs:
+            if pair.partition("=")[0].strip() not in unset:
+                yield from ("--set", pair)
+        for name, shape in (self.scheme.input_shapes if self.scheme else {}).items():
+            yield from ("--input-shape", f"{name}:{','.join(map(str, shape))}")
