@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
+from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.keywords import TARGET
 from onnx_narrow.api.kinds import FLAG, choice
 from onnx_narrow.api.result import Result, result_of
@@ -78,6 +79,7 @@ def convert_bf16(
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
     layout: str | None = None,
+    preprocess: Preprocess | None = None,
     sequences: bool = False,
     states: Mapping[str, str] | None = None,
     feeds_from: Model | None = None,

@@ -10,6 +10,7 @@ from typing import Any
 import onnx_graphsurgeon as gs
 
 from onnx_narrow.api.executors import open_workers
+from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.kinds import FLAG, TEXTS, choice, number, whole
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.samples import SampleOptions, open_data
@@ -108,6 +109,7 @@ def finetune(
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
     layout: str | None = None,
+    preprocess: Preprocess | None = None,
     sequences: bool = False,
     states: Mapping[str, str] | None = None,
     feeds_from: Model | None = None,

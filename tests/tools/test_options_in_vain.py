@@ -41,7 +41,7 @@ JOBS = {
 }
 
 OF_SAMPLES = ("--limit 4", "--image-size 8", "--mean 0", "--std 1", "--layout NCHW", "--sequences")
-OF_SAMPLES += ("--feeds-from e.onnx",)
+OF_SAMPLES += ("--preprocess imagenet", "--feeds-from e.onnx")
 OF_DATA = (*OF_SAMPLES, "--provider cpu")
 """Also what says no more than what is meant anyway."""
 
@@ -69,7 +69,7 @@ ALWAYS = {
 }
 """Options that have an effect in any combination, or without which there is nothing to do."""
 
-WITH_IMAGES = {"limit", "image_size", "mean", "std", "layout"}
+WITH_IMAGES = {"limit", "image_size", "mean", "std", "layout", "preprocess"}
 """Of tools that need samples: sizes and the like are refused where no image is among them."""
 
 

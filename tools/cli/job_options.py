@@ -24,9 +24,9 @@ the model takes it (batch dimension included); .png, .jpg and .jpeg files, for m
 made.
 
 images become (pixel - mean) / std, with pixels from 0 to 255, in a batch of one:
-  --mean 127.5 --std 127.5                                    -1..1, for MobileNet
-  --std 255                                                   0..1
-  --mean 123.675,116.28,103.53 --std 58.395,57.12,57.375      for torchvision's networks
+  --preprocess mobilenet    --mean 127.5 --std 127.5                                  -1..1
+  --preprocess zero-one     --std 255                                                 0..1
+  --preprocess imagenet     --mean 123.675,116.28,103.53 --std 58.395,57.12,57.375    torchvision
 Size, channels and layout follow from the shape of the model's input if it is fixed."""
 
 SAMPLES_BRIEF = """\
@@ -102,6 +102,11 @@ class DataOptions(Options):
     )
     layout: str | None = _sample(
         "--layout", "dimensions of image inputs", type=str.upper, choices=("NCHW", "NHWC")
+    )
+    preprocess: str | None = _sample(
+        "--preprocess NAME",
+        "in place of --mean and --std: imagenet, mobilenet (-1 to 1), zero-one; or FILE.py:FUNCTION, which "
+        "takes a PIL image and returns the input",
     )
     sequences: bool = _sample(
         "--sequences",

@@ -106,7 +106,7 @@ def open_feeds(
         return Feeds(lambda: samples, inputs, count=len(samples))
     has_files = isinstance(source, list) and any(isinstance(sample, os.PathLike) for sample in source)
     if images not in (None, ImageOptions()) and not has_files:
-        raise ValueError("size, mean, std or layout of images given, but the samples come from no folder")
+        raise ValueError("size, mean, std, layout or preprocess of images given, but the samples come from no folder")
     length = length_of(source)
     if length == 0:
         raise ValueError(NO_SAMPLE)

@@ -63,7 +63,7 @@ class Samples:
         stems = {path: Path(name).stem for name, path in found.items()}
         self._open(list(found.values())[:limit], inputs, images, limit, stems)
         if self._images != ImageOptions() and not any(is_image(path) for path in self._paths):
-            raise ValueError(f"size, mean, std or layout of images given, but '{folder}' holds no image")
+            raise ValueError(f"size, mean, std, layout or preprocess of images given, but '{folder}' holds no image")
 
     @classmethod
     def of_files(

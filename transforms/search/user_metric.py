@@ -1,4 +1,4 @@
-"""A metric of the user: a function in a Python file, named as ``FILE.py:FUNCTION``."""
+"""A function of the user in a Python file, named as ``FILE.py:FUNCTION``, such as a metric."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from ops.legal_names import did_you_mean
 from transforms.search.output_metrics import Outputs
@@ -26,14 +25,13 @@ def load_metric(place: str) -> UserMetric:
     function and a file that fails; so does the returned function if the user's fails or does not return a
     finite number.
     """
-    file, name = split_place(place)
-    function = _function(_execute(Path(file), place), name, place)
+    function = load_function(place)
 
     def _metric(outputs: Sequence[Outputs]) -> float:
         try:
             value = function([dict(one) for one in outputs])
         except (Exception, SystemExit) as error:
-            raise ValueError(f"evaluate '{place}' failed: {_one_line(error)}") from error
+            raise ValueError(f"evaluate '{place}' failed: {one_line(error)}") from error
         try:
             number = math.nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError):
@@ -46,11 +44,22 @@ def load_metric(place: str) -> UserMetric:
     return _metric
 
 
-def split_place(place: str) -> tuple[str, str]:
+def load_function(place: str, keyword: str = "evaluate") -> Callable[..., object]:
+    """Return the function of a file that is named ``FILE.py:FUNCTION``; the file is executed.
+
+    Raises ValueError of one line, which names ``keyword`` and place, for a missing file or function and a
+    file that fails.
+    """
+    file, name = split_place(place, keyword)
+    label = f"{keyword} '{place}'"
+    return _function(_execute(Path(file), label), name, label)
+
+
+def split_place(place: str, keyword: str = "evaluate") -> tuple[str, str]:
     """Return file and function of ``FILE.py:FUNCTION``; ValueError for other text."""
     file, colon, name = place.rpartition(":")
     if not (colon and file.endswith(".py") and name.isidentifier()):
-        raise ValueError(f"evaluate '{place}' is not FILE.py:FUNCTION")
+        raise ValueError(f"{keyword} '{place}' is not FILE.py:FUNCTION")
     return file, name
 
 
@@ -60,10 +69,10 @@ def absolute_place(place: str) -> str:
     return f"{Path(file).resolve()}:{name}"
 
 
-def _execute(path: Path, place: str) -> ModuleType:
+def _execute(path: Path, label: str) -> ModuleType:
     if not path.is_file():
-        raise ValueError(f"evaluate '{place}': there is no file '{path}'")
-    name = f"user metric {path.resolve()}"  # not importable, and unique to the file
+        raise ValueError(f"{label}: there is no file '{path}'")
+    name = f"user code {path.resolve()}"  # not importable, and unique to the file
     loader = SourceFileLoader(name, str(path))
     spec = spec_from_file_location(name, path, loader=loader)
     assert spec is not None, "it has a loader"
@@ -73,22 +82,23 @@ def _execute(path: Path, place: str) -> ModuleType:
         exec(loader.source_to_code(loader.get_data(str(path)), str(path)), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise ValueError(f"evaluate '{place}': the file failed: {_one_line(error)}") from error
+        raise ValueError(f"{label}: the file failed: {one_line(error)}") from error
     return module
 
 
-def _function(module: ModuleType, name: str, place: str) -> Callable[[list[dict[str, Any]]], object]:
+def _function(module: ModuleType, name: str, label: str) -> Callable[..., object]:
     function = getattr(module, name, None)
     if not callable(function):
         found = sorted(key for key, value in vars(module).items() if callable(value) and key[0] != "_")
         raise ValueError(
-            f"evaluate '{place}': there is no function '{name}'{did_you_mean(name, found) or ','}"
+            f"{label}: there is no function '{name}'{did_you_mean(name, found) or ','}"
             f" the file has {', '.join(found) or 'none'}"
         )
     return function
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """Return an error of the user's code in one line, by its type."""
     return _shortened(f"{type(error).__name__}: {error}".rstrip(": "))
 
 
