@@ -42,7 +42,8 @@ Loop and Scan which the scheme neither excludes nor gives formats of their own.
 
 {SAMPLES_HELP}
 
-exit codes: 0 done; 1 error in the model, the data, the target or the machine; 2 usage.
+exit codes: 0 done; 1 error in the model, the data, the target or the machine; 2 usage; 3 no layer
+to move, no file is written.
 """
 
 

@@ -38,7 +38,8 @@ together with their biases.
 
 {SAMPLES_HELP}
 
-exit codes: 0 done; 1 error in the models, the data or the machine; 2 usage.
+exit codes: 0 done; 1 error in the models, the data or the machine; 2 usage; 3 no layer to tune, no file
+is written.
 """
 
 

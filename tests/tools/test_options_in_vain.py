@@ -395,7 +395,8 @@ def test_options_of_data_are_all_that_say_something_of_data() -> None:
     options = options_of(DataOptions, {})
     added = options.keys() - options_of(Options, {}).keys() - {"data", "states", "feeds", "threads"}
     assert added == {one.split()[0][2:].replace("-", "_") for one in OF_DATA}
-    of_samples = {name for name, one in options.items() if one.group == SAMPLES} - {"states", "feeds"}
+    usual = {"limit", "mean", "std", "preprocess"}
+    of_samples = {name for name, one in options.items() if one.group == SAMPLES} - {"states", "feeds"} | usual
     assert of_samples == {one.split()[0][2:].replace("-", "_") for one in OF_SAMPLES}
     assert all(options[name].group == RUNNING for name in added - of_samples)
 

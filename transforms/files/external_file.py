@@ -30,8 +30,8 @@ def external_file(model: Path, location: str) -> Path:
     found = Path(os.path.realpath(file))
     if found.is_file():
         if not any(found.is_relative_to(folder) for folder in _where_links_lead(model)):
-            way = "put a copy of that file in its place"
-            raise ValueError(f"beside '{model}' is a link to '{found}', neither in nor beside its folder: {way}")
+            where = f"is a link to '{found}', neither in nor beside its folder"
+            raise ValueError(f"beside '{model}' {where}: put a copy of that file in its place")
         return found
     fault = "is not a regular file" if found.exists() else "does not exist"
     if file.is_symlink():
