@@ -58,7 +58,10 @@ def _work(job: MixJob) -> None:
     from tools.cli.printed import Printed
 
     onnx_narrow.mix_precision(
-        job.input, job.output or None, **job.keywords("input", "output"), progress=Printed()
+        job.input,
+        job.output or None,
+        **job.keywords("input", "output"),
+        progress=Printed(verbose=job.verbose),
     )
 
 

@@ -45,7 +45,7 @@ def _check(job: CheckJob) -> int:
     import onnx_narrow
     from tools.cli.printed import Printed
 
-    broken = onnx_narrow.check(job.input, job.target, progress=Printed())
+    broken = onnx_narrow.check(job.input, job.target, progress=Printed(verbose=job.verbose))
     return command_line.FAILED if broken else command_line.DONE
 
 

@@ -54,7 +54,9 @@ def _work(job: FinetuneJob) -> None:
     from tools.cli.printed import Printed
 
     given = job.keywords("float_model", "quantized", "output")
-    onnx_narrow.finetune(job.float_model, job.quantized, job.output, **given, progress=Printed())
+    onnx_narrow.finetune(
+        job.float_model, job.quantized, job.output, **given, progress=Printed(verbose=job.verbose)
+    )
 
 
 def command() -> Command[FinetuneJob]:

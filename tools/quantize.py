@@ -115,7 +115,9 @@ def _quantize(job: QuantizeJob) -> None:
     import onnx_narrow
     from tools.cli.printed import Printed
 
-    onnx_narrow.quantize(job.input, job.output, **job.keywords(*_OF_TOOL), progress=Printed())
+    onnx_narrow.quantize(
+        job.input, job.output, **job.keywords(*_OF_TOOL), progress=Printed(verbose=job.verbose)
+    )
 
 
 def _why_not(job: QuantizeJob) -> str | None:

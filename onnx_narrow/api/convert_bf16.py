@@ -19,6 +19,7 @@ from onnx_narrow.api.usage import DATA, OF_SAMPLES, Given, Need, check_call, giv
 from onnx_narrow.api.written import Output, Written, write
 from onnx_narrow.summaries import bf16, running
 from onnx_narrow.summaries.target import target_lines
+from onnx_narrow.summaries.words import summed_up
 from transforms.conversion.convert_bf16 import Bf16Options
 from transforms.files.paths import AnyPath
 from transforms.files.spelling import spelled
@@ -226,7 +227,7 @@ def _tell(work: Bf16Work, written: Written, told: Told, *, is_excluded: bool) ->
     if work.record.fixed:
         told.note(f"Fixed: {counted(work.record.fixed, 'free dimension')} of inputs")
     why = bf16.excluded_for(kept, by_user=is_excluded)
-    for line in bf16.lines(done, work.graph, written.sizes, first, why):
+    for line in summed_up(bf16.lines(done, work.graph, written.sizes, first, why), told.lines):
         told.note(line)
     if work.scheme.target:
         for line in target_lines(work.graph, row_of(work.scheme.target)):

@@ -30,6 +30,7 @@ from onnx_narrow.api.written import Output, Written, write
 from onnx_narrow.summaries import running, tuning, work_lines
 from onnx_narrow.summaries.quantize import decided
 from onnx_narrow.summaries.timing import beside_lines
+from onnx_narrow.summaries.words import summed_up
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files.paths import AnyPath
@@ -264,14 +265,15 @@ def _finish(work: TuneWork, output: Output, told: Told, given: Given) -> Result:
 def _tell(work: TuneWork, written: Written, told: Told, memory_limit: int | None) -> None:
     record, done, first = work.record, work.record.tuned, work.record.first
     assert done is not None and first is not None, "it was tuned, and tried out"
-    for line in (
+    lines = (
         *record.notes,
         *record.stored,
         *tuning.lines(done, work.fed, written.sizes),
         *running.kept_lines(first),
         *decided(record.decisions),
         *beside_lines(first.time),
-    ):
+    )
+    for line in summed_up(lines, told.lines):
         told.note(line)
     for line in tuning.reasons(done):
         log.info(line)

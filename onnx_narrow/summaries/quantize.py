@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator
 import onnx_graphsurgeon as gs
 
 from onnx_narrow.summaries import running
-from onnx_narrow.summaries.words import Sizes, written
+from onnx_narrow.summaries.words import Detail, Sizes, written
 from ops.formats import FORMATS, LINEAR
 from transforms.conversion.record import Record
 from transforms.files.spelling import spelled
@@ -35,9 +35,9 @@ def lines(
     yield from done.notes
     for change, count in done.changes.items():
         if count:
-            yield f"{count} {change}"
+            yield Detail(f"{count} {change}")
     if done.calibrated:
-        yield f"Calibrated: {done.calibrated} tensors"
+        yield Detail(f"Ranges: measured of {done.calibrated} tensors")
     yield from decided(done.decisions)
     for name in dict.fromkeys(format for format, _ in done.tensors):
         roles = [(role, count) for (format, role), count in done.tensors.items() if format == name]
@@ -64,12 +64,13 @@ def _has_type(name: str) -> bool:
 
 def decided(record: Decisions) -> Iterator[str]:
     """Yield what outputs decided, what gained nothing or was not tried, and how good the outputs are."""
-    for count in dict.fromkeys(one.samples for one in record.kept):
-        kept = "; ".join(f"{one.change} ({one.gain})" for one in record.kept if one.samples == count)
-        yield f"Chosen by outputs on {counted(count, 'sample')}: {kept}"
+    if record.kept:
+        yield "Kept: " + "; ".join(
+            ", ".join(filter(None, (one.change, one.gain.shown))) for one in record.kept
+        )
     if others := [one for one in record.tried if not one.kept]:
         words = Counter(one.move for one in others)
-        yield "Tried, not kept: " + ", ".join(f"{move} {count}" for move, count in words.items())
+        yield Detail("Tried, not kept: " + ", ".join(f"{move} {count}" for move, count in words.items()))
     yield from record.notes
     if record.outputs is not None:
         yield f"Outputs: {record.outputs}"

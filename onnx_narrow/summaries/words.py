@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _LONGEST_NAME = 48
+
+
+_MOST_LINES, _FIRST = 12, 4
+"""Lines of a summary that are shown, and how many of the first ones are among them."""
+
+
+class Detail(str):
+    """A line that is shown to those who ask for details."""
+
+    __slots__ = ()
+
+
+def summed_up(lines: Iterable[str], told: Sequence[str] = ()) -> Iterator[str]:
+    """Yield lines of which, with those ``told`` before, at most 12 are no details.
+
+    Of more, the first and the last ones stay: notes stand between them.
+    """
+    given = list(lines)
+    places = [place for place, line in enumerate(given) if not isinstance(line, Detail)]
+    most = max(_MOST_LINES - sum(not isinstance(line, Detail) for line in told), _FIRST)
+    first = min(_FIRST, most // 2)
+    folded = set(places[first : len(places) - (most - first)]) if len(places) > most else set()
+    yield from (Detail(line) if place in folded else line for place, line in enumerate(given))
 
 
 def shortened(name: str) -> str:

@@ -43,7 +43,8 @@ def test_the_result_tells_the_sqnr_on_samples_that_decided_nothing_with_its_erro
     same = sum(int(a.argmax() == b.argmax()) for a, b in pairs)
     (line,) = (note for note in result.notes if note.startswith("Outputs: "))
     assert line == (
-        f"Outputs: {result.sqnr:.1f} +- {result.sqnr_error:.1f} dB on 4 samples that decided nothing, "
+        f"Outputs: SQNR {result.sqnr:.1f} +- {result.sqnr_error:.1f} dB on 4 held-out samples "
+        "(30 and more: usually no loss); "
         f"the same first choice in {same} of 4 samples"
     )
 

@@ -44,7 +44,9 @@ class Options:
 
     given: Mapping[str, str]
     changes: Mapping[str, Any]
-    verbose: bool = option("--verbose", "log each step, and show the traceback of an error", group=OTHER)
+    verbose: bool = option(
+        "--verbose", "print details, log each step, and show the traceback of an error", group=OTHER
+    )
 
     def keywords(self, *left_out: str) -> dict[str, Any]:
         """Return the given options as keywords of the API; ``left_out`` are no such keywords."""

@@ -170,6 +170,8 @@ def _named(
             found = Samples.of_files([sample_file(Path(sample), i)], inputs, images)
             names = [str(i)] if len(found) == 1 else [f"{i}-{row + 1}" for row in range(len(found))]
             yield from ((name, feed) for name, (_, feed) in zip(names, found, strict=True))
+        elif isinstance(sample, str) and all(one.dtype.kind != "U" for one in inputs):
+            raise TypeError(f"sample {i} is the string {sample!r}: a file is named by a pathlib.Path")
         else:
             yield str(i), by_name(arrays_of(sample), inputs, i)
 
