@@ -19,7 +19,8 @@ def lossy_lines(found: LossyLayers | None) -> Iterator[str]:
         return
     share = 100 * (found.bytes_after / max(found.bytes_before, 1) - 1)
     names = [part.name for part in found.layers]
-    layers = f"{len(names)} of {counted(found.count, 'layer')} ({found.gain}, {share:+.0f} % bytes)"
+    price = f"({found.gain.shown or found.gain}, {share:+.0f} % bytes)"
+    layers = f"{len(names)} of {counted(found.count, 'layer')} {price}"
     yield f"In float, for the outputs: {layers}: {some_names(names)}"
     yield Detail("  " + " ".join(as_option("exclude_nodes", exactly(name)) for name in names))
 

@@ -16,10 +16,13 @@ from transforms.functions import DOMAIN
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.graph.some_names import counted
-from transforms.judge.decisions import Decisions
+from transforms.judge.decisions import LAYERS_IN_FLOAT, Decisions
 from transforms.pipelines.first_result import FirstRun
 from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
 from transforms.plan.rounding_plan import is_downcast, is_upcast
+
+_FORMATS = 3
+"""Formats whose tensors are counted without a wish for details."""
 
 _HARDLY_SMALLER = 0.9
 """Share of the bytes of the float model from which a hint says how to store less."""
@@ -37,17 +40,23 @@ def lines(
         if count:
             yield Detail(f"{count} {change}")
     if done.calibrated:
-        yield Detail(f"Ranges: measured of {done.calibrated} tensors")
+        yield Detail(f"Calibrated: {done.calibrated} tensors")
     yield from decided(done.decisions)
-    for name in dict.fromkeys(format for format, _ in done.tensors):
-        roles = [(role, count) for (format, role), count in done.tensors.items() if format == name]
-        yield f"Quantized to {name}: " + ", ".join(counted(count, role) for role, count in roles)
+    yield from _quantized(done)
     yield _kept(graph)
     yield written(sizes)
     if is_plain and sizes.ratio > _HARDLY_SMALLER:
         yield from _unpacked(done)
     yield running.runs_line(first, graph)
     yield from running.rounded_line(first, graph)
+
+
+def _quantized(done: Record) -> Iterator[str]:
+    """Yield how many tensors have each format; of many formats, the first ones."""
+    for place, name in enumerate(dict.fromkeys(format for format, _ in done.tensors)):
+        roles = [(role, count) for (format, role), count in done.tensors.items() if format == name]
+        line = f"Quantized to {name}: " + ", ".join(counted(count, role) for role, count in roles)
+        yield line if place < _FORMATS else Detail(line)
 
 
 def _unpacked(done: Record) -> Iterator[str]:
@@ -64,10 +73,9 @@ def _has_type(name: str) -> bool:
 
 def decided(record: Decisions) -> Iterator[str]:
     """Yield what outputs decided, what gained nothing or was not tried, and how good the outputs are."""
-    if record.kept:
-        yield "Kept: " + "; ".join(
-            ", ".join(filter(None, (one.change, one.gain.shown))) for one in record.kept
-        )
+    # layers in float have lines of their own
+    if changed := [one for one in record.kept if one.move != LAYERS_IN_FLOAT]:
+        yield "Kept: " + "; ".join(", ".join(filter(None, (one.change, one.gain.shown))) for one in changed)
     if others := [one for one in record.tried if not one.kept]:
         words = Counter(one.move for one in others)
         yield Detail("Tried, not kept: " + ", ".join(f"{move} {count}" for move, count in words.items()))

@@ -10,7 +10,7 @@ from pathlib import Path
 _LONGEST_NAME = 48
 
 
-_MOST_LINES, _FIRST = 12, 4
+_MOST_LINES, _FIRST = 12, 5
 """Lines of a summary that are shown, and how many of the first ones are among them."""
 
 

@@ -13,6 +13,9 @@ from transforms.model.provenance import PREFIX
 KEY = PREFIX + "record"
 """The entry in a file's metadata that holds a record, a line each."""
 
+LAYERS_IN_FLOAT = "layers in float"
+"""The move of layers that carry most of the loss, which have lines of their own."""
+
 GOOD = 30
 """SQNR in dB from which on a model usually loses nothing that its users notice."""
 
