@@ -170,19 +170,23 @@ def _named(
             found = Samples.of_files([sample_file(Path(sample), i)], inputs, images)
             names = [str(i)] if len(found) == 1 else [f"{i}-{row + 1}" for row in range(len(found))]
             yield from ((name, feed) for name, (_, feed) in zip(names, found, strict=True))
-        elif isinstance(sample, str) and all(one.dtype.kind != "U" for one in inputs):
-            raise TypeError(f"sample {i} is the string {sample!r}: a file is named by a pathlib.Path")
         else:
             yield str(i), by_name(arrays_of(sample), inputs, i)
 
 
 def by_name(arrays: Feed | list[np.ndarray], inputs: Sequence[ModelInput], number: int) -> Feed:
-    """Return the arrays of a sample by the names of inputs; ValueError where there are too few."""
+    """Return the arrays of a sample by the names of inputs; ValueError where there are too few.
+
+    TypeError for a string in place of numbers.
+    """
     if isinstance(arrays, Mapping):
         return arrays
     names = [one.name for one in inputs]
     if len(arrays) < len(names):
         raise ValueError(f"sample {number} has {len(arrays)} arrays, the model has inputs {', '.join(names)}")
+    for array, one in zip(arrays, inputs, strict=False):
+        if array.dtype.kind == "U" and array.ndim == 0 and one.dtype.kind != "U":
+            raise TypeError(f"sample {number} is the string '{array}': a file is named by a pathlib.Path")
     return dict(zip(names, arrays, strict=False))
 
 
