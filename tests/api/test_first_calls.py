@@ -1,4 +1,4 @@
-"""Twenty calls that users try first. Oracle: the call with keywords as the reference has them, or the words here."""
+"""Twenty calls that users try first. Oracle: the call as the reference has it, or the words here."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "names of files": (lambda: call(data=["a.png", "b.png"]), "a.png': a file is named by a pathlib.Path"),
     "a misspelt preset": (lambda: call(config="U8S9"), "'U8S9' .* did you mean 'U8S8'"),
     "INT8": (lambda: call(config="INT8"), "did you mean 'A8W8' or 'U8S8'"),
-    "a misspelt key": (lambda: call(config={"activaton": "int8"}), "'activaton' .* did you mean 'activation'"),
+    "a misspelt key": (
+        lambda: call(config={"activaton": "int8"}),
+        "'activaton' .* did you mean 'activation'",
+    ),
     "a misspelt target": (lambda: call(target="ort_cpu"), "target is 'ort_cpu'.* did you mean 'ort-cpu'"),
     "a mean in words": (lambda: call(mean="127.5"), "mean is '127.5', not a number"),
     "another name": (lambda: call(data=[{"image": DATA[:1]}]), "'image' is not an input .* 'images'"),

@@ -1,7 +1,7 @@
 """Write the test images of the example as samples for the tools, one file each: ``0.npy`` to ``359.npy``.
 
-``python -m tests.examples.write_samples [FOLDER]``; with the name ``photos`` as pictures, in a folder for each
-digit, whose pixels from 0 to 255 the model takes as 0 to 1.
+``python -m tests.examples.write_samples [FOLDER]``; into ``photos`` as pictures, in a folder for each digit,
+whose pixels from 0 to 255 the model takes as 0 to 1.
 """
 
 from __future__ import annotations
