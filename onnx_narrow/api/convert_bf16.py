@@ -18,8 +18,8 @@ from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import DATA, OF_SAMPLES, Given, Need, check_call, given_of, listed
 from onnx_narrow.api.written import Output, Written, write
 from onnx_narrow.summaries import bf16, running
-from onnx_narrow.summaries.target import target_lines
-from onnx_narrow.summaries.words import Detail, summed_up
+from onnx_narrow.summaries.target import brief_lines
+from onnx_narrow.summaries.words import summed_up
 from transforms.conversion.convert_bf16 import Bf16Options
 from transforms.files.paths import AnyPath
 from transforms.files.spelling import spelled
@@ -230,7 +230,7 @@ def _tell(work: Bf16Work, written: Written, told: Told, *, is_excluded: bool) ->
     for line in summed_up(bf16.lines(done, work.graph, written.sizes, first, why), told.lines):
         told.note(line)
     if work.scheme.target:
-        for line in map(Detail, target_lines(work.graph, row_of(work.scheme.target))):
+        for line in brief_lines(work.graph, row_of(work.scheme.target)):
             told.note(line)
     if kept and work.held_out and work.options.goal:
         for line in bf16.sqnr_lines(kept, work.options.goal.limit, work.held_out.where):

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from onnx_narrow.summaries import quantize, running
 from onnx_narrow.summaries.precision import lossy_lines, placed_lines, reached_lines
-from onnx_narrow.summaries.target import SATURATES, target_lines
+from onnx_narrow.summaries.target import SATURATES, brief_lines
 from onnx_narrow.summaries.timing import beside_lines, for_cpu, what_helps
-from onnx_narrow.summaries.words import Detail, Sizes
+from onnx_narrow.summaries.words import Sizes
 from transforms.files.spelling import spelled
 from transforms.graph.embeddings import logits_of
 from transforms.graph.some_names import counted
@@ -58,7 +58,7 @@ def lines(work: Work, sizes: Sizes) -> Iterator[str]:
     yield end
     if scheme.target:
         row = target(scheme.target)
-        yield from map(Detail, target_lines(work.graph, row))
+        yield from brief_lines(work.graph, row)
         if row.name == ON_CPU and has_vnni() is False:
             yield SATURATES
 

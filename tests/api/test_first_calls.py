@@ -60,10 +60,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "names of files": (lambda: call(data=["a.png", "b.png"]), "a.png': a file is named by a pathlib.Path"),
     "a misspelt preset": (lambda: call(config="U8S9"), "'U8S9' .* did you mean 'U8S8'"),
     "INT8": (lambda: call(config="INT8"), "did you mean 'A8W8' or 'U8S8'"),
-    "a misspelt key": (
-        lambda: call(config={"activaton": "int8"}),
-        "'activaton' .* did you mean 'activation'",
-    ),
+    "a misspelt key": (lambda: call(config={"weigth": "int8"}), "'weigth' .* did you mean 'weight'"),
     "a misspelt target": (lambda: call(target="ort_cpu"), "target is 'ort_cpu'.* did you mean 'ort-cpu'"),
     "a mean in words": (lambda: call(mean="127.5"), "mean is '127.5', not a number"),
     "another name": (lambda: call(data=[{"image": DATA[:1]}]), "'image' is not an input .* 'images'"),

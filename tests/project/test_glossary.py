@@ -29,9 +29,10 @@ def test_the_page_is_short() -> None:
     assert len(PAGE.split()) <= 350
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/integers.md", "docs/finetune.md", "docs/mixed_precision.md"]
-)
+PAGES = ("README.md", "docs/integers.md", "docs/finetune.md", "docs/mixed_precision.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_shown_summaries_have_one_vocabulary(page: str) -> None:
     shown = "".join(re.findall(r"^```text\n(.*?)^```", read(page), re.MULTILINE | re.DOTALL))
     assert not [word for word in OLD if re.search(rf"\b{word}\b", shown)]
