@@ -17,14 +17,14 @@ SATURATES = (
 """What ONNX Runtime's kernels for older x86 processors do to models of uint8 activations and int8 weights."""
 
 
-_SHOWN = 2
-"""Lines of a target in the summary of a job: its name, and how many nodes it computes in low precision."""
+_SHOWN = ("For ", "  In low precision: ", "  Speed: ")
+"""Beginnings of the lines on a target that the summary of a job shows to all."""
 
 
 def brief_lines(graph: gs.Graph, row: Target) -> Iterator[str]:
     """Yield the same for the summary of a job: most of it for those who ask for details."""
-    for place, line in enumerate(target_lines(graph, row)):
-        yield line if place < _SHOWN else Detail(line)
+    for line in target_lines(graph, row):
+        yield line if line.startswith(_SHOWN) else Detail(line)
 
 
 def target_lines(graph: gs.Graph, row: Target) -> Iterator[str]:

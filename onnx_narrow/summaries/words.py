@@ -10,8 +10,11 @@ from pathlib import Path
 _LONGEST_NAME = 48
 
 
-_MOST_LINES, _FIRST = 12, 5
-"""Lines of a summary that are shown, and how many of the first ones are among them."""
+_MOST_LINES, _FIRST = 12, 3
+"""Lines of a summary that are shown, and how many of the first ones that may be folded are not."""
+
+_WANTED = ("Kept: ", "Outputs: ", "Size: ", "Time here: ", "Runs on ")
+"""Beginnings of lines that everybody looks for."""
 
 
 class Detail(str):
@@ -23,13 +26,14 @@ class Detail(str):
 def summed_up(lines: Iterable[str], told: Sequence[str] = ()) -> Iterator[str]:
     """Yield lines of which, with those ``told`` before, at most 12 are no details.
 
-    Of more, the first and the last ones stay: notes stand between them.
+    Of more, some between the first and the last ones become details, none of those that everybody looks for.
     """
     given = list(lines)
-    places = [place for place, line in enumerate(given) if not isinstance(line, Detail)]
-    most = max(_MOST_LINES - sum(not isinstance(line, Detail) for line in told), _FIRST)
-    first = min(_FIRST, most // 2)
-    folded = set(places[first : len(places) - (most - first)]) if len(places) > most else set()
+    shown = [place for place, line in enumerate(given) if not isinstance(line, Detail)]
+    surplus = len(shown) + sum(not isinstance(line, Detail) for line in told) - _MOST_LINES
+    foldable = [place for place in shown if not given[place].startswith(_WANTED)]
+    start = max(0, min(_FIRST, len(foldable) - surplus))
+    folded = set(foldable[start : start + max(surplus, 0)])
     yield from (Detail(line) if place in folded else line for place, line in enumerate(given))
 
 
