@@ -13,7 +13,7 @@ _LONGEST_NAME = 48
 _MOST_LINES, _FIRST = 12, 3
 """Lines of a summary that are shown, and how many of the first ones that may be folded are not."""
 
-_WANTED = ("Kept: ", "Outputs: ", "Size: ", "Time here: ", "Runs on ")
+_WANTED = ("Moved ", "Tuned: ", "Target of ", "Kept: ", "Outputs", "Size: ", "Time here: ", "Runs on ")
 """Beginnings of lines that everybody looks for."""
 
 
