@@ -10,10 +10,13 @@ from pathlib import Path
 _LONGEST_NAME = 48
 
 
-_MOST_LINES, _FIRST = 12, 3
-"""Lines of a summary that are shown, and how many of the first ones that may be folded are not."""
+_MOST_LINES, _FIRST = 11, 3
+"""Lines that are shown, beside one that counts details, and how many first ones are folded last."""
 
-_WANTED = ("Moved ", "Tuned: ", "Target of ", "Kept: ", "Outputs", "Size: ", "Time here: ", "Runs on ")
+_WANTED = (
+    *("Moved ", "Tuned: ", "Target of ", "Kept: ", "Outputs"),
+    *("Size: ", "Time here: ", "Slower", "Runs on ", "For "),
+)
 """Beginnings of lines that everybody looks for."""
 
 
@@ -24,7 +27,7 @@ class Detail(str):
 
 
 def summed_up(lines: Iterable[str], told: Sequence[str] = ()) -> Iterator[str]:
-    """Yield lines of which, with those ``told`` before, at most 12 are no details.
+    """Yield lines of which, with those ``told`` before, at most 11 are no details.
 
     Of more, some between the first and the last ones become details, none of those that everybody looks for.
     """
