@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name = words[0].replace("-", "_") if words and not words[0].startswith("-") else ""
     if name not in listing.names():
-        return listing.main(words)
+        return listing.main(words, program="onnx-narrow", runs="onnx-narrow NAME")
     _begin(name)
     return int(importlib.import_module(f"{listing.__package__}.{name}").main(words[1:]))
 

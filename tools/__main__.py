@@ -11,18 +11,28 @@ from tools.cli import streams
 from tools.cli.command_line import purpose_of
 
 
-def main(argv: Sequence[str]) -> int:
-    """Print a line for each tool, its name and what it is for; return 2 if there is more than that to do."""
+def main(argv: Sequence[str], *, program: str = "tools", runs: str = "python -m tools.NAME") -> int:
+    """Print a line for each tool, its name and what it is for; return 2 if there is more than that to do.
+
+    ``program``: the name that an error begins with; ``runs``: how a tool is run.
+    """
     if argv and argv[0] not in ("-h", "--help"):
-        words = f"'{argv[0]}' has no meaning here: python -m tools.NAME runs a tool"
-        print(f"tools: error: {words}", file=sys.stderr)
+        print(f"{program}: error: {_why_not(argv[0])}: {runs} runs a tool", file=sys.stderr)
         return 2
-    lines = ["python -m tools.NAME --help says how to use each of these:", "", *map(_line, names())]
+    lines = [f"{runs} --help says how to use each of these:", "", *map(_line, names())]
     try:
         print("\n".join(lines), flush=True)
     except BrokenPipeError:  # the reader has seen enough
         streams.drop_unwritable()
     return 0
+
+
+def _why_not(word: str) -> str:
+    from ops.legal_names import did_you_mean  # ops needs time to import
+
+    if word in names():
+        return f"'{word}' has no meaning here"
+    return f"'{word}' is not the name of a tool{did_you_mean(word.replace('-', '_'), names())}"
 
 
 def _line(name: str) -> str:

@@ -45,8 +45,8 @@ Loop and Scan which the scheme neither excludes nor gives formats of their own.
 
 {SAMPLES_HELP}
 
-exit codes: 0 done; 1 error in the model, the data, the target or the machine; 2 usage; 3 --metric
-is not kept to, no file is written.
+exit codes: 0 done; 1 error in the model, the data, the target or the machine; 2 usage; 3 no layer
+to move, or --metric is not kept to, no file is written.
 """
 
 
@@ -61,7 +61,10 @@ def _work(job: MixJob) -> None:
     from tools.cli.printed import Printed
 
     onnx_narrow.mix_precision(
-        job.input, job.output or None, **job.keywords("input", "output"), progress=Printed()
+        job.input,
+        job.output or None,
+        **job.keywords("input", "output"),
+        progress=Printed(verbose=job.verbose),
     )
 
 

@@ -38,24 +38,14 @@ class CheckJob(Options):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code: 0 the model fits, 1 it breaks a rule, 2 usage error."""
-    return command_line.run(command(), _check, _named(sys.argv[1:] if argv is None else argv))
-
-
-def _named(argv: Sequence[str]) -> list[str]:
-    """Return arguments with ``--input`` before a model that stands alone, before or after the others."""
-    given = list(argv)
-    for i, word in enumerate(given):
-        if not word.startswith("-") and (i == 0 or given[i - 1] not in ("--input", "--target")):
-            given.insert(i, "--input")
-            break
-    return given
+    return command_line.run(command(), _check, argv)
 
 
 def _check(job: CheckJob) -> int:
     import onnx_narrow
     from tools.cli.printed import Printed
 
-    broken = onnx_narrow.check(job.input, job.target, progress=Printed())
+    broken = onnx_narrow.check(job.input, job.target, progress=Printed(verbose=job.verbose))
     return command_line.FAILED if broken else command_line.DONE
 
 

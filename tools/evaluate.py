@@ -102,7 +102,7 @@ def _evaluate(job: EvaluateJob) -> None:
     from tools.cli.printed import Printed
 
     folders = job.baseline_results_folder, job.quantized_results_folder
-    onnx_narrow.evaluate(*folders, **job.keywords(*_FOLDERS), progress=Printed())
+    onnx_narrow.evaluate(*folders, **job.keywords(*_FOLDERS), progress=Printed(verbose=job.verbose))
 
 
 if __name__ == "__main__":

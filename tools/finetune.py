@@ -41,8 +41,8 @@ together with their biases.
 
 {SAMPLES_HELP}
 
-exit codes: 0 done; 1 error in the models, the data or the machine; 2 usage; 3 --metric is not kept to,
-no file is written.
+exit codes: 0 done; 1 error in the models, the data or the machine; 2 usage; 3 no layer to tune, or
+--metric is not kept to, no file is written.
 """
 
 
@@ -57,7 +57,9 @@ def _work(job: FinetuneJob) -> None:
     from tools.cli.printed import Printed
 
     given = job.keywords("float_model", "quantized", "output")
-    onnx_narrow.finetune(job.float_model, job.quantized, job.output, **given, progress=Printed())
+    onnx_narrow.finetune(
+        job.float_model, job.quantized, job.output, **given, progress=Printed(verbose=job.verbose)
+    )
 
 
 def command() -> Command[FinetuneJob]:

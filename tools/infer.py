@@ -69,7 +69,9 @@ def _infer(job: InferJob) -> None:
     import onnx_narrow
     from tools.cli.printed import Printed
 
-    onnx_narrow.infer(job.input, job.output, **job.keywords("input", "output"), progress=Printed())
+    onnx_narrow.infer(
+        job.input, job.output, **job.keywords("input", "output"), progress=Printed(verbose=job.verbose)
+    )
 
 
 if __name__ == "__main__":

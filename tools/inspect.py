@@ -20,7 +20,7 @@ m.onnx --against q.onnx"""
 
 _DETAILS = """\
 Any ONNX model, of any size: weights stay in their files, and are looked at one at a time to find the block
-format of float32 numbers; external data may be missing. --input may be left out before the model's name.
+format of float32 numbers; external data may be missing.
 
 weights: "mx6 in codes" are in their true bits (--storage packed), "mx6 as float32" are numbers of MX6 in 32
 bits each. Computed tensors are those that are rounded to a format, in it, and float tensors that something
@@ -53,10 +53,7 @@ class InspectJob(Options):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code: 0 done, 1 model error, 2 usage error."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    if given and not given[0].startswith("-"):
-        given.insert(0, "--input")
-    return run(command(), _inspect, given)
+    return run(command(), _inspect, argv)
 
 
 def command() -> Command[InspectJob]:

@@ -12,8 +12,8 @@ from tools.cli.job_options import SAMPLES_HELP, why_no_scheme
 from tools.options.quantize import KEYS, QuantizeJob, in_vain
 
 _COMMANDS = """\
---input m.onnx --output q.onnx --config A8W8 --data samples
---input m.onnx --output q.onnx --target ort-cpu --data samples
+--input m.onnx --output q.onnx --target ort-cpu --data photos --mean 127.5 --std 127.5
+m.onnx q.onnx --config A8W8 --data samples
 --config MX9 --print-config"""
 
 _BRIEF = """\
@@ -123,14 +123,17 @@ def _quantize(job: QuantizeJob) -> None:
     import onnx_narrow
     from tools.cli.printed import Printed
 
-    onnx_narrow.quantize(job.input, job.output, **job.keywords(*_OF_TOOL), progress=Printed())
+    onnx_narrow.quantize(
+        job.input, job.output, **job.keywords(*_OF_TOOL), progress=Printed(verbose=job.verbose)
+    )
 
 
 def _why_not(job: QuantizeJob) -> str | None:
     if reason := why_no_scheme(job):
         return reason
-    if not job.print_config and not (job.input and job.output):
-        return "the following arguments are required: --input, --output"
+    missing = [f"--{name}" for name in ("input", "output") if not getattr(job, name)]
+    if missing and not job.print_config:
+        return f"the following arguments are required: {', '.join(missing)}"
     if bool(job.input) != bool(job.output):
         return "--input and --output go together"
     return None if job.input else in_vain(job)

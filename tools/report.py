@@ -67,7 +67,7 @@ def _report(job: ReportJob) -> None:
     from tools.cli.printed import Printed
 
     models = job.float_model, job.quantized
-    onnx_narrow.report(*models, job.output, **job.keywords(*_OF_TOOL), progress=Printed())
+    onnx_narrow.report(*models, job.output, **job.keywords(*_OF_TOOL), progress=Printed(verbose=job.verbose))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 import onnx_graphsurgeon as gs
 
 from onnx_narrow.api import gates
+from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.keywords import TARGET
 from onnx_narrow.api.kinds import FLAG, choice
 from onnx_narrow.api.result import Result, result_of
@@ -18,7 +19,8 @@ from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import DATA, OF_SAMPLES, Given, Need, check_call, given_of, listed
 from onnx_narrow.api.written import Output, Written, write
 from onnx_narrow.summaries import bf16, running
-from onnx_narrow.summaries.target import target_lines
+from onnx_narrow.summaries.target import brief_lines
+from onnx_narrow.summaries.words import summed_up
 from transforms.conversion.convert_bf16 import Bf16Options
 from transforms.files.paths import AnyPath
 from transforms.files.spelling import spelled
@@ -84,6 +86,7 @@ def convert_bf16(
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
     layout: str | None = None,
+    preprocess: Preprocess | None = None,
     sequences: bool = False,
     states: Mapping[str, str] | None = None,
     feeds_from: Model | None = None,
@@ -234,10 +237,10 @@ def _tell(work: Bf16Work, written: Written, told: Told, *, is_excluded: bool) ->
         told.note(f"Fixed: {counted(work.record.fixed, 'free dimension')} of inputs")
     goal = work.options.goal
     why = bf16.excluded_for(kept, goal, by_user=is_excluded)
-    for line in bf16.lines(done, work.graph, written.sizes, first, why):
+    for line in summed_up(bf16.lines(done, work.graph, written.sizes, first, why), told.lines):
         told.note(line)
     if work.scheme.target:
-        for line in target_lines(work.graph, row_of(work.scheme.target)):
+        for line in brief_lines(work.graph, row_of(work.scheme.target)):
             told.note(line)
     if kept and work.held_out and goal:
         for line in bf16.goal_lines(kept, goal, work.held_out.where):

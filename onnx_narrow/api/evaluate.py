@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from onnx_narrow.api import gates, infer
 from onnx_narrow.api.compared_folders import Measures, compare_folders
+from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.kinds import FLAG, PATH, TABLE, TEXT, Kind, number
 from onnx_narrow.api.samples import SampleOptions, open_folder
 from onnx_narrow.api.saved_outputs import WantedOutputs, save_outputs
@@ -111,6 +112,7 @@ def evaluate(
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
     layout: str | None = None,
+    preprocess: Preprocess | None = None,
     sequences: bool = False,
     states: Mapping[str, str] | None = None,
     feeds_from: Model | None = None,
@@ -153,7 +155,7 @@ def evaluate(
         Whether existing files of these names are replaced.
     output_names, generate : list of str, and int
         Compare only these outputs, and so many tokens that a language model continues each sample by.
-    limit, image_size, mean, std, layout, sequences, states, feeds_from, feeds : optional
+    limit, image_size, mean, std, layout, preprocess, sequences, states, feeds_from, feeds : optional
         How samples are read, as in :func:`onnx_narrow.quantize`.
     provider, threads : str and int
         Execution provider of ONNX Runtime, and threads; all cores by default.
@@ -255,7 +257,8 @@ def _run_both(
     data = samples_folder(options.data, lambda: model_inputs(sources[0].load()), own, options.limit)
     options = replace(options, data=data)  # what makes samples may make them once
     for source, output in zip(sources, results, strict=True):
-        with open_folder(options, source, run, events, unrolls=False) as samples:
+        tells = source is sources[0]
+        with open_folder(options, source, run, events, unrolls=False, tells=tells) as samples:
             save_outputs(source, samples, output, wanted, options, events)
     return results
 

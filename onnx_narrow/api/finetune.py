@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 from onnx_narrow.api import gates
 from onnx_narrow.api.executors import open_workers
 from onnx_narrow.api.finetune_rule import recorded, rule_of
+from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.kinds import FLAG, TEXTS, choice, number, whole
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.samples import SampleOptions, open_data
@@ -32,6 +33,7 @@ from onnx_narrow.summaries import running, tuning, work_lines
 from onnx_narrow.summaries.precision import reached_lines
 from onnx_narrow.summaries.quantize import decided
 from onnx_narrow.summaries.timing import beside_lines
+from onnx_narrow.summaries.words import summed_up
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files.paths import AnyPath
@@ -109,6 +111,7 @@ def finetune(
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
     layout: str | None = None,
+    preprocess: Preprocess | None = None,
     sequences: bool = False,
     states: Mapping[str, str] | None = None,
     feeds_from: Model | None = None,
@@ -266,7 +269,7 @@ def _tell(work: TuneWork, written: Written, told: Told, memory_limit: int | None
     record, done, first = work.record, work.record.tuned, work.record.first
     assert done is not None and first is not None, "it was tuned, and tried out"
     where = work.held_out.where if work.held_out else ""
-    for line in (
+    lines = (
         *record.notes,
         *record.stored,
         *tuning.lines(done, work.fed, written.sizes),
@@ -274,7 +277,8 @@ def _tell(work: TuneWork, written: Written, told: Told, memory_limit: int | None
         *running.kept_lines(first),
         *decided(record.decisions),
         *beside_lines(first.time),
-    ):
+    )
+    for line in summed_up(lines, told.lines):
         told.note(line)
     for line in tuning.reasons(done):
         log.info(line)

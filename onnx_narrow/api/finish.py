@@ -12,6 +12,7 @@ from onnx_narrow.api.told import Told
 from onnx_narrow.api.written import Output, write
 from onnx_narrow.summaries import work_lines
 from onnx_narrow.summaries.quantize import kept_in_float
+from onnx_narrow.summaries.words import summed_up
 from transforms.calibrate.calibrate_plan import MissingDataError
 from transforms.files.spelling import spelled
 from transforms.judge.decisions import Checked
@@ -64,7 +65,7 @@ def finish(work: Work, output: Output, told: Told, ranges: RangeFiles | None = N
         entries = final_entries(work)
         told.phase("writing")
         written = write(work.graph, output, work.source, entries, record.first.exported)
-    for line in (*work_lines.lines(work, written.sizes), *files.line(grids)):
+    for line in summed_up((*work_lines.lines(work, written.sizes), *files.line(grids)), told.lines):
         told.note(line)
     for line in work_lines.warnings(work):
         told.warn(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.kinds import TEXTS, Kind, whole
 from onnx_narrow.api.result_folders import check_folder
 from onnx_narrow.api.samples import SampleOptions, open_folder
@@ -46,6 +47,7 @@ def infer(
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
     layout: str | None = None,
+    preprocess: Preprocess | None = None,
     sequences: bool = False,
     states: Mapping[str, str] | None = None,
     feeds_from: Model | None = None,
@@ -73,7 +75,7 @@ def infer(
         temporary folder for that. Time is that of the processor, on one thread unless ``threads`` says more.
     force : bool
         Whether results go into a folder that is not empty.
-    limit, image_size, mean, std, layout, sequences, states, feeds_from, feeds : optional
+    limit, image_size, mean, std, layout, preprocess, sequences, states, feeds_from, feeds : optional
         How samples are read, as in :func:`onnx_narrow.quantize`.
     provider, threads : str and int
         Execution provider of ONNX Runtime, and threads; all cores by default.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
+from onnx_narrow.api.image_keywords import PREPROCESS
 from onnx_narrow.api.kinds import (
     FLAG,
     MOST_AT_ONCE,
@@ -68,6 +69,7 @@ KINDS: Mapping[str, Kind] = {
     "mean": NUMBERS,
     "std": NUMBERS,
     "layout": choice("NCHW", "NHWC"),
+    "preprocess": PREPROCESS,
     "sequences": FLAG,
     "states": TABLE,
     "feeds": TABLE,

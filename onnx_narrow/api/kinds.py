@@ -66,8 +66,13 @@ PATH = Kind("a path", (str, os.PathLike))
 TEXT = Kind("a string", (str,))
 TEXTS = Kind("a list of strings", (Sequence,), lambda value: all(isinstance(text, str) for text in value))
 TABLE = Kind("a mapping", (Mapping,))
-SIZE = Kind("a number, or height and width", (int, Sequence))
-NUMBERS = Kind("a number, or one for each channel", (Real, Sequence))
+SIZE = Kind("a number, or height and width", (int, Sequence), lambda value: _has_numbers(value, Integral))
+NUMBERS = Kind("a number, or one for each channel", (Real, Sequence), lambda value: _has_numbers(value, Real))
+
+
+def _has_numbers(value: object, kind: type) -> bool:
+    """Whether a value is a number, or a sequence of numbers, which a string is not."""
+    return not isinstance(value, Sequence) or (all(isinstance(one, kind) for one in value) and len(value) > 0)
 
 
 def check_kinds(given: Mapping[str, object], kinds: Mapping[str, Kind]) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onnx_narrow.api.executors import threads_of, workers
 from onnx_narrow.api.finish import refuse_untunable, run_steps, untuned
 from onnx_narrow.api.gates import gate_in
+from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.metrics import place_of
 from onnx_narrow.api.mix_work import (
     analyzed,
@@ -90,6 +91,7 @@ def mix_precision(
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
     layout: str | None = None,
+    preprocess: Preprocess | None = None,
     sequences: bool = False,
     states: Mapping[str, str] | None = None,
     feeds_from: Model | None = None,

@@ -8,6 +8,7 @@ import onnx_graphsurgeon as gs
 
 from onnx_narrow.api.executors import open_workers
 from onnx_narrow.api.finish import refuse_untunable, run_steps, untuned
+from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.quantize_work import (
     OF_SCHEME,
     check_keywords,
@@ -74,6 +75,7 @@ def quantize(
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
     layout: str | None = None,
+    preprocess: Preprocess | None = None,
     sequences: bool = False,
     states: Mapping[str, str] | None = None,
     feeds_from: Model | None = None,
@@ -146,6 +148,9 @@ def quantize(
     image_size, mean, std, layout : optional
         How image files become inputs: height and width in pixels, numbers by which pixels from 0 to 255 are
         shifted and divided, for each channel or all, and ``"NCHW"`` or ``"NHWC"``.
+    preprocess : str or callable, optional
+        ``"imagenet"``, ``"mobilenet"`` (-1 to 1) or ``"zero-one"`` in place of mean and std; or a function,
+        also as ``"FILE.py:FUNCTION"``, that takes a PIL image and returns an array for the input.
     sequences, states : bool, and mapping of str to str
         Samples are sequences of steps whose states are fed back: inputs and their outputs by name.
     feeds_from, feeds : model, and mapping of str to str

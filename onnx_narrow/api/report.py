@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.kinds import PATH, Kind, number
 from onnx_narrow.api.loss_section import LossSection, Names, loss_section
 from onnx_narrow.api.samples import SampleOptions, open_folder
@@ -52,6 +53,7 @@ def report(
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
     layout: str | None = None,
+    preprocess: Preprocess | None = None,
     sequences: bool = False,
     states: Mapping[str, str] | None = None,
     feeds_from: Model | None = None,
@@ -78,7 +80,7 @@ def report(
         Mark the results as good, to be looked at, or bad by this SQNR in dB.
     force : bool
         Whether existing files are replaced.
-    limit, image_size, mean, std, layout, sequences, states, feeds_from, feeds : optional
+    limit, image_size, mean, std, layout, preprocess, sequences, states, feeds_from, feeds : optional
         How samples are read, as in :func:`onnx_narrow.quantize`.
     provider, threads : str and int
         Execution provider of ONNX Runtime, and threads; all cores by default.

@@ -13,6 +13,7 @@ import onnx
 
 from onnx_narrow.api.told import Told
 from onnx_narrow.api.written import Written
+from onnx_narrow.summaries.words import Detail
 from ops.metrics import decibels
 from transforms import model_io
 from transforms.files.paths import AnyPath
@@ -113,7 +114,7 @@ class Result:
         return f"<table>{rows}</table>"
 
     def _lines(self) -> Iterator[str]:
-        yield from (line.strip() for line in self.notes)
+        yield from (line.strip() for line in self.notes if not isinstance(line, Detail))
         yield from self.warnings
 
 

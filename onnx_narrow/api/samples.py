@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import onnx_graphsurgeon as gs
+
+from onnx_narrow.api.image_keywords import image_options
 from onnx_narrow.api.sources import Data, Model, samples_folder, samples_of
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.compare.measure_run import Data as FolderData
+from transforms.files.array_archive import write_arrays
 from transforms.files.cleanup import temporary_folder
 from transforms.pipelines.source import Source
 from transforms.run.array_files import find_litter
+from transforms.run.data_sets import Room
 from transforms.run.events import Events
+from transforms.run.image_check import tell_images
 from transforms.run.image_inputs import ImageOptions
+from transforms.run.samples import Samples
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
 
@@ -36,12 +43,7 @@ class SampleOptions:
     @classmethod
     def of(cls, keywords: Mapping[str, Any]) -> SampleOptions:
         """Return the options of a call by its keywords, in the forms that callers may give."""
-        images = ImageOptions(
-            _size(keywords.get("image_size")),
-            _channels(keywords.get("mean"), 0.0),
-            _channels(keywords.get("std"), 1.0),
-            keywords.get("layout"),
-        )
+        images = image_options(keywords)
         return cls(
             data=keywords.get("data"),
             limit=keywords.get("limit"),
@@ -76,12 +78,18 @@ def open_data(
 
 @contextmanager
 def open_folder(
-    options: SampleOptions, source: Source, run: RunOptions, events: Events, *, unrolls: bool = True
+    options: SampleOptions,
+    source: Source,
+    run: RunOptions,
+    events: Events,
+    *,
+    unrolls: bool = True,
+    tells: bool = True,
 ) -> Iterator[FolderData]:
     """Yield the samples for the inputs of a model as a folder that lasts for the block.
 
     Samples in memory are written to a temporary one, and so is what an encoder feeds or, if ``unrolls``, the
-    steps of sequences as the model runs them. Raises as :func:`open_data`.
+    steps of sequences as the model runs them. ``tells``: how images go in. Raises as :func:`open_data`.
     """
     assert options.data is not None, "asked for before"
     with temporary_folder() as own, temporary_folder() as whole:
@@ -96,9 +104,36 @@ def open_folder(
 
             unrolled(options, folder, source, run, whole, events)
         else:
-            yield FolderData(folder, options.images, run, options.limit)
+            data = FolderData(folder, options.images, run, options.limit)
+            if tells:
+                _tell(data, source.load(), events)
+            transform = options.images.transform
+            if transform is not None and not transform.place:  # other processes have not got it
+                _write_transformed(data.samples(model_inputs(source.load())), whole)
+                data = replace(data, folder=whole, images=ImageOptions())
+            yield data
             return
         yield FolderData(whole, ImageOptions(), run)
+
+
+def _tell(data: FolderData, graph: gs.Graph, events: Events) -> None:
+    """Tell how images go in; what is wrong with samples is said where they are read."""
+    with suppress(ValueError, OSError):
+        inputs = model_inputs(graph)
+        line = data.samples(inputs).images_line()
+
+        def _read(images: ImageOptions) -> Samples:
+            return replace(data, images=images if line else data.images).samples(inputs)
+
+        tell_images(events, graph, line, _read, data.images, data.options)
+
+
+def _write_transformed(samples: Samples, folder: Path) -> None:
+    """Write what a function makes of images to a folder, a file for each."""
+    room = Room(folder)
+    for name, feed in samples:
+        room.take(sum(array.nbytes for array in feed.values()))
+        write_arrays(folder / f"{name}.npz", feed)
 
 
 def report_litter(events: Events, *folders: object) -> None:
@@ -108,15 +143,3 @@ def report_litter(events: Events, *folders: object) -> None:
         if names:
             files = "1 file" if len(names) == 1 else f"{len(names)} files"
             events.warn(f"Skipped in '{folder}': {files} of operating systems, such as {names[0]!r}")
-
-
-def _size(size: int | Sequence[int] | None) -> tuple[int, int] | None:
-    if size is None or not isinstance(size, int):
-        return None if size is None else (size[0], size[1])
-    return size, size
-
-
-def _channels(numbers: float | Sequence[float] | None, default: float) -> tuple[float, ...]:
-    if numbers is None:
-        return (default,)
-    return (float(numbers),) if isinstance(numbers, int | float) else tuple(map(float, numbers))

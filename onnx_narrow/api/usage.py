@@ -35,7 +35,7 @@ class Need:
 DATA = Need("{data}", lambda given: "data" in given)
 
 OF_SAMPLES: Mapping[str, tuple[Need, ...]] = {
-    **dict.fromkeys(("limit", "image_size", "mean", "std", "layout", "sequences"), (DATA,)),
+    **dict.fromkeys(("limit", "image_size", "mean", "std", "layout", "preprocess", "sequences"), (DATA,)),
     "states": (Need("{sequences}", lambda given: "sequences" in given),),
     "feeds_from": (
         DATA,

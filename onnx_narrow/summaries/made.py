@@ -151,7 +151,7 @@ class Made:
 
     @property
     def takes_tuning(self) -> bool:
-        """Whether weights lie on a known grid, not in products of integers, and were not tuned when it was made."""
+        """Whether weights lie on a known grid, not in products of integers, and were not tuned before."""
         is_tuned = self.asked is not None and bool(self.asked.finetune)
         is_in_integers = self.scheme is not None and is_dynamic(self.scheme)
         return (

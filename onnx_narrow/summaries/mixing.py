@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from onnx_narrow.summaries.timing import against, duration
-from onnx_narrow.summaries.words import shortened
+from onnx_narrow.summaries.words import Detail, shortened
 from transforms.graph.some_names import counted
 from transforms.precision.mix import MixedPrecision
 from transforms.precision.times import saved_seconds
@@ -16,7 +16,7 @@ from transforms.search.output_metrics import METRICS, in_words
 def lines(mixed: MixedPrecision) -> Iterator[str]:
     """Yield a table of layers with formats, sensitivities and decisions, and what all of it comes to."""
     if mixed.sensitivity is not None:
-        yield from _table(mixed)
+        yield from _table(mixed) if mixed.is_analysis else map(Detail, _table(mixed))
     yield from mixed.notes
     if mixed.is_analysis:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnx_narrow.summaries.timing import against
+from onnx_narrow.summaries.words import Detail
 from transforms.files.spelling import as_option, spelled
 from transforms.graph.selection import exactly
 from transforms.graph.some_names import counted, some_names
@@ -18,9 +19,10 @@ def lossy_lines(found: LossyLayers | None) -> Iterator[str]:
         return
     share = 100 * (found.bytes_after / max(found.bytes_before, 1) - 1)
     names = [part.name for part in found.layers]
-    layers = f"{len(names)} of {counted(found.count, 'layer')} ({found.gain}, {share:+.0f} % bytes)"
+    price = f"({found.gain.shown or found.gain}, {share:+.0f} % bytes)"
+    layers = f"{len(names)} of {counted(found.count, 'layer')} {price}"
     yield f"In float, for the outputs: {layers}: {some_names(names)}"
-    yield "  " + " ".join(as_option("exclude_nodes", exactly(name)) for name in names)
+    yield Detail("  " + " ".join(as_option("exclude_nodes", exactly(name)) for name in names))
 
 
 def placed_lines(found: FloatLayers | None) -> Iterator[str]:
@@ -69,10 +71,11 @@ def reached_lines(found: Reached | None, goal: Target | None, fallback: str, whe
         return
     change = f"{goal.text(found.before)} -> {goal.text(found.after, found.error)}"
     yield f"Target of {goal.bound}: {change} on {where}"
-    yield f"In {fallback}: {len(found.layers)} of {counted(found.count, 'layer')}"
+    names = some_names([part.name for part in found.layers])
+    yield f"In {fallback}: {len(found.layers)} of {counted(found.count, 'layer')}: {names}"
     for part in found.layers:
         others = f" with {', '.join(part.nodes[1:])}" if part.nodes[1:] else ""
-        yield f"  {part.name} ({part.op}){others}"
+        yield Detail(f"  {part.name} ({part.op}){others}")
     more = found.bytes_after - found.bytes_before
     share = 100 * more / max(found.bytes_before, 1)
     yield f"Price: {more:+,} bytes of weights ({share:+.0f} %)"

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator
 import onnx_graphsurgeon as gs
 
 from onnx_narrow.summaries import running
-from onnx_narrow.summaries.words import Sizes, written
+from onnx_narrow.summaries.words import Detail, Sizes, written
 from ops.formats import FORMATS, LINEAR
 from transforms.conversion.record import Record
 from transforms.files.spelling import spelled
@@ -17,12 +17,14 @@ from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.graph.some_names import counted
 from transforms.graph.stored_rows import is_made_of_constants, reads_rows
-from transforms.judge.decisions import Decisions
+from transforms.judge.decisions import LAYERS_IN_FLOAT, Decisions
 from transforms.pipelines.first_result import FirstRun
 from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
 from transforms.plan.rounding_plan import is_downcast, is_upcast
 
 _OF_INTEGERS = frozenset({"MatMulNBits", "DynamicQuantizeLSTM"})
+_FORMATS = 3
+"""Formats whose tensors are counted without a wish for details."""
 
 _HARDLY_SMALLER = 0.9
 """Share of the bytes of the float model from which a hint says how to store less."""
@@ -38,19 +40,25 @@ def lines(
     yield from done.notes
     for change, count in done.changes.items():
         if count:
-            yield f"{count} {change}"
+            yield Detail(f"{count} {change}")
     if done.calibrated:
-        yield f"Calibrated: {done.calibrated} tensors"
+        yield Detail(f"Calibrated: {done.calibrated} tensors")
     yield from decided(done.decisions)
-    for name in dict.fromkeys(format for format, _ in done.tensors):
-        roles = [(role, count) for (format, role), count in done.tensors.items() if format == name]
-        yield f"Quantized to {name}: " + ", ".join(counted(count, role) for role, count in roles)
+    yield from _quantized(done)
     yield _kept(graph)
     yield written(sizes)
     if is_plain and sizes.ratio > _HARDLY_SMALLER:
         yield from _unpacked(done)
     yield running.runs_line(first, graph)
     yield from running.rounded_line(first, graph)
+
+
+def _quantized(done: Record) -> Iterator[str]:
+    """Yield how many tensors have each format; of many formats, the first ones."""
+    for place, name in enumerate(dict.fromkeys(format for format, _ in done.tensors)):
+        roles = [(role, count) for (format, role), count in done.tensors.items() if format == name]
+        line = f"Quantized to {name}: " + ", ".join(counted(count, role) for role, count in roles)
+        yield line if place < _FORMATS else Detail(line)
 
 
 def _unpacked(done: Record) -> Iterator[str]:
@@ -67,12 +75,12 @@ def _has_type(name: str) -> bool:
 
 def decided(record: Decisions) -> Iterator[str]:
     """Yield what outputs decided, what gained nothing or was not tried, and how good the outputs are."""
-    for count in dict.fromkeys(one.samples for one in record.kept):
-        kept = "; ".join(f"{one.change} ({one.gain})" for one in record.kept if one.samples == count)
-        yield f"Chosen by outputs on {counted(count, 'sample')}: {kept}"
+    # layers in float have lines of their own
+    if changed := [one for one in record.kept if one.move != LAYERS_IN_FLOAT]:
+        yield "Kept: " + "; ".join(", ".join(filter(None, (one.change, one.gain.shown))) for one in changed)
     if others := [one for one in record.tried if not one.kept]:
         words = Counter(one.move for one in others)
-        yield "Tried, not kept: " + ", ".join(f"{move} {count}" for move, count in words.items())
+        yield Detail("Tried, not kept: " + ", ".join(f"{move} {count}" for move, count in words.items()))
     yield from record.notes
     if record.outputs is not None:
         yield f"Outputs: {record.outputs}"

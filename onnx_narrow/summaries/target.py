@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import onnx_graphsurgeon as gs
 
+from onnx_narrow.summaries.words import Detail
 from transforms.deploy.low_precision import low_precision
 from transforms.scheme.targets import Target
 
@@ -14,6 +15,16 @@ SATURATES = (
     "weights beside large activations reach; compare outputs with tools.evaluate"
 )
 """What ONNX Runtime's kernels for older x86 processors do to models of uint8 activations and int8 weights."""
+
+
+_SHOWN = ("For ", "  In low precision: ", "  Speed: ")
+"""Beginnings of the lines on a target that the summary of a job shows to all."""
+
+
+def brief_lines(graph: gs.Graph, row: Target) -> Iterator[str]:
+    """Yield the same for the summary of a job: most of it for those who ask for details."""
+    for line in target_lines(graph, row):
+        yield line if line.startswith(_SHOWN) else Detail(line)
 
 
 def target_lines(graph: gs.Graph, row: Target) -> Iterator[str]:

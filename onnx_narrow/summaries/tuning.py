@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from onnx_narrow.summaries import running
-from onnx_narrow.summaries.words import Sizes, written
+from onnx_narrow.summaries.words import Detail, Sizes, written
 from transforms.files.spelling import spelled
 from transforms.finetune.tuned import LayerReport, TunedModel
 
@@ -47,10 +47,10 @@ def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
         kept_count += is_kept
         kept = layer.what if is_kept else "put back" if number in done.put_back else "not changed"
         change = in_words(layer.power, layer.before, layer.after)
-        yield f"{layer.name:<{width}}  {layer.op}  {change}  {kept}  {layer.seconds:.2f} s"
+        yield Detail(f"{layer.name:<{width}}  {layer.op}  {change}  {kept}  {layer.seconds:.2f} s")
     reasons = Counter((layer.op, layer.reason) for layer in done.walk.left_alone)
     for (op, reason), count in reasons.items():
-        yield f"Skipped: {count} {op}: {reason}"
+        yield Detail(f"Skipped: {count} {op}: {reason}")
     yield f"Tuned: {kept_count} of {len(done.walk.layers)} layers on {samples} samples"
     if done.spread:
         tensors = "1 tensor" if done.spread == 1 else f"{done.spread} tensors"

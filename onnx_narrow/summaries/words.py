@@ -3,10 +3,41 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _LONGEST_NAME = 48
+
+
+_MOST_LINES, _FIRST = 11, 3
+"""Lines that are shown, beside one that counts details, and how many first ones are folded last."""
+
+_WANTED = (
+    *("Moved ", "Tuned: ", "Target of ", "Kept: ", "Outputs"),
+    *("Size: ", "Time here: ", "Slower", "Runs on ", "For "),
+)
+"""Beginnings of lines that everybody looks for."""
+
+
+class Detail(str):
+    """A line that is shown to those who ask for details."""
+
+    __slots__ = ()
+
+
+def summed_up(lines: Iterable[str], told: Sequence[str] = ()) -> Iterator[str]:
+    """Yield lines of which, with those ``told`` before, at most 11 are no details.
+
+    Of more, some between the first and the last ones become details, none of those that everybody looks for.
+    """
+    given = list(lines)
+    shown = [place for place, line in enumerate(given) if not isinstance(line, Detail)]
+    surplus = len(shown) + sum(not isinstance(line, Detail) for line in told) - _MOST_LINES
+    foldable = [place for place in shown if not given[place].startswith(_WANTED)]
+    start = max(0, min(_FIRST, len(foldable) - surplus))
+    folded = set(foldable[start : start + max(surplus, 0)])
+    yield from (Detail(line) if place in folded else line for place, line in enumerate(given))
 
 
 def shortened(name: str) -> str:

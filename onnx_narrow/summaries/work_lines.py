@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from onnx_narrow.summaries import quantize, running
 from onnx_narrow.summaries.no_gain import no_gain_line
 from onnx_narrow.summaries.precision import lossy_lines, placed_lines, preset_lines, reached_lines
-from onnx_narrow.summaries.target import SATURATES, target_lines
+from onnx_narrow.summaries.target import SATURATES, brief_lines
 from onnx_narrow.summaries.timing import beside_lines, for_cpu, what_helps
 from onnx_narrow.summaries.words import Sizes
 from transforms.files.spelling import as_option, spelled
@@ -61,7 +61,7 @@ def lines(work: Work, sizes: Sizes) -> Iterator[str]:
     yield end
     if scheme.target:
         row = target(scheme.target)
-        yield from target_lines(work.graph, row)
+        yield from brief_lines(work.graph, row)
         if row.name == ON_CPU and has_vnni() is False:
             yield SATURATES
     yield from no_gain_line(work, sizes)

@@ -15,7 +15,7 @@ from tests.attack.graphs.tool_runs import Fallen
 from tests.attack.rolled import Feeds
 
 _SLACK_OF_DB, _SLACK_OF_KL = 0.5, 0.1
-_DB = re.compile(r"^Outputs: (-?[\d.]+|inf) dB", re.MULTILINE)
+_DB = re.compile(r"^Outputs: (?:SQNR )?(-?[\d.]+|inf) dB", re.MULTILINE)
 _OTHERS = re.compile(r"^Outputs: KL .* other outputs? at (-?[\d.]+|inf) dB", re.MULTILINE)
 _KL = re.compile(r"^Outputs: KL divergence of ([\d.e+-]+) nats", re.MULTILINE)
 _MOST_KL = 0.5

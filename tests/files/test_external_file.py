@@ -23,7 +23,8 @@ def scene(tmp_path: Path) -> Path:
     (tmp_path / "far").mkdir()
     for path in ("m/own", "m/sub/own", "far/data", "secret"):
         (tmp_path / path).write_text(path)
-    for link, target in {"link": "../far/data", "up": "../far", "gone": "../nowhere", "loop": "loop"}.items():
+    links = {"link": "../far/data", "up": "../far", "gone": "../nowhere", "loop": "loop"}
+    for link, target in {**links, "out": "/etc/hostname", "etc": "/etc"}.items():
         (tmp_path / "m" / link).symlink_to(target)
     return tmp_path
 
@@ -50,6 +51,8 @@ def test_names_in_the_folder(scene: Path, location: str, expected: str) -> None:
         ("sub/../../secret", "lies outside the folder of"),
         ("up/../secret", "lies outside the folder of"),
         ("/etc/hostname", "absolute path, which lies outside the folder of"),
+        ("out", "neither in nor beside its folder: put a copy"),
+        ("etc/hostname", "neither in nor beside its folder: put a copy"),
         ("other", "is missing beside"),
         ("gone", "nowhere', which does not exist"),
         ("loop", "is a link to"),

@@ -12,6 +12,7 @@ MOST = 33
 
 GUARDS = {
     *("_NOT_FINITE", "_EXACT"),  # of arithmetic
+    "GOOD",  # of words
     *("_UNPACKED", "_MEMORY"),  # of time and memory: results are the same
 }
 """Numbers elsewhere that decide nothing."""

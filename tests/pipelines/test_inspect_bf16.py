@@ -12,6 +12,7 @@ from transforms.conversion import inspect_bf16
 from transforms.graph.selection import Selection, select
 from transforms.insert_cast import insert_cast
 from transforms.model import provenance
+from transforms.model.model_error import NothingToDoError
 from transforms.model.read_model import ModelError
 from transforms.widen_float16 import widen_float16
 
@@ -44,11 +45,11 @@ def test_what_is_computed_decides_not_what_is_stored() -> None:
     (
         ("float32", "float16", "'m.onnx' is a float32 model; use tools.convert_fp32_to_bf16"),
         ("float16", "float32", "'m.onnx' is a float16 model; use tools.convert_fp16_to_bf16"),
-        (None, "float32", "'m.onnx' has no float32 tensor to convert"),
+        (None, "float32", "Nothing to do: 'm.onnx' has no float32 tensor to convert."),
     ),
 )
 def test_the_wrong_tool_is_told_the_right_one(element: str | None, source: str, words: str) -> None:
-    with pytest.raises(ModelError, match=f"^{words}$"):
+    with pytest.raises(NothingToDoError if element is None else ModelError, match=f"^{words}$"):
         inspect_bf16.require(inspect_bf16.State(element, None), source, "m.onnx")
 
 

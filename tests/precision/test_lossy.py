@@ -133,6 +133,6 @@ def test_the_command_spells_patterns_as_options(tmp_path: Path, capsys: pytest.C
         "--data",
         str(tmp_path),
     ]
-    steps = ["--config", "U8S8", "--no-time", "--set", "move_outliers=false"]
+    steps = ["--config", "U8S8", "--no-time", "--verbose", "--set", "move_outliers=false"]
     assert main([*files, *steps, "--set", "equalize_layers=false"]) == 0
     assert f"\n  --exclude-node {LOSSY}\n" in capsys.readouterr().out

@@ -165,6 +165,6 @@ def test_a_model_that_the_optimizer_saved_is_taken_apart(tmp_path: Path) -> None
     graph = model_io.load(saved)
     notes = prepare(graph, Selection()).notes
     after = graph_proto.export_model(graph)
-    assert notes and notes[0].startswith("Operators that ONNX Runtime had put together, taken apart: ")
+    assert notes and notes[0].startswith("Operators fused by ONNX Runtime, split into ONNX's own: ")
     assert not fused_models.runtime_operators(after)
     fused_models.check_same(source, after, _feeds(source))

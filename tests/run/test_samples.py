@@ -159,7 +159,9 @@ def test_images_may_lie_in_folders_of_classes(tmp_path: Path) -> None:
             ImageOptions(mean=(100.0, 50.0, 0.0), std=(1.0, 1.0, 2.0)),
             "Images: 1 of own sizes, RGB, (pixel - 100, 50, 0) / 1, 1, 2 = -100.00 to 205.00",
         ),
-        ((None, 1, 6, 5), ImageOptions(size=(2, 3)), "Images: 1 of 2x3, L, pixel = 0.00 to 255.00"),
+        ((None, 1, 6, 5), ImageOptions(std=(255.0,)), "Images: 1 of 6x5, grey, pixel / 255 = 0.00 to 1.00"),
+        ((None, 1, 6, 5), ImageOptions(mean=(5.0,)), "Images: 1 of 6x5, grey, pixel - 5 = -5.00 to 250.00"),
+        ((None, 1, 6, 5), ImageOptions(size=(2, 3)), "Images: 1 of 2x3, grey, pixel = 0.00 to 255.00"),
     ],
 )
 def test_a_line_tells_how_images_go_in(

@@ -176,7 +176,7 @@ def test_lost_answers_stay_within_the_target_and_on_other_data(
     unseen, labels = digits(tmp_path)
     labelled = ["--labels", str(tmp_path / "labels.npy")]
     rule = ["--target", "mxfp4", "--target", "bfp16", "--top1-target", "0.0"]
-    assert run(tmp_path, "BF16", *rule, *labelled) == 0
+    assert run(tmp_path, "BF16", *rule, *labelled, "--verbose") == 0
     seen = [dict(np.load(path)) for path in sorted((tmp_path / "data").iterdir())]
     rows = np.load(tmp_path / "labels.npy")
 
@@ -203,7 +203,7 @@ def test_a_function_of_the_user_s_is_the_target(folder: Path, capsys: pytest.Cap
     (folder / "near.py").write_text(f"import numpy as np\ndef near(outputs):\n    {text}\n")
     place = f"{folder / 'near.py'}:near"
     rule = ["--target", "mx6", "--evaluate", place, "--evaluate-target", "0.03", "--metric", "evaluate"]
-    assert run(folder, "BF16", *rule) == 0
+    assert run(folder, "BF16", *rule, "--verbose") == 0
 
     def _near(name: str) -> float:
         return -float(np.mean([abs(one["y"]).sum() for one in made(folder / name)]))

@@ -68,7 +68,7 @@ def _error(folder: Path, name: str) -> float:
 
 
 def test_the_tuned_model_is_better(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run(folder) == 0
+    assert _run(folder, "--verbose") == 0
     said = capsys.readouterr().out
     assert _error(folder, "tuned.onnx") < 0.5 * _error(folder, "quantized.onnx")
     for name in ("conv", "depthwise", "transposed", "dense"):

@@ -41,7 +41,7 @@ def _with_data(files: dict[str, str], *more: str) -> int:
 @pytest.mark.usefixtures("costs_here")
 def test_a_shifted_file_is_tuned_and_compared(files: dict[str, str], capsys: pytest.CaptureFixture) -> None:
     assert _with_data(files) == 0
-    assert "4 tensors on the full range" in capsys.readouterr().out
+    assert "the full range of int8 for 4 tensors" in capsys.readouterr().out
     graph = model_io.load(files["int8"])
     assert {"x", "c1", "r1"} <= recorded_shifts(graph).keys()
     pair = ["--float", files["float"], "--quantized", files["int8"], "--data", files["data"]]

@@ -49,10 +49,13 @@ def test_help_fits_a_screen(tool: str, capsys: pytest.CaptureFixture[str]) -> No
 USUAL = {
     "auto_mixed_precision": "--config --target --sqnr-target --top1-target --strategy --set",
     "convert_fp32_to_bf16": "--format --exclude-node --min-sqnr",
+    "finetune": "--limit --mean --std",
     "infer": "--time",
     "inspect": "--tensors --layers --against",
-    "quantize": "--config --target --set --exclude-node --exclude-op --storage",
+    "quantize": "--config --target --set --exclude-node --exclude-op --storage --limit --mean --std "
+    "--preprocess --min-sqnr --per-channel",
 }
+RARE = "--accuracy-level --kv-cache --embeddings"
 
 
 @pytest.mark.parametrize("tool", REQUIRED)
@@ -62,6 +65,12 @@ def test_help_has_the_options_that_most_people_need(tool: str) -> None:
     needed = {action.option_strings[0] for action in parser._actions if action.required}
     for name in needed | {*USUAL.get(tool, "").split()}:
         assert re.search(rf"^  {name}\b", text, re.MULTILINE), name
+
+
+def test_rare_options_are_in_the_long_help() -> None:
+    parser = parser_of("quantize")
+    for name in RARE.split():
+        assert name not in parser.format_short_help() and f"  {name}" in parser.format_help()
 
 
 @pytest.mark.parametrize("tool", REQUIRED)

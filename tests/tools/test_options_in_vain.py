@@ -41,7 +41,7 @@ JOBS = {
 }
 
 OF_SAMPLES = ("--limit 4", "--image-size 8", "--mean 0", "--std 1", "--layout NCHW", "--sequences")
-OF_SAMPLES += ("--feeds-from e.onnx",)
+OF_SAMPLES += ("--preprocess imagenet", "--feeds-from e.onnx")
 OF_DATA = (*OF_SAMPLES, "--provider cpu")
 """Also what says no more than what is meant anyway."""
 
@@ -69,7 +69,7 @@ ALWAYS = {
 }
 """Options that have an effect in any combination, or without which there is nothing to do."""
 
-WITH_IMAGES = {"limit", "image_size", "mean", "std", "layout"}
+WITH_IMAGES = {"limit", "image_size", "mean", "std", "layout", "preprocess"}
 """Of tools that need samples: sizes and the like are refused where no image is among them."""
 
 
@@ -418,7 +418,8 @@ def test_options_of_data_are_all_that_say_something_of_data() -> None:
     options = options_of(DataOptions, {})
     added = options.keys() - options_of(Options, {}).keys() - {"data", "states", "feeds", "threads"}
     assert added == {one.split()[0][2:].replace("-", "_") for one in OF_DATA}
-    of_samples = {name for name, one in options.items() if one.group == SAMPLES} - {"states", "feeds"}
+    usual = {"limit", "mean", "std", "preprocess"}
+    of_samples = {name for name, one in options.items() if one.group == SAMPLES} - {"states", "feeds"} | usual
     assert of_samples == {one.split()[0][2:].replace("-", "_") for one in OF_SAMPLES}
     assert all(options[name].group == RUNNING for name in added - of_samples)
 

@@ -60,7 +60,7 @@ def test_weights_are_rounded_by_outputs_unless_fast(
     chosen = _quantize(folder, "--config", config)
     said = capsys.readouterr()
     assert "Weights rounded by outputs of layers: 4 of 4 layers\n" in said.out
-    shown = re.search(r"^Outputs: (\S+) \+- \S+ dB on 4 samples that decided nothing", said.out, re.M)
+    shown = re.search(r"^Outputs: SQNR (\S+) \+- \S+ dB on 4 held-out samples \(30 and more", said.out, re.M)
     spared = sorted((folder / "data").glob("*.npy"))[32:36]
     assert shown is not None and float(shown[1]) == pytest.approx(_decibels(folder, chosen, spared), abs=0.06)
     fast = _quantize(folder, "--config", config, "--fast")
@@ -87,7 +87,7 @@ def test_poor_outputs_are_said_with_the_preset_that_tunes(
     _quantize(folder, "--config", "MX4")
     warning = capsys.readouterr().err
     assert re.search(
-        r"^Warning: MX4: outputs at \d\d\.\d dB on 4 samples that decided nothing; "
+        r"^Warning: MX4: outputs at \d\d\.\d dB on 4 held-out samples; "
         r"tools\.finetune or --config MX4_ADAQUANT tunes the weights$",
         warning,
         re.M,

@@ -99,7 +99,7 @@ def test_an_existing_plot_is_overwritten_only_by_force(
     assert plot.read_text() != "mine"
 
 
-@pytest.mark.parametrize("argv", [["--mode", "x"], ["extra"]])
+@pytest.mark.parametrize("argv", [["--mode", "x"], ["m.onnx", "extra"]])
 def test_usage_errors(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         formats.main(argv)

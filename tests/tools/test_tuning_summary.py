@@ -105,7 +105,7 @@ def test_a_layer_with_one_held_out_row_is_told_in_numbers(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One of three samples is held out, and a Gemm has one row of it: that does not vary."""
-    assert _run(folder) == 0
+    assert _run(folder, "--verbose") == 0
     said = capsys.readouterr().out
     (dense,) = [line for line in said.splitlines() if line.startswith("dense ")]
     assert "  Gemm  squared error 0.0" in dense and FLAT in dense

@@ -94,7 +94,7 @@ def test_a_detector_is_tuned_before_its_boxes(
     model = boxes(tmp_path)
     made = _quantized(model, config)
     pair = ["--float", str(model), "--quantized", str(made)]
-    assert finetune.main([*pair, "--output", str(tmp_path / "t.onnx"), *_paths(model)]) == 0
+    assert finetune.main([*pair, "--output", str(tmp_path / "t.onnx"), *_paths(model), "--verbose"]) == 0
     said = capsys.readouterr().out
     assert "Skipped: 1 MatMul: numbers decide how many rows it has" in said
     assert "The numbers decide how many rows output 'y' has" in said

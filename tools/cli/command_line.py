@@ -19,8 +19,10 @@ from tools.cli import interrupts, streams
 from tools.cli.job_options import SAMPLES_BRIEF, SAMPLES_HELP, Options
 from tools.cli.options import Option, options_of
 from tools.cli.parser import Parser, name_of
+from tools.cli.paths import with_names
 from transforms.files.runtime_message import is_of_runtime, said_by_runtime
 from transforms.files.spelling import UsageError, spelling
+from transforms.model.model_error import NothingToDoError
 
 J = TypeVar("J", bound=Options)
 
@@ -116,6 +118,7 @@ def run(command: Command[J], work: Callable[[J], int | None], argv: Sequence[str
     options of which ``why_not`` or the API says that they do not go together.
     """
     parser = command.parser
+    argv = with_names(parser, sys.argv[1:] if argv is None else argv)
     try:
         options = parse(parser, command.kind, argv)
     except SystemExit:  # after --help
@@ -176,6 +179,9 @@ def _work(parser: Parser, options: J, work: Callable[[J], int | None]) -> int:
         sys.stdout.flush()
     except UsageError as error:
         parser.error(str(error))
+    except NothingToDoError as error:
+        print(error)
+        return NOTHING_DONE
     except BrokenPipeError as error:
         return _fail(parser, options, f"the reader of the output is gone: {_one_line(error)}")
     except (ValueError, OSError) as error:

@@ -24,15 +24,14 @@ the model takes it (batch dimension included); .png, .jpg and .jpeg files, for m
 made.
 
 images become (pixel - mean) / std, with pixels from 0 to 255, in a batch of one:
-  --mean 127.5 --std 127.5                                    -1..1, for MobileNet
-  --std 255                                                   0..1
-  --mean 123.675,116.28,103.53 --std 58.395,57.12,57.375      for torchvision's networks
+  --preprocess mobilenet    --mean 127.5 --std 127.5                                  -1..1
+  --preprocess zero-one     --std 255                                                 0..1
+  --preprocess imagenet     --mean 123.675,116.28,103.53 --std 58.395,57.12,57.375    torchvision
 Size, channels and layout follow from the shape of the model's input if it is fixed."""
 
 SAMPLES_BRIEF = """\
 samples: .npz files with one array per input name; .npy files or images for models with one input;
-.npy files of tokens for language models.
---help-all says how images are scaled (--mean, --std, --image-size)."""
+.npy files of tokens for language models."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +44,9 @@ class Options:
 
     given: Mapping[str, str]
     changes: Mapping[str, Any]
-    verbose: bool = option("--verbose", "log each step, and show the traceback of an error", group=OTHER)
+    verbose: bool = option(
+        "--verbose", "print details, log each step, and show the traceback of an error", group=OTHER
+    )
 
     def keywords(self, *left_out: str) -> dict[str, Any]:
         """Return the given options as keywords of the API; ``left_out`` are no such keywords."""
@@ -65,7 +66,7 @@ def samples_folder(spelled: str = "--data DIR", help: str = "folder of samples",
 
 def sample_limit(spelled: str = "--limit N") -> Any:
     """Return the field ``limit`` of a tool."""
-    return _sample(spelled, "run only the first N samples", type=whole())
+    return option(spelled, "run only the first N samples", type=whole())
 
 
 def provider() -> Any:
@@ -94,14 +95,24 @@ class DataOptions(Options):
     image_size: tuple[int, int] | None = _sample(
         "--image-size HxW", "resize images to this size; one number for a square", type=size
     )
-    mean: tuple[float, ...] = _sample(
-        "--mean X[,X,X]", "of image channels (default: 0)", type=numbers(number()), default=(0.0,)
+    mean: tuple[float, ...] = option(
+        "--mean X[,X,X]",
+        "of image channels, with pixels from 0 to 255 (default: 0)",
+        type=numbers(number()),
+        default=(0.0,),
     )
-    std: tuple[float, ...] = _sample(
-        "--std X[,X,X]", "of image channels (default: 1)", type=numbers(number(0, above=True)), default=(1.0,)
+    std: tuple[float, ...] = option(
+        "--std X[,X,X]",
+        "their scale: images become (pixel - mean) / std (default: 1)",
+        type=numbers(number(0, above=True)),
+        default=(1.0,),
     )
     layout: str | None = _sample(
         "--layout", "dimensions of image inputs", type=str.upper, choices=("NCHW", "NHWC")
+    )
+    preprocess: str | None = option(
+        "--preprocess NAME",
+        "both by name: imagenet, mobilenet (-1 to 1) or zero-one; or FILE.py:FUNCTION, of a PIL image",
     )
     sequences: bool = _sample(
         "--sequences",

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import sys
+from types import TracebackType
 
 from onnx_narrow.api.bars import Bars
+from onnx_narrow.summaries.words import Detail
+
+_MANY = 4
+"""Details up to which nothing is said of them."""
 
 
 class Printed(Bars):
-    """Shows the phases of a job, and prints its lines and warnings as they come."""
+    """Shows the phases of a job, and prints its lines and warnings as they come.
+
+    ``verbose``: details, too.
+    """
+
+    def __init__(self, *, verbose: bool = False) -> None:
+        """Begin without a line."""
+        super().__init__()
+        self._verbose, self._hidden = verbose, 0
 
     def note(self, line: str) -> None:
-        """Print a line."""
+        """Print a line, unless it is a detail that nobody asked for."""
+        if isinstance(line, Detail) and not self._verbose:
+            self._hidden += 1
+            return
         with self.aside():
             print(line)
 
@@ -19,3 +35,11 @@ class Printed(Bars):
         """Print a warning."""
         with self.aside():
             print(line, file=sys.stderr, flush=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the last phase, and tell of many details."""
+        super().__exit__(kind, error, trace)
+        if error is None and self._hidden > _MANY:
+            print(f"{self._hidden} lines more: --verbose prints them")

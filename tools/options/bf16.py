@@ -142,7 +142,9 @@ def _convert(source: str, job: Bf16Job) -> None:
     from tools.cli.printed import Printed
 
     given = job.keywords("input", "output")
-    onnx_narrow.convert_bf16(job.input, job.output, **given, float_type=source, progress=Printed())
+    onnx_narrow.convert_bf16(
+        job.input, job.output, **given, float_type=source, progress=Printed(verbose=job.verbose)
+    )
 
 
 def command(module: str, words: str | None) -> command_line.Command[Bf16Job]:

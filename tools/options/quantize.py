@@ -19,7 +19,7 @@ from tools.cli.job_options import (
     timed,
 )
 from tools.cli.option_values import number, whole
-from tools.cli.options import SAMPLES, SEARCH, Option, declare, option
+from tools.cli.options import OTHER, SAMPLES, SEARCH, Option, declare, option
 from tools.cli.worker_options import dask, jobs
 from tools.options.finetune import FULL_RANGE
 
@@ -67,8 +67,7 @@ class QuantizeJob(SchemeJob, GateOptions):
     )
     min_sqnr: float | None = option(
         "--min-sqnr DB",
-        "as few layers in float as possible for this SQNR of every output on held-out samples, see below",
-        group=SEARCH,
+        "as few layers in float as possible for this SQNR of every output on held-out samples",
         type=number(),
     )
     top1: float | None = option(
@@ -93,18 +92,21 @@ class QuantizeJob(SchemeJob, GateOptions):
         "--accuracy-level",
         "of MatMulNBits: 1 keeps its inputs in float32 (default with 4 bits), 4 lets kernels round them to "
         "int8, faster (default with 2 and 8 bits)",
+        group=OTHER,
         type=whole(1, 4),
         choices=(1, 4),
     )
     embeddings: str = option(
         "--embeddings",
         "store embeddings, and heads that multiply by them, in few bits, as operators of ONNX Runtime",
+        group=OTHER,
         choices=("int8", "int4"),
         default="",
     )
     kv_cache: str = option(
         "--kv-cache",
         "store caches of keys and values in 8 or 4 bits, as inputs and outputs, with scales from the samples",
+        group=OTHER,
         choices=("int8", "int4"),
         default="",
     )
@@ -138,7 +140,7 @@ KEYS: Mapping[str, Option] = {
         "how ranges of activations are found (default: as in the config); auto: as the outputs decide",
         choices=("auto", "MinMax", "Entropy", "Percentile", "MSE"),
     ),
-    "per_channel": _key(
+    "per_channel": declare(
         "--per-channel",
         "whether weights have a scale per output channel; presets choose it if needed",
         action=argparse.BooleanOptionalAction,

@@ -12,6 +12,7 @@ from transforms.graph import dtypes, schemas, walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.selection import Exclusion, resolve
 from transforms.model import provenance
+from transforms.model.model_error import NothingToDoError
 from transforms.model.read_model import ModelError
 from transforms.plan.exact_arithmetic import positions, shape_arithmetic
 from transforms.plan.exact_steps import exact_steps
@@ -57,11 +58,14 @@ def describe(graph: gs.Graph) -> State:
 
 
 def require(state: State, source: str, name: str) -> None:
-    """Raise ModelError, naming the right tool, if a model is not of the float type that a tool converts."""
+    """Raise ModelError, naming the right tool, for a model of another float type than a tool converts.
+
+    NothingToDoError for a model without one.
+    """
     if state.element in _TOOLS and state.element != source:
         raise ModelError(f"'{name}' is a {state.element} model; use {_TOOLS[state.element]}")
     if state.element is None:
-        raise ModelError(f"'{name}' has no {source} tensor to convert")
+        raise NothingToDoError(f"Nothing to do: '{name}' has no {source} tensor to convert.")
 
 
 def tally(graph: gs.Graph, exclude: Exclusion, form: str) -> Tally:

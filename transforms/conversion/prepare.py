@@ -59,7 +59,7 @@ def prepare(
     done = Preparation(notes=list(info_of(graph).notes))
     convert_opset(graph, CAST_TO_BFLOAT16, newest=newest)
     if count := split_fused(graph, exclude=exclude, only_unknown=not optimized):
-        done.notes.append(f"Operators that ONNX Runtime had put together, taken apart: {count}")
+        done.notes.append(f"Operators fused by ONNX Runtime, split into ONNX's own: {count}")
     whole = _hardswishes(graph)
     if optimized:
         _fuse(graph, exclude, done, newest)  # while constants that float16 has rounded are known to be that

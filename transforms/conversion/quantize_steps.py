@@ -180,7 +180,7 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Reco
         keep_tied=_keeps_tied(scheme),
     )
     done.notes += prepared.notes
-    done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
+    done.changes.update({f"{op} fused": count for op, count in prepared.fused.items()})
     if any(fmt.name == "bfloat16" for fmt in (*scheme.named_formats, scheme.other_format) if fmt):
         saturated: list[str] = []
         done.changes["weights saturated at +-3.38953139e38"] = saturate(

@@ -23,6 +23,7 @@ from transforms.finetune.write_layer import current, remove_bias, write_layer
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
 from transforms.layers.matched_layer import MatchedLayer
+from transforms.model.model_error import NothingToDoError
 from transforms.run.events import Progress
 from transforms.run.run_each import products_on_one_thread
 from transforms.run.workers import Workers
@@ -55,6 +56,8 @@ def finetune_weights(
         raise ValueError(f"{len(feeds)} sample, at least 2 are needed: one to fit to, one to judge by")
     layers, left = match_layers(float_graph, quantized_graph, formats)
     if not layers:
+        if not left:
+            raise NothingToDoError("Nothing to do: no dot product has quantized weights to tune.")
         first = f": '{left[0].name}' ({left[0].op}): {left[0].reason}" if left else ""
         raise ValueError(f"no layer can be tuned, of {len(left)} dot products{first}")
     layers, skipped = of_operators(layers, options.op_types)

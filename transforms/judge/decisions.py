@@ -13,6 +13,12 @@ from transforms.model.provenance import PREFIX
 KEY = PREFIX + "record"
 """The entry in a file's metadata that holds a record, a line each."""
 
+LAYERS_IN_FLOAT = "layers in float"
+"""The move of layers that carry most of the loss, which have lines of their own."""
+
+GOOD = 30
+"""SQNR in dB from which on a model usually loses nothing that its users notice."""
+
 
 @dataclass(frozen=True)
 class Tried:
@@ -62,9 +68,9 @@ class Checked:
         if self.same is not None:
             same, rows = self.same
             unit = "sample" if rows == self.samples else "row"
-            return f"{self.figure}, the same first choice in {same} of {counted(rows, unit)}"
+            return f"{self.figure}{self._usual}; same first choice in {same} of {counted(rows, unit)}"
         if self.others is None:
-            return self.figure
+            return f"{self.figure}{self._usual}"
         return f"{self.figure}; {counted(self.others_count, 'other output')} at {in_decibels(self.others)} dB"
 
     @property
@@ -73,14 +79,19 @@ class Checked:
         if self.of_tokens:
             return f"KL divergence of {self.error:.3g} nats a token on {self.where}"
         spread = f" +- {self.decibels_error:.1f}" if self.decibels_error else ""
-        return f"{in_decibels(self.error)}{spread} dB on {self.where}"
+        return f"SQNR {in_decibels(self.error)}{spread} dB on {self.where}"
+
+    @property
+    def _usual(self) -> str:
+        return "" if self.of_tokens else f" ({GOOD} and more: usually no loss)"
 
     @property
     def where(self) -> str:
         """The samples, in words."""
-        said = {None: "", True: " that choices were made by", False: " that decided nothing"}
+        kind = "held-out sample" if self.decided is False else "sample"
+        search = " that were searched with, too" if self.decided else ""
         read = ", read in two steps through the caches" if self.through_caches else ""
-        return f"{counted(self.samples, 'sample')}{said[self.decided]}{read}"
+        return f"{counted(self.samples, kind)}{search}{read}"
 
 
 @dataclass

@@ -44,6 +44,9 @@ def _signal(expected: AnyArray, are_logits: bool) -> float:
     return _energy(expected, np.zeros_like(expected), are_logits=False)
 
 
+_BEFORE = "before the activations of the outputs"
+
+
 @dataclass(frozen=True)
 class Errors:
     """Squared errors of a model beside the ``signal``, both [samples, arrays].
@@ -126,10 +129,21 @@ class Gain:
         return self.worst < -max(MAY_LOSE, self.worst_error)
 
     def __str__(self) -> str:
-        outputs = f"{self.decibels:+.2f} +- {self.error:.2f} dB"
-        if self.decibels > self.error or self.view <= self.view_error:
-            return outputs
-        return f"{outputs}, {self.view:+.2f} +- {self.view_error:.2f} dB in what they are made of"
+        if self._is_of_views:
+            return f"{self.view:+.2f} +- {self.view_error:.2f} dB {_BEFORE}"
+        return f"{self.decibels:+.2f} +- {self.error:.2f} dB"
+
+    @property
+    def shown(self) -> str:
+        """The gain in dB where it is beyond its standard error; empty for another, which is none."""
+        if self._is_of_views:
+            return f"{self.view:+.1f} dB {_BEFORE}"
+        return f"{self.decibels:+.1f} dB" if self.decibels > self.error else ""
+
+    @property
+    def _is_of_views(self) -> bool:
+        """Whether the outputs show no gain, and their views do."""
+        return self.decibels <= self.error and self.view > self.view_error
 
 
 def gain(new: Errors, old: Errors) -> Gain:

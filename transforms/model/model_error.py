@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class ModelError(ValueError):
     """A model that cannot be read, or cannot be converted as requested; the message names the reason."""
+
+
+class NothingToDoError(ValueError):
+    """A model in which a job finds nothing to change: no error of it, and no file is written."""

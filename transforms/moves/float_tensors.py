@@ -48,7 +48,7 @@ def search_float_tensors(best: Best, price: float = PRICE, enough: float = FINE)
 def try_given_tensors(best: Best, names: Sequence[str], price: float) -> None:
     """Leave some tensors in float, all together, if the judge accepts it for a price."""
     scheme = keeping(best.scheme, names)
-    best.take(MOVE, some_names(names), scheme, best.form.switched.errors(scheme), price)
+    best.take(MOVE, f"in float: {some_names(names)}", scheme, best.form.switched.errors(scheme), price)
 
 
 def keeping(scheme: Scheme, names: Sequence[str]) -> Scheme:

@@ -32,6 +32,6 @@ def try_full_range(
         return scheme.with_(full_range=OFF)
     before = judge.errors_of(copy_graph(graph), judge.count)
     won = gain(judge.errors_of(shifted, shifts=shifts_within(shifted)), before)
-    words, kept = f"{counted(len(names), 'tensor')} on the full range", won.is_accepted()
+    words, kept = f"the full range of int8 for {counted(len(names), 'tensor')}", won.is_accepted()
     decisions.tried.append(Tried("full range", words, won, kept, judge.count))
     return scheme.with_(full_range=names if kept else OFF)

@@ -41,7 +41,7 @@ def try_equalized(best: Best) -> None:
     if (count := equalize_layers(graph, exclude=best.exclude)) and _is_allowed(best, "equalized layers"):
         form = best.form.rewritten(graph, best.form.scheme.with_(equalize_layers=True), best.measure)
         if form is not None:
-            best.try_form("equalized layers", counted(count, "pair"), form, WORTH)
+            best.try_form("equalized layers", f"{counted(count, 'pair')} of layers equalized", form, WORTH)
 
 
 def try_channels(best: Best) -> None:
@@ -89,7 +89,7 @@ def _try(best: Best, move: str, found: Mapping[str, OutlierMove]) -> None:
     best.rewrite(graph, own.with_(outliers=moves))
     form = best.form.rewritten(graph, own.with_(outliers={**best.scheme.outliers, **moves}), best.measure)
     if form is not None:
-        best.try_form(move, counted(len(found), "tensor"), form, MAY_LOSE)
+        best.try_form(move, f"{move} of {counted(len(found), 'tensor')} moved", form, MAY_LOSE)
 
 
 def _rows(best: Best, names: Sequence[str]) -> dict[str, list[Float32Array]]:

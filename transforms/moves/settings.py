@@ -55,14 +55,14 @@ def _headroom_schemes(best: Best) -> Iterator[tuple[str, Scheme]]:
         [group for group in form.model.groups_of(names) if statistics.halves_differ(group)]
         for names in (made, [str(tensor.name) for tensor in form.graph.inputs])
     )
-    for change, groups in (("outputs", outputs), ("inputs and outputs", [*outputs, *inputs])):
+    for change, groups in (("the outputs", outputs), ("inputs and outputs", [*outputs, *inputs])):
         if groups:
             yield (
-                f"{change} {WIDE}",
+                f"ranges with headroom at {change}",
                 _methods(best.scheme, WIDE, [name for group in groups for name in group]),
             )
     if beyond := form.model.reaching_beyond():
-        words = f"{counted(len(beyond), 'tensor')} {EXTRAPOLATED}"
+        words = f"ranges with headroom for {counted(len(beyond), 'tensor')}"
         yield words, _methods(best.scheme, EXTRAPOLATED, beyond)
 
 
@@ -75,7 +75,8 @@ def _ranges_and_scales(best: Best, asked: Scheme) -> Candidates:
     channels = [True, SPREAD] if asked.per_channel == AUTO else [best.scheme.per_channel]
     for method in methods:
         for per_channel in channels:
-            words = f"ranges {method}, weights per {'channel' if per_channel is True else 'tensor by rule'}"
+            ranges = "ranges with headroom" if method == EXTRAPOLATED else f"ranges by {method}"
+            words = f"{ranges}, a scale of weights per {'channel' if per_channel is True else 'tensor'}"
             yield words, best.scheme.with_(calibrate_method=method, per_channel=per_channel)
 
 

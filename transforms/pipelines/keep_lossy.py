@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from transforms.graph.some_names import counted
 from transforms.judge.budget import Budget
 from transforms.judge.constants import FEWEST
-from transforms.judge.decisions import Tried
+from transforms.judge.decisions import LAYERS_IN_FLOAT, Tried
 from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import judging_layers, ranking_layers, taken
 from transforms.pipelines.load import read_float
@@ -20,8 +20,6 @@ from transforms.scheme.targets import ON_CPU
 
 if TYPE_CHECKING:
     from transforms.precision.chosen import LossyLayers
-
-MOVE = "layers in float"
 
 
 def keep_lossy(work: Work) -> None:
@@ -43,7 +41,9 @@ def keep_lossy(work: Work) -> None:
         return
     if found.gain is not None:
         words = counted(len(found.layers), "layer") + " in float"
-        work.record.decisions.tried.append(Tried(MOVE, words, found.gain, found.kept, found.samples))
+        work.record.decisions.tried.append(
+            Tried(LAYERS_IN_FLOAT, words, found.gain, found.kept, found.samples)
+        )
     if found.kept:
         work.record.lossy = found
         take_over(work, other)

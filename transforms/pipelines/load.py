@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from glob import escape
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import onnx_graphsurgeon as gs
 
+from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.deploy.refuse import refuse_free
 from transforms.fix_shapes import fix_shapes
@@ -18,6 +20,8 @@ from transforms.graph.selection import label_of
 from transforms.judge.budget import MOST_NODES, has_many_nodes, too_large
 from transforms.pipelines.work import Work
 from transforms.run.feeds import random_feeds
+from transforms.run.image_check import tell_images
+from transforms.run.image_inputs import ImageOptions
 from transforms.run.samples import Samples
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
@@ -67,22 +71,29 @@ def tell_fitting(work: Work) -> None:
 
     The first sample shows the latter.
     """
-    if work.data is None:
+    data = work.data
+    if data is None or not isinstance(data.source, str | os.PathLike | list):
         return
-    if isinstance(work.data.source, str | os.PathLike):
-        _tell_images(work, Path(work.data.source), work.data)
-    if not isinstance(work.data.source, list):
-        return
-    next(iter(work.data.feeds(work.graph)))
-    for line in work.data.fitting.lines():
-        work.events.note(line)
-
-
-def _tell_images(work: Work, folder: Path, data: CalibrationData) -> None:
-    with suppress(ValueError, OSError):  # said where samples are read
-        inputs = model_inputs(work.graph)
-        if line := Samples(folder, inputs, data.images, data.limit).images_line():
+    if isinstance(data.source, list):
+        next(iter(data.feeds(work.graph)))
+        for line in data.fitting.lines():
             work.events.note(line)
+    with suppress(ValueError, OSError):  # said where samples are read
+        line, images = _images_line(work.graph, data), data.images or ImageOptions()
+
+        def _read(options: ImageOptions) -> Iterator[tuple[str, Feed]]:
+            return iter(replace(data, images=options if line else data.images).feeds(work.graph))
+
+        tell_images(work.events, work.graph, line, _read, images, data.run)
+
+
+def _images_line(graph: gs.Graph, data: CalibrationData) -> str:
+    inputs = model_inputs(graph)
+    if isinstance(data.source, list):
+        files = [Path(one) for one in data.source if isinstance(one, os.PathLike)]
+        return Samples.of_files(files, inputs, data.images).images_line()
+    assert isinstance(data.source, str | os.PathLike), "asked for before"
+    return Samples(Path(data.source), inputs, data.images, data.limit).images_line()
 
 
 def _compare_if_fast(work: Work) -> None:

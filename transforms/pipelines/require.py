@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from transforms.graph.embeddings import tables
+from transforms.model.model_error import NothingToDoError
 from transforms.pipelines.work import Work
-
-
-class NothingToDoError(ValueError):
-    """No tensor of a model can take a format of the scheme."""
 
 
 def require(work: Work) -> None:

@@ -13,6 +13,7 @@ from ops.legal_names import did_you_mean
 from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product
 from transforms.graph.number_shapes import NumberShapes
 from transforms.graph.selection import label_of, matches
+from transforms.model.model_error import NothingToDoError
 from transforms.plan.exact_arithmetic import exact_arithmetic
 from transforms.plan.float_only_nodes import spectra
 from transforms.plan.quant_spec import is_unquantized_float
@@ -55,6 +56,12 @@ class LayeredModel(Protocol):
         """Return what the scheme names in it."""
 
 
+_NO_LAYER = (
+    f"no layer is left whose formats can be changed: one of {', '.join(DOT_PRODUCTS)}, not inside If,"
+    " Loop or Scan, that the scheme neither keeps in float nor gives formats of its own"
+)
+
+
 def find_candidates(
     model: LayeredModel,
     op_types: Sequence[str],
@@ -67,7 +74,8 @@ def find_candidates(
     matches one of the patterns to ``include`` (where there are any) and none of those to ``exclude``. Those
     that the scheme keeps in float or gives formats of their own are none, nor those that make positions or
     spectra, which a format would ruin. Raises ValueError for operator types
-    of which none matches, for a pattern that matches none, and where no candidate is left.
+    of which none matches, for a pattern that matches none, and where no candidate is left; NothingToDoError
+    for a model without any.
     """
     targets = model.targets()
     ruined = exact_arithmetic(model.graph) | spectra(model.graph)
@@ -78,6 +86,8 @@ def find_candidates(
         if all(_takes_formats(node) and id(node) not in ruined for node in nodes)
         and not any(node in targets.excluded or any(node in one for one in ruled) for node in nodes)
     }
+    if not found:
+        raise NothingToDoError(f"Nothing to do: {_NO_LAYER}")
     if op_types:
         present = sorted({op for nodes in found.values() for op in operators(nodes[0])})
         found = {name: nodes for name, nodes in found.items() if operators(nodes[0]) & {*op_types}}
@@ -94,10 +104,7 @@ def find_candidates(
         if (not include or _matches(name, include)) and not _matches(name, exclude)
     }
     if not chosen:
-        raise ValueError(
-            f"no layer is left whose formats can be changed: one of {', '.join(DOT_PRODUCTS)}, not inside If,"
-            " Loop or Scan, that the scheme neither keeps in float nor gives formats of its own"
-        )
+        raise ValueError(_NO_LAYER)
     return chosen
 
 

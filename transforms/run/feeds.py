@@ -16,7 +16,7 @@ from transforms.files.paths import AnyPath
 from transforms.run.data_sets import NO_SAMPLE, Reader, arrays_of, each_sample, length_of
 from transforms.run.fitted import Fitting
 from transforms.run.image_inputs import ImageOptions
-from transforms.run.samples import Samples, sample_file
+from transforms.run.samples import GIVEN, Samples, sample_file
 from transforms.runtime.inputs import ModelInput, check_feed, random_array
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ def open_feeds(
         return Feeds(lambda: samples, inputs, count=len(samples))
     has_files = isinstance(source, list) and any(isinstance(sample, os.PathLike) for sample in source)
     if images not in (None, ImageOptions()) and not has_files:
-        raise ValueError("size, mean, std or layout of images given, but the samples come from no folder")
+        raise ValueError(f"{GIVEN}, but the samples come from no folder")
     length = length_of(source)
     if length == 0:
         raise ValueError(NO_SAMPLE)
@@ -175,12 +175,18 @@ def _named(
 
 
 def by_name(arrays: Feed | list[np.ndarray], inputs: Sequence[ModelInput], number: int) -> Feed:
-    """Return the arrays of a sample by the names of inputs; ValueError where there are too few."""
+    """Return the arrays of a sample by the names of inputs; ValueError where there are too few.
+
+    TypeError for a string in place of numbers.
+    """
     if isinstance(arrays, Mapping):
         return arrays
     names = [one.name for one in inputs]
     if len(arrays) < len(names):
         raise ValueError(f"sample {number} has {len(arrays)} arrays, the model has inputs {', '.join(names)}")
+    for array, one in zip(arrays, inputs, strict=False):
+        if array.dtype.kind == "U" and array.ndim == 0 and one.dtype.kind != "U":
+            raise TypeError(f"sample {number} is the string '{array}': a file is named by a pathlib.Path")
     return dict(zip(names, arrays, strict=False))
 
 

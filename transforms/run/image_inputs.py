@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +10,17 @@ import numpy as np
 
 from transforms.files.named_file import named
 from transforms.run.array_files import IMAGE_SUFFIXES, open_image
+from transforms.run.image_transform import ImageTransform
 from transforms.runtime.inputs import ModelInput
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+SCALINGS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "imagenet": ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),
+    "mobilenet": ((127.5,), (127.5,)),
+    "zero-one": ((0.0,), (255.0,)),
+}
+"""Usual means and scales of pixels by name: torchvision's networks, -1 to 1, and 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,7 @@ class ImageOptions:
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     layout: str | None = None
+    transform: ImageTransform | None = None
 
 
 def is_image(path: Path) -> bool:
@@ -39,16 +48,26 @@ def images_line(paths: Sequence[Path], wanted: ModelInput, options: ImageOptions
 
     Raises ValueError as :func:`read_image` does for an input that takes no image.
     """
+    if options.transform is not None:
+        first = read_image(paths[0], wanted, options)
+        shape, reach = "x".join(map(str, first.shape[1:])), f"{first.min():.2f} to {first.max():.2f}"
+        return f"Images: {len(paths)} by {options.transform}, {shape}, the first = {reach}"
     layout = options.layout or _layout(wanted, paths[0])
     height, width, channels = _image_shape(wanted, layout, paths[0])
     height, width = options.size or (height, width)
     sizes = "own sizes" if None in (height, width) else f"{height}x{width}"
-    shift, scale = (", ".join(f"{x:g}" for x in numbers) for numbers in (options.mean, options.std))
     means, scales = _of_channels(options, channels)
     bounds = [(pixel - m) / s for pixel in (0, 255) for m, s in zip(means, scales, strict=True)]
-    formula = "pixel" if (shift, scale) == ("0", "1") else f"(pixel - {shift}) / {scale}"
     reach = f"{min(bounds):.2f} to {max(bounds):.2f}"
-    return f"Images: {len(paths)} of {sizes}, {_MODES[channels]}, {formula} = {reach}"
+    colours = _MODES[channels] if channels > 1 else "grey"
+    return f"Images: {len(paths)} of {sizes}, {colours}, {formula(options)} = {reach}"
+
+
+def formula(options: ImageOptions) -> str:
+    """Return what pixels become, in words: ``(pixel - 127.5) / 127.5``."""
+    shift, scale = (", ".join(f"{x:g}" for x in numbers) for numbers in (options.mean, options.std))
+    shifted = "pixel" if shift == "0" else f"(pixel - {shift})"
+    return shifted.strip("()") if scale == "1" else f"{shifted} / {scale}"
 
 
 def read_image(path: Path, wanted: ModelInput, options: ImageOptions) -> np.ndarray:
@@ -59,6 +78,10 @@ def read_image(path: Path, wanted: ModelInput, options: ImageOptions) -> np.ndar
     """
     from PIL import Image
 
+    if options.transform is not None:
+        with named(path), open_image(path) as image:
+            picture = image.convert(_mode(wanted))
+        return options.transform.array(picture, wanted, path.name)
     layout = options.layout or _layout(wanted, path)
     height, width, channels = _image_shape(wanted, layout, path)
     height, width = options.size or (height, width)
@@ -76,6 +99,12 @@ def read_image(path: Path, wanted: ModelInput, options: ImageOptions) -> np.ndar
     pixels /= np.array(options.std, np.float32)
     batch = pixels[None] if layout == "NHWC" else np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
     return batch.astype(wanted.dtype)
+
+
+def _mode(wanted: ModelInput) -> str:
+    """Return the mode of images for an input of any layout, by its channels; RGB if they are not told."""
+    places = wanted.shape[1::2] if len(wanted.shape) == 4 else wanted.shape[:1]
+    return next((_MODES[size] for size in places if size in _MODES), "RGB")
 
 
 def _layout(wanted: ModelInput, path: Path) -> str:

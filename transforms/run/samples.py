@@ -40,6 +40,9 @@ IDS = "input_ids"
 MASK, POSITIONS, TYPES = "attention_mask", "position_ids", "token_type_ids"
 """Inputs that grow with the tokens."""
 
+GIVEN = "size, mean, std, layout or preprocess of images given"
+"""Begins the error of options without effect."""
+
 _CACHE = re.compile(r"past|cache", re.IGNORECASE)
 
 
@@ -63,7 +66,7 @@ class Samples:
         stems = {path: Path(name).stem for name, path in found.items()}
         self._open(list(found.values())[:limit], inputs, images, limit, stems)
         if self._images != ImageOptions() and not any(is_image(path) for path in self._paths):
-            raise ValueError(f"size, mean, std or layout of images given, but '{folder}' holds no image")
+            raise ValueError(f"{GIVEN}, but '{folder}' holds no image")
 
     @classmethod
     def of_files(

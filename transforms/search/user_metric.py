@@ -1,4 +1,4 @@
-"""A metric of the user: a function in a Python file, named as ``FILE.py:FUNCTION``."""
+"""A function of the user in a Python file, named as ``FILE.py:FUNCTION``, such as a metric."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class LoadedMetric:
         try:
             value = self._function([dict(one) for one in samples.outputs], **asked)
         except (Exception, SystemExit) as error:
-            raise ValueError(f"{self.said} failed: {_one_line(error)}") from error
+            raise ValueError(f"{self.said} failed: {one_line(error)}") from error
         try:
             found = np.asarray(math.nan if isinstance(value, str) else value, np.float64)
         except (TypeError, ValueError):
@@ -107,16 +107,25 @@ def load_metric(place: str, key: str = "evaluate") -> LoadedMetric:
     Raises ValueError of one line, which names the place, for a missing file or function and a file that
     fails; ``key``: the option that names it.
     """
-    file, name = split_place(place, key)
-    said = f"{key} '{place}'"
-    return LoadedMetric(_function(_execute(Path(file), said), name, said), said)
+    return LoadedMetric(load_function(place, key), f"{key} '{place}'")
 
 
-def split_place(place: str, key: str = "evaluate") -> tuple[str, str]:
+def load_function(place: str, keyword: str = "evaluate") -> UserMetric:
+    """Return the function of a file that is named ``FILE.py:FUNCTION``; the file is executed.
+
+    Raises ValueError of one line, which names ``keyword`` and place, for a missing file or function and a
+    file that fails.
+    """
+    file, name = split_place(place, keyword)
+    label = f"{keyword} '{place}'"
+    return _function(_execute(Path(file), label), name, label)
+
+
+def split_place(place: str, keyword: str = "evaluate") -> tuple[str, str]:
     """Return file and function of ``FILE.py:FUNCTION``; ValueError for other text."""
     file, colon, name = place.rpartition(":")
     if not (colon and file.endswith(".py") and name.isidentifier()):
-        raise ValueError(f"{key} '{place}' is not FILE.py:FUNCTION")
+        raise ValueError(f"{keyword} '{place}' is not FILE.py:FUNCTION")
     return file, name
 
 
@@ -126,10 +135,10 @@ def absolute_place(place: str) -> str:
     return f"{Path(file).resolve()}:{name}"
 
 
-def _execute(path: Path, said: str) -> ModuleType:
+def _execute(path: Path, label: str) -> ModuleType:
     if not path.is_file():
-        raise ValueError(f"{said}: there is no file '{path}'")
-    name = f"user metric {path.resolve()}"  # not importable, and unique to the file
+        raise ValueError(f"{label}: there is no file '{path}'")
+    name = f"user code {path.resolve()}"  # not importable, and unique to the file
     loader = SourceFileLoader(name, str(path))
     spec = spec_from_file_location(name, path, loader=loader)
     assert spec is not None, "it has a loader"
@@ -139,22 +148,23 @@ def _execute(path: Path, said: str) -> ModuleType:
         exec(loader.source_to_code(loader.get_data(str(path)), str(path)), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise ValueError(f"{said}: the file failed: {_one_line(error)}") from error
+        raise ValueError(f"{label}: the file failed: {one_line(error)}") from error
     return module
 
 
-def _function(module: ModuleType, name: str, said: str) -> UserMetric:
+def _function(module: ModuleType, name: str, label: str) -> UserMetric:
     function: UserMetric | None = getattr(module, name, None)
     if not callable(function):
         found = sorted(key for key, value in vars(module).items() if callable(value) and key[0] != "_")
         raise ValueError(
-            f"{said}: there is no function '{name}'{did_you_mean(name, found) or ','}"
+            f"{label}: there is no function '{name}'{did_you_mean(name, found) or ','}"
             f" the file has {', '.join(found) or 'none'}"
         )
     return function
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """Return an error of the user's code in one line, by its type."""
     return _shortened(f"{type(error).__name__}: {error}".rstrip(": "))
 
 

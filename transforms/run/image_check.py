@@ -1,0 +1,146 @@
+"""A warning where images, or arrays of pixels, go into a model otherwise than in its training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.array_types import AnyArray, Feed
+from transforms.files.spelling import spelled
+from transforms.graph.typed import Graph
+from transforms.run.events import Events
+from transforms.run.image_inputs import SCALINGS, ImageOptions, formula
+from transforms.run.input_fit import Feeds, FirstLayers, better, find_fit
+from transforms.runtime.inputs import ModelInput, model_inputs
+from transforms.runtime.session import RunOptions
+
+_LOOKED_AT = 8
+"""Samples that are looked at."""
+
+_CHANNELS = (1, 3, 4)
+_RAW = "pixel"
+_RANGES = {"NominalRange_0_255": _RAW, "Normalized_0_1": "zero-one", "Normalized_1_1": "mobilenet"}
+"""Values of Image.NominalPixelRange in the metadata of a model, as ONNX defines them."""
+
+NamedFeeds = Iterable[tuple[str, Feed]]
+
+
+def tell_images(
+    events: Events,
+    graph: gs.Graph,
+    line: str,
+    read: Callable[[ImageOptions], NamedFeeds],
+    images: ImageOptions,
+    run: RunOptions | None = None,
+) -> None:
+    """Tell how images go in, a ``line`` that is empty for arrays, and whether the model fits these numbers.
+
+    Raises ValueError or OSError for samples that cannot be read.
+    """
+    if line:
+        events.note(line)
+    for warning in scale_warning(graph, read, images, are_files=bool(line), run=run):
+        events.warn(warning)
+
+
+def scale_warning(
+    graph: gs.Graph,
+    read: Callable[[ImageOptions], NamedFeeds],
+    images: ImageOptions,
+    *,
+    are_files: bool,
+    run: RunOptions | None = None,
+) -> Iterator[str]:
+    """Yield a warning if the model holds traces of images of another scale; nothing otherwise.
+
+    ``read``: reads the samples, images with these options. ``are_files``: whether they are images, not arrays
+    that may be pixels.
+    """
+    wanted = _image_input(graph)
+    if wanted is None:
+        return
+    given: Feeds = [feed for _, feed in islice(read(images), _LOOKED_AT)]
+    others: dict[str, ImageOptions] = {_RAW: replace(images, mean=(0.0,), std=(1.0,), transform=None)}
+    for name, (mean, std) in SCALINGS.items():
+        if len(mean) in (1, given[0][wanted.name].shape[_channel_axis(wanted)]):
+            others[name] = replace(images, mean=mean, std=std, transform=None)
+    if are_files:
+        declared = _RANGES.get(_metadata(graph).get("Image.NominalPixelRange", ""), "")
+        if declared and images.transform is None and others[declared] != images:
+            ways = _advice(declared, images, others)
+            yield f"Warning: images do not fit the model: its metadata name another range; {ways}"
+            return
+        feeds = {name: partial(_read, read, one) for name, one in others.items()}
+    else:
+        pixels = _pixels(given, wanted.name)
+        if pixels is None:
+            return
+        feeds = {name: partial(_scaled, given, wanted, pixels, one) for name, one in others.items()}
+    fit = find_fit(graph, wanted.name)
+    if fit is None:
+        return
+    best = better(FirstLayers(graph, fit, run), given, feeds)
+    if best is None:
+        return
+    if best:
+        ways = _advice(best, images, others) if are_files else f"try arrays of {formula(others[best])}"
+    else:
+        ways = "no usual scale of pixels fits: " + spelled("{mean} and {std} are those of the training")
+    yield f"Warning: {'images' if are_files else 'samples'} do not fit the model: {fit.cause}; {ways}"
+
+
+def _advice(name: str, images: ImageOptions, others: Mapping[str, ImageOptions]) -> str:
+    if name != _RAW:
+        mean, std = (",".join(f"{x:g}" for x in numbers) for numbers in SCALINGS[name])
+        return "try " + spelled(f"{{preprocess:{name}}} ({{mean:{mean}}} {{std:{std}}})")
+    given = "{preprocess}" if images.transform is not None else "{mean} and {std}"
+    return f"try pixels of 0 to 255, without {spelled(given)}"
+
+
+def _image_input(graph: gs.Graph) -> ModelInput | None:
+    """Return the first input that may be an image: floats, rank 4, with 1, 3 or 4 channels."""
+    for one in model_inputs(graph):
+        if one.dtype.kind == "f" and len(one.shape) == 4 and {one.shape[1], one.shape[3]} & {*_CHANNELS}:
+            return one
+    return None
+
+
+def _channel_axis(wanted: ModelInput) -> int:
+    return 1 if wanted.shape[1] in _CHANNELS else 3
+
+
+def _metadata(graph: gs.Graph) -> Mapping[str, str]:
+    return graph.info.metadata if isinstance(graph, Graph) else {}
+
+
+def _read(read: Callable[[ImageOptions], NamedFeeds], options: ImageOptions) -> Feeds:
+    return [feed for _, feed in islice(read(options), _LOOKED_AT)]
+
+
+def _pixels(given: Feeds, name: str) -> Callable[[AnyArray], AnyArray] | None:
+    """Return what makes pixels of 0 to 255 of arrays in a usual range; None for arrays that are none."""
+    low = min(float(feed[name].min()) for feed in given)
+    high = max(float(feed[name].max()) for feed in given)
+    if low >= 0 and 1 < high <= 255:
+        return lambda array: array
+    if low >= 0 and high <= 1:
+        return lambda array: array * 255
+    return (lambda array: array * 127.5 + 127.5) if -1 <= low < 0 < high <= 1 else None
+
+
+def _scaled(
+    given: Feeds, wanted: ModelInput, pixels: Callable[[AnyArray], AnyArray], options: ImageOptions
+) -> Feeds:
+    """Return samples whose pixels have another scale."""
+    shape = [1, 1, 1, 1]
+    shape[_channel_axis(wanted)] = -1
+    mean, std = (np.reshape(numbers, shape) for numbers in (options.mean, options.std))
+    return [
+        {**feed, wanted.name: ((pixels(feed[wanted.name]) - mean) / std).astype(wanted.dtype)}
+        for feed in given
+    ]
