@@ -67,6 +67,11 @@ def write_matmul_nbits(graph: gs.Graph, *, accuracy_level: int | None = None) ->
     return changed
 
 
+def quick_level(bits: int) -> int:
+    """Return the accuracy_level that is quick enough for weights of some bits."""
+    return _QUICK[bits]
+
+
 @dataclass(frozen=True)
 class _Weight:
     """A dequantized matrix: its integers as they are stored, and the node that reads them.
@@ -151,7 +156,7 @@ def _product(
     outputs, summed = weight.size
     packed = constant(names.derive(source, "packed"), _packed(weight))
     scale = np.ascontiguousarray(weight.scale)
-    scales, made = _scales(scale, source, names, level or _QUICK[weight.bits])
+    scales, made = scales_for(scale, source, names, level or _QUICK[weight.bits])
     inputs = [packed, scales]
     zeros = weight.zero_point.astype(np.int64) - weight.lowest
     if (zeros != 1 << (weight.bits - 1)).any():
@@ -173,7 +178,7 @@ def matmul_nbits(node: gs.Node, stored: list[gs.Tensor], attrs: dict[str, int], 
     return gs.Node(OPERATOR, node.name, attrs, inputs, [], RUNTIME_DOMAIN)
 
 
-def _scales(
+def scales_for(
     scale: NDArray[np.float32], name: str, names: walk.Names, level: int
 ) -> tuple[gs.Tensor, list[gs.Node]]:
     """Return the scales of a product, and nodes to put before it.

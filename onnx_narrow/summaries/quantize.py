@@ -21,6 +21,7 @@ from transforms.pipelines.first_result import FirstRun
 from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
 from transforms.plan.rounding_plan import is_downcast, is_upcast
 
+_OF_STORED_INTEGERS = frozenset({"MatMulNBits", "QMoE"})
 _HARDLY_SMALLER = 0.9
 """Share of the bytes of the float model from which a hint says how to store less."""
 
@@ -90,7 +91,7 @@ def _kept(graph: gs.Graph) -> str:
 
 
 def _computes_in_float(node: gs.Node, ends: Container[int]) -> bool:
-    if _quantizes(node) or id(node) in ends or node.op == "MatMulNBits":
+    if _quantizes(node) or id(node) in ends or node.op in _OF_STORED_INTEGERS:
         return False
     data = [t for i, t in enumerate(node.inputs) if not is_dot_product(node) or is_operand(node, i)]
     floats = [t for t in data if isinstance(t, gs.Variable) and dtypes.is_type(t, dtypes.FLOAT)]

@@ -24,7 +24,7 @@ _ROUNDINGS = QUANTIZED_BY | {
     *("QuantizeLinear", "DequantizeLinear", "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"),
     *("Cast", BFP, MX),
 }
-_OF_INTEGERS = frozenset({"MatMulNBits"})
+_OF_INTEGERS = frozenset({"MatMulNBits", "QMoE"})
 _WRITTEN_AS = frozenset({("Add", "Sum"), ("Gather", "Mul")})
 """By :func:`transforms.runtime_workarounds.sum_before_layernorm`, and of rows with scales by
 :func:`transforms.quantize_tables.quantize_tables`."""
