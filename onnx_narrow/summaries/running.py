@@ -54,6 +54,10 @@ def runs_line(found: FirstRun, graph: gs.Graph, *, standard: str = "none", no_ke
     answer = f"no ({found.why_not})" if found.why_not is not None else "yes"
     if found.not_run:
         answer = f"opens; not run: {found.not_run}"
+    elif found.once is not None and found.why_not is None:
+        answer += (
+            f", one run{' at ' if found.once else ''}{found.once}; other sizes and its time were not tried"
+        )
     elif found.fixed and found.why_not is None:
         answer += f", tried at one size of {some_names(found.fixed)} alone"
     return f"Runs on ONNX Runtime CPU: {answer}. Operator library needed: {needed}"
