@@ -27,8 +27,8 @@ from ops import FORMATS
 from ops.array_types import AnyArray, Float32Array
 from ops.formats import Format
 from ops.integer_blocks import block_parameters, dequantize_blocks, pack_numbers, quantize_blocks
+from transforms.experts.find_mixtures import Found, mixtures
 from transforms.experts.mixture import GATED, Mixture, Routing, Stack
-from transforms.experts.runtime_moe import is_moe, mixture_of
 from transforms.graph import walk
 from transforms.graph.rewire import RUNTIME_DOMAIN, Replacements, import_domains, take_over
 from transforms.graph.selection import Choice, Exclusion, resolve
@@ -56,11 +56,13 @@ def write_qmoe(
 ) -> int:
     """Put QMoE in the place of each mixture of experts in float32; return how many.
 
-    Also in bodies. A mixture is a MoE of ONNX Runtime with constant weights. Blocks have ``block_size``
-    numbers, or half of that and so on down to 16 where inputs are not made of whole ones, else a row is one.
-    Errors of two or three products in a row add up: blocks of 16 have 1.5 dB more than those of 32. There
-    are zero points where weights have less error with them. ``accuracy_level``: as of
-    :func:`transforms.write_matmul_nbits.write_matmul_nbits`.
+    Also in bodies. A mixture is a MoE of ONNX Runtime with constant weights, or a TopK and Gathers of
+    matrices by what it chose, with all that follows, if a mixture computes the same of random tokens.
+
+    Blocks have ``block_size`` numbers, or half of that and so on down to 16 where inputs are not made of
+    whole ones, else a row is one. Errors of two or three products in a row add up: blocks of 16 have 1.5 dB
+    more than those of 32. There are zero points where weights have less error with them.
+    ``accuracy_level``: as of :func:`transforms.write_matmul_nbits.write_matmul_nbits`.
 
     Does nothing for what the CPU provider has no kernel for: another activation than relu, gelu, silu,
     identity and SwiGLU; weights of 2 or 4 bits whose rows do not fill bytes.
@@ -76,14 +78,13 @@ def write_qmoe(
     kept, names, changed = resolve(exclude, graph, nodes), walk.Names(graph), 0
     for owner in walk.graphs(graph):
         replacements = Replacements(owner)
-        for node in [node for node in owner.nodes if is_moe(node) and node not in kept]:
-            mixture = _mixture(node, bits)
-            if mixture is None:
+        for found in mixtures(owner):
+            if found.last in kept or not _fits(found, bits):
                 continue
-            grid = _Grid(bits, _block(mixture, block_size), accuracy_level or quick_level(bits))
-            made, new = _quantized(node.name, mixture, grid, names)
-            take_over(new, node.outputs[0])
-            replacements.replace([node], [*made, new])
+            grid = _Grid(bits, _block(found.mixture, block_size), accuracy_level or quick_level(bits))
+            made, new = _quantized(found.name, found.mixture, grid, names)
+            take_over(new, found.output)
+            replacements.replace([found.last], [*made, new])  # those before it go with it
             changed += 1
         replacements.place()
     if changed:
@@ -100,13 +101,15 @@ class _Grid:
     level: int
 
 
-def _mixture(node: gs.Node, bits: int) -> Mixture | None:
-    mixture, why_not = mixture_of(node)
-    if mixture is not None and any(one.shape[2] * bits % 8 for one in (mixture.first, mixture.second)):
-        mixture, why_not = None, f"rows of its weights do not fill bytes in {bits} bits"
-    if mixture is None:
-        log.debug("experts of '%s' stay: %s", node.name, why_not)
-    return mixture
+def _fits(found: Found, bits: int) -> bool:
+    """Return whether the rows of both products fill bytes."""
+    stacks = found.mixture.first, found.mixture.second
+    if any(one.shape[2] * bits % 8 for one in stacks):
+        log.debug(
+            "experts of '%s' stay: rows of their weights do not fill bytes in %d bits", found.name, bits
+        )
+        return False
+    return True
 
 
 def _block(mixture: Mixture, most: int) -> int:

@@ -56,7 +56,7 @@ def _run(model: onnx.ModelProto, *, optimize: bool = True) -> NDArray:
 
 
 def _sqnr(wanted: NDArray, made: NDArray) -> float:
-    return float(10 * np.log10(np.square(wanted).sum() / np.square(wanted - made).sum()))
+    return float(10 * np.log10(np.square(wanted).sum() / max(np.square(wanted - made).sum(), 1e-30)))
 
 
 def _decoded(model: onnx.ModelProto, form: Experts) -> dict[str, NDArray]:

@@ -47,3 +47,17 @@ def test_bits_of_one_mixture_and_exclusion(tmp_path: Path, capsys: pytest.Captur
 def test_in_float_without_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _quantize(tmp_path, "--config", "W8")
     assert "In float: 1 mixture of experts; --matmul-nbits stores them\n" in capsys.readouterr().out
+
+
+def test_experts_in_standard_operators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = experts.written_out(FORM, WEIGHTS, "divided")
+    onnx.save(model, tmp_path / "written.onnx")
+    command = ["--input", str(tmp_path / "written.onnx"), "--output", str(tmp_path / "q.onnx"), "--no-time"]
+    assert main([*command, "--config", "W4", "--matmul-nbits"]) == 0
+    assert "Written as QMoE: 1 mixture of experts, 4 bits\n" in capsys.readouterr().out
+    x = np.random.default_rng(3).standard_normal((32, 64)).astype(np.float32)
+    made, wanted = (
+        onnxruntime.InferenceSession(tmp_path / name).run(None, {"x": x})[0]
+        for name in ("q.onnx", "written.onnx")
+    )
+    assert 10 * np.log10(np.square(wanted).sum() / np.square(wanted - made).sum()) > 20

@@ -67,6 +67,38 @@ class Mixture:
     constants: Mapping[str, float] = field(default_factory=dict)
 
 
-def in_turns(gate: NDArray[np.generic], value: NDArray[np.generic]) -> NDArray[np.generic]:
+def _rows_in_turns(gate: NDArray[np.generic], value: NDArray[np.generic]) -> NDArray[np.generic]:
     """Return the rows of two arrays in turns, the first of ``gate`` first."""
     return np.stack([gate, value], axis=1).reshape(2 * len(gate), *gate.shape[1:])
+
+
+def joined(gate: Stack, value: Stack) -> Stack:
+    """Return the stack of two products of one input, their outputs in turns."""
+    experts, outputs, inputs = gate.shape
+
+    def _of(expert: int) -> NDArray[np.generic]:
+        return _rows_in_turns(gate.of_expert(expert), value.of_expert(expert))
+
+    return Stack(gate.name, (experts, 2 * outputs, inputs), _of, _in_turns(gate.bias, value.bias, outputs))
+
+
+def _in_turns(gate: Float32Array | None, value: Float32Array | None, outputs: int) -> Float32Array | None:
+    """Return the biases of two products in turns; one that is absent is 0."""
+    one = gate if gate is not None else value
+    if one is None:
+        return None
+    parts = [np.zeros_like(one) if bias is None else bias for bias in (gate, value)]
+    return np.stack(parts, axis=2).reshape(len(one), 2 * outputs)
+
+
+def out_of_halves(stack: Stack) -> Stack:
+    """Return a stack whose outputs are in turns of one that has those of the gate before the others."""
+    experts, rows, inputs = stack.shape
+    half, bias = rows // 2, stack.bias
+
+    def _of(expert: int) -> NDArray[np.generic]:
+        matrix = stack.of_expert(expert)
+        return _rows_in_turns(matrix[:half], matrix[half:])
+
+    turned = None if bias is None else _in_turns(bias[:, :half], bias[:, half:], half)
+    return Stack(stack.name, (experts, rows, inputs), _of, turned)

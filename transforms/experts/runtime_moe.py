@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from numpy.typing import NDArray
 
-from ops.array_types import Float32Array
-from transforms.experts.mixture import ACTIVATIONS, GATED, Mixture, Routing, Stack, in_turns
+from transforms.experts.mixture import ACTIVATIONS, GATED, Mixture, Routing, Stack, joined, out_of_halves
 from transforms.graph import dtypes
 from transforms.graph.constants import load
 from transforms.graph.rewire import RUNTIME_DOMAIN
@@ -41,11 +39,11 @@ def mixture_of(node: gs.Node) -> tuple[Mixture | None, str]:
     constants = {name: float(attrs[name]) for name in _CONSTANTS if name in attrs}
     if third is not None and activation in ("silu", GATED):
         constants = constants if activation == GATED else {}
-        first, activation = _joined(first, third), GATED
+        first, activation = joined(first, third), GATED
     elif third is not None or activation not in (*ACTIVATIONS, GATED):
         return None, f"the CPU provider has no activation '{activation}' that it could be"
     elif activation == GATED and attrs.get("swiglu_fusion", 0) == _FUSED_IN_HALVES:
-        first = _out_of_halves(first)
+        first = out_of_halves(first)
     elif activation == GATED and attrs.get("swiglu_fusion", 0) != _FUSED_IN_TURNS:
         return None, "its SwiGLU lacks one of its products"
     of_all = not attrs.get("normalize_routing_weights", 0)
@@ -68,35 +66,3 @@ def _stack(node: gs.Node, index: int) -> Stack | None:
     experts, outputs, inputs = map(int, weight.shape)
     bias = None if added is None else np.asarray(load(added), np.float32)
     return Stack(weight.name, (experts, outputs, inputs), lambda expert: load(weight)[expert], bias)
-
-
-def _joined(gate: Stack, value: Stack) -> Stack:
-    """Return the stack of two products of one input, their outputs in turns."""
-    experts, outputs, inputs = gate.shape
-
-    def _of(expert: int) -> NDArray[np.generic]:
-        return in_turns(gate.of_expert(expert), value.of_expert(expert))
-
-    return Stack(gate.name, (experts, 2 * outputs, inputs), _of, _in_turns(gate.bias, value.bias, outputs))
-
-
-def _in_turns(gate: Float32Array | None, value: Float32Array | None, outputs: int) -> Float32Array | None:
-    """Return the biases of two products in turns; one that is absent is 0."""
-    one = gate if gate is not None else value
-    if one is None:
-        return None
-    parts = [np.zeros_like(one) if bias is None else bias for bias in (gate, value)]
-    return np.stack(parts, axis=2).reshape(len(one), 2 * outputs)
-
-
-def _out_of_halves(stack: Stack) -> Stack:
-    """Return a stack whose outputs are in turns of one that has those of the gate before the others."""
-    experts, rows, inputs = stack.shape
-    half, bias = rows // 2, stack.bias
-
-    def _of(expert: int) -> NDArray[np.generic]:
-        matrix = stack.of_expert(expert)
-        return in_turns(matrix[:half], matrix[half:])
-
-    turned = None if bias is None else _in_turns(bias[:, :half], bias[:, half:], half)
-    return Stack(stack.name, (experts, rows, inputs), _of, turned)
