@@ -49,6 +49,13 @@ def test_in_float_without_the_option(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "In float: 1 mixture of experts; --matmul-nbits stores them\n" in capsys.readouterr().out
 
 
+def test_nothing_else_to_quantize_names_the_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _quantize(tmp_path, "--config", "W4", code=3)
+    assert "  Experts, which --matmul-nbits stores: MoE 1\n" in capsys.readouterr().err
+
+
 def test_experts_in_standard_operators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = experts.written_out(FORM, WEIGHTS, "divided")
     onnx.save(model, tmp_path / "written.onnx")
