@@ -53,7 +53,7 @@ def test_nothing_else_to_quantize_names_the_option(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _quantize(tmp_path, "--config", "W4", code=3)
-    assert "  Experts, which --matmul-nbits stores: MoE 1\n" in capsys.readouterr().err
+    assert "  Experts, which --matmul-nbits stores: MoE 1\n" in capsys.readouterr().out
 
 
 def test_experts_in_standard_operators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
