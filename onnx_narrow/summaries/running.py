@@ -78,12 +78,12 @@ def rounded_line(found: FirstRun, graph: gs.Graph) -> Iterator[str]:
 def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iterator[str]:
     """Yield warnings about a model that is written all the same.
 
-    ``judged``: its outputs were compared on more samples before. Random numbers show that it runs, and little
-    of how good it is.
+    ``judged``: its outputs were compared on more samples before. Random numbers, and one token, show that it
+    runs, and little of how good it is.
     """
     yield from (f"Warning: {reason}" for reason in found.wrong)
     error = found.trial.error if found.trial else None
-    if error is not None and not judged and found.has_sample:
+    if error is not None and not judged and found.has_sample and found.once is None:
         yield from poor(error, found.sample, config)
 
 
