@@ -60,6 +60,7 @@ Quantize, by a plan (:mod:`transforms.plan`):
     ``part_biases``            numbers of biases that mask are added after the layer, in float
     ``write_matmul_nbits``     writes products with integers in blocks as ONNX Runtime's MatMulNBits
     ``write_found_grids``      writes weights that lie on a grid already as integers, with the same numbers
+    ``write_qmoe``             writes mixtures of experts in 8, 4 or 2 bits as ONNX Runtime's QMoE
     ``store_embeddings``       stores embeddings, and heads tied to them, in 8 or 4 bits for ONNX Runtime
     ``quantize_dynamic``       lets products with stored 8-bit weights round their inputs at run time
     ``quantize_tables``        stores embeddings in int8, once for lookups and the head, in standard operators
@@ -73,9 +74,9 @@ Store, as the last step:
     ``write_onnx_mx``          Microscaling in ONNX's own form, for runtimes to come
 
 ``model_io`` loads and saves. The other modules lie in packages, whose docstrings state their
-purpose; a package imports only packages below it (files, graph, functions, model, contrib_ops, search,
-scheme, deploy, plan, algebra, runtime, opset, channels; then these rewrites; then run, calibrate, judge,
-layers, full_range, finetune, moves, conversion, compare, precision, origins, pipelines).
+purpose; a package imports only packages below it (files, graph, functions, model, contrib_ops, experts,
+search, scheme, deploy, plan, algebra, runtime, opset, channels; then these rewrites; then run, calibrate,
+judge, layers, full_range, finetune, moves, conversion, compare, precision, origins, pipelines).
 """
 
 from __future__ import annotations
@@ -133,6 +134,7 @@ if TYPE_CHECKING:
     from transforms.write_matmul_nbits import write_matmul_nbits as write_matmul_nbits
     from transforms.write_onnx_mx import write_onnx_mx as write_onnx_mx
     from transforms.write_out_axes import write_out_axes as write_out_axes
+    from transforms.write_qmoe import write_qmoe as write_qmoe
 
 
 class _CallableModule(ModuleType):

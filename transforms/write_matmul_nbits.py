@@ -67,6 +67,11 @@ def write_matmul_nbits(graph: gs.Graph, *, accuracy_level: int | None = None) ->
     return changed
 
 
+def quick_level(bits: int) -> int:
+    """Return the accuracy_level that is quick enough for weights of some bits."""
+    return _QUICK[bits]
+
+
 @dataclass(frozen=True)
 class _Weight:
     """A dequantized matrix: its integers as they are stored, and the node that reads them.

@@ -22,7 +22,7 @@ from transforms.pipelines.first_result import FirstRun
 from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
 from transforms.plan.rounding_plan import is_downcast, is_upcast
 
-_OF_INTEGERS = frozenset({"MatMulNBits", "DynamicQuantizeLSTM"})
+_OF_INTEGERS = frozenset({"MatMulNBits", "DynamicQuantizeLSTM", "QMoE"})
 _FORMATS = 3
 """Formats whose tensors are counted without a wish for details."""
 

@@ -54,6 +54,10 @@ def runs_line(found: FirstRun, graph: gs.Graph, *, standard: str = "none", no_ke
     answer = f"no ({found.why_not})" if found.why_not is not None else "yes"
     if found.not_run:
         answer = f"opens; not run: {found.not_run}"
+    elif found.once is not None and found.why_not is None:
+        answer += (
+            f", one run{' at ' if found.once else ''}{found.once}; other sizes and its time were not tried"
+        )
     elif found.fixed and found.why_not is None:
         answer += f", tried at one size of {some_names(found.fixed)} alone"
     return f"Runs on ONNX Runtime CPU: {answer}. Operator library needed: {needed}"
@@ -74,12 +78,12 @@ def rounded_line(found: FirstRun, graph: gs.Graph) -> Iterator[str]:
 def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iterator[str]:
     """Yield warnings about a model that is written all the same.
 
-    ``judged``: its outputs were compared on more samples before. Random numbers show that it runs, and little
-    of how good it is.
+    ``judged``: its outputs were compared on more samples before. Random numbers, and one token, show that it
+    runs, and little of how good it is.
     """
     yield from (f"Warning: {reason}" for reason in found.wrong)
     error = found.trial.error if found.trial else None
-    if error is not None and not judged and found.has_sample:
+    if error is not None and not judged and found.has_sample and found.once is None:
         yield from poor(error, found.sample, config)
 
 

@@ -44,6 +44,29 @@ def test_states_are_found_through_bodies_and_what_moves_them() -> None:
     assert found_pairs(_graph(text)) == {"s": "z"}
 
 
+@pytest.mark.parametrize(
+    "operator",
+    [
+        "com.microsoft.CausalConvWithState (x, w, , {0})",
+        "CausalConvWithState (x, w, , {0})",
+        "LinearAttention <q_num_heads = 2, kv_num_heads = 2> (x, w, x, {0})",
+        "com.microsoft.LinearAttention <q_num_heads = 2, kv_num_heads = 2> (x, w, x, {0})",
+        "com.microsoft.GatedDeltaNet (x, w, x, , , , {0})",
+        "com.microsoft.VarlenCausalConvWithState (x, w, x, , {0})",
+        "com.microsoft.PagedAttention <num_heads = 2, kv_num_heads = 2> (x, w, x, {0})",
+        "com.microsoft.SparseAttention <num_heads = 2, kv_num_heads = 2> (x, w, x, {0})",
+    ],
+)
+def test_states_that_operators_take_and_return(operator: str) -> None:
+    """Two of one shape, whose names tell nothing; by the documentation of the operators."""
+    text = f"""(float[1,4,4] x, float[1,4,4] w, float[1,4,4] a, float[1,4,4] b)
+        => (float[1,4,4] y, float[1,4,4] p, float[1,4,4] q) {{
+        u, p = {operator.format("b")} v, q = {operator.format("a")} y = Add (u, v) }}"""
+    head = '<ir_version: 8, opset_import: ["": 27, "com.microsoft": 1]>'
+    graph = model_io.load(onnx.parser.parse_model(f"{head} main {text}"))
+    assert found_pairs(graph) == {"a": "q", "b": "p"}
+
+
 CACHES = """(float[1,1,2] x, float[1,P,2] a, float[1,P,2] b) => (float[1,T,2] p, float[1,T,2] q) {
     p = Concat <axis = 1> (b, x) q = Concat <axis = 1> (a, x) }"""
 

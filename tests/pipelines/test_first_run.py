@@ -12,10 +12,12 @@ from tests.helpers import build, corpus, plans
 from tools import convert_fp32_to_bf16, quantize
 from transforms import model_io
 from transforms.model.read_model import ModelError
+from transforms.pipelines import one_step
 from transforms.pipelines.first_result import FirstRun
 from transforms.pipelines.first_run import FirstRunOptions, first_run
+from transforms.pipelines.float_runs import Made
 from transforms.pipelines.source import Source
-from transforms.runtime import compare_runs
+from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions, open_session
 
 _POOL = "kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1, count_include_pad = 1"
@@ -137,14 +139,51 @@ def test_an_optimizer_that_ends_the_process_is_survived(form: str, tmp_path: Pat
     assert open_session(source, RunOptions()).run(corpus.feeds(model))["y"].shape == (3, 2)
 
 
-def test_a_large_model_is_not_run_and_that_is_said(
+_DECODER = """(int64[B,S] ids, float[B,P,4] past, float[B,T] mask) => (float[B,S,1] y, float[B,T,4] present)
+    <float[5,4] table = {%s}> {
+    h = Gather (table, ids) present = Concat <axis = 1> (past, h) t = Transpose <perm = [0, 2, 1]> (present)
+    axes = Constant <value_ints = [2]> () m = Unsqueeze (mask, axes) s = MatMul (t, m) y = MatMul (h, s) }"""
+
+
+def test_a_large_model_is_run_for_one_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The mask is as long as the cache and the token together, which nothing says but a run."""
+    source, model = _files(tmp_path, _DECODER % ", ".join(map(str, range(20))))
+    monkeypatch.setattr(one_step, "MOST_WEIGHTS", -1)
+    found = _tried(source, model)
+    assert (found.once, found.not_run) == ("B = 1, S = 1, P = 1, T = 2", "")
+    assert found.trial is not None and set(found.trial.errors) == {"y", "present"}
+    convert_fp32_to_bf16.main(["--input", str(source), "--output", str(tmp_path / "b.onnx")])
+    line = "CPU: yes, one run at B = 1, S = 1, P = 1, T = 2; other sizes and its time were not tried."
+    assert line in capsys.readouterr().out
+
+
+def test_a_sample_is_cut_to_one_token(tmp_path: Path) -> None:
+    _, model = _files(tmp_path, _DECODER % ", ".join(map(str, range(20))))
+    graph = model_io.load(model)
+    feed = {"ids": np.zeros((1, 6), int), "past": np.zeros((1, 0, 4), "f4"), "mask": np.zeros((1, 6), "f4")}
+    exported = model_io.export(graph)[0].graph
+    run = one_step.run_one_step(
+        Source(model), lambda _: [("a", feed)], model_inputs(graph), Made(graph, exported), RunOptions()
+    )
+    assert (run.sample, run.sizes) == ("sample 'a'", "S = 1, T = 1")
+    assert {name: array.shape for name, array in run.feed.items()} == {
+        "ids": (1, 1), "past": (1, 0, 4), "mask": (1, 1)
+    }  # fmt: skip
+
+
+def test_a_session_that_takes_too_much_is_not_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, model = _files(tmp_path, _FLOAT)
-    monkeypatch.setattr(compare_runs, "MOST_WEIGHTS", -1)
-    assert _tried(source, model).not_run == "0 bytes of weights, more than -1"
+    monkeypatch.setattr(one_step, "MOST_WEIGHTS", -1)
+    monkeypatch.setattr(one_step, "MEMORY", 1)
+    needed = 2 * source.stat().st_size
+    words = f"a session may take {needed:,} bytes, more than 1"
+    assert _tried(source, model).not_run == words
     convert_fp32_to_bf16.main(["--input", str(source), "--output", str(tmp_path / "b.onnx")])
-    assert "CPU: opens; not run: 0 bytes of weights, more than -1." in capsys.readouterr().out
+    assert f"CPU: opens; not run: {words}." in capsys.readouterr().out
 
 
 def test_inputs_that_no_array_fits_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ PACKAGES = [
         "functions",
         "model",
         "contrib_ops",
+        "experts",
         "search",
         "scheme",
         "deploy",

@@ -70,6 +70,8 @@ _NARROW_BITS = 8
 _IN_INTEGERS = frozenset(
     {"DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QGemm", "DynamicQuantizeMatMul"}
     | {"MatMulIntegerToFloat", "QAttention", "DynamicQuantizeLSTM", "MatMulNBits"}
+    | {"MatMulBnb4", "MatMulFpQ4", "QMoE", "MatMulNBitsMlp", "MatMulNBitsQkv"}
+    | {"MatMulBlockQuantizedFp4Weight", "MatMulBlockQuantizedFp8Weight"}
 )
 """Operators beside those of the name QLinear... that compute with quantized numbers, also of ONNX Runtime."""
 

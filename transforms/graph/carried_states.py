@@ -1,7 +1,7 @@
 """Inputs whose numbers an output carries on: what a step hands to the next one, as nodes tell.
 
-A cache is an input with new numbers appended to it or written into it; the last state of a recurrent layer
-follows from its first one. On the way are nodes that move numbers.
+A cache is an input with new numbers appended to it or written into it; the last state of a recurrent layer,
+a linear attention or a causal convolution follows from its first one. On the way are nodes that move numbers.
 """
 
 from __future__ import annotations
@@ -38,8 +38,15 @@ _STATES: Mapping[str, Mapping[int, int]] = MappingProxyType(
         "GRU": {1: 5},
         "RNN": {1: 5},
         "GroupQueryAttention": {1: 3, 2: 4},
+        "SparseAttention": {1: 3, 2: 4},
+        "PagedAttention": {1: 3, 2: 4},
+        "DecoderMaskedMultiHeadAttention": {1: 5, 2: 6},
         "MultiHeadAttention": {1: 6, 2: 7},
         "Attention": {1: 4, 2: 5},
+        "LinearAttention": {1: 3},
+        "GatedDeltaNet": {1: 6},
+        "CausalConvWithState": {1: 3},
+        "VarlenCausalConvWithState": {1: 4},
     }
 )
 """The input that each output of states follows from, by operator."""

@@ -20,7 +20,8 @@ from transforms.graph.schemas import find_schema, runtime_schema, type_variables
 
 _UNKNOWN = onnx.TensorProto.UNDEFINED
 _BATCH_OF_TOKENS = frozenset(
-    {"Attention", "EmbedLayerNormalization", "GroupQueryAttention", "MultiHeadAttention"}
+    {"Attention", "EmbedLayerNormalization", "GroupQueryAttention", "LinearAttention", "MultiHeadAttention"}
+    | {"DecoderMaskedMultiHeadAttention", "SparseAttention"}
 )
 """Operators of ONNX Runtime whose first output is [batch, tokens, hidden]."""
 

@@ -21,7 +21,8 @@ class FirstRun:
     it was run on, with the result ``trial``, and ``feeds``, its own and that of the float model; ``rounded``:
     the same where ONNX Runtime rounds inputs of products, which a session option prevents. ``kept``: a line
     on each node that was left in float; ``wrong``: on one that was not. ``fixed``: free sizes that were never
-    other ones. ``time``: how fast it is, if timed.
+    other ones; ``once``: the sizes of the only step that a large model was run for. ``time``: how fast it
+    is, if timed.
     """
 
     exported: Exported
@@ -33,6 +34,7 @@ class FirstRun:
     kept: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     fixed: list[str] = field(default_factory=list)
+    once: str | None = None
     feeds: tuple[Feed, Feed] | None = field(default=None, repr=False)
     time: BesideFloat | None = None
 

@@ -28,13 +28,14 @@ from transforms.pipelines.float_runs import (
     Samples,
     run_float,
 )
+from transforms.pipelines.one_step import is_large, run_one_step, why_not_opened
 from transforms.pipelines.source import Source
 from transforms.run.coded_caches import coded_caches, encoded
-from transforms.runtime.compare_runs import MOST_WEIGHTS, not_repeatable, too_large
+from transforms.runtime.compare_runs import not_repeatable
 from transforms.runtime.devices import has_vnni
 from transforms.runtime.inputs import ModelInput, check_feed, model_inputs, taken_shape, two_sizes
 from transforms.runtime.session import RunOptions, why_not_on_cpu
-from transforms.runtime.trial import Case, Outputs, Trial, try_model
+from transforms.runtime.trial import Case, Outputs, Trial, try_model, try_once
 
 _MOST_KEPT = 16
 """Nodes left in float before a model is refused: each takes twenty sessions to find."""
@@ -59,13 +60,17 @@ class FirstRunOptions:
 def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
     """Export a graph, and run it once before it is saved, and once more where sizes of inputs are free.
 
+    A large model is run for one step alone (:mod:`transforms.pipelines.one_step`).
+
     A node that ONNX Runtime computes wrongly when it optimizes the model is left in float, in the graph.
     Raises ModelError, naming node and reason, for a model that does not run although the float model does,
     or that is computed wrongly all the same, or that no tool could read; nothing is saved then.
     """
     exported = _export(graph, options)
     refuse_unreadable(*exported)
-    found = FirstRun(exported, why_not_on_cpu(*exported), _too_large(graph, exported, options.source))
+    stored = options.source.stored_bytes(graph)
+    large = is_large(exported, stored)
+    found = FirstRun(exported, why_not_on_cpu(*exported), why_not_opened(exported, stored) if large else "")
     if found.why_not is not None or found.not_run:
         return found
     run = RunOptions(threads=options.threads, spin=False, arena=False)  # for one run neither pays
@@ -73,8 +78,13 @@ def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
         inputs = model_inputs(graph)
     except ModelError as error:  # bfloat16, for example, or a sequence
         return replace(found, not_run=str(error))
+    made = Made(graph, exported[0].graph)
     try:
-        floats = run_float(options.source, options.samples, inputs, Made(graph, exported[0].graph), run)
+        if large:
+            floats = FloatRuns(run_one_step(options.source, options.samples, inputs, made, run), 0)
+            found.once = floats.first.sizes
+        else:
+            floats = run_float(options.source, options.samples, inputs, made, run)
     except Exception as error:  # of the runtime, which shares no narrower class, and on the float model
         return replace(found, not_run=f"the float model does not run: {said_by_runtime(error)}")
     found.sample, found.fixed = floats.first.sample, floats.fixed
@@ -134,14 +144,6 @@ def _of(names: Collection[str], reference: FloatRun) -> Outputs:
     return {name: array for name, array in reference.outputs.items() if name in names}
 
 
-def _too_large(graph: gs.Graph, exported: Exported, source: Source) -> str:
-    """Return why running a model beside its float model would take too much, empty if it does not."""
-    stored = source.stored_bytes(graph)
-    if stored > MOST_WEIGHTS:
-        return f"the float model has {stored:,} bytes, more than {MOST_WEIGHTS:,}"
-    return too_large(*exported)
-
-
 def _run(
     graph: gs.Graph,
     found: FirstRun,
@@ -154,8 +156,9 @@ def _run(
     left in float."""
     light = found.exported[0].graph
     contradiction = "" if found.has_sample else Made(graph, light).contradiction(pairs[0].outputs)
+    attempt = try_model if found.once is None else try_once
     while True:
-        trials = try_model(*found.exported, cases, run)
+        trials = attempt(*found.exported, cases, run)
         found.trial = trials[0]
         broken = next((place for place, trial in enumerate(trials) if _is_broken(trial)), None)
         if broken is None:

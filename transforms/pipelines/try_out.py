@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def try_out(work: Work) -> None:
-    """Check the target's rules, run the model on a sample, and time it beside the float model.
+    """Check the target's rules, run the model on a sample, and time it beside the float model if it is small.
 
     Raises ModelError for a model that ONNX Runtime does not run, or computes wrongly, unless it is made for
     another runtime; ValueError for one that breaks a rule of its target.
@@ -37,7 +37,7 @@ def try_out(work: Work) -> None:
         work.source, samples, work.options.functions, is_for_here, work.options.run.threads
     )
     found = first_run(work.graph, options)
-    if work.options.times and is_for_here and found.trial:
+    if work.options.times and is_for_here and found.trial and found.once is None:
         found.time = _timed(found, work)
     found.feeds = None  # they are in the way of what is written next
     work.record.first = found

@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.conversion.quantize_steps import make_plan, prepare_for
 from transforms.conversion.record import Record
+from transforms.experts.runtime_moe import is_moe
 from transforms.files.spelling import as_option
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
@@ -79,6 +80,8 @@ def _reasons(plan: QuantizationPlan) -> Iterator[tuple[str, str]]:
             continue
         if formats.activation is None and formats.weight is None and formats.other is None:
             yield node.op, "Kept in float by the scheme"
+        elif is_moe(node):
+            yield node.op, f"Experts, which {as_option('matmul_nbits')} stores"
         elif formats.wants_integers and id(node) not in main:
             yield node.op, "Inside If, Loop or Scan, where no ranges are measured"
         elif plan.specs.is_exact(node):

@@ -10,6 +10,7 @@ from transforms.graph.selection import NodeSet, label_of, matches
 from transforms.graph.some_names import counted
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.store_caches import store_caches
+from transforms.pipelines.store_experts import store_experts
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import FOUND
@@ -25,6 +26,7 @@ def write_for_runtime(work: Work) -> None:
     """
     options, lines = work.options, work.record.stored
     tie_embeddings(work.graph)
+    lines += store_experts(work)
     is_found = work.scheme.weight == FOUND  # which writes products and embeddings for the runtime itself
     if options.matmul_nbits and not is_found:
         lines.append(_write_nbits(work.graph, options.accuracy_level))

@@ -33,7 +33,7 @@ _TO_SOFTMAX = frozenset(
 _NORMALIZATIONS = frozenset(
     {"LayerNormalization", "SimplifiedLayerNormalization", "SkipLayerNormalization"}
     | {"SkipSimplifiedLayerNormalization", "RMSNormalization", "GroupNormalization"}
-    | {"InstanceNormalization", "LpNormalization"}
+    | {"InstanceNormalization", "LpNormalization", "GatedRMSNorm", "BranchwiseRMSNorm", "RMSNormRotary"}
 )
 _KEEPS_RATIOS = (
     MOVES

@@ -14,6 +14,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.integers import finite_range
+from transforms.experts.runtime_moe import is_moe
 from transforms.graph import dot_products, walk
 from transforms.graph.constants import magnitude
 from transforms.graph.dot_products import TensorAxis
@@ -226,7 +227,7 @@ def _check_targets(
             for part, name in {"activation": rule.activation, "weight": rule.weight}.items()
             if name is not None and (fmt := scheme.format(name)) is not None
             for node in walk.nodes(graph)
-            if node in selection and getattr(formats[node], part) == fmt
+            if node in selection and getattr(formats[node], part) == fmt and not is_moe(node)  # written later
         ]
         if wanted and not any((id(node), name) in used for node, name in wanted):
             kinds = ", ".join(sorted({node.op for node, _ in wanted}))

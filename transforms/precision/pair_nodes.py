@@ -28,7 +28,7 @@ _ROUNDINGS = QUANTIZED_BY | {
     "DynamicQuantizeLinear",
     *("Cast", BFP, MX),
 }
-_OF_INTEGERS = frozenset({"MatMulNBits"})
+_OF_INTEGERS = frozenset({"MatMulNBits", "QMoE"})
 _WRITTEN_AS = frozenset({("Add", "Sum"), ("Gather", "Mul"), ("LSTM", "DynamicQuantizeLSTM")})
 """By :func:`transforms.runtime_workarounds.sum_before_layernorm`, of rows with scales by
 :func:`transforms.quantize_tables.quantize_tables`, and :mod:`transforms.write_dynamic_lstm`."""

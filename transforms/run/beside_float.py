@@ -26,6 +26,7 @@ _NAMED = 3
 _AS_FLOAT = {
     **dict.fromkeys(("Gemm", "QGemm", "FusedGemm", "FusedMatMul", "QLinearMatMul"), "MatMul"),
     **dict.fromkeys(("MatMulNBits", "MatMulIntegerToFloat", "DynamicQuantizeMatMul"), "MatMul"),
+    "QMoE": "MoE",
     **dict.fromkeys(("FusedConv", "NhwcFusedConv", "QLinearConv"), "Conv"),
     **{f"QLinear{name}": name for name in ("Add", "Mul", "Concat", "Sigmoid", "LeakyRelu", "Softmax")},
     **{f"QLinear{name}": name for name in ("AveragePool", "GlobalAveragePool", "ReduceMean", "Where")},

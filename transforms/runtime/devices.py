@@ -10,7 +10,7 @@ import importlib
 import io
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,8 @@ import onnxruntime as ort
 from ops.legal_names import refuse_unknown
 from transforms.model.model_error import ModelError
 from transforms.model.quiet_settings import SILENT
+
+_WARNING = 2  # the severity that the runtime begins with
 
 CPU, CUDA, HIP = "cpu", "cuda:0", "hip:0"
 DEVICES = (CPU, CUDA, HIP)
@@ -144,7 +146,8 @@ def start_on(
         ort.set_default_logger_severity(SILENT)  # providers' messages that belong to no session
         options |= {"provider_options": [dict(_SETTINGS.get(provider, {}))], "enable_fallback": 0}
     try:
-        session = ort.InferenceSession(model, settings, **options)
+        with _quiet_kernels(settings, provider):
+            session = ort.InferenceSession(model, settings, **options)
     except Exception as error:  # the runtime's exceptions share no narrower class
         if match := _NOBODY.search(str(error)):
             raise MissingKernelError(f"{provider} has no kernel for {match[1]}, nor has the CPU") from error
@@ -155,6 +158,23 @@ def start_on(
         reason = missing or "its libraries or its device are missing"
         raise ProviderError(f"provider '{provider}' does not run on this machine: {reason}")
     return session
+
+
+@contextlib.contextmanager
+def _quiet_kernels(settings: ort.SessionOptions, provider: str) -> Iterator[None]:
+    """Keep the kernels of a session without optimization from logging, past its settings, that they are slow.
+
+    QMoE does where its scales are still Casts.
+    """
+    is_plain = settings.graph_optimization_level == ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if not is_plain or provider != _CPU:
+        yield
+        return
+    ort.set_default_logger_severity(SILENT)
+    try:
+        yield
+    finally:
+        ort.set_default_logger_severity(_WARNING)
 
 
 @cache

@@ -19,7 +19,7 @@ INTEGER_OPERATORS = frozenset(
 )
 CONTRIB_INTEGERS = frozenset(
     {"DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "GatherBlockQuantized", "MatMulBnb4"}
-    | {"MatMulIntegerToFloat", "MatMulNBits", "QAttention"}
+    | {"MatMulIntegerToFloat", "MatMulNBits", "QAttention", "QMoE"}
 )
 """Operators of com.microsoft that store or compute integers, beside those named QLinear... and QGemm."""
 

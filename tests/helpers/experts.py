@@ -1,0 +1,167 @@
+"""Mixtures of experts in NumPy, and models that say them as ONNX Runtime's MoE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import erf
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+Arrays = dict[str, NDArray]
+
+ACTIVATIONS = {
+    "relu": lambda a: np.maximum(a, 0),
+    "silu": lambda a: a / (1 + np.exp(-a)),
+    "gelu": lambda a: 0.5 * a * (1 + np.vectorize(erf)(a / np.sqrt(2))),
+    "identity": lambda a: a,
+}
+LIMIT, ALPHA, BETA = 1.5, 1.702, 1.0
+"""Constants of SwiGLU."""
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Sizes of a mixture, and its form: ``fusion`` is swiglu_fusion."""
+
+    activation: str = "silu"
+    fusion: int = 0
+    is_normalized: bool = False
+    has_bias: bool = True
+    k: int = 2
+    count: int = 4
+    width: int = 64
+    inner: int = 96
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether there are two first products."""
+        return self.activation == "swiglu"
+
+    def weights(self, seed: int = 0) -> Arrays:
+        """Return stacks [experts, outputs, inputs] w1, w2, w3, biases b1, b2, b3 and the router's matrix."""
+        random = np.random.default_rng(seed)
+        first = self.inner * (2 if self.is_gated and self.fusion else 1)
+        shapes = {"1": (first, self.width), "2": (self.width, self.inner)}
+        if self.is_gated and not self.fusion:
+            shapes["3"] = (self.inner, self.width)
+        found: Arrays = {}
+        for name, (outputs, inputs) in shapes.items():
+            size = (self.count, outputs, inputs)
+            found["w" + name] = (random.standard_normal(size) / np.sqrt(inputs)).astype(np.float32)
+            found["b" + name] = (random.standard_normal(size[:2]) * self.has_bias).astype(np.float32)
+        found["router"] = random.standard_normal((self.width, self.count)).astype(np.float32)
+        return found
+
+
+def outputs_of(experts: Experts, weights: Mapping[str, NDArray], x: NDArray) -> NDArray:
+    """Return what a mixture makes of tokens [T, width], in float64."""
+    given = {name: np.asarray(array, np.float64) for name, array in weights.items()}
+    logits = x.astype(np.float64) @ given["router"]
+    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities = exponentials / exponentials.sum(axis=1, keepdims=True)
+    made = np.zeros(x.shape)
+    for token, row in enumerate(x.astype(np.float64)):
+        chosen = np.argsort(-logits[token])[: experts.k]
+        factors = probabilities[token, chosen]
+        factors = factors / factors.sum() if experts.is_normalized else factors
+        for factor, expert in zip(factors, chosen, strict=True):
+            inner = _inner(experts, given, expert, row)
+            made[token] += factor * (given["w2"][expert] @ inner + given["b2"][expert])
+    return made
+
+
+def _inner(experts: Experts, weights: Mapping[str, NDArray], expert: int, row: NDArray) -> NDArray:
+    first = weights["w1"][expert] @ row + weights["b1"][expert]
+    if not experts.is_gated:
+        return ACTIVATIONS[experts.activation](first)
+    if experts.fusion == 1:
+        gate, value = first[::2], first[1::2]
+    elif experts.fusion == 2:
+        gate, value = np.split(first, 2)
+    else:
+        gate, value = first, weights["w3"][expert] @ row + weights["b3"][expert]
+    gate, value = np.minimum(gate, LIMIT), np.clip(value, -LIMIT, LIMIT)
+    return gate / (1 + np.exp(-ALPHA * gate)) * (value + BETA)
+
+
+def moe(experts: Experts, weights: Mapping[str, NDArray]) -> onnx.ModelProto:
+    """Return ``x`` [tokens, width] through a router and a MoE to ``y``."""
+    inputs = ["x", "logits"]
+    for name in ("1", "2", "3"):
+        has_weight = "w" + name in weights
+        inputs += ["w" + name if has_weight else "", "b" + name if has_weight and experts.has_bias else ""]
+    while not inputs[-1]:
+        inputs.pop()
+    attrs: dict[str, object] = {"k": experts.k, "activation_type": experts.activation}
+    attrs["normalize_routing_weights"] = int(experts.is_normalized)
+    if experts.is_gated:
+        attrs |= {"swiglu_fusion": experts.fusion, "swiglu_limit": LIMIT}
+        attrs |= {"activation_alpha": ALPHA, "activation_beta": BETA}
+    nodes = [
+        helper.make_node("MatMul", ["x", "router"], ["logits"], "router"),
+        helper.make_node("MoE", inputs, ["y"], "experts", domain="com.microsoft", **attrs),
+    ]
+    return model(experts, nodes, {name: weights[name] for name in {*inputs, "router"} & weights.keys()})
+
+
+def model(experts: Experts, nodes: list[onnx.NodeProto], weights: Mapping[str, NDArray]) -> onnx.ModelProto:
+    """Return a model of nodes that make ``y`` of ``x``, both [tokens, width]."""
+    ends = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["tokens", experts.width])
+        for name in ("x", "y")
+    ]
+    initializers = [numpy_helper.from_array(array, name) for name, array in sorted(weights.items())]
+    graph = helper.make_graph(nodes, "experts", ends[:1], ends[1:], initializers)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def written_out(
+    experts: Experts, weights: Mapping[str, NDArray], form: str = "topk first"
+) -> onnx.ModelProto:
+    """Return the same by a TopK, and Gathers of matrices by what it chose; ``form``: how tokens are weighed.
+
+    Stacks are [experts, inputs, outputs] then; there is no limit of SwiGLU, and BETA 0 and ALPHA 1.
+    """
+    text = {
+        "topk first": "u, i = TopK (l, k) f = Softmax (u)",
+        "softmax first": "p = Softmax (l) f, i = TopK (p, k)",
+        "divided": "p = Softmax (l) u, i = TopK (p, k) s = ReduceSum (u, last) f = Div (u, s)",
+        "sigmoid": "p = Sigmoid (l) u, i = TopK (p, k) s = ReduceSum (u, last) f = Div (u, s)",
+    }[form]
+    text = f"l = MatMul (x, router) {text} e = Unsqueeze (x, middle) "
+
+    def _product(made: str, read: str, number: str) -> str:
+        lines = f"g{number} = Gather (w{number}, i) m{number} = MatMul ({read}, g{number}) "
+        if not experts.has_bias:
+            return f"{lines} {made} = Identity (m{number}) "
+        lines += f"c{number} = Gather (b{number}, i) d{number} = Unsqueeze (c{number}, row) "
+        return f"{lines} {made} = Add (m{number}, d{number}) "
+
+    text += _product("a", "e", "1")
+    text += (
+        "q = Sigmoid (a) h0 = Mul (a, q) " if experts.activation in ("silu", "swiglu") else "h0 = Relu (a) "
+    )
+    if experts.is_gated:
+        text += _product("v", "e", "3") + "h = Mul (h0, v) "
+    else:
+        text += "h = Identity (h0) "
+    text += _product("o", "h", "2") + "z = Squeeze (o, row) n = Unsqueeze (f, last) w = Mul (z, n) "
+    text += "y = ReduceSum <keepdims = 0> (w, tokens_axis)"
+    ends = f"(float[t,{experts.width}] x) => (float[t,{experts.width}] y)"
+    head = '<ir_version: 10, opset_import: ["": 21]>'
+    nodes = onnx.parser.parse_model(f"{head} g {ends} {{ {text} }}").graph.node
+    for node in nodes:
+        node.name = node.output[0]
+    constants = {"k": np.array([experts.k]), "last": np.array([-1]), "middle": np.array([1, 2])}
+    constants |= {"row": np.array([2]), "tokens_axis": np.array([1])}
+    turned = {
+        name: np.ascontiguousarray(array.swapaxes(1, 2)) if name[0] == "w" else array
+        for name, array in weights.items()
+        if experts.has_bias or name[0] != "b"
+    }
+    return model(experts, list(nodes), turned | constants)

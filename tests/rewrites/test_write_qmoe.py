@@ -1,0 +1,156 @@
+"""Oracle: NumPy in float64, on the weights that the stored integers stand for.
+
+A token's experts are two products of K float32 numbers with an activation between them: a thousand roundings
+at the most, each of 2^-24 of what is summed, are beyond 80 dB; a GELU by tanh, as the kernel has it, is
+beyond 70. Products whose inputs kernels round to int8 in blocks have 35 dB and more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from tests.helpers import experts
+from tests.helpers.experts import Experts
+from transforms.model import graph_proto
+from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.scheme import preset
+from transforms.write_qmoe import write_qmoe
+
+TOKENS = np.random.default_rng(7).standard_normal((48, 64)).astype(np.float32)
+EXACT, ROUNDED = 70, 35  # dB
+
+FORMS = {
+    "silu": Experts(),
+    "normalized": Experts(is_normalized=True),
+    "relu, one expert": Experts("relu", k=1, has_bias=False),
+    "gelu": Experts("gelu", count=3),
+    "identity": Experts("identity"),
+    "gate and value in turns": Experts("swiglu", fusion=1),
+    "gate before value": Experts("swiglu", fusion=2, is_normalized=True),
+    "third product": Experts("swiglu"),
+    "odd sizes": Experts(inner=100),
+}
+
+
+def _written(form: Experts, bits: int, block: int = 32, level: int | None = 1) -> onnx.ModelProto:
+    graph = graph_proto.import_model(experts.moe(form, form.weights()))
+    assert write_qmoe(graph, bits, block, accuracy_level=level) == 1
+    assert write_qmoe(graph, bits, block) == 0
+    return graph_proto.export_model(graph)
+
+
+def _run(model: onnx.ModelProto, *, optimize: bool = True) -> NDArray:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    if not optimize:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    return np.asarray(session.run(None, {"x": TOKENS})[0])
+
+
+def _sqnr(wanted: NDArray, made: NDArray) -> float:
+    return float(10 * np.log10(np.square(wanted).sum() / max(np.square(wanted - made).sum(), 1e-30)))
+
+
+def _decoded(model: onnx.ModelProto, form: Experts) -> dict[str, NDArray]:
+    """Return the weights of a mixture as its QMoE stores them, with gate and value in turns."""
+    node = next(node for node in model.graph.node if node.op_type == "QMoE")
+    arrays = {one.name: numpy_helper.to_array(one) for one in model.graph.initializer}
+    arrays |= {n.output[0]: arrays[n.input[0]] for n in model.graph.node if n.op_type == "Cast"}
+    bits = next(one.i for one in node.attribute if one.name == "expert_weight_bits")
+    found = {"router": arrays["router"]}
+    for number, place, zero_place in (("1", 2, 11), ("2", 5, 12)):
+        numbers = _unpacked(arrays[node.input[place]], bits).astype(np.float64)
+        scales = arrays[node.input[place + 1]].astype(np.float64)
+        rows = numbers.shape[:2]
+        scales = scales.reshape(*rows, -1)
+        zeros: NDArray = np.full(scales.shape, 1 << (bits - 1))
+        if len(node.input) > zero_place and node.input[zero_place]:
+            zeros = _unpacked(arrays[node.input[zero_place]], bits)
+            zeros = zeros[..., : rows[1] if zeros.ndim == len(rows) else scales.shape[2]]  # of rows or blocks
+            zeros = zeros.reshape(scales.shape)
+        block = numbers.shape[2] // scales.shape[2]
+        found["w" + number] = (numbers - np.repeat(zeros, block, 2)) * np.repeat(scales, block, 2)
+        has_bias = bool(node.input[place + 2])
+        found["b" + number] = arrays[node.input[place + 2]] if has_bias else np.zeros(rows)
+    return found
+
+
+def _unpacked(stored: NDArray, bits: int) -> NDArray:
+    parts = [(stored >> (bits * place)) & ((1 << bits) - 1) for place in range(8 // bits)]
+    return np.stack(parts, axis=-1).reshape(*stored.shape[:-1], -1)
+
+
+@pytest.mark.parametrize("bits", [8, 4, 2])
+@pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
+def test_outputs_are_those_of_the_decoded_weights(form: Experts, bits: int) -> None:
+    model = _written(form, bits)
+    stored = replace(form, fusion=1) if form.is_gated else form
+    wanted = experts.outputs_of(stored, _decoded(model, form), TOKENS)
+    has_blocks = form.inner % 16 == 0
+    least = ROUNDED if has_blocks and bits != 4 else EXACT
+    for optimize in (True, False):
+        assert _sqnr(wanted, _run(model, optimize=optimize)) > least
+
+
+@pytest.mark.parametrize(("bits", "least"), [(8, 35), (4, 20), (2, 6)])
+def test_what_is_left_of_four_experts(bits: int, least: float) -> None:
+    """Gaussian weights in steps of b bits have 6 b - 2 dB, and two products half of the ratio."""
+    form = Experts(is_normalized=True)
+    wanted = experts.outputs_of(form, form.weights(), TOKENS)
+    model = _written(form, bits, 16, None)
+    made = [_run(model, optimize=optimize) for optimize in (True, False)]
+    assert _sqnr(wanted, made[0]) > least
+    assert _sqnr(made[1], made[0]) > (EXACT if bits == 4 else ROUNDED)
+
+
+def test_zero_points_where_numbers_are_not_around_0() -> None:
+    form = Experts()
+    weights = form.weights() | {
+        "w1": np.full((4, 96, 64), 3, np.float32),
+        "w2": np.zeros((4, 64, 96), np.float32),
+    }
+    weights["w1"][..., 0] = np.linspace(1, 3, 96)
+    graph = graph_proto.import_model(experts.moe(form, weights))
+    write_qmoe(graph)
+    first, second = graph.nodes[-1].inputs[11], graph.nodes[-1].inputs[12]
+    assert not first.is_empty() and second.is_empty()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"use_sparse_mixer": 1},
+        {"activation_type": "relu2"},
+        {"swiglu_limit_after_activation": 1},
+    ],
+)
+def test_without_a_kernel_it_stays(changes: dict[str, object]) -> None:
+    form = Experts()
+    graph = graph_proto.import_model(experts.moe(form, form.weights()))
+    graph.nodes[-1].attrs.update(changes)
+    assert write_qmoe(graph) == 0
+    assert graph.nodes[-1].op == "MoE"
+
+
+def test_excluded_stays_and_wrong_arguments_are_refused() -> None:
+    form = Experts()
+    graph = graph_proto.import_model(experts.moe(form, form.weights()))
+    assert write_qmoe(graph, exclude="experts") == 0
+    with pytest.raises(ValueError, match="experts cannot have 3 bits, legal are 8, 4, 2"):
+        write_qmoe(graph, 3)
+    with pytest.raises(ValueError, match="block_size is 24, legal are powers of two from 16 on"):
+        write_qmoe(graph, block_size=24)
+
+
+def test_a_graph_with_integers_is_quantized_already() -> None:
+    model = _written(Experts(), 4)
+    with pytest.raises(ValueError, match="quantized already: 'experts' is a QMoE node"):
+        quantize_graph(graph_proto.import_model(model), preset("W4"))

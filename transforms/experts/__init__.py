@@ -1,0 +1,1 @@
+"""Mixtures of experts: the networks of the experts, and how a router weighs them."""
