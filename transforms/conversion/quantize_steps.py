@@ -12,16 +12,14 @@ from transforms.channels.apply_moves import apply_moves
 from transforms.channels.balance_channels import balance_channels
 from transforms.channels.equalize_layers import equalize_layers
 from transforms.conversion import inspect_bf16
+from transforms.conversion.notes import note_plan, note_recurrent
 from transforms.conversion.prepare import note_mended, prepare
 from transforms.conversion.record import Record
 from transforms.dual_quant_nodes import dual_quant_nodes
 from transforms.fix_shapes import fix_shapes
 from transforms.fold_relu import fold_relu
 from transforms.graph import walk
-from transforms.graph.dot_products import is_dot_product
-from transforms.graph.selection import label_of
-from transforms.graph.some_names import counted, some_names
-from transforms.graph.stored_rows import reads_rows
+from transforms.graph.some_names import some_names
 from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.lift_constants import lift_constants
 from transforms.lower_opset import lower_opset
@@ -31,8 +29,8 @@ from transforms.narrow_indices import narrow_indices
 from transforms.part_biases import part_biases
 from transforms.plan.dynamic_products import dynamic_products
 from transforms.plan.qparams import Ranges
-from transforms.plan.quant_spec import QUANTIZED_BY, TABLE, WEIGHT
-from transforms.plan.quantization_plan import QuantizationPlan, saturated_constants
+from transforms.plan.quant_spec import QUANTIZED_BY, TABLE
+from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.rows_writer import FOLDING
 from transforms.plan.scheme_targets import FormatTable, SchemeTargets, Targets
 from transforms.plan.stored_tables import stored_tables
@@ -95,11 +93,7 @@ def write_plan(
     done.tensors = Counter(
         (quantization.steps[-1].format.name, quantization.role) for quantization in plan.quantizations
     )
-    _note_bodies(plan, done)
-    _note_whole(plan, done)
-    _note_infinite(plan, done)
-    _note_widened(plan, done)
-    _note_routers(plan, done)
+    note_plan(plan, done)
     if plan.scheme.align_concat == AUTO and ranges is not None:
         done.changes[_ALIGNED] = plan.settle(ranges.extremes())
     dynamic = dynamic_products(plan)
@@ -133,7 +127,7 @@ def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Record) -> None:
         keep_weights_float(graph)
         if _has_narrow_activations(scheme) or is_dynamic(scheme):
             done.changes["LSTMs that quantize inputs and states in every step"] = write_dynamic_lstm(graph)
-    _note_recurrent(graph, done)
+    note_recurrent(graph, done)
     if scheme.target in FOLDING and _has_narrow_weights(scheme):
         done.changes["tables of indices in fewer bits"] = narrow_indices(graph)
 
@@ -249,58 +243,3 @@ def _has_narrow_activations(scheme: Scheme) -> bool:
 def _has_narrow_weights(scheme: Scheme) -> bool:
     weight = scheme.format(scheme.weight)
     return weight is not None and weight.is_integer and weight.bits <= _NARROW_BITS
-
-
-def _note_whole(plan: QuantizationPlan, done: Record) -> None:
-    """Say how many weights have no blocks though the scheme asks for them."""
-    size = plan.scheme.block_size
-    weights = [quantization for quantization in plan.quantizations if quantization.role == WEIGHT]
-    whole = sum(one.steps[-1].needs_range and not one.steps[-1].block for one in weights)
-    if size and whole:
-        count = counted(whole, "weight")
-        what = "per channel" if plan.scheme.per_channel else "for each weight"
-        done.notes.append(f"One scale {what}, no blocks of {size}: {count}, sums too short or in groups")
-
-
-def _note_widened(plan: QuantizationPlan, done: Record) -> None:
-    """Say which weights have 4 bits in place of 2."""
-    if names := plan.specs.widened:
-        reason = "2 are computed wrongly by ONNX Runtime unless 4 divides the outputs of a layer"
-        done.notes.append(f"4 bits in place of 2: {some_names(names)}; {reason}")
-
-
-def _note_routers(plan: QuantizationPlan, done: Record) -> None:
-    """Say which routers of experts have more bits than other layers."""
-    if found := plan.specs.formats.routers:
-        weight = plan.specs.formats[found[0]].weight
-        names = some_names([label_of(node) for node in found])
-        bits = "in float" if weight is None else f"in {weight.name}"
-        done.notes.append(f"Weights {bits} that choose experts: {names}; layers entries change that")
-
-
-def _note_recurrent(graph: gs.Graph, done: Record) -> None:
-    """Say that recurrent layers whose weights are stored in fewer bits take as long as before."""
-    if ops := Counter(node.op for node in walk.nodes(graph) if reads_rows(node)):
-        names = ", ".join(f"{op} {count}" for op, count in ops.most_common())
-        done.notes.append(f"Weights alone in fewer bits, time as in float: {names}")
-
-
-def _note_infinite(plan: QuantizationPlan, done: Record) -> None:
-    """Note constants that a float type saturates, and tensors kept in float32 for their infinities."""
-    if names := saturated_constants(plan):
-        done.notes.append(f"Saturated at +-65504: {some_names(names)}")
-    if names := plan.specs.infinite:
-        done.notes.append(f"Kept in float32, where an infinity means something: {some_names(names)}")
-
-
-def _note_bodies(plan: QuantizationPlan, done: Record) -> None:
-    """Say how many layers stay float because nothing is measured inside bodies."""
-    main = {id(node) for node in plan.graph.nodes}
-    left = [
-        node
-        for node in walk.nodes(plan.graph)
-        if id(node) not in main and is_dot_product(node) and plan.specs.formats[node].wants_integers
-    ]
-    if left:
-        layers = counted(len(left), "layer")
-        done.notes.append(f"Kept in float inside If, Loop or Scan: {layers}, ranges are not measured there")

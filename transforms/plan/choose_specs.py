@@ -46,9 +46,9 @@ from transforms.plan.quant_spec import (
     role_of,
     rows_spec,
     saturates,
-    saves_bytes,
     scale_axis,
     scale_block_axis,
+    takes_rows,
     wider,
 )
 from transforms.plan.rounding_plan import RoundingPlan, owners, reach
@@ -76,15 +76,11 @@ class SpecChooser:
         self.widened: list[str] = []
         """Names of the weights of 2 bits that get 4, see :func:`transforms.plan.quant_spec.wider`."""
         self._spectra = frozenset[int]() if scheme.quantize_all_op_types else facts.spectra
-        slices, kernels = scheme.align_slice, scheme.kernels
-        self.integers = IntegerSites(
-            graph, self._takes_integers, share_slices=slices, kernels=kernels, facts=facts
-        )
+        takes, slices, kernels = self._takes_integers, scheme.align_slice, scheme.kernels
+        self.integers = IntegerSites(graph, takes, share_slices=slices, kernels=kernels, facts=facts)
         self._float_edges, self._float_outputs = reach(self._float_sites(facts))
-        named = (
-            RoundingPlan(graph, dtypes.FLOAT, round_before_relu=True, facts=facts) if scheme.tensors else None
-        )
-        self._open_edges, _ = reach(named.roundings if named else ())
+        named = scheme.tensors and RoundingPlan(graph, dtypes.FLOAT, round_before_relu=True, facts=facts)
+        self._open_edges, _ = reach(named.roundings if isinstance(named, RoundingPlan) else ())
         self._chosen: dict[Edge, tuple[QuantSpec | None, str]] = {}
 
     def of_input(self, node: gs.Node, index: int) -> tuple[QuantSpec | None, str]:
@@ -210,16 +206,10 @@ class SpecChooser:
         return not (formats.activation is formats.weight is formats.other is None)
 
     def _stores_rows(self, node: gs.Node, index: int) -> bool:
-        """Return whether a recurrent operator reads its weights in a format of its own.
-
-        Not in integers if rounding is to be written as nodes, which would round in every step, for a target
-        that takes one scale for a tensor, and where scales and nodes outweigh what is saved.
-        """
+        """Return whether a recurrent operator reads its weights in a format of its own."""
         if not is_recurrent(node) or self._is_ruined(node):
             return False
-        fmt, kernels = self.formats[node].weight, self._scheme.kernels
-        has_rows = not self._scheme.keep_weight_nodes and (kernels is None or kernels.per_channel)
-        return fmt is None or not fmt.is_integer or (has_rows and saves_bytes(fmt, node.inputs[index]))
+        return takes_rows(self.formats[node].weight, node.inputs[index], self._scheme)
 
     def _has_int32(self, node: gs.Node) -> bool:
         """Return whether the bias of a node can have the scale of the product of its operands."""
@@ -295,7 +285,7 @@ class SpecChooser:
 
     def _weight_spec(self, fmt: ops.Format, weight: gs.Constant, node: gs.Node, index: int) -> QuantSpec:
         """Return the grid of a weight in integers: in blocks, per channel, or as a grid that is given."""
-        given, formats, fixed = None, self.formats[node], self._targets.fixed
+        formats, fixed, given = self.formats[node], self._targets.fixed, None
         if is_recurrent(node):
             return rows_spec(fmt, weight, self._scheme.block_size, formats.weight_method)
         if fixed:

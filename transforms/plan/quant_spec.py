@@ -14,7 +14,7 @@ from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.dot_products import is_depthwise_transposed
 from transforms.graph.qdq import BLOCKS, DEQUANTIZE
 from transforms.graph.recurrent import is_recurrent_weight
-from transforms.scheme.scheme import AUTO
+from transforms.scheme.scheme import AUTO, Scheme
 from transforms.scheme.scheme_values import SPREAD as BY_SPREAD
 
 ACTIVATION, WEIGHT, CONSTANT, BIAS = "activation", "weight", "constant", "bias"
@@ -162,10 +162,18 @@ def rows_spec(fmt: ops.Format, weight: gs.Constant, block: int, method: str) -> 
     return QuantSpec(fmt, axis, fmt.is_signed, block if 0 < block <= size else size, method, in_rows=True)
 
 
-def saves_bytes(fmt: ops.Format, weight: gs.Constant) -> bool:
-    """Return whether rows of integers take fewer bytes than float32, with their scales and nodes."""
+def takes_rows(fmt: ops.Format | None, weight: gs.Constant, scheme: Scheme) -> bool:
+    """Return whether the weight of a recurrent operator is stored in a format.
+
+    Not in integers if rounding is to be written as nodes, which would round in every step, for a target
+    that takes one scale for a tensor, and where scales and nodes outweigh what is saved.
+    """
+    if fmt is None or not fmt.is_integer:
+        return True
+    if scheme.keep_weight_nodes or not (scheme.kernels is None or scheme.kernels.per_channel):
+        return False
     rows, length = math.prod(weight.shape[:-1]), weight.shape[-1]
-    return rows * (4 + length * fmt.bits / 8) + _OF_NODES < 4 * rows * length
+    return bool(rows * (4 + length * fmt.bits / 8) + _OF_NODES < 4 * rows * length)
 
 
 def wider(fmt: ops.Format, node: gs.Node, index: int, weight: gs.Constant) -> ops.Format:

@@ -37,9 +37,7 @@ Extremes = Mapping[str, tuple[float, float]]
 """The lowest and the highest number of tensors, by name."""
 
 WeighedUses = dict[int, list[tuple[tuple[gs.Node, int], gs.Tensor, int]]]
-"""By the id of a weight: node and index of its input, what it is multiplied with, and the axis of the sum in
-that.
-"""
+"""By the id of a weight: node and index of its input, what it is multiplied with, and the axis of its sum."""
 
 
 def check_plan(plan: object, rewrite: str) -> None:

@@ -35,8 +35,7 @@ from transforms.scheme.toml_writer import to_toml
 
 __all__ = ["AUTO", "FLOAT32", "FOUND", "POWER_OF_TWO", "LayerRule", "Scheme", "check_keys"]
 
-FLOAT32, AUTO, FOUND = "float32", "auto", "found"
-POWER_OF_TWO = "power_of_two"
+FLOAT32, AUTO, FOUND, POWER_OF_TWO = "float32", "auto", "found", "power_of_two"
 _PARTS = ("activation", "weight", "bias")
 _LEAST_ACTIVATION_BITS = 8  # of integers: operators and runtimes take 4 bits for weights only
 _WIDEST_FACTOR = 16

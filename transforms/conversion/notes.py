@@ -1,0 +1,77 @@
+"""What a summary says of a plan beside counts: what has another format than was asked for, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import onnx_graphsurgeon as gs
+
+from transforms.conversion.record import Record
+from transforms.graph import walk
+from transforms.graph.dot_products import is_dot_product
+from transforms.graph.selection import label_of
+from transforms.graph.some_names import counted, some_names
+from transforms.graph.stored_rows import reads_rows
+from transforms.plan.quant_spec import WEIGHT
+from transforms.plan.quantization_plan import QuantizationPlan, saturated_constants
+
+
+def note_plan(plan: QuantizationPlan, done: Record) -> None:
+    """Add the notes on a plan."""
+    for note in (_note_bodies, _note_whole, _note_infinite, _note_widened, _note_routers):
+        note(plan, done)
+
+
+def _note_whole(plan: QuantizationPlan, done: Record) -> None:
+    """Say how many weights have no blocks though the scheme asks for them."""
+    size = plan.scheme.block_size
+    weights = [quantization for quantization in plan.quantizations if quantization.role == WEIGHT]
+    whole = sum(one.steps[-1].needs_range and not one.steps[-1].block for one in weights)
+    if size and whole:
+        count = counted(whole, "weight")
+        what = "per channel" if plan.scheme.per_channel else "for each weight"
+        done.notes.append(f"One scale {what}, no blocks of {size}: {count}, sums too short or in groups")
+
+
+def _note_widened(plan: QuantizationPlan, done: Record) -> None:
+    """Say which weights have 4 bits in place of 2."""
+    if names := plan.specs.widened:
+        reason = "2 are computed wrongly by ONNX Runtime unless 4 divides the outputs of a layer"
+        done.notes.append(f"4 bits in place of 2: {some_names(names)}; {reason}")
+
+
+def _note_routers(plan: QuantizationPlan, done: Record) -> None:
+    """Say which routers of experts have more bits than other layers."""
+    if found := plan.specs.formats.routers:
+        weight = plan.specs.formats[found[0]].weight
+        names = some_names([label_of(node) for node in found])
+        bits = "in float" if weight is None else f"in {weight.name}"
+        done.notes.append(f"Weights {bits} that choose experts: {names}; layers entries change that")
+
+
+def note_recurrent(graph: gs.Graph, done: Record) -> None:
+    """Say that recurrent layers whose weights are stored in fewer bits take as long as before."""
+    if ops := Counter(node.op for node in walk.nodes(graph) if reads_rows(node)):
+        names = ", ".join(f"{op} {count}" for op, count in ops.most_common())
+        done.notes.append(f"Weights alone in fewer bits, time as in float: {names}")
+
+
+def _note_infinite(plan: QuantizationPlan, done: Record) -> None:
+    """Note constants that a float type saturates, and tensors kept in float32 for their infinities."""
+    if names := saturated_constants(plan):
+        done.notes.append(f"Saturated at +-65504: {some_names(names)}")
+    if names := plan.specs.infinite:
+        done.notes.append(f"Kept in float32, where an infinity means something: {some_names(names)}")
+
+
+def _note_bodies(plan: QuantizationPlan, done: Record) -> None:
+    """Say how many layers stay float because nothing is measured inside bodies."""
+    main = {id(node) for node in plan.graph.nodes}
+    left = [
+        node
+        for node in walk.nodes(plan.graph)
+        if id(node) not in main and is_dot_product(node) and plan.specs.formats[node].wants_integers
+    ]
+    if left:
+        layers = counted(len(left), "layer")
+        done.notes.append(f"Kept in float inside If, Loop or Scan: {layers}, ranges are not measured there")
