@@ -1,4 +1,4 @@
-"""The last line on a model that is not smaller than its float model, or slower here."""
+"""The last line on a model that is not smaller than its float model."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ _SMALLER = 0.95
 
 
 def no_gain_line(work: Work, sizes: Sizes) -> Iterator[str]:
-    """Yield the line, none for a model that is smaller and not seen to be slower.
+    """Yield the line, none for a model that is smaller: its time has a line already.
 
     It names a preset that was built and is smaller, or says that none is. One of the options that store
     weights in fewer bits has a line of its own.
     """
     assert work.record.first is not None and work.source is not None, "the model was tried out"
     time = work.record.first.time
-    is_slower = time is not None and time.is_slower
     if sizes.ratio >= 1:
-        slower = ", and slower here" if is_slower else ""
+        slower = ", and slower here" if time is not None and time.is_slower else ""
         yield f"Not smaller than the float file{slower}: {_other(work, sizes)}"
-    elif is_slower:
-        yield f"Slower here than the float model, at {sizes.ratio:.2f} of its bytes"
 
 
 def _other(work: Work, sizes: Sizes) -> str:

@@ -110,7 +110,8 @@ def what_helps(
     if placed:
         return "no faster choice of layers in float was found"
     if scheme.target:
-        return spelled("{target:ort-cpu} {data:DIR} leaves layers in float that are faster so")
+        way = spelled("{target:ort-cpu} {data:DIR} leaves layers in float that are faster so")
+        return way if scheme.keep_float else ""
     fmt = scheme.format(scheme.activation)
     if fmt is None:
         rounds_caches = bool(found and found.lost and found.lost[0].op == "QuantizeLinear")

@@ -37,7 +37,7 @@ KINDS = {
     *("mermaid", "console", "cpp", "csharp"),
 }
 _BLOCK = re.compile(r"^```(.*)\n((?:(?!```).*\n)*)```$", re.MULTILINE)
-_OF_THIS_MACHINE = ("Time here: ", "Slower: ", "Slower here ")
+_OF_THIS_MACHINE = ("Time here: ", "Slower: ")
 _TIME = re.compile(r"\d+(?:\.\d+)?(?= (?:s|ms|kB|[MG]B/s)\b)")
 
 
