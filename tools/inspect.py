@@ -15,7 +15,6 @@ from tools.cli.options import option
 _COMMANDS = """\
 m.onnx
 m.onnx --layers --tensors
-m.onnx --grids
 m.onnx --against q.onnx"""
 
 _DETAILS = """\

@@ -28,8 +28,7 @@ presets (activation and weight):
   BF16 FP16                     every value in bfloat16 or float16
   BFP16 MX4 MX6 MX9             block floating point, Microexponents
   MXINT8 MXFP8E4M3 MXFP8E5M2 MXFP6E3M2 MXFP6E2M3 MXFP4E2M1       OCP Microscaling
-  BF16_BFP16 BF16_MXINT8        everything in bfloat16, weights of dot products in blocks
-  BF16_MIXED_BFP16 BF16_MIXED_MXINT8     bfloat16, dot products in blocks
+  BF16_BFP16 BF16_MXINT8 BF16_MIXED_BFP16 BF16_MIXED_MXINT8     bfloat16, dot products in blocks
   S16S8_MIXED_S8S8              A16W8, layers in A8W8 as long as SQNR falls by at most 3 dB
   INT32 UINT32                  for experiments
   NAME_ADAQUANT NAME_ADAROUND   the same, weights tuned on the samples; not of 32 bits, and

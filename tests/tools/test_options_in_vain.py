@@ -61,7 +61,7 @@ ALWAYS = {
     "jobs dask save_as_external_data functions threads storage time",
     "formats": "help verbose input plot",
     "infer": "help verbose input output output_names generate force data sequences time provider threads",
-    "inspect": "help verbose input against json layers tensors",
+    "inspect": "help verbose input against json layers tensors grids",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
     "keep_weight_nodes optimize target opset input_shapes ranges export_ranges time threads",
     "report": "help verbose float_model quantized output force data sequences provider threads csv json "

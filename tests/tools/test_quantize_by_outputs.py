@@ -129,7 +129,7 @@ def test_outputs_of_many_nodes_are_not_compared(
     _quantize(folder, "--config", "A8W8")
     said = capsys.readouterr()
     assert "Outputs not compared: more than" in said.out and not said.err
-    assert re.search(r"CPU: opens; not run: \d+ nodes, more than 1\.", said.out)
+    assert "were not tried." in said.out
 
 
 def test_samples_with_which_the_model_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

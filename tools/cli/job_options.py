@@ -180,7 +180,7 @@ def timed(also: str = "") -> Any:
 def storage() -> Any:
     """Return the field ``storage`` of a tool that writes block formats."""
     words = (
-        "weights of block formats as float32 (plain, default), in their bits, or in ONNX's own form for MX"
+        "block weights as float32 (plain), in their bits, or in ONNX's form"
     )
     return option("--storage", words, choices=("plain", "packed", "onnx-mx"), default="plain")
 
@@ -230,7 +230,7 @@ class SchemeJob(ModelJob):
     config: str = option("--config NAME|FILE", "a preset or a TOML file", default="")
     assignments: tuple[str, ...] = option(
         "--set KEY=VALUE",
-        "any key of the scheme with a TOML value, such as percentile=99.9; repeatable",
+        "any key of the scheme in TOML, such as percentile=99.9; repeatable",
         action="append",
         default=[],
     )

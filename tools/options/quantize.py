@@ -56,7 +56,7 @@ class QuantizeJob(SchemeJob, GateOptions):
     dask: str | None = dask()
     fast: bool = option(
         "--fast",
-        "choose nothing by the outputs of the model, and do not measure them: what is 'auto' follows rules",
+        "choose nothing by outputs, and do not measure them: what is 'auto' follows rules",
     )
     effort: str = option(
         "--effort",
