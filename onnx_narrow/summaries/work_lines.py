@@ -56,7 +56,7 @@ def lines(work: Work, sizes: Sizes) -> Iterator[str]:
     if not scheme.target and scheme.activation in _SLOW_HERE and record.first.time is None:
         yield _FASTER.format(for_cpu(scheme))
     is_placed, is_nbits = record.placed is not None, options.matmul_nbits
-    advice = what_helps(scheme, record.first.time, placed=is_placed, needs_blocks=is_nbits)
+    advice = what_helps(work.asked, record.first.time, placed=is_placed, needs_blocks=is_nbits)
     yield from beside_lines(record.first.time, advice)
     yield end
     if scheme.target:

@@ -179,9 +179,7 @@ def timed(also: str = "") -> Any:
 
 def storage() -> Any:
     """Return the field ``storage`` of a tool that writes block formats."""
-    words = (
-        "block weights as float32 (plain), in their bits, or in ONNX's form"
-    )
+    words = "block weights as float32 (plain), in their bits, or in ONNX's form"
     return option("--storage", words, choices=("plain", "packed", "onnx-mx"), default="plain")
 
 

@@ -1,10 +1,10 @@
-"""Numbers on the command line: anything else, or a number out of range, is refused in one line."""
+"""Values on the command line: anything else, or a number out of range, is refused in one line."""
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 MOST = 2**31 - 1
 """Largest count, unless an option sets another limit."""
@@ -43,6 +43,18 @@ def number(
         if not (math.isfinite(value) and least <= value <= most) or (above and value == least):
             raise argparse.ArgumentTypeError(f"{_shown(text)} is not a {legal}")
         return value
+
+    return _read
+
+
+def name_or_place(kind: str, names: Sequence[str]) -> Callable[[str], str]:
+    """Return a parser of some names, and of FILE.py:FUNCTION."""
+
+    def _read(text: str) -> str:
+        if text not in names and ":" not in text:
+            legal = f"{', '.join(names)} or FILE.py:FUNCTION"
+            raise argparse.ArgumentTypeError(f"{_shown(text)} is not a {kind}: {legal}")
+        return text
 
     return _read
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,19 +14,11 @@ from tools.cli.job_options import (
     force,
     samples_folder,
 )
-from tools.cli.option_values import LARGEST, file_size, number, whole
+from tools.cli.option_values import LARGEST, file_size, name_or_place, number, whole
 from tools.cli.options import RUNNING, SEARCH, Option, declare, option
 from tools.cli.worker_options import dask, jobs
 
 _METRICS = ("l2", "sqnr", "cosine", "kl", "psnr", "top1", "f1", "evaluate")
-
-
-def _metric(text: str) -> str:
-    """Return the name of a metric, or FILE.py:FUNCTION."""
-    if text not in _METRICS and ":" not in text:
-        legal = f"{', '.join(_METRICS)} and FILE.py:FUNCTION"
-        raise argparse.ArgumentTypeError(f"invalid choice: '{text}' (choose from {legal})")
-    return text
 
 
 _format = partial(declare, group="formats and layers")
@@ -127,7 +118,7 @@ KEYS: Mapping[str, Option] = {
         "--metric NAME|FILE.py:FUNCTION",
         "metric of sensitivities: l2, sqnr, cosine, kl, psnr, top1 or evaluate (default: the target's, kl "
         "for --top1-target, else sqnr); with --min-metric or --max-loss the one that samples keep to",
-        type=_metric,
+        type=name_or_place("metric", _METRICS),
     ),
     "output_index": _search(
         "--output-index N",

@@ -56,7 +56,8 @@ def stored_rows(tensor: gs.Tensor) -> StoredRows | None:
             return None
         nodes.insert(0, node)
         tensor = node.inputs[0]
-    if not nodes or tensor.dtype.name not in FORMATS or not FORMATS[tensor.dtype.name].is_integer:
+    name = str(tensor.dtype)  # of bfloat16, a number
+    if not nodes or name not in FORMATS or not FORMATS[name].is_integer:
         return None
     return _read(tensor, nodes)
 
