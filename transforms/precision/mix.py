@@ -114,7 +114,8 @@ def mix_precision(
     if rule is None:
         raise ValueError("the scheme says nothing of auto_mixed_precision")
     if scheme.fit_weights is True:
-        raise ValueError("fit_weights is true, which mixed precision does not do: false or 'auto' are legal")
+        alone = "mixed precision fits weights of few bits for a budget without a target"
+        raise ValueError(f"fit_weights is true, and {alone}: false or 'auto' are legal")
     model = MixedModel(graph, scheme)
     nodes = find_candidates(model, rule.target_op_types, rule.include_nodes, rule.exclude_nodes)
     nodes, uneven = (nodes, []) if data is None else without_uneven(nodes, graph)

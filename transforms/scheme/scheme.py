@@ -200,15 +200,21 @@ class Scheme:
     @property
     def has_few_bits(self) -> bool:
         """Whether weights may get a format of few bits."""
-        rules = (rule.weight for rule in self.layers.values())
+        mixing = self.auto_mixed_precision
+        mixed = mixing.choices(self.activation, self.weight) if mixing else ()
+        rules = (rule.weight for rule in (*self.layers.values(), *mixed))
         names = (self.weight, *rules, *self.tensors.values())
         return any(has_few_bits(self.format(name)) for name in names if name)
 
     @property
     def fits_weights(self) -> bool:
-        """Whether the outputs of layers round weights of few bits, if there are samples."""
+        """Whether the outputs of layers round weights of few bits, if there are samples.
+
+        In mixed precision they do where a size decides: what a target of the outputs allows is measured before.
+        """
         asked = self.fit_weights is True or (self.fit_weights == AUTO and self.weight_method == AUTO)
-        return asked and self.has_few_bits
+        mixing = self.auto_mixed_precision
+        return asked and self.has_few_bits and (mixing is None or mixing.is_of_size)
 
     @property
     def range_method(self) -> str:
