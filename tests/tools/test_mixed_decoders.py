@@ -1,4 +1,4 @@
-"""Decoders in two formats within a size. Oracle: NumPy's divergence of the written file on texts of its own."""
+"""Decoders in two formats within a size. Oracle: NumPy's divergence of the written file on other texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from tests.helpers.cached_decoder import WORDS, cached_decoder, feed_of
+from tests.helpers.cached_decoder import WIDTH, WORDS, cached_decoder, feed_of
 from tests.tools.test_kv_cache import divergence
 from tools import auto_mixed_precision, quantize
 
@@ -67,6 +67,21 @@ def test_a_size_spends_bits_and_fits_weights(folder: Path, capsys: pytest.Captur
     texts[-1].write_bytes(texts[0].read_bytes())
     assert _mixed(folder, size) == 0
     assert _weights(made) == _weights((folder / "q.onnx").read_bytes())
+
+
+def test_a_tied_head_stays_with_its_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside a float table, weights of its own are a second copy of it. Attention has no weights to move."""
+    model = onnx.load(folder / "m.onnx")
+    head = next(node for node in model.graph.node if node.name == "head")
+    head.input[1] = "turned"
+    turned = onnx.helper.make_node("Transpose", ["table"], ["turned"], perm=[1, 0])
+    model.graph.node.insert(list(model.graph.node).index(head), turned)
+    del model.graph.initializer[[one.name for one in model.graph.initializer].index("head")]
+    onnx.save(model, folder / "m.onnx")
+    assert _mixed(folder, 15_600) == 0
+    assert re.search(r"Moved [1-3] of 3 layers", capsys.readouterr().out)
+    made = onnx.load(folder / "q.onnx").graph.initializer
+    assert [tuple(one.dims) for one in made if WORDS in one.dims] == [(WORDS, WIDTH)]
 
 
 def test_fewer_tokens_than_inputs_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,7 @@ def _rounded(
     packed = layer.float_weight
     start = packed.reshape(*packed.shape[:2], -1)
     sums = fit.free()
-    grid, scale = suited_grid(layer, sums.importance, fit.bias(start))
+    grid, _ = suited_grid(layer, sums.importance, fit.bias(start))
     problem = sums.problem(start)
     part = some_outputs(start.shape[1])
     few, judged = fit.of_outputs(part), held.of_outputs(part)
@@ -149,7 +149,7 @@ def _rounded(
 
 
 def _rounded_by(layer: MatchedLayer, stats: SharedGramStats, damping: float) -> LayerSolution:
-    """Return all outputs with a damping that was chosen, by all rows: those that chose it determine weights too.
+    """Return all outputs with a damping that was chosen, by all rows, also those that chose it.
 
     The bias takes the mean of the errors that are left.
     """

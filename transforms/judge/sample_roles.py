@@ -55,8 +55,8 @@ def taken(samples: Iterable[T], places: Collection[int]) -> list[T]:
 def checking(count: int, *, texts: bool = False) -> range:
     """Return the places of the samples that no choice is made by, of ``count``; none of few.
 
-    They are the last of the first samples: those before them judge candidates. ``texts``: each sample has many
-    rows, as those of language models do, so that one tells enough.
+    They are the last of the first samples: those before them judge candidates. ``texts``: each sample has
+    many rows, as those of language models do, so that one tells enough.
     """
     first = min(count, FIRST)
     if texts:

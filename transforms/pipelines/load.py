@@ -12,8 +12,8 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.deploy.refuse import refuse_free
-from transforms.fix_shapes import fix_shapes
 from transforms.files.spelling import as_option
+from transforms.fix_shapes import fix_shapes
 from transforms.graph.embeddings import logits_of, readers
 from transforms.graph.selection import label_of
 from transforms.judge.budget import MOST_NODES, has_many_nodes, too_large
@@ -97,15 +97,15 @@ def _compare_if_fast(work: Work) -> None:
 
 
 def _refuse_tuning(work: Work) -> None:
-    """Raise ValueError for tuning few bits of a decoder's weights alone: samples round them as well without."""
+    """Raise ValueError for tuning weights of few bits alone in a language model: fitting is as good."""
     is_alone = work.scheme.format(work.scheme.activation) is None
     if work.tuning is None or not is_alone or not work.scheme.has_few_bits or not logits_of(work.graph):
         return
     plain = str(work.recorded.get("config") or "").rpartition("_")[0]
     way = as_option("config", plain) if plain in PRESETS else "the scheme without [finetune]"
     raise ValueError(
-        f"tuning {work.scheme.weight} weights alone of a language model gains nothing over {way} with samples,"
-        " which rounds them by the outputs of layers in less time"
+        f"tuning {work.scheme.weight} weights alone of a language model gains nothing over {way} with"
+        " samples, which rounds them by the outputs of layers in less time"
     )
 
 

@@ -39,7 +39,7 @@ class MixWork(Work):
     mixing: MixingOptions = field(default_factory=MixingOptions)
 
     def close(self) -> None:
-        """Let rules decide all but the formats of layers, and whether weights are fitted to outputs of these."""
+        """Let rules decide all but the formats of layers, and whether weights are fitted to their outputs."""
         fits = self.asked.fits_weights
         super().close()
         self.asked = self.scheme = self.asked.with_(fit_weights=fits or self.asked.fit_weights)

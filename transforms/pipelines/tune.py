@@ -52,7 +52,7 @@ def tune(work: Work) -> None:
     work.graph, work.scheme = done.graph, work.scheme.with_(finetune=rule)
 
 
-def _tuned_on(work: Work, reference: gs.Graph, most: int | None) -> list[Feed]:
+def _tuned_on(work: Work, reference: gs.Graph, most: int | None) -> Sequence[Feed]:
     """Return the samples to tune on: of texts not those that tell how good the model is in the end."""
     assert work.data is not None, "looked at before"
     source = work.data.feeds(reference)

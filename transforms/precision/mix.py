@@ -20,6 +20,7 @@ from transforms.precision.candidates import (
     find_candidates,
     measure_candidates,
     require_savings,
+    with_savings,
     without_uneven,
 )
 from transforms.precision.file_budget import bits_of_budget
@@ -121,6 +122,7 @@ def mix_precision(
     nodes, uneven = (nodes, []) if data is None else without_uneven(nodes, graph)
     choices = rule.choices(scheme.activation, scheme.weight)
     require_savings(choices, scheme, rule.strategy)
+    nodes = with_savings(nodes, choices, scheme)
     everywhere: list[Mix] = [dict.fromkeys(nodes, choice) for choice in choices]
     data = data and data.repeatable(graph)
     if data is not None:

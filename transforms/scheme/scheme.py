@@ -210,7 +210,8 @@ class Scheme:
     def fits_weights(self) -> bool:
         """Whether the outputs of layers round weights of few bits, if there are samples.
 
-        In mixed precision they do where a size decides: what a target of the outputs allows is measured before.
+        In mixed precision they do where a budget decides: what a target of the outputs allows is measured
+        before.
         """
         asked = self.fit_weights is True or (self.fit_weights == AUTO and self.weight_method == AUTO)
         mixing = self.auto_mixed_precision
