@@ -122,7 +122,7 @@ def without_uneven(
 def with_savings(
     nodes: Mapping[str, list[gs.Node]], choices: Sequence[LayerRule], scheme: Scheme
 ) -> dict[str, list[gs.Node]]:
-    """Return the candidates that the formats change: without constants none, where only weights have others."""
+    """Return the candidates that the formats change: where only weights have others, those with weights."""
     if any((choice.activation or scheme.activation) != scheme.activation for choice in choices):
         return dict(nodes)
     own = {
