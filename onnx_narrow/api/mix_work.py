@@ -184,6 +184,7 @@ def phases_of(scheme: Scheme, given: Given) -> Iterator[str]:
     yield from ("loading", "preparing")
     if "data" in given:
         yield from ("calibrating", "measuring", "timing" if is_timed else "", "trying")
+        yield "fitting" if scheme.fits_weights and "analyze_only" not in given else ""
     if scheme.finetune:
         yield from ("reloading", "tuning")
     if gates.is_gated(given):

@@ -132,8 +132,11 @@ _OF_FORMATS: Mapping[str, Need] = {
     "calibrate_tensors": _ACTIVATIONS,
     "keep_float": _DECIDED,
     "fit_weights": Need(
-        f"weights of fewer than {FEW_BITS} bits, and no mixed precision",
-        lambda scheme: scheme.has_few_bits and not scheme.auto_mixed_precision,
+        f"weights of fewer than {FEW_BITS} bits, and in mixed precision a budget without a target",
+        lambda scheme: (
+            scheme.has_few_bits
+            and (scheme.auto_mixed_precision is None or scheme.auto_mixed_precision.is_of_size)
+        ),
     ),
     "full_range": Need(_SHIFTABLE, _is_shiftable),
     "qdq_domain": Need(f"integers of up to {_STANDARD_BITS} bits", _has_standard_integers),

@@ -36,7 +36,8 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "correct_biases": "biases compensate for the mean error of a rounded weight; `auto`: unless the "
         "outputs lose by it",
         "fit_weights": "weights of fewer than 7 bits are rounded so that outputs of layers on samples change "
-        "least (GPTQ); `auto`: if there are samples, and `weight_method` is `auto`",
+        "least (GPTQ); `auto`: if there are samples, and `weight_method` is `auto`; in mixed precision for a "
+        "budget without a target",
         "full_range": "int8 tensors that are never negative are shifted to use all 256 levels if "
         "the outputs gain: `padded` (also where that needs a Pad or Sub), `free` "
         "(without new nodes), `off`, or a list of tensors",

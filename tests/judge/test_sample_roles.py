@@ -18,9 +18,11 @@ from transforms.judge.decisions import KEY
 from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import (
     checking,
+    fitting,
     given_for_goal,
     goal_judging,
     is_held_out,
+    judging,
     judging_layers,
     ranking,
     ranking_formats,
@@ -48,6 +50,16 @@ from transforms.scheme import preset
 )
 def test_few_samples_decide_and_some_of_many_do_not(count: int, spared: list[int]) -> None:
     assert list(checking(count)) == spared
+
+
+@pytest.mark.parametrize(
+    ("count", "spared"), [(2, []), (3, [2]), (9, [8]), (16, [14, 15]), (40, [32, 33, 34, 35])]
+)
+def test_one_of_eight_texts_does_not(count: int, spared: list[int]) -> None:
+    """A text has a row for each token, so that one of few tells enough."""
+    assert list(checking(count, texts=True)) == spared
+    assert list(judging(count, texts=True)) == list(range(min(count, 36) - len(spared)))
+    assert fitting(count, texts=True) == [place for place in range(count) if place not in spared]
 
 
 @pytest.mark.parametrize("count", [9, 20, 40])

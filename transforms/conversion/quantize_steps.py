@@ -202,9 +202,12 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Reco
 
 def _keeps_tied(scheme: Scheme) -> bool:
     """Return whether heads multiply by the Transpose of an embedding: none has a format for weights alone."""
-    activation = scheme.format(scheme.activation)
-    is_float = activation is None or (activation.is_float and scheme.weight == scheme.activation)
-    return is_float and not scheme.auto_mixed_precision
+    activation, mixing = scheme.format(scheme.activation), scheme.auto_mixed_precision
+    if mixing is not None:
+        choices = mixing.choices(scheme.activation, scheme.weight)
+        names = (scheme.activation, *(one.activation or scheme.activation for one in choices))
+        return all(scheme.format(name) is None for name in names)
+    return activation is None or (activation.is_float and scheme.weight == scheme.activation)
 
 
 def _part_biases(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets) -> int:

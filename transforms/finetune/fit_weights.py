@@ -10,7 +10,7 @@ tests.benchmarks.accuracy_table measure FILE --presets W4A8 MX6``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -57,6 +57,7 @@ def fit_weights(
     *,
     formats: Sequence[Format] = (),
     progress: Progress | None = None,
+    see: Callable[[str, int, int], None] | None = None,
 ) -> tuple[int, int]:
     """Round a quantized model's weights of few bits by the outputs of their layers, in place.
 
@@ -65,7 +66,7 @@ def fit_weights(
     :func:`transforms.layers.match_layers.match_layers`'s layers change. Nothing is done for fewer than two
     samples. ``float_graph`` is the float model in the form that was quantized, ``formats`` as in
     :func:`transforms.finetune.finetune_model.finetune_model`; ``progress`` is called with how many layers
-    are done, and of how many.
+    are done, and of how many, ``see`` with the name of each layer, its rows and its inputs.
 
     Raises ValueError for a model that fails on a sample.
     """
@@ -78,15 +79,21 @@ def fit_weights(
     if not layers:
         return 0, 0
     with open_sums(float_graph, graph, feeds, layers, options) as sums:
-        walked = _Walk(graph, layers, sums)
+        walked = _Walk(graph, layers, sums, see)
         return len(layers), sum(walked.visit(number, progress) for number in range(len(layers)))
 
 
 class _Walk:
     """Rounds the weights of one layer after another, in place."""
 
-    def __init__(self, graph: gs.Graph, layers: Sequence[MatchedLayer], sums: GramReader) -> None:
-        self._graph, self._layers, self._sums = graph, layers, sums
+    def __init__(
+        self,
+        graph: gs.Graph,
+        layers: Sequence[MatchedLayer],
+        sums: GramReader,
+        see: Callable[[str, int, int], None] | None,
+    ) -> None:
+        self._graph, self._layers, self._sums, self._see = graph, layers, sums, see
         self._names = walk.Names(graph)
 
     def visit(self, number: int, progress: Progress | None) -> bool:
@@ -94,6 +101,8 @@ class _Walk:
         layer = self._layers[number]
         fit, held = self._sums.read(number)
         before = current(layer)
+        if self._see:
+            self._see(layer.name, int(fit.count + held.count), before.weights.shape[-1])
         best = _rounded(layer, before, of_products(layer, fit), held)
         if best is not before:
             write_layer(self._graph, layer, best, self._names)
@@ -118,7 +127,7 @@ def _rounded(
     packed = layer.float_weight
     start = packed.reshape(*packed.shape[:2], -1)
     sums = fit.free()
-    grid, scale = suited_grid(layer, sums.importance, fit.bias(start))
+    grid, _ = suited_grid(layer, sums.importance, fit.bias(start))
     problem = sums.problem(start)
     part = some_outputs(start.shape[1])
     few, judged = fit.of_outputs(part), held.of_outputs(part)
@@ -135,6 +144,18 @@ def _rounded(
     errors = [_error_of(form) for form in forms]
     if min(errors) >= _error(before.weights[:, part], before.bias[:, part]):
         return before
-    # all outputs with that damping, and a bias that takes the mean of their errors
-    weights = gptq(forms[int(np.argmin(errors))], grid)
-    return with_bias(layer, fit, "rounded by outputs", weights, scale)
+    every = fit.joined(of_products(layer, held))
+    return _rounded_by(layer, every, DAMPINGS[int(np.argmin(errors))])
+
+
+def _rounded_by(layer: MatchedLayer, stats: SharedGramStats, damping: float) -> LayerSolution:
+    """Return all outputs with a damping that was chosen, by all rows, also those that chose it.
+
+    The bias takes the mean of the errors that are left.
+    """
+    packed = layer.float_weight
+    start = packed.reshape(*packed.shape[:2], -1)
+    sums = stats.free()
+    grid, scale = suited_grid(layer, sums.importance, stats.bias(start))
+    form = quadratic(sums.problem(start), damping, shift=True, solve=sums.solver)
+    return with_bias(layer, stats, "rounded by outputs", gptq(form, grid), scale)

@@ -177,6 +177,11 @@ class SharedGramStats:
         """The number of rows."""
         return sum(part.count for part in self.parts)
 
+    def joined(self, other: SharedGramStats) -> SharedGramStats:
+        """Return the sums over the rows of both, of the same users."""
+        pairs = zip(self.parts, other.parts, strict=True)
+        return replace(self, parts=tuple(total(pair) for pair in pairs))
+
     def free(self) -> LayerStats:
         """Return the sums that determine the best weights: around the means if there is a bias."""
         pairs = zip(self.parts, self.has_bias, strict=True)

@@ -71,6 +71,10 @@ SPARED = 5
 nothing, and half of them judge fitted weights: choices by fewer would be worse than no figure is.
 ``accuracy --presets W4A8 MX6 --samples 8 32``"""
 
+TEXTS_EVERY = 8
+"""One of so many texts is spared, of few texts one: it has a row for each token.
+``tools.evaluate --logits`` beside the KL that the summary tells"""
+
 PASSES = 2
 """How often a recurrent model runs through the samples, for its errors take steps to add up."""
 

@@ -99,7 +99,8 @@ class Decisions:
     """Everything that was tried, in order, and notes on what was not; ``outputs``: how good they are.
 
     ``left``: moves that no runs were left for, and their changes. ``fitted``: whether outputs of layers
-    rounded weights.
+    rounded weights. ``searched``: whether outputs chose formats of layers, or texts tuned
+    weights.
     """
 
     tried: list[Tried] = field(default_factory=list)
@@ -107,6 +108,7 @@ class Decisions:
     notes: list[str] = field(default_factory=list)
     outputs: Checked | None = None
     fitted: bool = False
+    searched: bool = False
 
     @property
     def kept(self) -> list[Tried]:

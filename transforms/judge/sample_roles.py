@@ -36,6 +36,7 @@ from transforms.judge.constants import (
     MOST_SAMPLES,
     SEARCHED_ON,
     SPARED,
+    TEXTS_EVERY,
 )
 from transforms.run.feeds import spread
 
@@ -51,24 +52,28 @@ def taken(samples: Iterable[T], places: Collection[int]) -> list[T]:
     return [sample for place, sample in enumerate(islice(samples, end)) if place in places]
 
 
-def checking(count: int) -> range:
+def checking(count: int, *, texts: bool = False) -> range:
     """Return the places of the samples that no choice is made by, of ``count``; none of few.
 
-    They are the last of the first samples: those before them judge candidates.
+    They are the last of the first samples: those before them judge candidates. ``texts``: each sample has
+    many rows, as those of language models do, so that one tells enough.
     """
     first = min(count, FIRST)
-    spared = min(FEW_SAMPLES, first // SPARED) if first >= SPARED * FEWEST else 0
+    if texts:
+        spared = min(FEW_SAMPLES, max(1, first // TEXTS_EVERY)) if first > FEWEST else 0
+    else:
+        spared = min(FEW_SAMPLES, first // SPARED) if first >= SPARED * FEWEST else 0
     return range(first - spared, first)
 
 
-def judging(count: int) -> range:
+def judging(count: int, *, texts: bool = False) -> range:
     """Return the places of the samples that judge candidates."""
-    return range(checking(count).start)
+    return range(checking(count, texts=texts).start)
 
 
-def fitting(count: int) -> list[int]:
+def fitting(count: int, *, texts: bool = False) -> list[int]:
     """Return the places of the samples that fit weights: evenly spread over all that may decide."""
-    checked = checking(count)
+    checked = checking(count, texts=texts)
     return spread([place for place in range(count) if place not in checked], 2 * MOST_SAMPLES)
 
 

@@ -13,6 +13,7 @@ from ops.array_types import AnyArray, Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph.class_output import class_output
+from transforms.graph.embeddings import logits_of
 from transforms.judge.constants import FEW_SAMPLES
 from transforms.judge.decisions import Checked, Decisions
 from transforms.judge.errors import Errors
@@ -45,7 +46,8 @@ def check_outputs(
     naming it.
     """
     first = list(islice(data.feeds(float_graph), FIRST))
-    spared = checking(len(first))
+    decides = bool(record.tried) or record.fitted or record.searched
+    spared = checking(len(first), texts=decides and bool(logits_of(float_graph)))
     chosen = dict(first[spared.start :] if spared else first[:FEW_SAMPLES])
     judge = Judge(float_graph, list(chosen.values()), data.run, stays=True)
     steps = _two_steps(float_graph, quantized_graph, judge)
@@ -58,7 +60,6 @@ def check_outputs(
         )
     if not np.isfinite(found.signal).all():
         return None
-    decides = bool(record.tried) or record.fitted
     decided = not spared if decides else None
     tokens = judge.reference.tokens(judge.reference.outputs)
     checked = Checked(0.0, len(chosen), decided, through_caches=bool(steps), same=answers.same())

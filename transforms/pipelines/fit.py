@@ -8,6 +8,8 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.graph.embeddings import logits_of
+from transforms.graph.some_names import counted
 from transforms.judge.sample_roles import fitting, taken
 from transforms.pipelines.prepare import fits_weights
 from transforms.pipelines.work import Work
@@ -17,17 +19,20 @@ from transforms.run.failing_samples import failing
 def fit(work: Work) -> None:
     """Round weights of few bits by the outputs of their layers, in place, if the scheme does not forbid it.
 
-    Raises ValueError for a model that fails on a sample.
+    Warns of texts with fewer tokens than a layer has inputs. Raises ValueError for a model that fails on a
+    sample.
     """
     if not fits_weights(work):
         return
     from transforms.finetune.fit_weights import fit_weights, options_for
 
     assert work.data is not None and work.float_graph is not None, "kept for this step"
-    samples = _samples(work.data, work.float_graph)
+    texts = bool(logits_of(work.float_graph))
+    samples = _samples(work.data, work.float_graph, texts=texts)
     feeds, run = list(samples.values()), work.data.run
     options = options_for(len(feeds), run, work.data.memory_limit)
     progress = work.events.phase("fitting", "layer")
+    rows = _Rows()
     with failing(samples, work.float_graph, run, "the quantized model"):
         layers, fitted = fit_weights(
             work.float_graph,
@@ -36,16 +41,36 @@ def fit(work: Work) -> None:
             options,
             formats=work.scheme.named_formats,
             progress=progress,
+            see=rows.see if texts else None,
         )
     work.scheme = work.record.scheme = work.scheme.with_(fit_weights=layers > 0)
     if layers:
         work.record.decisions.fitted = True
         words = f"Weights rounded by outputs of layers: {fitted} of {layers} layers"
         work.record.decisions.notes.append(words)
+    if rows.few:
+        work.events.warn(f"Warning: {rows}")
 
 
-def _samples(data: CalibrationData, graph: gs.Graph) -> dict[str, Feed]:
+class _Rows:
+    """Layers that had fewer rows to be fitted to than they have inputs; ``few``: how many."""
+
+    def __init__(self) -> None:
+        self.few, self._first = 0, ""
+
+    def see(self, layer: str, rows: int, inputs: int) -> None:
+        """Count a layer."""
+        if rows < inputs:
+            self._first = self._first or f"'{layer}' has {rows:,} tokens of samples for {inputs:,} inputs"
+            self.few += 1
+
+    def __str__(self) -> str:
+        others = f", {counted(self.few - 1, 'other layer')} too few as well" if self.few > 1 else ""
+        return f"{self._first}{others}: weights suit these texts more than others; more samples help"
+
+
+def _samples(data: CalibrationData, graph: gs.Graph, *, texts: bool) -> dict[str, Feed]:
     """Return as many samples as are enough, evenly spread over those that may decide, by name."""
     source = data.feeds(graph)
     count = operator.length_hint(source, 0) or sum(1 for _ in source)
-    return dict(taken(source, set(fitting(count))))
+    return dict(taken(source, set(fitting(count, texts=texts))))

@@ -14,8 +14,9 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.deploy.refuse import refuse_free
+from transforms.files.spelling import as_option
 from transforms.fix_shapes import fix_shapes
-from transforms.graph.embeddings import readers
+from transforms.graph.embeddings import logits_of, readers
 from transforms.graph.selection import label_of
 from transforms.judge.budget import MOST_NODES, has_many_nodes, too_large
 from transforms.pipelines.work import Work
@@ -25,6 +26,7 @@ from transforms.run.image_inputs import ImageOptions
 from transforms.run.samples import Samples
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
+from transforms.scheme.presets import PRESETS
 from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.targets import target
 from transforms.store_embeddings import tie_embeddings
@@ -34,8 +36,8 @@ def load(work: Work) -> None:
     """Read the model with the shapes that the scheme gives to its inputs, and part the samples.
 
     Embeddings that are to be stored in few bits are left out of the scheme. Raises ModelError or OSError for
-    a file that cannot be read, ValueError for free dimensions that the target does not take, and for a goal
-    that layers cannot be chosen for.
+    a file that cannot be read, ValueError for free dimensions that the target does not take, for a goal that
+    layers cannot be chosen for, and for tuning that gains nothing.
     """
     work.events.phase("loading")
     work.graph = read_float(work, work.scheme)
@@ -49,6 +51,7 @@ def load(work: Work) -> None:
         assert work.data is not None, "says how random samples are run"
         feeds = random_feeds(model_inputs(work.graph), work.options.random_data)
         work.data = replace(work.data, source=feeds, decides=False)
+    _refuse_tuning(work)
     tell_fitting(work)
     _compare_if_fast(work)
     _hold_out(work)
@@ -102,6 +105,19 @@ def _compare_if_fast(work: Work) -> None:
         work.compares = work.may_compare = False
         more = f"more than {MOST_NODES:,} nodes; tools.evaluate compares them"
         work.events.note(f"Outputs not compared: {more}")
+
+
+def _refuse_tuning(work: Work) -> None:
+    """Raise ValueError for tuning weights of few bits alone in a language model: fitting is as good."""
+    is_alone = work.scheme.format(work.scheme.activation) is None
+    if work.tuning is None or not is_alone or not work.scheme.has_few_bits or not logits_of(work.graph):
+        return
+    plain = str(work.recorded.get("config") or "").rpartition("_")[0]
+    way = as_option("config", plain) if plain in PRESETS else "the scheme without [finetune]"
+    raise ValueError(
+        f"tuning {work.scheme.weight} weights alone of a language model gains nothing over {way} with"
+        " samples, which rounds them by the outputs of layers in less time"
+    )
 
 
 def _hold_out(work: Work) -> None:

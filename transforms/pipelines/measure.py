@@ -11,6 +11,7 @@ from transforms.calibrate.calibration import Calibration
 from transforms.conversion.quantize_steps import equalize, move_named_outliers
 from transforms.full_range.apply_full_range import wants_full_range
 from transforms.graph.dot_products import is_dot_product
+from transforms.graph.embeddings import logits_of
 from transforms.graph.lazy_values import is_weightless
 from transforms.judge.budget import too_large
 from transforms.judge.constants import MOST_COUNTED
@@ -43,7 +44,8 @@ def measure(work: Work) -> None:
     assert work.data is not None, "outputs decide on samples alone"
     first = [feed for _, feed in islice(work.data.feeds(work.graph), FIRST)]
     work.float_graph = copy_graph(work.graph)
-    work.judge = Judge(work.float_graph, first[: judging(len(first)).stop], work.data.run, stays=True)
+    judged = judging(len(first), texts=bool(logits_of(work.graph)))
+    work.judge = Judge(work.float_graph, first[: judged.stop], work.data.run, stays=True)
 
 
 def measure_by_rule(work: Work, progress: Progress | None = None) -> None:

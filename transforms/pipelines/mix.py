@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.record import Record
+from transforms.graph.embeddings import logits_of
+from transforms.judge.budget import has_many_nodes
+from transforms.judge.sample_roles import checking
 from transforms.pipelines.compare import compare
 from transforms.pipelines.entries import bytes_written
+from transforms.pipelines.fit import fit
 from transforms.pipelines.gate import gate
 from transforms.pipelines.load import load
 from transforms.pipelines.steps import Step as WorkStep
@@ -16,11 +21,15 @@ from transforms.pipelines.tune import tune
 from transforms.pipelines.work import Work
 from transforms.pipelines.write_for_runtime import write_for_runtime
 from transforms.precision.assign import Step
+from transforms.precision.held_out import without
 from transforms.precision.mix import MixedPrecision, ProgressHooks, mix_precision
 from transforms.precision.mixed_model import Mixed
 from transforms.precision.mixing_options import MixingOptions
 from transforms.run.events import Progress
 from transforms.scheme import Scheme
+
+_LINES = 512
+"""Bytes of what the file will say of fitted weights and of the outputs."""
 
 
 @dataclass
@@ -28,6 +37,12 @@ class MixWork(Work):
     """A work in mixed precision: how it is done, and the result of the step ``mix``."""
 
     mixing: MixingOptions = field(default_factory=MixingOptions)
+
+    def close(self) -> None:
+        """Let rules decide all but the formats of layers, and whether weights are fitted to their outputs."""
+        fits = self.asked.fits_weights
+        super().close()
+        self.asked = self.scheme = self.asked.with_(fit_weights=fits or self.asked.fit_weights)
 
 
 def mix(work: Work) -> None:
@@ -38,19 +53,37 @@ def mix(work: Work) -> None:
 
     def _bytes_written(mixed: Mixed, scheme: Scheme) -> int:
         stored(mixed.graph, work.options.storage, scheme.named_formats)
-        return bytes_written(work, mixed.graph, scheme.with_(finetune=work.tuning), mixed.done)
+        written = bytes_written(work, mixed.graph, scheme.with_(finetune=work.tuning), mixed.done)
+        return written + (_LINES if work.data is not None else 0)
 
     if not isinstance(work, MixWork):
         raise TypeError("the step 'mix' takes a MixWork")
     work.events.phase("preparing")
     options = replace(work.mixing, bytes_written=_bytes_written)
-    mixed = mix_precision(work.graph, work.asked, work.data, options, _hooks(work))
+    fits = work.asked.fits_weights  # afterwards: the step ``fit``
+    asked = work.asked.with_(fit_weights=False) if fits else work.asked
+    mixed = mix_precision(work.graph, asked, _deciding(work), options, _hooks(work))
     for one in fields(Record):
         if one.name != "steps":  # those of the work go on
             setattr(work.record, one.name, getattr(mixed.done, one.name))
     work.record.mixed, work.record.sensitivity = mixed, mixed.sensitivity
+    work.record.decisions.searched = mixed.assignment is not None
     work.graph, work.float_graph = mixed.graph, mixed.float_graph
     work.scheme = work.record.scheme = mixed.scheme
+
+
+def _deciding(work: MixWork) -> CalibrationData | None:
+    """Return the samples that may decide; of texts some do not, and tell of the model in the end.
+
+    The class numbers of rows that a user gives are those of all samples.
+    """
+    data, mixing = work.data, work.mixing
+    if data is None or mixing.analyse_only or mixing.labels is not None or not logits_of(work.graph):
+        return data
+    work.data = data = data.repeatable(work.graph)
+    count = sum(1 for _ in data.feeds(work.graph))
+    work.compares = work.compares or not has_many_nodes(work.graph)
+    return without(data, work.graph, checking(count, texts=True), count)
 
 
 def keep_target(work: Work) -> None:
@@ -82,6 +115,7 @@ def check_target(work: Work) -> None:
 MIX: tuple[WorkStep, ...] = (
     load,
     mix,
+    fit,
     tune,
     keep_target,
     gate,

@@ -13,7 +13,9 @@ from ops.formats import Format
 from ops.rounding import Options as SolverOptions
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.tuned import TunedModel
+from transforms.graph.embeddings import logits_of
 from transforms.graph.typed import info_of
+from transforms.judge.sample_roles import checking
 from transforms.pipelines.work import SCHEME_ENTRY, Work
 from transforms.run.events import Events
 from transforms.run.workers import Workers
@@ -36,7 +38,7 @@ def tune(work: Work) -> None:
         raise ValueError(f"fine-tuning ({rule.algorithm}) needs samples")
     work.events.phase("reloading")
     reference = work.float_form()
-    feeds = [feed for _, feed in islice(work.data.feeds(reference), rule.data_size or None)]
+    feeds = _tuned_on(work, reference, rule.data_size or None)
     output = None if rule.output_index < 0 else rule.output_index
     limit, formats = work.data.memory_limit, work.scheme.named_formats
     options = tuning_options(rule, work.options.run, output_index=output, memory_limit=limit)
@@ -48,6 +50,18 @@ def tune(work: Work) -> None:
         info_of(done.graph).metadata.setdefault(SCHEME_ENTRY, "")
     work.untuned = work.graph, work.scheme
     work.graph, work.scheme = done.graph, work.scheme.with_(finetune=rule)
+
+
+def _tuned_on(work: Work, reference: gs.Graph, most: int | None) -> Sequence[Feed]:
+    """Return the samples to tune on: of texts not those that tell how good the model is in the end."""
+    assert work.data is not None, "looked at before"
+    source = work.data.feeds(reference)
+    if not logits_of(reference):
+        return [feed for _, feed in islice(source, most)]
+    feeds = [feed for _, feed in source]
+    work.record.decisions.searched = True
+    spared = checking(len(feeds), texts=True)
+    return (feeds[: spared.start] + feeds[spared.stop :])[:most]
 
 
 def tuned(

@@ -126,6 +126,20 @@ def without_uneven(
     return {name: group for name, group in nodes.items() if name not in left}, [said]
 
 
+def with_savings(
+    nodes: Mapping[str, list[gs.Node]], choices: Sequence[LayerRule], scheme: Scheme
+) -> dict[str, list[gs.Node]]:
+    """Return the candidates that the formats change: where only weights have others, those with weights."""
+    if any((choice.activation or scheme.activation) != scheme.activation for choice in choices):
+        return dict(nodes)
+    own = {
+        name: group
+        for name, group in nodes.items()
+        if any(isinstance(tensor, gs.Constant) for node in group for tensor in node.inputs[:2])
+    }
+    return own or dict(nodes)
+
+
 def require_savings(choices: Sequence[LayerRule], scheme: Scheme, strategy: str) -> None:
     """Raise ValueError for formats that save no bits: with strategy ``budget`` of weights, else at all.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
@@ -73,3 +73,14 @@ def hold_out(
     kept = [feed for _, feed in taken(feeds, places)]
     rest = Feeds(_rest, model_inputs(graph), count=count - count // period)
     return HeldOut(replace(data, source=rest, limit=None, images=None), kept, is_apart=True, places=places)
+
+
+def without(data: CalibrationData, graph: gs.Graph, places: Collection[int], count: int) -> CalibrationData:
+    """Return data without the samples at some places, of ``count``; they can be taken several times."""
+    feeds = data.feeds(graph)
+
+    def _others() -> Iterator[tuple[str, Feed]]:
+        return (one for place, one in enumerate(feeds) if place not in places)
+
+    others = Feeds(_others, model_inputs(graph), count=count - len(places))
+    return replace(data, source=others, limit=None, images=None)

@@ -20,6 +20,7 @@ from transforms.precision.candidates import (
     find_candidates,
     measure_candidates,
     require_savings,
+    with_savings,
     without_uneven,
 )
 from transforms.precision.file_budget import bits_of_budget
@@ -114,12 +115,14 @@ def mix_precision(
     if rule is None:
         raise ValueError("the scheme says nothing of auto_mixed_precision")
     if scheme.fit_weights is True:
-        raise ValueError("fit_weights is true, which mixed precision does not do: false or 'auto' are legal")
+        alone = "mixed precision fits weights of few bits for a budget without a target"
+        raise ValueError(f"fit_weights is true, and {alone}: false or 'auto' are legal")
     model = MixedModel(graph, scheme)
     nodes = find_candidates(model, rule.target_op_types, rule.include_nodes, rule.exclude_nodes)
     nodes, uneven = (nodes, []) if data is None else without_uneven(nodes, graph)
     choices = rule.choices(scheme.activation, scheme.weight)
     require_savings(choices, scheme, rule.strategy)
+    nodes = with_savings(nodes, choices, scheme)
     everywhere: list[Mix] = [dict.fromkeys(nodes, choice) for choice in choices]
     data = data and data.repeatable(graph)
     if data is not None:

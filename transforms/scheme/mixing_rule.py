@@ -103,6 +103,11 @@ class MixingRule(SchemeTable):
         return None
 
     @property
+    def is_of_size(self) -> bool:
+        """Whether a budget alone decides how many layers are moved."""
+        return self.bound is None and any(getattr(self, key) is not None for key in BUDGETS)
+
+    @property
     def measured_by(self) -> str:
         """The metric that sensitivities are measured by: one of METRICS or ``evaluate``."""
         bound = self.bound

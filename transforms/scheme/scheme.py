@@ -170,10 +170,8 @@ class Scheme:
     @property
     def named_formats(self) -> list[Format]:
         """The formats that operands and single tensors have or may get, sorted by name."""
-        mixing = self.auto_mixed_precision
-        rules = (*self.layers.values(), *(mixing.choices(self.activation, self.weight) if mixing else ()))
         names = {self.activation, self.weight, *self.tensors.values()}
-        names |= {name for rule in rules for name in (rule.activation, rule.weight) if name}
+        names |= {name for rule in self._rules for name in (rule.activation, rule.weight) if name}
         return [fmt for name in sorted(names) if (fmt := self.format(name)) is not None]
 
     def bias_format(
@@ -201,17 +199,22 @@ class Scheme:
         return integers and AUTO in left
 
     @property
+    def _rules(self) -> tuple[LayerRule, ...]:
+        mixing = self.auto_mixed_precision
+        return (*self.layers.values(), *(mixing.choices(self.activation, self.weight) if mixing else ()))
+
+    @property
     def has_few_bits(self) -> bool:
         """Whether weights may get a format of few bits."""
-        rules = (rule.weight for rule in self.layers.values())
-        names = (self.weight, *rules, *self.tensors.values())
+        names = (self.weight, *(rule.weight for rule in self._rules), *self.tensors.values())
         return any(has_few_bits(self.format(name)) for name in names if name)
 
     @property
     def fits_weights(self) -> bool:
-        """Whether the outputs of layers round weights of few bits, if there are samples."""
+        """Whether outputs of layers round weights of few bits, if there are samples; not within a target."""
         asked = self.fit_weights is True or (self.fit_weights == AUTO and self.weight_method == AUTO)
-        return asked and self.has_few_bits
+        mixing = self.auto_mixed_precision
+        return asked and self.has_few_bits and (mixing is None or mixing.is_of_size)
 
     @property
     def range_method(self) -> str:
