@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
 
 import onnx_narrow
 from onnx_narrow import Result
-from tests.helpers import log_mel, origins
+from tests.helpers import log_mel, origins, plans
 from tests.helpers.judged_networks import ratio, samples
 from tests.moves.test_channels import uneven
 from transforms.pipelines import beside_preset as module
@@ -90,3 +91,17 @@ def test_nothing_else_is_built_twice(options: dict[str, object], monkeypatch: py
     monkeypatch.setattr(module, "_beside", lambda *_: pytest.fail("built twice"))
     result = onnx_narrow.quantize(uneven(1.0), data=samples(8, 1), time=False, **options)  # type: ignore[arg-type]
     assert not line_of(result)
+
+
+def test_a_model_of_which_nothing_would_be_quantized_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small networks are best with all tensors in float, which the preset may leave so."""
+    monkeypatch.setattr(module, "_ratio", lambda *_: Timing(0.9, 0.9, 0.9, 8))
+    random = np.random.default_rng(0)
+    weights = {"w": random.standard_normal((4, 3, 1, 1)), "w2": random.standard_normal((4, 4, 3, 3))}
+    text = """(float[1, 3, 8, 8] x) => (float[1, 4, 4, 4] y) {
+        a = Conv(x, w) q = AveragePool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(a)
+        y = Conv<pads = [1, 1, 1, 1]>(q, w2) }"""
+    model = plans.model(text, {name: array.astype(np.float32) for name, array in weights.items()})
+    data = [{"x": np.random.default_rng(i).standard_normal((1, 3, 8, 8), np.float32)} for i in range(8)]
+    result = onnx_narrow.quantize(model, data=data, target="ort-cpu", time=False)
+    assert onnx_narrow.check(result.model, target="ort-cpu") == []

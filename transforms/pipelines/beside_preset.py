@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
+from transforms.deploy.check_target import check_target
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.judge.constants import FEWEST, FINE, SEARCHED_ON, USELESS
 from transforms.judge.judge import Judge
@@ -73,14 +74,15 @@ def _beside(work: Work, judge: Judge, own: float) -> BesidePreset:
     layers = {**work.scheme.layers, **other.scheme.layers}
     fitted = rebuilt(work, other.scheme.with_(target=ON_CPU, layers=layers))
     made = _decibels(judge, fitted.graph)
-    if made > own + NEAR and (made > USELESS > own or _is_no_slower(_ratio(work, fitted.graph))):
+    is_better = made > own + NEAR and _is_legal(fitted.graph)
+    if is_better and (made > USELESS > own or _is_no_slower(_ratio(work, fitted.graph))):
         fitted.record.decisions, fitted.record.lossy = other.record.decisions, other.record.lossy
         _take(work, fitted)
         found = replace(found, own=made)
     if not found.is_far:
         return found
     ratio = _ratio(work, other.graph)
-    is_taken = found.own < USELESS or _is_no_slower(ratio)
+    is_taken = _is_legal(other.graph) and (found.own < USELESS or _is_no_slower(ratio))
     if is_taken:
         _take(work, other)
     return replace(found, ratio=ratio, is_taken=is_taken)
@@ -91,6 +93,11 @@ def _take(work: Work, other: Work) -> None:
     decisions, lossy = other.record.decisions, other.record.lossy
     take_over(work, other)
     work.record.decisions, work.record.lossy = decisions, lossy
+
+
+def _is_legal(graph: gs.Graph) -> bool:
+    """Return whether a model keeps to the rules of the target; something in it is quantized."""
+    return not check_target(graph, target(ON_CPU))
 
 
 def _is_no_slower(ratio: Timing | None) -> bool:
