@@ -94,6 +94,7 @@ def write_plan(
     _note_infinite(plan, done)
     _note_widened(plan, done)
     _note_routers(plan, done)
+    _note_finer(plan, done)
     if plan.scheme.align_concat == AUTO and ranges is not None:
         done.changes[_ALIGNED] = plan.settle(ranges.extremes())
     tables = stored_tables(plan)  # as long as nodes are those that the scheme speaks of
@@ -261,6 +262,15 @@ def _note_routers(plan: QuantizationPlan, done: Record) -> None:
         names = some_names([label_of(node) for node in found])
         bits = "in float" if weight is None else f"in {weight.name}"
         done.notes.append(f"Weights {bits} that choose experts: {names}; layers entries change that")
+
+
+def _note_finer(plan: QuantizationPlan, done: Record) -> None:
+    """Say which sensitive layers have more bits than others."""
+    if found := plan.specs.formats.finer:
+        weight = plan.specs.formats[found[0]].weight
+        names, bits = some_names([label_of(node) for node in found]), weight and weight.name
+        share = f"{plan.scheme.finer_share:.1%}"
+        done.notes.append(f"Weights in {bits} where little bytes gain most: {names}; finer_share={share}")
 
 
 def _note_recurrent(graph: gs.Graph, done: Record) -> None:

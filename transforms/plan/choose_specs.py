@@ -36,6 +36,7 @@ from transforms.plan.quant_spec import (
     ACTIVATION,
     BIAS,
     CONSTANT,
+    UNSIGNED,
     WEIGHT,
     Edge,
     QuantSpec,
@@ -52,7 +53,7 @@ from transforms.plan.quant_spec import (
 )
 from transforms.plan.rounding_plan import RoundingPlan, owners, reach
 from transforms.plan.scheme_targets import FormatTable, Targets
-from transforms.scheme.scheme import FLOAT32, Scheme
+from transforms.scheme.scheme import AUTO, FLOAT32, Scheme
 from transforms.scheme.targets import ON_CPU
 
 
@@ -66,7 +67,7 @@ class SpecChooser:
         self.formats = FormatTable(graph, scheme, targets, facts)
         self.owners = owners(graph)
         self._main = {id(node) for node in graph.nodes}
-        self._exact = facts.exact
+        self._facts, self._exact = facts, facts.exact
         self._infinite = facts.infinite if scheme.quantize_all_op_types else frozenset[int]()
         formats = [*scheme.named_formats, *filter(None, [scheme.other_format])]
         self._meant = facts.meant_infinities if any(map(saturates, formats)) else frozenset[int]()
@@ -302,7 +303,16 @@ class SpecChooser:
         size = 0 if given is not None else self._scheme.block_size
         axis = scale_block_axis(node, index, weight, size)
         if axis is not None:
+            fmt = self._format_of_blocks(fmt, weight)
             return QuantSpec(fmt, axis, fmt.is_signed, size, formats.weight_method)
         per_channel = formats.per_channel if given is None else bool(given.scale.ndim)
         axis = scale_axis(node, index, weight, per_channel)
         return QuantSpec(fmt, axis, fmt.is_signed, method=formats.weight_method)
+
+    def _format_of_blocks(self, fmt: ops.Format, weight: gs.Constant) -> ops.Format:
+        """Return the format of a weight in blocks: without sign where it is to have zero points."""
+        wanted = self._scheme.weight_symmetric
+        if wanted is True or fmt.name not in UNSIGNED:
+            return fmt
+        is_left = wanted == AUTO and id(weight) not in self._facts.lopsided
+        return fmt if is_left else ops.get_format(UNSIGNED[fmt.name])

@@ -51,9 +51,9 @@ class Scheme:
     * formats: ``activation``, ``weight``, ``bias`` and ``other`` of the model, ``layers`` of nodes by name
       pattern or operator type, ``tensors`` by name, before all others; ``formats`` defines new block formats;
     * which nodes: ``op_types``, ``exclude_nodes``, ``exclude_op_types``, ``quantize_all_op_types``;
-    * scales: ``per_channel``, ``block_size``, ``scale``, ``activation_symmetric``, and how ranges of
-      activations and weights are found; ``align_concat``, ``align_slice``: which tensors share one;
-    * accuracy: ``correct_biases``, ``fit_weights``, ``full_range``, ``equalize_layers``,
+    * scales: ``per_channel``, ``block_size``, ``scale``, ``activation_symmetric``, ``weight_symmetric``,
+      and how ranges of activations and weights are found; ``align_concat``, ``align_slice``: which tensors share one;
+    * accuracy: ``finer_share``, ``correct_biases``, ``fit_weights``, ``full_range``, ``equalize_layers``,
       ``balance_channels``, ``move_outliers`` and, as it was decided, ``outliers``; ``keep_float``;
     * what is made: ``target``, ``opset``, ``input_shapes``, the other rewrites, domains of operators;
     * ``auto_mixed_precision`` and ``finetune``: tables of :class:`transforms.scheme.mixing_rule.MixingRule`
@@ -76,6 +76,8 @@ class Scheme:
     moving_average: bool = False
     averaging_constant: float = 0.01
     weight_method: str = AUTO
+    weight_symmetric: bool | str = True
+    finer_share: float = 0.0
     correct_biases: bool | str = False
     full_range: tuple[str, ...] | str = OFF
     fit_weights: bool | str = AUTO
