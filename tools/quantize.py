@@ -22,7 +22,8 @@ presets (activation and weight):
   XINT8                         A8W8 on scales that are powers of two, one for each tensor
   U8S8 U16S8                    asymmetric activations: mostly better, if the target supports them
   W4A8                          int8 activations, int4 weights with a scale per channel
-  W8 W4 W2                      weights alone: int8 per channel, int4 and int2 in blocks of 32
+  W8 W4 W2                      weights alone: int8 per channel, int4 or uint4 and int2 in blocks of 32
+  W4_MIXED                      W4 with more layers in int8, see finer_share
   FOUND                         weights that lie on a grid already, kept on it: no number changes
   BF16 FP16                     every value in bfloat16 or float16
   BFP16 MX4 MX6 MX9             block floating point, Microexponents

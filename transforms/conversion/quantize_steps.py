@@ -270,7 +270,7 @@ def _note_finer(plan: QuantizationPlan, done: Record) -> None:
         weight = plan.specs.formats[found[0]].weight
         names, bits = some_names([label_of(node) for node in found]), weight and weight.name
         share = f"{plan.scheme.finer_share:.1%}"
-        done.notes.append(f"Weights in {bits} where little bytes gain most: {names}; finer_share={share}")
+        done.notes.append(f"Weights in {bits} that gain most for their bytes: {names}; finer_share={share}")
 
 
 def _note_recurrent(graph: gs.Graph, done: Record) -> None:

@@ -303,7 +303,8 @@ class SpecChooser:
         size = 0 if given is not None else self._scheme.block_size
         axis = scale_block_axis(node, index, weight, size)
         if axis is not None:
-            fmt = self._format_of_blocks(fmt, weight)
+            is_named = id(node) in self.formats.naming_weights or id(weight) in self._targets.tensors
+            fmt = fmt if is_named else self._format_of_blocks(fmt, weight)
             return QuantSpec(fmt, axis, fmt.is_signed, size, formats.weight_method)
         per_channel = formats.per_channel if given is None else bool(given.scale.ndim)
         axis = scale_axis(node, index, weight, per_channel)

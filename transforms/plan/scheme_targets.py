@@ -220,6 +220,8 @@ class FormatTable:
                 if node in selection:
                     rules[id(node)] = replace(rules.get(id(node), LayerRule()), **rule.said)
         self._formats = {key: self._resolve(rule) for key, rule in rules.items()}
+        self.naming_weights = frozenset(key for key, rule in rules.items() if rule.weight)
+        """``id`` of the nodes of which a rule names the format of their weight."""
         self.routers = self._finer_routers(graph, facts) if _has_few_bits(self.default.weight) else []
         """Routers of experts whose weights have more bits than the scheme says for all."""
         if self.default.activation is None:  # beside a table in float, a head's own weight is a second copy
