@@ -16,7 +16,9 @@ from transforms.scheme import preset
 WIDTH, INNER, LAYERS = 32, 96, 6
 _SCORES = "t{n} = Transpose <perm=[0, 2, 1]> (k{n}) c{n} = MatMul(q{n}, t{n}) p{n} = Softmax(c{n})"
 ATTENTION = f"{_SCORES} a{{n}} = MatMul(p{{n}}, v{{n}})"
-BEHIND = f"{_SCORES} m{{n}} = Where(mask, p{{n}}, zero) j{{n}} = Add(v{{n}}, bias) a{{n}} = MatMul(m{{n}}, j{{n}})"
+BEHIND = (
+    f"{_SCORES} m{{n}} = Where(mask, p{{n}}, zero) j{{n}} = Add(v{{n}}, bias) a{{n}} = MatMul(m{{n}}, j{{n}})"
+)
 _PRODUCTS = "q{n} = MatMul(x{n}, wq) k{n} = MatMul(x{n}, wk) v{n} = MatMul(x{n}, wv)"
 _REST = (
     "o{n} = MatMul(a{n}, wo) r{n} = Add(x{n}, o{n}) g{n} = MatMul(r{n}, wg) u{n} = MatMul(r{n}, wu)"
@@ -86,7 +88,9 @@ def test_the_share_limits_them(share: float, expected: set[str]) -> None:
 
 def test_a_rule_of_the_scheme_comes_first() -> None:
     graph = graph_proto.import_model(model(ATTENTION))
-    quantize_graph(graph, preset("W4").with_(finer_share=1, optimize=False, layers={"v0": {"weight": "int4"}}))
+    quantize_graph(
+        graph, preset("W4").with_(finer_share=1, optimize=False, layers={"v0": {"weight": "int4"}})
+    )
     assert _stored(graph)["v0"].name == "int4"
 
 

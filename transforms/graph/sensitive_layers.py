@@ -1,4 +1,4 @@
-"""Products of transformers whose rounded weights cost most: values of attention, outputs, ends of gated parts.
+"""Products of transformers whose rounded weights cost most: values, outputs, ends of feed-forward parts.
 
 What a value projection makes is summed over tokens and added to the stream, with nothing that limits it; the
 second product of a feed-forward part reads the largest numbers of a model. In SmolLM2 the values in 8 bits
@@ -63,7 +63,7 @@ def weight_size(node: gs.Node) -> tuple[int, int] | None:
 
 def _ordered(nodes: Sequence[gs.Node]) -> tuple[list[gs.Node], list[gs.Node]]:
     """Return the layers that count most, of those in order, outer ones first, and the others."""
-    outer = min(-(-len(nodes) // _OUTER), len(nodes) // 2)
+    outer = min(max(1, len(nodes) // _OUTER), len(nodes) // 2)
     inner = nodes[outer : len(nodes) - outer]
     ends = [node for i in range(outer) for node in (nodes[i], nodes[-1 - i])]
     chosen = [*ends, *inner[_EVERY - 1 :: _EVERY]]

@@ -29,9 +29,9 @@ def lopsided_weights(graph: gs.Graph) -> Iterator[int]:
         if index is None or id(weight := node.inputs[index]) in seen:
             continue
         seen.add(id(weight))
-        if dtypes.is_type(weight, dtypes.FLOAT) and len(weight.shape) > 1 and 0 not in weight.shape:
-            if _is_lopsided(weight, dot_products.sum_axis(node, index, len(weight.shape))):
-                yield id(weight)
+        is_matrix = len(weight.shape) > 1 and 0 not in weight.shape and dtypes.is_type(weight, dtypes.FLOAT)
+        if is_matrix and _is_lopsided(weight, dot_products.sum_axis(node, index, len(weight.shape))):
+            yield id(weight)
 
 
 def _is_lopsided(weight: gs.Constant, axis: int) -> bool:

@@ -52,7 +52,8 @@ class Scheme:
       pattern or operator type, ``tensors`` by name, before all others; ``formats`` defines new block formats;
     * which nodes: ``op_types``, ``exclude_nodes``, ``exclude_op_types``, ``quantize_all_op_types``;
     * scales: ``per_channel``, ``block_size``, ``scale``, ``activation_symmetric``, ``weight_symmetric``,
-      and how ranges of activations and weights are found; ``align_concat``, ``align_slice``: which tensors share one;
+      and how ranges of activations and weights are found; ``align_concat``, ``align_slice``: which tensors
+      share one;
     * accuracy: ``finer_share``, ``correct_biases``, ``fit_weights``, ``full_range``, ``equalize_layers``,
       ``balance_channels``, ``move_outliers`` and, as it was decided, ``outliers``; ``keep_float``;
     * what is made: ``target``, ``opset``, ``input_shapes``, the other rewrites, domains of operators;
