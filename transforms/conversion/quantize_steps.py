@@ -267,10 +267,8 @@ def _note_routers(plan: QuantizationPlan, done: Record) -> None:
 def _note_finer(plan: QuantizationPlan, done: Record) -> None:
     """Say which sensitive layers have more bits than others."""
     if found := plan.specs.formats.finer:
-        weight = plan.specs.formats[found[0]].weight
-        names, bits = some_names([label_of(node) for node in found]), weight and weight.name
-        share = f"{plan.scheme.finer_share:.1%}"
-        done.notes.append(f"Weights in {bits} that gain most for their bytes: {names}; finer_share={share}")
+        names, share = some_names([label_of(node) for node in found]), f"{plan.scheme.finer_share:.3g}"
+        done.notes.append(f"Weights in int8 that gain most for their bytes: {names}; finer_share={share}")
 
 
 def _note_recurrent(graph: gs.Graph, done: Record) -> None:
