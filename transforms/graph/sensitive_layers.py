@@ -1,8 +1,8 @@
 """Products of transformers whose rounded weights cost most: values, outputs, ends of feed-forward parts.
 
 What a value projection makes is summed over tokens and added to the stream, with nothing that limits it; the
-second product of a feed-forward part reads the largest numbers of a model. In SmolLM2 the values in 8 bits
-take a third off the divergence of 4 bits, for 3 % more bytes (``python -m tests.benchmarks.bench_language``).
+second product of a feed-forward part reads the largest numbers of a model. In SmolLM2, with weights in uint4,
+values in 8 bits take the divergence from 0.227 to 0.167 nats (four texts), for 3 % more bytes.
 First and last layers count most. Which layers between them do differs from model to model: every third is
 taken, as llama.cpp and onnxruntime-genai (k_quant_mixed) do.
 """
