@@ -27,7 +27,7 @@ from ops.subnormals import keeps_subnormals
 SIGNED_STEPS = np.arange(28, 49, dtype=np.float32) / np.float32(40)
 """Candidates of a symmetric scale, times that with which the largest number has the furthest integer."""
 
-RANGE_STEPS = np.arange(15, 26, dtype=np.float32) / np.float32(24)
+RANGE_STEPS = np.arange(23, 38, dtype=np.float32) / np.float32(35)
 """Candidates of an asymmetric scale, times that with which the integers cover the whole range."""
 
 _OFFSETS = (0, -1, 1)  # of the zero point with which the middles of both ranges lie nearest

@@ -23,7 +23,7 @@ presets (activation and weight):
   U8S8 U16S8                    asymmetric activations: mostly better, if the target supports them
   W4A8                          int8 activations, int4 weights with a scale per channel
   A8W8_DYNAMIC                  activations rounded at run time, no samples: text and speech on CPUs
-  W8 W4 W2                      weights alone: int8 per channel, int4 and int2 in blocks of 32
+  W8 W4 W2 W4_MIXED             weights alone: int8 per channel; int4 or uint4, int2 in blocks of 32
   FOUND                         weights that lie on a grid already, kept on it: no number changes
   BF16 FP16                     every value in bfloat16 or float16
   BFP16 MX4 MX6 MX9             block floating point, Microexponents

@@ -80,10 +80,11 @@ def test_what_presets_do_to_channels(name: str) -> None:
     few_bits = plain in ("MX4", "MXFP4E2M1")
     kept = wide or plain in ("A8W8", "U8S8", "W4A8") or (floats and not few_bits)
     assert found.keep_float is kept
-    per_channel = plain in ("W4A8", "W8", "W4", "W2", "A8W8_DYNAMIC") or (
+    blocked = ("W4", "W4_MIXED", "W2")
+    per_channel = plain in ("W4A8", "W8", "A8W8_DYNAMIC", *blocked) or (
         "auto" if found.weight == "int8" else False
     )
-    assert found.block_size == (32 if plain in ("W4", "W2") else 0)
+    assert found.block_size == (32 if plain in blocked else 0)
     assert found.per_channel == (False if shifted else per_channel)
 
 
@@ -102,6 +103,8 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
         moving_average=True,
         averaging_constant=1e-5,
         weight_method="MSE",
+        weight_symmetric="auto",
+        finer_share=0.25,
         correct_biases="auto",
         full_range="free",
         calibrate_tensors={"x": "Percentile"},

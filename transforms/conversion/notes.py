@@ -18,7 +18,7 @@ from transforms.plan.quantization_plan import QuantizationPlan, saturated_consta
 
 def note_plan(plan: QuantizationPlan, done: Record) -> None:
     """Add the notes on a plan."""
-    for note in (_note_bodies, _note_whole, _note_infinite, _note_widened, _note_routers):
+    for note in (_note_bodies, _note_whole, _note_infinite, _note_widened, _note_routers, _note_finer):
         note(plan, done)
 
 
@@ -47,6 +47,13 @@ def _note_routers(plan: QuantizationPlan, done: Record) -> None:
         names = some_names([label_of(node) for node in found])
         bits = "in float" if weight is None else f"in {weight.name}"
         done.notes.append(f"Weights {bits} that choose experts: {names}; layers entries change that")
+
+
+def _note_finer(plan: QuantizationPlan, done: Record) -> None:
+    """Say which sensitive layers have more bits than others."""
+    if found := plan.specs.formats.finer:
+        names, share = some_names([label_of(node) for node in found]), f"{plan.scheme.finer_share:.3g}"
+        done.notes.append(f"Weights in int8 that gain most for their bytes: {names}; finer_share={share}")
 
 
 def note_recurrent(graph: gs.Graph, done: Record) -> None:

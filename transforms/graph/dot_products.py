@@ -6,14 +6,14 @@ storage of biases.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from transforms.graph import walk
-from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.rewire import STANDARD_DOMAINS, onnx_op
 
 DOT_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
@@ -98,6 +98,15 @@ def along_inputs(
         of_outputs = np.repeat(numbers.reshape(groups, -1), shape[0] // groups, axis=0)
         return of_outputs.reshape(*of_outputs.shape, *[1] * (len(shape) - 2))
     return numbers.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+
+
+def products_behind(tensors: Iterable[gs.Tensor], between: Collection[str]) -> dict[int, gs.Node]:
+    """Return by id the dot products that tensors are made of by operators that may stand between."""
+    tensors = list(tensors)
+    passed = walk.makers(tensors, lambda node: onnx_op(node) in between)
+    read = [tensor for node in passed.values() for tensor in walk.computed_inputs(node)]
+    first = {id(node): node for one in (*tensors, *read) if (node := walk.producer(one)) is not None}
+    return {key: node for key, node in first.items() if is_dot_product(node)}
 
 
 def is_of_outliers(node: gs.Node) -> bool:

@@ -9,12 +9,10 @@ at most. What a router chooses goes on: into products, or as factors of what oth
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
-from transforms.graph.dot_products import channel_axis, is_dot_product, weight_index
+from transforms.graph.dot_products import channel_axis, is_dot_product, products_behind, weight_index
 from transforms.graph.rewire import RUNTIME_DOMAIN, onnx_op
 
 _CHOOSING = frozenset({"TopK", "ArgMax", "ArgMin"})
@@ -42,23 +40,15 @@ def routers(graph: gs.Graph) -> list[gs.Node]:
     found: dict[int, gs.Node] = {}
     for node in walk.nodes(graph):
         if onnx_op(node) in _CHOOSING:
-            products = _products(node.inputs[:1])
+            products = products_behind(node.inputs[:1], _BETWEEN)
             chosen = products if _few(products) and _goes_on(node, products) else {}
         elif node.op in _EXPERTS and node.domain == RUNTIME_DOMAIN:
-            chosen = _products(node.inputs[_LOGITS : _LOGITS + 1])
+            chosen = products_behind(node.inputs[_LOGITS : _LOGITS + 1], _BETWEEN)
             chosen = chosen if _few(chosen) else {}
         else:
             continue
         found |= chosen
     return list(found.values())
-
-
-def _products(tensors: Iterable[gs.Tensor]) -> dict[int, gs.Node]:
-    """Return the dot products that tensors are made of by what may stand between; none if others are, too."""
-    between = walk.makers(tensors, lambda node: onnx_op(node) in _BETWEEN)
-    read = [tensor for node in between.values() for tensor in walk.computed_inputs(node)]
-    first = {id(node): node for one in (*tensors, *read) if (node := walk.producer(one)) is not None}
-    return {key: node for key, node in first.items() if is_dot_product(node)}
 
 
 def _few(products: dict[int, gs.Node]) -> bool:

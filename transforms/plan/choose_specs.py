@@ -44,15 +44,13 @@ from transforms.plan.quant_spec import (
     block_axis,
     is_unquantized_float,
     role_of,
-    rows_spec,
     saturates,
-    scale_axis,
-    scale_block_axis,
     takes_rows,
     wider,
 )
 from transforms.plan.rounding_plan import RoundingPlan, owners, reach
 from transforms.plan.scheme_targets import FormatTable, Targets
+from transforms.plan.weight_specs import WeightSpecs
 from transforms.scheme.scheme import FLOAT32, Scheme
 from transforms.scheme.targets import ON_CPU
 
@@ -67,7 +65,7 @@ class SpecChooser:
         self.formats = FormatTable(graph, scheme, targets, facts)
         self.owners = owners(graph)
         self._main = {id(node) for node in graph.nodes}
-        self._exact = facts.exact
+        self._exact, self._weights = facts.exact, WeightSpecs(scheme, targets, self.formats, facts)
         self._infinite = facts.infinite if scheme.quantize_all_op_types else frozenset[int]()
         formats = [*scheme.named_formats, *filter(None, [scheme.other_format])]
         self._meant = facts.meant_infinities if any(map(saturates, formats)) else frozenset[int]()
@@ -271,7 +269,7 @@ class SpecChooser:
             used = wider(fmt, node, index, tensor)
             if used is not fmt and tensor.name not in self.widened:
                 self.widened.append(tensor.name)
-            return self._weight_spec(used, tensor, node, index)
+            return self._weights.of(used, tensor, node, index)
         if fmt.is_integer:
             symmetric = fmt.is_signed if role in (WEIGHT, BIAS) else self._scheme.is_symmetric(fmt)
             return QuantSpec(fmt, symmetric=symmetric)
@@ -282,18 +280,3 @@ class SpecChooser:
         if tensor.name not in self.infinite:
             self.infinite.append(tensor.name)
         return None
-
-    def _weight_spec(self, fmt: ops.Format, weight: gs.Constant, node: gs.Node, index: int) -> QuantSpec:
-        """Return the grid of a weight in integers: in blocks, per channel, or as a grid that is given."""
-        formats, fixed, given = self.formats[node], self._targets.fixed, None
-        if is_recurrent(node):
-            return rows_spec(fmt, weight, self._scheme.block_size, formats.weight_method)
-        if fixed:
-            given = fixed.of([weight.name], fmt, WEIGHT, scale_axis(node, index, weight, True))
-        size = 0 if given is not None else self._scheme.block_size
-        axis = scale_block_axis(node, index, weight, size)
-        if axis is not None:
-            return QuantSpec(fmt, axis, fmt.is_signed, size, formats.weight_method)
-        per_channel = formats.per_channel if given is None else bool(given.scale.ndim)
-        axis = scale_axis(node, index, weight, per_channel)
-        return QuantSpec(fmt, axis, fmt.is_signed, method=formats.weight_method)

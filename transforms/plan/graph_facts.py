@@ -22,6 +22,7 @@ from transforms.plan.float16_range import beyond_float16
 from transforms.plan.float_only_nodes import float_zone, given_masks, spectra
 from transforms.plan.infinities import infinite_tensors, meant_infinities
 from transforms.plan.integer_moves import needing_floats
+from transforms.plan.lopsided_weights import lopsided_weights
 from transforms.plan.sentinels import sentinels
 
 Places = dict[str, list[int]]
@@ -75,6 +76,8 @@ class GraphFacts:
     """Nodes with numbers beyond the range of float16."""
     routers = _Fact(lambda facts: map(id, routers(facts.graph)))
     """Products that choose what else is computed."""
+    lopsided = _Fact(lambda facts: lopsided_weights(facts.graph), of_tensors=True)
+    """Weights of products that zero points would round better."""
     shared_heads = _Fact(lambda facts: map(id, shared_heads(facts.graph)))
     """Products whose weight is a table."""
     counted_sentinels = _Fact(lambda facts: sentinels(facts.graph).counted, of_tensors=True)

@@ -28,6 +28,9 @@ _IMAGE_RANK = 4
 _OF_NODES = 400
 """Bytes that the nodes take which read rows, about."""
 
+UNSIGNED = {"int2": "uint2", "int4": "uint4"}
+"""Formats of few bits, and those that have zero points."""
+
 _WIDER = {"int2": "int4", "uint2": "uint4"}
 QUANTIZED_BY = DEQUANTIZE | {*BLOCKS}
 

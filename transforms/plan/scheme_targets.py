@@ -5,6 +5,7 @@ The names are found before the model is prepared, and again in what that makes o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ import ops
 from ops.legal_names import did_you_mean
 from transforms.graph import walk
 from transforms.graph.selection import NodeSet, Selection, label_of, matches, select, with_bodies
+from transforms.graph.sensitive_layers import sensitive_layers, weight_size
 from transforms.plan.graph_facts import GraphFacts, KnownFacts
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.scheme.layer_rule import LayerRule
@@ -197,12 +199,12 @@ class NodeFormats:
 
 _FLOAT = NodeFormats(None, None, None, None, False)
 
-_OF_ROUTERS = "int8"
-"""Format of a router's weight beside integer activations; else it stays float, for a few bytes more."""
+_FINER = "int8"
+"""Format of weights that get more bits than others; a router's stays float beside float activations."""
 
 
 def _has_few_bits(fmt: ops.Format | None) -> bool:
-    return fmt is not None and fmt.bits < ops.get_format(_OF_ROUTERS).bits
+    return fmt is not None and fmt.bits < ops.get_format(_FINER).bits
 
 
 class FormatTable:
@@ -220,11 +222,15 @@ class FormatTable:
                 if node in selection:
                     rules[id(node)] = replace(rules.get(id(node), LayerRule()), **rule.said)
         self._formats = {key: self._resolve(rule) for key, rule in rules.items()}
+        self.naming_weights = frozenset(key for key, rule in rules.items() if rule.weight)
+        """``id`` of the nodes of which a rule names the format of their weight."""
         self.routers = self._finer_routers(graph, facts) if _has_few_bits(self.default.weight) else []
         """Routers of experts whose weights have more bits than the scheme says for all."""
         if self.default.activation is None:  # beside a table in float, a head's own weight is a second copy
             self._formats = dict.fromkeys(facts.shared_heads, _FLOAT) | self._formats
         self._formats |= {id(node): _FLOAT for node in self._kept(graph, targets)}
+        self.finer = self._finer_layers(graph) if _has_few_bits(self.default.weight) else []
+        """Layers that ``finer_share`` gives more bits than the scheme says for all."""
 
     def __getitem__(self, node: gs.Node) -> NodeFormats:
         return self._formats.get(id(node), self.default)
@@ -233,8 +239,27 @@ class FormatTable:
         """Give routers that no rule names a format of more bits, and return them."""
         nodes = (node for node in walk.nodes(graph) if id(node) in facts.routers)
         found = [node for node in nodes if id(node) not in self._formats]
-        finer = self._resolve(LayerRule(weight=_OF_ROUTERS)) if self.default.wants_integers else _FLOAT
+        finer = self._resolve(LayerRule(weight=_FINER)) if self.default.wants_integers else _FLOAT
         self._formats |= {id(node): finer for node in found}
+        return found
+
+    def _finer_layers(self, graph: gs.Graph) -> list[gs.Node]:
+        """Give the most sensitive layers that no rule names more bits within the share; return them."""
+        fmt, share = self.default.weight, self._scheme.finer_share
+        if not share or fmt is None or not fmt.is_integer:
+            return []
+        sizes = {
+            id(node): math.prod(size)
+            for node in walk.nodes(graph)
+            if id(node) not in self._formats and (size := weight_size(node)) is not None
+        }
+        left = share * sum(sizes.values()) * fmt.bits
+        more, found = ops.get_format(_FINER).bits - fmt.bits, list[gs.Node]()
+        for node in sensitive_layers(graph):
+            if id(node) in sizes and sizes[id(node)] * more <= left:
+                left -= sizes[id(node)] * more
+                found.append(node)
+        self._formats |= dict.fromkeys(map(id, found), self._resolve(LayerRule(weight=_FINER)))
         return found
 
     def _kept(self, graph: gs.Graph, targets: Targets) -> Iterator[gs.Node]:

@@ -59,6 +59,9 @@ def _dynamic(weight: str) -> dict[str, Any]:
     return {**_weights(weight), "dynamic": True, "move_outliers": True}
 
 
+_W4 = {**_weights("int4"), "block_size": 32, "weight_symmetric": "auto"}
+
+
 PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "A8W8": {**_aligned("int8"), "full_range": "padded"},
@@ -69,7 +72,8 @@ PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "W4A8": {**_aligned("int8", "int4"), "per_channel": True},
         "A8W8_DYNAMIC": _dynamic("int8"),
         "W8": _weights("int8"),
-        "W4": {**_weights("int4"), "block_size": 32},
+        "W4": {**_W4, "finer_share": 0.07},
+        "W4_MIXED": {**_W4, "finer_share": 0.2},
         "W2": {**_weights("int2"), "block_size": 32},
         "FOUND": {"activation": "float32", "weight": "found"},
         "FP16": _floats("float16"),

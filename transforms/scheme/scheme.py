@@ -37,8 +37,7 @@ __all__ = ["AUTO", "FLOAT32", "FOUND", "POWER_OF_TWO", "LayerRule", "Scheme", "c
 
 FLOAT32, AUTO, FOUND, POWER_OF_TWO = "float32", "auto", "found", "power_of_two"
 _PARTS = ("activation", "weight", "bias")
-_LEAST_ACTIVATION_BITS = 8  # of integers: operators and runtimes take 4 bits for weights only
-_WIDEST_FACTOR = 16
+_LEAST_ACTIVATION_BITS, _WIDEST_FACTOR = 8, 16  # of integers: 4 bits are for weights, 32 for sums
 _TABLES: Mapping[str, type[SchemeTable]] = {"finetune": FinetuneRule, MIXING: MixingRule}
 
 
@@ -52,9 +51,9 @@ class Scheme:
       pattern or operator type, ``tensors`` by name, before all others; ``formats`` defines new block formats;
     * ``dynamic``: whether products with weights of 8 bits round float activations at run time;
     * which nodes: ``op_types``, ``exclude_nodes``, ``exclude_op_types``, ``quantize_all_op_types``;
-    * scales: ``per_channel``, ``block_size``, ``scale``, ``activation_symmetric``, and how ranges of
-      activations and weights are found; ``align_concat``, ``align_slice``: which tensors share one;
-    * accuracy: ``correct_biases``, ``fit_weights``, ``full_range``, ``equalize_layers``,
+    * scales: ``per_channel``, ``block_size``, ``scale``, ``activation_symmetric``, ``weight_symmetric``, how
+      ranges of activations and weights are found; ``align_concat``, ``align_slice``: which tensors share one;
+    * accuracy: ``finer_share``, ``correct_biases``, ``fit_weights``, ``full_range``, ``equalize_layers``,
       ``balance_channels``, ``move_outliers`` and, as it was decided, ``outliers``; ``keep_float``;
     * what is made: ``target``, ``opset``, ``input_shapes``, the other rewrites, domains of operators;
     * ``auto_mixed_precision`` and ``finetune``: tables of :class:`transforms.scheme.mixing_rule.MixingRule`
@@ -78,6 +77,8 @@ class Scheme:
     moving_average: bool = False
     averaging_constant: float = 0.01
     weight_method: str = AUTO
+    weight_symmetric: bool | str = True
+    finer_share: float = 0.0
     correct_biases: bool | str = False
     full_range: tuple[str, ...] | str = OFF
     fit_weights: bool | str = AUTO
@@ -118,8 +119,9 @@ class Scheme:
                 continue
             value = checked_value(key.name, str(key.type), getattr(self, key.name))
             object.__setattr__(self, key.name, value)
-        rules = {pattern: make_rule(pattern, rule) for pattern, rule in self.layers.items()}
-        object.__setattr__(self, "layers", rules)
+        object.__setattr__(
+            self, "layers", {name: make_rule(name, rule) for name, rule in self.layers.items()}
+        )
         for name in self.formats:
             self.format(name)
         for name in self.outliers:
@@ -187,16 +189,14 @@ class Scheme:
 
     def is_symmetric(self, fmt: Format) -> bool:
         """Return whether ranges of activations in an integer format are symmetric around zero."""
-        if isinstance(self.activation_symmetric, bool):
-            return self.activation_symmetric
-        return fmt.is_signed
+        asked = self.activation_symmetric
+        return asked if isinstance(asked, bool) else fmt.is_signed
 
     @property
     def is_open(self) -> bool:
         """Whether the outputs of the model are to decide about ranges of integers."""
         integers = any(fmt.is_integer for fmt in self.named_formats)
-        left = self.calibrate_method, self.per_channel, self.correct_biases
-        return integers and AUTO in left
+        return integers and AUTO in (self.calibrate_method, self.per_channel, self.correct_biases)
 
     @property
     def _rules(self) -> tuple[LayerRule, ...]:
@@ -230,10 +230,9 @@ class Scheme:
 
     def by_rule(self) -> Scheme:
         """Return the scheme with rules in place of what outputs would decide."""
-        per_channel = SPREAD if self.per_channel == AUTO else self.per_channel
         return self.with_(
             calibrate_method=self.range_method,
-            per_channel=per_channel,
+            per_channel=SPREAD if self.per_channel == AUTO else self.per_channel,
             correct_biases=self.correct_biases is not False,
             equalize_layers=self.equalizes_by_rule,
             fit_weights=self.fit_weights is True,

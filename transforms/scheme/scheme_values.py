@@ -47,6 +47,7 @@ _OPSETS = range(13, 29)
 SPREAD = "spread"
 """A scale per channel for weights whose channels differ much, by a rule that looks at nothing else."""
 
+_FROM_UP_TO: Mapping[str, tuple[float, float]] = {"finer_share": (0, 1)}
 _ABOVE_UP_TO: Mapping[str, tuple[float, float]] = {"percentile": (50, 100), "averaging_constant": (0, 1)}
 
 
@@ -89,6 +90,10 @@ def checked_value(key: str, kind: str, value: object) -> Any:
         low, high = _ABOVE_UP_TO[key]
         if not low < converted <= high:
             raise ValueError(f"{key} is {value!r}, legal are numbers above {low} up to {high}")
+    if key in _FROM_UP_TO:
+        low, high = _FROM_UP_TO[key]
+        if not low <= converted <= high:
+            raise ValueError(f"{key} is {value!r}, legal are numbers from {low} to {high}")
     return converted
 
 

@@ -1,0 +1,45 @@
+"""The grid of a stored weight in integers, for one of its uses."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+import ops
+from transforms.graph.recurrent import is_recurrent
+from transforms.plan.graph_facts import GraphFacts
+from transforms.plan.quant_spec import UNSIGNED, WEIGHT, QuantSpec, rows_spec, scale_axis, scale_block_axis
+from transforms.plan.scheme_targets import FormatTable, Targets
+from transforms.scheme.scheme import AUTO, Scheme
+
+
+class WeightSpecs:
+    """The grids of weights by a scheme, its formats of nodes and the facts of a graph."""
+
+    def __init__(self, scheme: Scheme, targets: Targets, formats: FormatTable, facts: GraphFacts) -> None:
+        """Choose nothing yet."""
+        self._scheme, self._targets, self._formats, self._facts = scheme, targets, formats, facts
+
+    def of(self, fmt: ops.Format, weight: gs.Constant, node: gs.Node, index: int) -> QuantSpec:
+        """Return the grid of a weight in integers: in blocks, per channel, or as a grid that is given."""
+        given, formats, fixed = None, self._formats[node], self._targets.fixed
+        if is_recurrent(node):
+            return rows_spec(fmt, weight, self._scheme.block_size, formats.weight_method)
+        if fixed:
+            given = fixed.of([weight.name], fmt, WEIGHT, scale_axis(node, index, weight, True))
+        size = 0 if given is not None else self._scheme.block_size
+        axis = scale_block_axis(node, index, weight, size)
+        if axis is not None:
+            is_named = id(node) in self._formats.naming_weights or id(weight) in self._targets.tensors
+            fmt = fmt if is_named else self._format_of_blocks(fmt, weight)
+            return QuantSpec(fmt, axis, fmt.is_signed, size, formats.weight_method)
+        per_channel = formats.per_channel if given is None else bool(given.scale.ndim)
+        axis = scale_axis(node, index, weight, per_channel)
+        return QuantSpec(fmt, axis, fmt.is_signed, method=formats.weight_method)
+
+    def _format_of_blocks(self, fmt: ops.Format, weight: gs.Constant) -> ops.Format:
+        """Return the format of a weight in blocks: without sign where it is to have zero points."""
+        wanted = self._scheme.weight_symmetric
+        if wanted is True or fmt.name not in UNSIGNED:
+            return fmt
+        is_left = wanted == AUTO and id(weight) not in self._facts.lopsided
+        return fmt if is_left else ops.get_format(UNSIGNED[fmt.name])
