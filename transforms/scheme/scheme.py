@@ -115,13 +115,11 @@ class Scheme:
     def __post_init__(self) -> None:
         """Check every value, and convert lists and tables to the annotated types."""
         for key in dataclasses.fields(self):
-            if key.name in _TABLES:
-                continue
-            value = checked_value(key.name, str(key.type), getattr(self, key.name))
-            object.__setattr__(self, key.name, value)
-        object.__setattr__(
-            self, "layers", {name: make_rule(name, rule) for name, rule in self.layers.items()}
-        )
+            if key.name not in _TABLES:
+                value = checked_value(key.name, str(key.type), getattr(self, key.name))
+                object.__setattr__(self, key.name, value)
+        rules = {name: make_rule(name, rule) for name, rule in self.layers.items()}
+        object.__setattr__(self, "layers", rules)
         for name in self.formats:
             self.format(name)
         for name in self.outliers:
@@ -172,9 +170,9 @@ class Scheme:
     @property
     def named_formats(self) -> list[Format]:
         """The formats that operands and single tensors have or may get, sorted by name."""
-        names = {self.activation, self.weight, *self.tensors.values()}
-        names |= {name for rule in self._rules for name in (rule.activation, rule.weight) if name}
-        return [fmt for name in sorted(names) if (fmt := self.format(name)) is not None]
+        of_rules = {name for rule in self._rules for name in (rule.activation, rule.weight) if name}
+        names = sorted({self.activation, self.weight, *self.tensors.values(), *of_rules})
+        return [fmt for name in names if (fmt := self.format(name)) is not None]
 
     def bias_format(
         self, activation: Format | None, weight: Format | None, rule: LayerRule | None = None
