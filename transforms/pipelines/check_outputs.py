@@ -48,7 +48,7 @@ def check_outputs(
     spared = checking(len(first))
     chosen = dict(first[spared.start :] if spared else first[:FEW_SAMPLES])
     judge = Judge(float_graph, list(chosen.values()), data.run, stays=True)
-    steps = _two_steps(float_graph, quantized_graph, judge)
+    steps = two_steps(float_graph, quantized_graph, judge)
     with failing(chosen, float_graph, data.run, "the quantized model"):
         if not judge.reference.outputs:
             return None
@@ -100,7 +100,7 @@ def _figures(found: Errors, tokens: Sequence[int], checked: Checked) -> Checked:
     return replace(checked, error=error, of_tokens=True, others=apart, others_count=len(others))
 
 
-def _two_steps(float_graph: gs.Graph, quantized_graph: gs.Graph, judge: Judge) -> TwoSteps | None:
+def two_steps(float_graph: gs.Graph, quantized_graph: gs.Graph, judge: Judge) -> TwoSteps | None:
     """Return how texts are read in two steps; None without caches in few bits, and where that differs."""
     steps = TwoSteps.of(float_graph, coded_caches(quantized_graph))
     if steps is None:
