@@ -25,6 +25,8 @@ from transforms.run.events import each_told
 MOST_NATS = 0.02
 """The divergence that caches in 4 bits may leave on the samples; texts that chose nothing have more."""
 
+Arrays = Mapping[str, Float32Array]
+
 _MOST_SAMPLES = 4
 """Samples on which attentions are compared."""
 
@@ -41,10 +43,8 @@ class Finer:
         return f"since all in int4 leave a KL divergence of {self.nats:.2g} nats, more than {MOST_NATS}"
 
 
-def finer_caches(
-    graph: gs.Graph, scales: Mapping[str, Float32Array], feeds: Sequence[Feed], work: Work
-) -> Finer:
-    """Return which caches of a float model need 8 bits, where others have 4 and ``scales``.
+def finer_caches(graph: gs.Graph, grids: tuple[Arrays, Arrays], feeds: Sequence[Feed], work: Work) -> Finer:
+    """Return which caches of a float model need 8 bits, where others have 4, with scales and offsets.
 
     The attentions of least divergence have 4 bits, as many as have no more than ``MOST_NATS`` together. None
     is finer in a model that makes no probabilities of tokens, or not the same of a text in two steps.
@@ -52,7 +52,8 @@ def finer_caches(
     judge = Judge(graph, feeds[:_MOST_SAMPLES], work.options.run)
     places = judge.reference.tokens(judge.reference.outputs)
     whole = copy_graph(graph)
-    quantize_caches(whole, scales, bits=4)
+    scales, offsets = grids
+    quantize_caches(whole, scales, bits=4, offsets=offsets)
     steps = two_steps(graph, whole, judge) if places else None
     if steps is None:
         return Finer()
@@ -61,12 +62,12 @@ def finer_caches(
     progress = work.events.phase("compare caches", "attention")
     for label, names in each_told(groups.items(), progress, len(groups)):
         tried = copy_graph(graph)
-        quantize_caches(tried, {name: scales[name] for name in names}, bits=4)
+        quantize_caches(tried, {name: scales[name] for name in names}, bits=4, offsets=offsets)
         nats[label] = judge.errors_of(tried, steps=steps).of_outputs(places).relative
-    return _beyond(nats, groups)
+    return beyond(nats, groups)
 
 
-def _beyond(nats: Mapping[str, float], groups: Mapping[str, Sequence[str]]) -> Finer:
+def beyond(nats: Mapping[str, float], groups: Mapping[str, Sequence[str]]) -> Finer:
     """Return the caches of the nodes with which the sum of the smaller divergences is too large."""
     names, spent = list[str](), 0.0
     for label in sorted(nats, key=lambda one: nats[one]):
@@ -75,7 +76,7 @@ def _beyond(nats: Mapping[str, float], groups: Mapping[str, Sequence[str]]) -> F
     return Finer(frozenset(names), spent)
 
 
-def _of_nodes(caches: Sequence[Cache], scales: Mapping[str, Float32Array]) -> dict[str, list[str]]:
+def _of_nodes(caches: Sequence[Cache], scales: Arrays) -> dict[str, list[str]]:
     """Return the names of the caches of each node."""
     groups: dict[str, list[str]] = {}
     for cache in caches:

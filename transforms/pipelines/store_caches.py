@@ -6,15 +6,15 @@ from collections.abc import Container, Sequence
 
 import onnx_graphsurgeon as gs
 
-from transforms.calibrate.cache_scales import cache_scales
-from transforms.files.spelling import as_option
+from transforms.calibrate.cache_scales import cache_scales, first_tokens
+from transforms.files.spelling import as_option, spelled
 from transforms.graph.grown_states import grown_by
 from transforms.graph.selection import label_of
 from transforms.graph.some_names import counted, some_names
 from transforms.graph.state_outputs import found_pairs
 from transforms.pipelines.finer_caches import Finer, finer_caches
 from transforms.pipelines.work import Work
-from transforms.quantize_caches import Cache, find_caches, quantize_caches
+from transforms.quantize_caches import TOKENS, Cache, find_caches, quantize_caches
 from transforms.run.feeds import spread
 from transforms.widen_float16 import widen_float16
 
@@ -39,12 +39,21 @@ def store_caches(work: Work) -> list[str]:
     left = _left(work, caches)
     axes = {str(cache.present.name): cache.channels for cache in caches}
     feeds = spread([feed for _, feed in work.data.feeds(graph)], _MOST_SAMPLES)
-    scales = cache_scales(work.source.open(work.options.run), axes, feeds, bits=bits)
+    model = work.source.open(work.options.run)
+    shifted = {
+        str(cache.present.name): cache.channels for cache in caches if bits == 4 and cache.takes_offset
+    }
+    offsets = first_tokens(model, shifted, feeds, TOKENS) if shifted else {}
+    scales = cache_scales(model, axes, feeds, bits=bits, offsets=offsets)
+    del model  # large weights are in memory once
     before = sum(scales[str(cache.present.name)].size * cache.past.dtype.itemsize for cache in caches)
-    finer = finer_caches(_float_graph(work), scales, feeds, work) if bits == 4 else Finer()
+    finer = finer_caches(_float_graph(work), (scales, offsets), feeds, work) if bits == 4 else Finer()
+    if len(finer.names) == len(caches):
+        way = spelled("{kv_cache:int8} has more bits")
+        raise ValueError(f"{as_option('kv_cache', name)}: each attention alone is beyond: {finer}: {way}")
     stored = {name: scale for name, scale in scales.items() if name not in finer.names}
     after = sum(scale.size for scale in stored.values()) * bits // 8
-    quantize_caches(graph, stored, bits=bits)
+    quantize_caches(graph, stored, bits=bits, offsets=offsets)
     if finer.names:
         axes = {name: axes[name] for name in finer.names}
         stored = cache_scales(work.source.open(work.options.run), axes, feeds)
