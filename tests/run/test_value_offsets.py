@@ -89,7 +89,9 @@ def test_outputs_stay_in_one_step_and_in_two(packed: bool) -> None:
 def test_shares_that_do_not_add_up_to_1_take_none() -> None:
     model = decoder()
     attention = next(node for node in model.graph.node if node.op_type == "GroupQueryAttention")
-    attention.attribute.append(onnx.helper.make_attribute("smooth_softmax", 1))
+    attention.attribute.append(onnx.helper.make_attribute("smooth_softmax", -1))
+    assert [one.takes_offset for one in find_caches(model_io.load(model))] == [False, True]
+    attention.attribute[-1].i = 1
     assert [one.takes_offset for one in find_caches(model_io.load(decoder()))] == [False, True]
     assert not any(one.takes_offset for one in find_caches(model_io.load(model)))
     node = gs.Node("GroupQueryAttention", inputs=[gs.Variable(str(i)) for i in range(12)])

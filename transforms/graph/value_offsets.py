@@ -21,7 +21,7 @@ _SINK = 11
 def takes_offset(node: gs.Node) -> bool:
     """Return whether the shares that a GroupQueryAttention gives to tokens add up to 1."""
     sink = node.inputs[_SINK] if len(node.inputs) > _SINK else gs.Variable.empty()
-    return sink.is_empty() and not node.attrs.get("smooth_softmax", 0)
+    return sink.is_empty() and node.attrs.get("smooth_softmax") != 1
 
 
 def offset_values(graph: gs.Graph, node: gs.Node, offset: Float32Array, names: walk.Names) -> None:

@@ -17,12 +17,13 @@ from ops.array_types import Feed, Float32Array
 from transforms.graph.selection import label_of
 from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.check_outputs import two_steps
-from transforms.pipelines.work import Work
 from transforms.quantize_caches import Cache, find_caches, quantize_caches
-from transforms.run.events import each_told
+from transforms.run.coded_caches import coded_caches
+from transforms.run.events import Events, each_told
+from transforms.run.two_steps import TwoSteps
+from transforms.runtime.session import RunOptions
 
-MOST_NATS = 0.02
+MOST_NATS = 0.015
 """The divergence that caches in 4 bits may leave on the samples; texts that chose nothing have more."""
 
 Arrays = Mapping[str, Float32Array]
@@ -43,23 +44,26 @@ class Finer:
         return f"since all in int4 leave a KL divergence of {self.nats:.2g} nats, more than {MOST_NATS}"
 
 
-def finer_caches(graph: gs.Graph, grids: tuple[Arrays, Arrays], feeds: Sequence[Feed], work: Work) -> Finer:
+def finer_caches(
+    graph: gs.Graph, grids: tuple[Arrays, Arrays], feeds: Sequence[Feed], run: RunOptions, events: Events
+) -> Finer:
     """Return which caches of a float model need 8 bits, where others have 4, with scales and offsets.
 
     The attentions of least divergence have 4 bits, as many as have no more than ``MOST_NATS`` together. None
     is finer in a model that makes no probabilities of tokens, or not the same of a text in two steps.
     """
-    judge = Judge(graph, feeds[:_MOST_SAMPLES], work.options.run)
-    places = judge.reference.tokens(judge.reference.outputs)
+    judge = Judge(graph, feeds[:_MOST_SAMPLES], run)
+    reference = judge.reference
+    places = reference.tokens(reference.outputs)
     whole = copy_graph(graph)
     scales, offsets = grids
     quantize_caches(whole, scales, bits=4, offsets=offsets)
-    steps = two_steps(graph, whole, judge) if places else None
+    steps = TwoSteps.agreeing(graph, coded_caches(whole), reference.run, reference.feeds) if places else None
     if steps is None:
         return Finer()
     groups = _of_nodes(find_caches(graph, 4), scales)
     nats: dict[str, float] = {}
-    progress = work.events.phase("compare caches", "attention")
+    progress = events.phase("compare caches", "attention")
     for label, names in each_told(groups.items(), progress, len(groups)):
         tried = copy_graph(graph)
         quantize_caches(tried, {name: scales[name] for name in names}, bits=4, offsets=offsets)

@@ -47,7 +47,9 @@ def store_caches(work: Work) -> list[str]:
     scales = cache_scales(model, axes, feeds, bits=bits, offsets=offsets)
     del model  # large weights are in memory once
     before = sum(scales[str(cache.present.name)].size * cache.past.dtype.itemsize for cache in caches)
-    finer = finer_caches(_float_graph(work), (scales, offsets), feeds, work) if bits == 4 else Finer()
+    finer = Finer()
+    if bits == 4:
+        finer = finer_caches(_float_graph(work), (scales, offsets), feeds, work.options.run, work.events)
     if len(finer.names) == len(caches):
         way = spelled("{kv_cache:int8} has more bits")
         raise ValueError(f"{as_option('kv_cache', name)}: each attention alone is beyond: {finer}: {way}")
