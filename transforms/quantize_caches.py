@@ -23,6 +23,7 @@ from ops.array_types import Float32Array
 from transforms.graph import dtypes, walk
 from transforms.graph.rewire import RUNTIME_DOMAIN, drop, onnx_op, position
 from transforms.graph.selection import label_of
+from transforms.graph.value_offsets import offset_values, takes_offset
 from transforms.model.model_error import ModelError
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,12 @@ class Cache:
         _, *others = (axis for axis in range(len(shape)) if axis != self.tokens)
         return tuple(axis for axis in others if isinstance(shape[axis], int))
 
+    @property
+    def takes_offset(self) -> bool:
+        """Whether it is of values, from which an attention can take an offset."""
+        node = self.node
+        return node.op == ATTENTION and self.present is node.outputs[2] and takes_offset(node)
+
 
 def find_caches(graph: gs.Graph, bits: int = 8) -> list[Cache]:
     """Return the caches that :func:`quantize_caches` can quantize.
@@ -80,13 +87,20 @@ def find_caches(graph: gs.Graph, bits: int = 8) -> list[Cache]:
     return found
 
 
-def quantize_caches(graph: gs.Graph, scales: Mapping[str, Float32Array], *, bits: int = 8) -> int:
+def quantize_caches(
+    graph: gs.Graph,
+    scales: Mapping[str, Float32Array],
+    *,
+    bits: int = 8,
+    offsets: Mapping[str, Float32Array] | None = None,
+) -> int:
     """Store caches in 8 or 4 bits, in place; return how many.
 
     ``scales``: by names of outputs, above 0, with the axes ``channels`` of the cache: [heads, channels], for
     example. Inputs and outputs of these caches become int8, in 4 bits uint8 with half the channels; all
-    others stay. A Concat gets scales along the one of these axes that leaves the least error. Caches that
-    have no scales stay as they are, so that a second run returns 0.
+    others stay. ``offsets``: of the values of attentions, as ``scales``; what is kept is less by them, and
+    what an attention makes is not. A Concat gets scales along the one of these axes that leaves the least
+    error. Caches that have no scales stay as they are, so that a second run returns 0.
 
     Raises ModelError below opset 13, and for 4 bits with a cache that a Concat makes.
     """
@@ -98,6 +112,8 @@ def quantize_caches(graph: gs.Graph, scales: Mapping[str, Float32Array], *, bits
         _drop_casts(graph, one)
         scale = np.asarray(scales[str(one.present.name)], np.float32)
         if one.node.op == ATTENTION:
+            if (offset := (offsets or {}).get(str(one.present.name))) is not None:
+                offset_values(graph, one.node, offset, names)
             _quantize_attention(one, scale, names, bits)
         else:
             _quantize_concat(graph, one, scale, names)

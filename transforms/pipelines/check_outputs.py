@@ -50,7 +50,8 @@ def check_outputs(
     spared = checking(len(first), texts=decides and bool(logits_of(float_graph)))
     chosen = dict(first[spared.start :] if spared else first[:FEW_SAMPLES])
     judge = Judge(float_graph, list(chosen.values()), data.run, stays=True)
-    steps = _two_steps(float_graph, quantized_graph, judge)
+    reference = judge.reference
+    steps = TwoSteps.agreeing(float_graph, coded_caches(quantized_graph), reference.run, reference.feeds)
     with failing(chosen, float_graph, data.run, "the quantized model"):
         if not judge.reference.outputs:
             return None
@@ -99,12 +100,3 @@ def _figures(found: Errors, tokens: Sequence[int], checked: Checked) -> Checked:
     apart = found.of_outputs(others).relative if others else None
     error = found.of_outputs(tokens).relative
     return replace(checked, error=error, of_tokens=True, others=apart, others_count=len(others))
-
-
-def _two_steps(float_graph: gs.Graph, quantized_graph: gs.Graph, judge: Judge) -> TwoSteps | None:
-    """Return how texts are read in two steps; None without caches in few bits, and where that differs."""
-    steps = TwoSteps.of(float_graph, coded_caches(quantized_graph))
-    if steps is None:
-        return None
-    reference = judge.reference
-    return steps if any(steps.agrees(reference.run, feed) for feed in reference.feeds[:1]) else None

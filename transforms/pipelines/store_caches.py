@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from transforms.calibrate.cache_scales import cache_scales
-from transforms.files.spelling import as_option
+import onnx_graphsurgeon as gs
+
+from transforms.calibrate.cache_scales import cache_scales, first_tokens
+from transforms.files.spelling import as_option, spelled
 from transforms.graph.grown_states import grown_by
 from transforms.graph.selection import label_of
 from transforms.graph.some_names import counted, some_names
 from transforms.graph.state_outputs import found_pairs
+from transforms.pipelines.finer_caches import Finer, finer_caches
 from transforms.pipelines.work import Work
-from transforms.quantize_caches import Cache, find_caches, quantize_caches
+from transforms.quantize_caches import TOKENS, Cache, find_caches, quantize_caches
 from transforms.run.feeds import spread
 from transforms.widen_float16 import widen_float16
 
@@ -36,14 +39,34 @@ def store_caches(work: Work) -> list[str]:
     left = _left(work, caches)
     axes = {str(cache.present.name): cache.channels for cache in caches}
     feeds = spread([feed for _, feed in work.data.feeds(graph)], _MOST_SAMPLES)
-    scales = cache_scales(work.source.open(work.options.run), axes, feeds, bits=bits)
+    model = work.source.open(work.options.run)
+    shifted = {
+        str(cache.present.name): cache.channels for cache in caches if bits == 4 and cache.takes_offset
+    }
+    offsets = first_tokens(model, shifted, feeds, TOKENS) if shifted else {}
+    scales = cache_scales(model, axes, feeds, bits=bits, offsets=offsets)
+    del model  # large weights are in memory once
     before = sum(scales[str(cache.present.name)].size * cache.past.dtype.itemsize for cache in caches)
-    count, numbers = quantize_caches(graph, scales, bits=bits), sum(one.size for one in scales.values())
+    finer = Finer()
+    if bits == 4:
+        finer = finer_caches(_float_graph(work), (scales, offsets), feeds, work.options.run, work.events)
+    if len(finer.names) == len(caches):
+        way = spelled("{kv_cache:int8} has more bits")
+        raise ValueError(f"{as_option('kv_cache', name)}: each attention alone is beyond: {finer}: {way}")
+    stored = {name: scale for name, scale in scales.items() if name not in finer.names}
+    after = sum(scale.size for scale in stored.values()) * bits // 8
+    quantize_caches(graph, stored, bits=bits, offsets=offsets)
+    if finer.names:
+        axes = {name: axes[name] for name in finer.names}
+        stored = cache_scales(work.source.open(work.options.run), axes, feeds)
+        after += sum(scale.size for scale in stored.values())
+        quantize_caches(graph, stored)
     lines = [
-        f"Stored in {name}: {counted(count, 'cache')}, "
-        f"{numbers * bits // 8:,} bytes a token instead of {before:,}, "
-        f"scales of {counted(len(feeds), 'sample')}"
+        f"Stored in {name}: {counted(len(caches) - len(finer.names), 'cache')}, "
+        f"{after:,} bytes a token instead of {before:,}, scales of {counted(len(feeds), 'sample')}"
     ]
+    if finer.names:
+        lines.append(f"Stored in int8: {counted(len(finer.names), 'cache')}, {finer}")
     if left:
         states = f"{counted(len(left), 'state')} that no token makes longer: {some_names(left)}"
         lines.append(f"Left as they are: {states}")
@@ -72,16 +95,21 @@ def _left(work: Work, caches: Sequence[Cache]) -> list[str]:
 
 def _quantized(work: Work, stored: Container[str]) -> str:
     """Return which cache of the float model the scheme has quantized, empty if none."""
-    assert work.source is not None, "asked for before"
-    graph = work.source.load()
-    widen_float16(graph)
-    caches = find_caches(graph, int(work.options.kv_cache.removeprefix("int")))
+    caches = find_caches(_float_graph(work), int(work.options.kv_cache.removeprefix("int")))
     lost = [cache for cache in caches if cache.present.name not in stored]
     if not lost:
         return ""
     name, op = lost[0].present.name, lost[0].node.op
     way = as_option("exclude_op_types", op)
     return f"the scheme quantizes what '{name}' is made of, unless with {way}"
+
+
+def _float_graph(work: Work) -> gs.Graph:
+    """Return the float model as it was given, in float32."""
+    assert work.source is not None, "asked for before"
+    graph = work.source.load()
+    widen_float16(graph)
+    return graph
 
 
 def _refused(name: str, reason: str) -> ValueError:

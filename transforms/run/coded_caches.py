@@ -14,6 +14,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import AnyArray, Feed, Float32Array
 from transforms.graph import walk
 from transforms.graph.constants import load
+from transforms.graph.value_offsets import value_offset
 from transforms.quantize_caches import ATTENTION, BITS, KIND, SCALES, TOKENS
 
 Run = Callable[[Feed], Feed]
@@ -23,6 +24,8 @@ Run = Callable[[Feed], Feed]
 class CodedCache:
     """An input and an output of codes, with the scale of each number, in a shape that spreads over a cache.
 
+    ``offset``: what codes are less by, in such a shape.
+
     ``tokens``: the axis that grows.
     """
 
@@ -31,9 +34,12 @@ class CodedCache:
     tokens: int
     scale: Float32Array
     bits: int
+    offset: Float32Array | None = None
 
     def encode(self, numbers: AnyArray) -> AnyArray:
         """Return the codes of a cache, int8, or in 4 bits uint8 with half the channels."""
+        if self.offset is not None:
+            numbers = numbers.astype(np.float32) - self.offset
         highest = (1 << (self.bits - 1)) - 1
         codes = np.clip(np.rint(numbers.astype(np.float32) / self.scale), -highest - 1, highest)
         if self.bits == 8:
@@ -46,7 +52,8 @@ class CodedCache:
         if self.bits < 8:
             halves = np.stack([codes & 15, codes >> 4], -1).astype(np.int8) - 8
             codes = halves.reshape(*codes.shape[:-1], -1)
-        return codes.astype(np.float32) * self.scale
+        numbers = codes.astype(np.float32) * self.scale
+        return numbers if self.offset is None else numbers + self.offset
 
 
 def coded_caches(graph: gs.Graph) -> list[CodedCache]:
@@ -87,17 +94,21 @@ def _places(node: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor, int]]:
     return [(node.inputs[0], node.outputs[0], 0)] if is_joined and _quantize(node) else []
 
 
-def _grid(node: gs.Node, place: int) -> tuple[int, Float32Array, int]:
-    """Return the axis of the tokens of what a node keeps, the scale, and its bits."""
+def _grid(node: gs.Node, place: int) -> tuple[int, Float32Array, int, Float32Array | None]:
+    """Return the axis of the tokens of what a node keeps, the scale, its bits, and the offset."""
     if node.op == ATTENTION:
         scale = _values(node.inputs[SCALES + place])
-        return TOKENS, scale.reshape(1, int(node.attrs["kv_num_heads"]), 1, -1), int(node.attrs[BITS])
-    quantize, shape = _quantize(node), [1] * len(node.inputs[0].shape)
+        shape = [1, int(node.attrs["kv_num_heads"]), 1, -1]
+        offset = value_offset(node) if place else None
+        shifted = offset if offset is None else offset.reshape(shape)
+        return TOKENS, scale.reshape(shape), int(node.attrs[BITS]), shifted
+    quantize = _quantize(node)
+    shape = [1] * len(node.inputs[0].shape)
     assert quantize is not None, "it was found before"
     scale = _values(quantize.inputs[1])
     if scale.ndim:
         shape[int(quantize.attrs["axis"])] = -1
-    return int(node.attrs["axis"]) % len(shape), scale.reshape(shape), 8
+    return int(node.attrs["axis"]) % len(shape), scale.reshape(shape), 8, None
 
 
 def _quantize(node: gs.Node) -> gs.Node | None:

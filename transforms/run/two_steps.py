@@ -50,6 +50,15 @@ class TwoSteps:
         ids = IDS if IDS in found else next(iter(found), None)
         return cls(shapes, ids, pairs, (caches[0].past, caches[0].tokens)) if ids and caches else None
 
+    @classmethod
+    def agreeing(
+        cls, graph: gs.Graph, caches: Sequence[CodedCache], run: Run, feeds: Sequence[Feed]
+    ) -> TwoSteps | None:
+        """Return how to cut them; None where the float model that ``run`` runs makes others of the first."""
+        steps = cls.of(graph, caches)
+        agrees = steps is not None and any(steps.agrees(run, feed) for feed in feeds[:1])
+        return steps if agrees else None
+
     def through(self, run: Run) -> Run:
         """Return what runs a model in two steps; a text of one token in one."""
 
