@@ -86,7 +86,7 @@ def test_old_opsets_take_wide_integers_in_another_domain() -> None:
 
 
 def test_the_opset_that_a_scheme_needs() -> None:
-    wide = {"A16W8", "U16S8", "W4A8", "W4"}
+    wide = {"A16W8", "U16S8", "W4A8", "W4", "W4_MIXED"}
     assert {name for name in PLAIN if least_opset(preset(name)) == 21} == wide
     assert {least_opset(preset(name)) for name in PLAIN.keys() - wide - {"W2"}} == {13}
     assert least_opset(preset("W2")) == least_opset(preset("A8W8").with_(tensors={"w": "uint2"})) == 25

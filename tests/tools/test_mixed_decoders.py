@@ -33,7 +33,8 @@ def folder(tmp_path: Path) -> Path:
 
 def _mixed(folder: Path, size: int, *more: str, data: str = "data") -> int:
     words = ["--input", f"{folder}/m.onnx", "--output", f"{folder}/q.onnx", "--data", f"{folder}/{data}"]
-    return auto_mixed_precision.main([*words, *MIXED, "--size", str(size), "--no-time", "--force", *more])
+    given = [*words, *MIXED, "--size", str(size), "--no-time", "--force", "--verbose", *more]
+    return auto_mixed_precision.main(given)
 
 
 def _lost(folder: Path, texts: list[Path]) -> float:
@@ -59,7 +60,7 @@ def test_a_size_spends_bits_and_fits_weights(folder: Path, capsys: pytest.Captur
     said = capsys.readouterr().out
     assert re.search(r"Moved [1-3] of \d layers", said) and "Weights rounded by outputs of layers" in said
     assert f"tried on {TEXTS - 1} samples" in said
-    figure = re.search(r"KL divergence of (\S+) nats a token on 1 sample that decided nothing", said)
+    figure = re.search(r"KL divergence of (\S+) nats a token on 1 held-out sample", said)
     assert figure and float(figure[1]) == pytest.approx(_lost(folder, texts[-1:]), rel=0.02)
     assert (folder / "q.onnx").stat().st_size <= size
     assert _lost(folder, sorted((folder / "others").iterdir())) < plain
@@ -96,7 +97,7 @@ def test_fewer_tokens_than_inputs_are_told(folder: Path, capsys: pytest.CaptureF
     assert quantize.main([*words, "--data", f"{folder}/few"]) == 0
     said = capsys.readouterr()
     assert "has 24 tokens of samples for 32 inputs, 3 other layers too few as well" in said.err
-    assert "on 1 sample that decided nothing" in said.out
+    assert "on 1 held-out sample" in said.out
 
 
 @pytest.mark.parametrize("config", ["W4_ADAQUANT", "W2_ADAROUND"])

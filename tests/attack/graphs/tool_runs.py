@@ -68,12 +68,15 @@ class Outcome:
 
 
 def call(tool: str, source: Path, target: Path, *options: str) -> Outcome:
-    """Run a tool; Fallen if it ends in any other way than with a valid model, or one line that says why."""
+    """Run a tool; Fallen if it ends in any other way than with a valid model, or one line that says why.
+
+    Warnings of few samples may be before that line.
+    """
     target.unlink(missing_ok=True)
     out, err = io.StringIO(), io.StringIO()
     arguments = ["--input", str(source), "--output", str(target), *options]
     code = _main(tool, arguments, out, err)
-    lines = err.getvalue().splitlines()
+    lines = [line for line in err.getvalue().splitlines() if not line.startswith("Warning: ")]
     if code == 1:
         if len(lines) != 1 or _RAW.search(lines[0]) or target.exists():
             raise Fallen(f"refused without a clean line: {_line(' / '.join(lines))}")
