@@ -3,8 +3,7 @@
 Keys resist: SmolLM2-135M loses 0.048 nats with keys in 4 bits. A rotary embedding outside the attention would
 let keys have an offset or a rotation; with an offset, weights of tokens or a Hadamard matrix 0.042 to 0.071
 are left, with the matrix that balances queries and keys 0.030 to 0.056, for six more nodes in each layer.
-Divergences of attentions add up within a tenth, so that
-each is measured once, in the float model.
+Divergences of attentions add up within a tenth, so that each is measured once, in the float model.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Finer:
 
     def __str__(self) -> str:
         """Say why they do."""
-        return f"since all in int4 leave a KL divergence of {self.nats:.2g} nats, more than {MOST_NATS}"
+        return f"since all in int4 cost a KL divergence of {self.nats:.2g} nats, more than {MOST_NATS}"
 
 
 def finer_caches(

@@ -52,7 +52,9 @@ def store_caches(work: Work) -> list[str]:
         finer = finer_caches(_float_graph(work), (scales, offsets), feeds, work.options.run, work.events)
     if len(finer.names) == len(caches):
         way = spelled("{kv_cache:int8} has more bits")
-        raise ValueError(f"{as_option('kv_cache', name)}: each attention alone is beyond: {finer}: {way}")
+        raise ValueError(
+            f"{as_option('kv_cache', name)}: the caches of every attention stay in int8, {finer}: {way}"
+        )
     stored = {name: scale for name, scale in scales.items() if name not in finer.names}
     after = sum(scale.size for scale in stored.values()) * bits // 8
     quantize_caches(graph, stored, bits=bits, offsets=offsets)
