@@ -16,14 +16,15 @@ _SMALLER = 0.95
 def no_gain_line(work: Work, sizes: Sizes) -> Iterator[str]:
     """Yield the line, none for a model that is smaller: its time has a line already.
 
-    It names a preset that was built and is smaller, or says that none is. One of the options that store
-    weights in fewer bits has a line of its own.
+    Without a target it names a preset that was built and is smaller, or says that none is. Options that
+    store weights in fewer bits have a line of their own.
     """
     assert work.record.first is not None and work.source is not None, "the model was tried out"
     time = work.record.first.time
     if sizes.ratio >= 1:
         slower = ", and slower here" if time is not None and time.is_slower else ""
-        yield f"Not smaller than the float file{slower}: {_other(work, sizes)}"
+        other = "" if work.scheme.target else f": {_other(work, sizes)}"
+        yield f"Not smaller than the float file{slower}{other}"
 
 
 def _other(work: Work, sizes: Sizes) -> str:
@@ -32,4 +33,4 @@ def _other(work: Work, sizes: Sizes) -> str:
     if not found:
         return "no preset of integers makes it so"
     name, size = found[0]
-    return f"{as_option('config', name)} makes {size / sizes.before:.2f} of its bytes"
+    return f"{as_option('config', name)} alone makes {size / sizes.before:.2f} of its bytes"
