@@ -93,7 +93,7 @@ def test_no_decision_sees_them(count: int, monkeypatch: pytest.MonkeyPatch) -> N
     ("count", "said"),
     [
         (12, "2 held-out samples"),
-        pytest.param(8, "4 samples that were searched with, too", marks=pytest.mark.heavy),
+        pytest.param(8, "4 samples that choices were made by", marks=pytest.mark.heavy),
     ],
 )
 def test_the_record_is_in_the_file_and_in_the_report(tmp_path: Path, count: int, said: str) -> None:

@@ -89,7 +89,7 @@ class Checked:
     def where(self) -> str:
         """The samples, in words."""
         kind = "held-out sample" if self.decided is False else "sample"
-        search = " that were searched with, too" if self.decided else ""
+        search = " that choices were made by" if self.decided else ""
         read = ", read in two steps through the caches" if self.through_caches else ""
         return f"{counted(self.samples, kind)}{search}{read}"
 
