@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from onnx_narrow.api.ranges import RangeFiles
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.told import Told
@@ -23,6 +21,7 @@ from transforms.pipelines.steps import Step, run
 from transforms.pipelines.why_nothing import why_nothing
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
+from transforms.search.output_metrics import METRICS
 
 
 def untuned(scheme: Scheme) -> Scheme:
@@ -89,7 +88,7 @@ def _shown(work: Work) -> Checked | None:
     outputs, is_chosen = work.record.decisions.outputs, work.record.tuned or work.record.mixed
     goal, reached, held_out = work.options.goal, work.record.reached, work.held_out
     if goal and goal.metric == "sqnr" and reached and held_out and held_out.is_apart:
-        error = float(np.power(10.0, -reached.after / 10))
+        error = METRICS["sqnr"].error(reached.after)
         return Checked(error, len(held_out.feeds), False, decibels_error=reached.error)
     return None if outputs is None or outputs.of_tokens or is_chosen else outputs
 

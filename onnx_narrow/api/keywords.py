@@ -32,9 +32,7 @@ METRIC = Kind("the name of a metric, FILE.py:FUNCTION or a function", (str, Call
 KINDS: Mapping[str, Kind] = {
     # what is made
     "output": PATH,
-    "config": Kind(
-        "a preset, a path, a Scheme or a mapping of its keys", (str, os.PathLike, Scheme, Mapping)
-    ),
+    "config": CONFIG,
     "opset": whole(13),
     "input_shapes": TABLE,
     "exclude_nodes": TEXTS,

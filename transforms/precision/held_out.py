@@ -66,13 +66,10 @@ def hold_out(
     if not period:
         return HeldOut(data, [feed for _, feed in feeds], is_apart=False, places=range(count))
 
-    def _rest() -> Iterator[tuple[str, Feed]]:
-        return (one for place, one in enumerate(feeds) if place % period != period - 1)
-
     places = goal_judging(count, every, most)
     kept = [feed for _, feed in taken(feeds, places)]
-    rest = Feeds(_rest, model_inputs(graph), count=count - count // period)
-    return HeldOut(replace(data, source=rest, limit=None, images=None), kept, is_apart=True, places=places)
+    rest = without(data, graph, range(period - 1, count, period), count)
+    return HeldOut(rest, kept, is_apart=True, places=places)
 
 
 def without(data: CalibrationData, graph: gs.Graph, places: Collection[int], count: int) -> CalibrationData:
