@@ -6,12 +6,15 @@ from collections.abc import Container, Sequence
 
 import onnx_graphsurgeon as gs
 
+from ops.array_types import Feed
 from transforms.calibrate.cache_scales import cache_scales, first_tokens
 from transforms.files.spelling import as_option, spelled
 from transforms.graph.grown_states import grown_by
+from transforms.graph.passed_states import PassedState, find_passed
 from transforms.graph.selection import label_of
 from transforms.graph.some_names import counted, some_names
 from transforms.graph.state_outputs import found_pairs
+from transforms.pipelines.encoder_caches import left_to_others, store_encoder_caches
 from transforms.pipelines.finer_caches import Finer, finer_caches
 from transforms.pipelines.work import Work
 from transforms.quantize_caches import TOKENS, Cache, find_caches, quantize_caches
@@ -23,7 +26,7 @@ _MOST_SAMPLES = 16
 
 _STORED = (
     "caches are those of float32 or float16 that a GroupQueryAttention, or a Concat of rank 3 or more, makes "
-    "of an input, and nothing else reads that input"
+    "of an input, and nothing else reads that input, and keys and values that an output hands out as they came"
 )
 
 
@@ -32,13 +35,26 @@ def store_caches(work: Work) -> list[str]:
 
     Raises ValueError for a model without caches, or with others that grow and cannot be quantized so.
     """
-    assert work.data is not None and work.source is not None, "asked for before"
-    name, graph = work.options.kv_cache, work.graph
-    bits = int(name.removeprefix("int"))
-    caches = find_caches(graph, bits)
-    left = _left(work, caches)
-    axes = {str(cache.present.name): cache.channels for cache in caches}
+    assert work.data is not None, "asked for before"
+    graph, bits = work.graph, int(work.options.kv_cache.removeprefix("int"))
+    caches, passed = find_caches(graph, bits), find_passed(graph)
+    left = _left(work, caches, passed)
+    others = left_to_others(work, [one.past for one in (*caches, *passed)])
     feeds = spread([feed for _, feed in work.data.feeds(graph)], _MOST_SAMPLES)
+    lines = _store_grown(work, caches, feeds) if caches else []
+    lines += store_encoder_caches(work, passed, feeds)
+    if left:
+        states = f"{counted(len(left), 'state')} that no token makes longer: {some_names(left)}"
+        lines.append(f"Left as they are: {states}")
+    return lines + others
+
+
+def _store_grown(work: Work, caches: Sequence[Cache], feeds: Sequence[Feed]) -> list[str]:
+    """Store the caches that tokens make longer; return lines on them."""
+    assert work.source is not None, "asked for before"
+    graph, name = work.graph, work.options.kv_cache
+    bits = int(name.removeprefix("int"))
+    axes = {str(cache.present.name): cache.channels for cache in caches}
     model = work.source.open(work.options.run)
     shifted = {
         str(cache.present.name): cache.channels for cache in caches if bits == 4 and cache.takes_offset
@@ -69,25 +85,22 @@ def store_caches(work: Work) -> list[str]:
     ]
     if finer.names:
         lines.append(f"Stored in int8: {counted(len(finer.names), 'cache')}, {finer}")
-    if left:
-        states = f"{counted(len(left), 'state')} that no token makes longer: {some_names(left)}"
-        lines.append(f"Left as they are: {states}")
     return lines
 
 
-def _left(work: Work, caches: Sequence[Cache]) -> list[str]:
+def _left(work: Work, caches: Sequence[Cache], passed: Sequence[PassedState]) -> list[str]:
     """Return the names of states that stay as they are.
 
     Raises ValueError for one that grows, and for a model without caches that can be stored.
     """
     graph, name = work.graph, work.options.kv_cache
-    pairs, stored = found_pairs(graph), {str(cache.present.name) for cache in caches}
+    pairs, stored = found_pairs(graph), {str(one.present.name) for one in (*caches, *passed)}
     names = {*pairs.values()} - stored
     others = [tensor for tensor in graph.outputs if tensor.name in names]
     fed = [tensor for tensor in graph.inputs if tensor.name in pairs] + [cache.past for cache in caches]
     grown = [(str(tensor.name), node) for tensor in others if (node := grown_by(tensor, fed))]
     left = [str(tensor.name) for tensor in others]
-    if grown or not caches:
+    if grown or not stored:
         reason = f"no token makes {some_names(left)} longer" if left else "there is no cache"
         for output, node in grown[:1]:
             reason = f"'{output}' of {node.op} '{label_of(node)}' cannot be stored so"

@@ -14,6 +14,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import AnyArray, Feed, Float32Array
 from transforms.graph import walk
 from transforms.graph.constants import load
+from transforms.graph.state_outputs import found_pairs
 from transforms.graph.value_offsets import value_offset
 from transforms.quantize_caches import ATTENTION, BITS, KIND, SCALES, TOKENS
 
@@ -26,12 +27,12 @@ class CodedCache:
 
     ``offset``: what codes are less by, in such a shape.
 
-    ``tokens``: the axis that grows.
+    ``tokens``: the axis that grows, None of what an encoder has made.
     """
 
     past: str
     present: str
-    tokens: int
+    tokens: int | None
     scale: Float32Array
     bits: int
     offset: Float32Array | None = None
@@ -59,12 +60,13 @@ class CodedCache:
 def coded_caches(graph: gs.Graph) -> list[CodedCache]:
     """Return the caches of a model that :func:`transforms.quantize_caches.quantize_caches` stored."""
     inputs, outputs = {id(one) for one in graph.inputs}, {id(one) for one in graph.outputs}
-    return [
+    found = [
         CodedCache(str(past.name), str(present.name), *_grid(node, place))
         for node in graph.nodes
         for past, present, place in _places(node)
         if id(past) in inputs and id(present) in outputs
     ]
+    return found + _of_encoders(graph)
 
 
 def with_codes(run: Run, caches: list[CodedCache]) -> Run:
@@ -85,6 +87,19 @@ def encoded(feed: Mapping[str, AnyArray], caches: list[CodedCache]) -> dict[str,
     return {one.past: one.encode(feed[one.past]) for one in caches}
 
 
+def _of_encoders(graph: gs.Graph) -> list[CodedCache]:
+    """Return the caches that :func:`transforms.graph.store_passed.store_passed` stored."""
+    inputs = {str(one.name): one for one in graph.inputs}
+    found = []
+    for name, back in found_pairs(graph).items():
+        past = inputs[name]
+        readers = [node for node in past.outputs if node.op == "DequantizeLinear"]
+        if past.dtype == np.int8 and readers and walk.is_given(readers[0].inputs[1]):
+            scale = _along(readers[0], len(past.shape))
+            found.append(CodedCache(name, back, None, scale, 8))
+    return found
+
+
 def _places(node: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor, int]]:
     """Return what goes in and comes out of a node in codes, and whether it is the first or the second."""
     if node.op == ATTENTION and BITS in node.attrs:
@@ -102,13 +117,17 @@ def _grid(node: gs.Node, place: int) -> tuple[int, Float32Array, int, Float32Arr
         offset = value_offset(node) if place else None
         shifted = offset if offset is None else offset.reshape(shape)
         return TOKENS, scale.reshape(shape), int(node.attrs[BITS]), shifted
-    quantize = _quantize(node)
-    shape = [1] * len(node.inputs[0].shape)
+    quantize, rank = _quantize(node), len(node.inputs[0].shape)
     assert quantize is not None, "it was found before"
-    scale = _values(quantize.inputs[1])
+    return int(node.attrs["axis"]) % rank, _along(quantize, rank), 8, None
+
+
+def _along(node: gs.Node, rank: int) -> Float32Array:
+    """Return the scales of a node in a shape that spreads over what it reads."""
+    scale, shape = _values(node.inputs[1]), [1] * rank
     if scale.ndim:
-        shape[int(quantize.attrs["axis"])] = -1
-    return int(node.attrs["axis"]) % len(shape), scale.reshape(shape), 8, None
+        shape[int(node.attrs["axis"])] = -1
+    return scale.reshape(shape)
 
 
 def _quantize(node: gs.Node) -> gs.Node | None:
