@@ -109,7 +109,7 @@ def quantize_caches(
     Raises ModelError below opset 13, and for 4 bits with a cache that a Concat makes.
     """
     caches = [one for one in find_caches(graph, bits) if str(one.present.name) in scales]
-    passed = [one for one in find_passed(graph) if str(one.present.name) in scales]
+    passed = [one for one in find_passed(graph) if one.name in scales]
     if (caches or passed) and graph.opset < _FIRST_OPSET:
         raise ModelError(f"caches in int{bits} need opset {_FIRST_OPSET}, the model has {graph.opset}")
     names = walk.Names(graph)
@@ -124,7 +124,7 @@ def quantize_caches(
             _quantize_concat(graph, one, scale, names)
             one.past.dtype = np.dtype(np.int8)
     for state in passed:
-        steps, attributes = _along_one_axis(scales[str(state.present.name)], state.channels)
+        steps, attributes = _along_one_axis(scales[state.name], state.channels)
         store_passed(graph, state, np.ascontiguousarray(steps, np.float32), attributes, names)
     log.debug("caches in int%d: %d, of an encoder: %d", bits, len(caches), len(passed))
     return len(caches) + len(passed)

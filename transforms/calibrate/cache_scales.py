@@ -90,7 +90,8 @@ def _caches(
     offsets: Mapping[str, Float32Array],
 ) -> Iterator[tuple[str, Float32Array]]:
     """Yield the caches of a sample, in float32, less by their offsets."""
-    for name, array in model.run(feed, list(axes)).items():
+    names = [name for name in axes if name in model.outputs]
+    for name, array in model.run(feed, names).items() if names else ():
         numbers = array.astype(np.float32)
         if name in offsets:
             others = [axis for axis in range(array.ndim) if axis not in axes[name]]

@@ -1,7 +1,7 @@
 """Keys and values that a decoder takes from an encoder: computed once, and handed out as they were taken.
 
 A decoder takes them and returns them, or computes them in the branch of an If for the first step; the other
-branch returns what it took, or nothing.
+branch returns what it took, or nothing. Others take them alone, from another model.
 """
 
 from __future__ import annotations
@@ -21,17 +21,24 @@ PASSES = ("Identity", "Cast")
 LEAST_RANK = 3  # batch, positions, channels
 
 _MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Expand", "Identity", "Cast"})
-_ATTENTIONS = frozenset({"MultiHeadAttention", "DecoderMaskedMultiHeadAttention", "Attention"})
+_FACTORS = ("Mul", "Div")
+_ATTENTIONS = frozenset({"MultiHeadAttention", "DecoderMaskedMultiHeadAttention"})
+_KEYS_AND_VALUES = (1, 2)  # inputs of an attention
 _PRODUCTS = frozenset({"MatMul", "FusedMatMul", "Einsum"})
 _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16)
 
 
 @dataclass(frozen=True)
 class PassedState:
-    """An input of keys or values, and the output that hands them out."""
+    """An input of keys or values, and the output that hands them out, if one does."""
 
     past: gs.Variable
-    present: gs.Variable
+    present: gs.Variable | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the output, or of an input alone."""
+        return str((self.past if self.present is None else self.present).name)
 
     @property
     def channels(self) -> tuple[int, ...]:
@@ -40,37 +47,26 @@ class PassedState:
 
 
 def find_passed(graph: gs.Graph) -> list[PassedState]:
-    """Return the states of a float model that attentions read and no step changes."""
-    pairs = found_pairs(graph)
-    inputs = {str(one.name): one for one in graph.inputs}
-    outputs = {str(one.name): one for one in graph.outputs}
-    fed = [inputs[name] for name in pairs]
-    states = [PassedState(inputs[name], outputs[back]) for name, back in pairs.items()]
-    return [one for one in states if _is_passed(one, fed)]
+    """Return the states of a float model that attentions read as keys or values and no step changes.
 
-
-def unpaired_passed(graph: gs.Graph) -> list[str]:
-    """Return the inputs of keys or values that outputs hand out unchanged, of which none is surely theirs."""
-    paired = found_pairs(graph)
-    handed = {id(tensor) for output in graph.outputs for tensor in leaves(output)}
-    return [
-        str(one.name)
-        for one in graph.inputs
-        if one.name not in paired and id(one) in handed and _is_float(one) and feeds_attention([one])
-    ]
-
-
-def taken_alone(graph: gs.Graph, others: Collection[gs.Variable]) -> list[str]:
-    """Return the inputs that attentions read as they read others, of the same known sizes, and that no output
-    hands out: what another model makes.
+    Raises ValueError for an input that outputs hand out, of which none is surely its own.
     """
-    known = {_known(one) for one in others}
-    paired = found_pairs(graph)
-    return [
-        str(one.name)
-        for one in graph.inputs
-        if one.name not in paired and _is_float(one) and _known(one) in known and feeds_attention([one])
-    ]
+    pairs = found_pairs(graph)
+    outputs = {str(one.name): one for one in graph.outputs}
+    fed = [one for one in graph.inputs if one.name in pairs]
+    handed = {id(tensor) for output in graph.outputs for tensor in leaves(output)}
+    found = []
+    for past in graph.inputs:
+        state = PassedState(past, outputs.get(pairs.get(str(past.name), "")))
+        if not _is_float(past) or not _is_read(state):
+            continue
+        if state.present is not None:
+            found += [state] if _is_unchanged(state, fed) else []
+        elif id(past) in handed:
+            raise ValueError(f"input '{past.name}' is handed out, but no output is known to be its own")
+        else:
+            found.append(state)
+    return found
 
 
 def leaves(tensor: gs.Tensor) -> Iterator[gs.Tensor]:
@@ -86,32 +82,38 @@ def leaves(tensor: gs.Tensor) -> Iterator[gs.Tensor]:
         yield tensor
 
 
-def feeds_attention(tensors: Collection[gs.Tensor]) -> bool:
-    """Return whether numbers of some tensors are in a product with what is computed, or in an attention."""
-    waiting, seen = list(tensors), set[int]()
-    while waiting:
-        for node, place in walk.uses(waiting.pop()):
-            if id(node) in seen:
-                continue
-            if node.op in _ATTENTIONS or (node.op in _PRODUCTS and _is_between_computed(node)):
-                return True
-            if node.op in _MOVES and place == 0:
-                seen.add(id(node))
-                waiting += node.outputs
-    return False
+def _is_read(state: PassedState) -> bool:
+    """Return whether attentions read a state, or the output that hands it out, and all in float32."""
+    present = [] if state.present is None else _between(state.present)
+    reads = [one for tensor in (state.past, *present) for one in walk.uses_beyond(tensor, _moves)]
+    return any(_is_attention(*one) for one in reads) and all(map(_reads_float, state.past.outputs))
 
 
-def _is_passed(state: PassedState, fed: Collection[gs.Tensor]) -> bool:
+def _moves(node: gs.Node, place: int) -> bool:
+    if node.op in _FACTORS:  # of one number, as where keys have a part of the scale
+        other = node.inputs[1 - place]
+        return other.shape is not None and len(other.shape) < LEAST_RANK
+    return node.op in _MOVES and place == 0
+
+
+def _is_attention(node: gs.Node, place: int) -> bool:
+    """Return whether a node reads keys or values at a place, and no weight at the other."""
+    if node.op in _PRODUCTS:
+        return place == 1 and _is_computed(node.inputs[0])
+    is_attention = node.op in _ATTENTIONS or onnx_op(node) == "Attention"
+    return is_attention and place in _KEYS_AND_VALUES
+
+
+def _is_unchanged(state: PassedState, fed: Collection[gs.Tensor]) -> bool:
+    """Return whether an output is the state as it was taken, or made of no state."""
     past, present = state.past, state.present
-    if not _is_float(past) or past.dtype != present.dtype or len(present.shape or ()) != len(past.shape):
+    if present is None or past.dtype != present.dtype or len(present.shape or ()) != len(past.shape):
         return False
     states = {id(one) for one in fed}
-    if not all(_is_kept(one, past, states) for one in leaves(present)):
-        return False
-    return all(map(_reads_float, past.outputs)) and feeds_attention([past, *_between(present)])
+    return all(_is_kept(one, past, states) for one in leaves(present))
 
 
-def _is_kept(leaf: gs.Tensor, past: gs.Tensor, states: Collection[int]) -> bool:
+def _is_kept(leaf: gs.Tensor, past: gs.Tensor, states: set[int]) -> bool:
     """Return whether a tensor is the state, or made of no state, or nothing."""
     if leaf is past or isinstance(leaf, gs.Constant):
         return True
@@ -135,19 +137,9 @@ def _is_float(tensor: gs.Tensor) -> bool:
     return len(tensor.shape or ()) >= LEAST_RANK and any(dtypes.is_type(tensor, one) for one in _FLOATS)
 
 
-def _known(tensor: gs.Tensor) -> tuple[tuple[int, int], ...]:
-    """Return the axes beside the batch whose sizes are known, and these."""
-    return tuple((i, size) for i, size in enumerate(tensor.shape or ()) if i and isinstance(size, int))
-
-
-def _is_between_computed(node: gs.Node) -> bool:
-    return all(map(_is_computed, node.inputs[:2]))
-
-
 def _is_computed(tensor: gs.Tensor) -> bool:
     """Return whether a tensor is no weight, not even one in few bits."""
-    while (node := walk.producer(tensor)) is not None and (
-        node.op in _MOVES or node.op == "DequantizeLinear"
-    ):
+    way = _MOVES | {"DequantizeLinear"}
+    while (node := walk.producer(tensor)) is not None and node.op in way:
         tensor = node.inputs[0]
     return not walk.is_given(tensor)

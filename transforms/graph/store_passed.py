@@ -23,23 +23,15 @@ def store_passed(
 ) -> None:
     """Keep a state in int8, with scales along an axis, or one for all where none is given."""
     grid = (
-        gs.Constant(names.derive(state.present.name, "scale"), scale),
-        gs.Constant(names.derive(state.present.name, "zero_point"), np.zeros(scale.shape, np.int8)),
+        gs.Constant(names.derive(state.name, "scale"), scale),
+        gs.Constant(names.derive(state.name, "zero_point"), np.zeros(scale.shape, np.int8)),
     )
     writer = _Writer(state, grid, axis, names)
-    present = state.present
-    stored = writer.stored(graph, present)
-    whole = gs.Variable(present.name, INT8, present.shape)
-    present.name = names.derive(whole.name, "float")
-    maker = walk.producer(stored)
-    if stored is state.past or maker is None:
-        graph.nodes.append(gs.Node("Identity", names.derive(whole.name, "keep"), {}, [stored], [whole]))
-    else:
-        walk.redirect(stored, whole)
-        walk.replace_output(maker, stored, whole)
-    graph.outputs = [whole if one is present else one for one in graph.outputs]
+    if state.present is not None:
+        writer.hand_out(graph, state.present)
     writer.read_taken(graph)
-    _drop_unread(graph, present)
+    if state.present is not None:
+        _drop_unread(graph, state.present)
 
 
 @dataclass(frozen=True)
@@ -50,6 +42,20 @@ class _Writer:
     grid: tuple[gs.Constant, gs.Constant]
     axis: dict[str, int]
     names: walk.Names
+
+    def hand_out(self, graph: gs.Graph, present: gs.Variable) -> None:
+        """Let an output have integers; what reads it in float keeps what it was made of."""
+        stored = self.stored(graph, present)
+        whole = gs.Variable(present.name, INT8, present.shape)
+        present.name = self.names.derive(whole.name, "float")
+        maker = walk.producer(stored)
+        if maker is None:
+            keep = gs.Node("Identity", self.names.derive(whole.name, "keep"), {}, [stored], [whole])
+            graph.nodes.append(keep)
+        else:
+            walk.redirect(stored, whole)
+            walk.replace_output(maker, stored, whole)
+        graph.outputs = [whole if one is present else one for one in graph.outputs]
 
     def stored(self, graph: gs.Graph, tensor: gs.Tensor) -> gs.Tensor:
         """Return the integers of a tensor of a graph: those that were taken, chosen, or made here."""
@@ -89,9 +95,11 @@ class _Writer:
         past = self.state.past
         numbers = gs.Variable(self.names.derive(past.name, "float"), np.dtype(np.float32), past.shape)
         if past.dtype != np.float32:
-            for cast in [one for one in past.outputs if onnx_op(one) == "Cast"]:
-                walk.redirect(cast.outputs[0], numbers)
-                drop(graph, [cast])
+            for inner in walk.graphs(graph):
+                casts = [one for one in inner.nodes if onnx_op(one) == "Cast" and one.inputs[0] is past]
+                for cast in casts:
+                    walk.redirect(cast.outputs[0], numbers)
+                drop(inner, casts)
         past.dtype = INT8
         for node, index in walk.uses(past):
             is_kept = node.outputs and node.outputs[0].dtype == INT8 and onnx_op(node) == "Identity"
@@ -107,10 +115,9 @@ class _Writer:
 
 def _drop_unread(graph: gs.Graph, tensor: gs.Tensor) -> None:
     """Remove the nodes that passed a tensor on which nothing reads any more."""
-    node = walk.producer(tensor)
-    ends = walk.outputs(graph)
-    while node is not None and onnx_op(node) in PASSES and not node.outputs[0].outputs:
-        if id(node.outputs[0]) in ends:
+    node, ends, own = walk.producer(tensor), walk.outputs(graph), {id(one) for one in graph.nodes}
+    while node is not None and id(node) in own and onnx_op(node) in PASSES:
+        if node.outputs[0].outputs or id(node.outputs[0]) in ends:
             return
         before = node.inputs[0]
         drop(graph, [node])

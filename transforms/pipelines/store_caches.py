@@ -14,7 +14,7 @@ from transforms.graph.passed_states import PassedState, find_passed
 from transforms.graph.selection import label_of
 from transforms.graph.some_names import counted, some_names
 from transforms.graph.state_outputs import found_pairs
-from transforms.pipelines.encoder_caches import left_to_others, store_encoder_caches
+from transforms.pipelines.encoder_caches import store_encoder_caches
 from transforms.pipelines.finer_caches import Finer, finer_caches
 from transforms.pipelines.work import Work
 from transforms.quantize_caches import TOKENS, Cache, find_caches, quantize_caches
@@ -26,7 +26,7 @@ _MOST_SAMPLES = 16
 
 _STORED = (
     "caches are those of float32 or float16 that a GroupQueryAttention, or a Concat of rank 3 or more, makes "
-    "of an input, and nothing else reads that input, and keys and values that an output hands out as they came"
+    "of an input, and nothing else reads that input, and keys and values of an encoder"
 )
 
 
@@ -39,14 +39,13 @@ def store_caches(work: Work) -> list[str]:
     graph, bits = work.graph, int(work.options.kv_cache.removeprefix("int"))
     caches, passed = find_caches(graph, bits), find_passed(graph)
     left = _left(work, caches, passed)
-    others = left_to_others(work, [one.past for one in (*caches, *passed)])
     feeds = spread([feed for _, feed in work.data.feeds(graph)], _MOST_SAMPLES)
     lines = _store_grown(work, caches, feeds) if caches else []
     lines += store_encoder_caches(work, passed, feeds)
     if left:
         states = f"{counted(len(left), 'state')} that no token makes longer: {some_names(left)}"
         lines.append(f"Left as they are: {states}")
-    return lines + others
+    return lines
 
 
 def _store_grown(work: Work, caches: Sequence[Cache], feeds: Sequence[Feed]) -> list[str]:
@@ -94,7 +93,8 @@ def _left(work: Work, caches: Sequence[Cache], passed: Sequence[PassedState]) ->
     Raises ValueError for one that grows, and for a model without caches that can be stored.
     """
     graph, name = work.graph, work.options.kv_cache
-    pairs, stored = found_pairs(graph), {str(one.present.name) for one in (*caches, *passed)}
+    pairs, stored = found_pairs(graph), {str(one.present.name) for one in caches}
+    stored |= {one.name for one in passed}
     names = {*pairs.values()} - stored
     others = [tensor for tensor in graph.outputs if tensor.name in names]
     fed = [tensor for tensor in graph.inputs if tensor.name in pairs] + [cache.past for cache in caches]

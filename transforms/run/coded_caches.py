@@ -23,7 +23,7 @@ Run = Callable[[Feed], Feed]
 
 @dataclass(frozen=True)
 class CodedCache:
-    """An input and an output of codes, with the scale of each number, in a shape that spreads over a cache.
+    """An input of codes, and an output of them or "", with scales in a shape that spreads over a cache.
 
     ``offset``: what codes are less by, in such a shape.
 
@@ -66,7 +66,8 @@ def coded_caches(graph: gs.Graph) -> list[CodedCache]:
         for past, present, place in _places(node)
         if id(past) in inputs and id(present) in outputs
     ]
-    return found + _of_encoders(graph)
+    known = {one.past for one in found}
+    return found + [one for one in _of_encoders(graph) if one.past not in known]
 
 
 def with_codes(run: Run, caches: list[CodedCache]) -> Run:
@@ -75,28 +76,30 @@ def with_codes(run: Run, caches: list[CodedCache]) -> Run:
         return run
 
     def _run(feed: Feed) -> Feed:
-        made = run({**feed, **encoded(feed, caches)})
-        numbers = {one.present: one.decode(made[one.present]) for one in caches if one.present in made}
+        codes = encoded(feed, caches)
+        made = run({**feed, **codes})
+        given = (one for one in caches if one.past in codes and one.present in made)
+        numbers = {one.present: one.decode(made[one.present]) for one in given}
         return {**made, **numbers}
 
     return _run
 
 
 def encoded(feed: Mapping[str, AnyArray], caches: list[CodedCache]) -> dict[str, AnyArray]:
-    """Return the codes of the caches of a feed."""
-    return {one.past: one.encode(feed[one.past]) for one in caches}
+    """Return the codes of the caches of a feed; none of what is codes already."""
+    return {one.past: one.encode(feed[one.past]) for one in caches if feed[one.past].dtype.kind == "f"}
 
 
 def _of_encoders(graph: gs.Graph) -> list[CodedCache]:
     """Return the caches that :func:`transforms.graph.store_passed.store_passed` stored."""
-    inputs = {str(one.name): one for one in graph.inputs}
-    found = []
-    for name, back in found_pairs(graph).items():
-        past = inputs[name]
-        readers = [node for node in past.outputs if node.op == "DequantizeLinear"]
+    outputs, pairs, found = {str(one.name): one for one in graph.outputs}, found_pairs(graph), []
+    for past in graph.inputs:
+        name = str(past.name)
+        present = pairs.get(name, "")
+        ends = (past, *([outputs[present]] if present else []))
+        readers = [node for end in ends for node in end.outputs if node.op == "DequantizeLinear"]
         if past.dtype == np.int8 and readers and walk.is_given(readers[0].inputs[1]):
-            scale = _along(readers[0], len(past.shape))
-            found.append(CodedCache(name, back, None, scale, 8))
+            found.append(CodedCache(name, present, None, _along(readers[0], len(past.shape)), 8))
     return found
 
 
