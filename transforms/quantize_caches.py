@@ -23,6 +23,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Float32Array
 from transforms.graph import dtypes, walk
+from transforms.graph.key_rotations import takes_rotation
 from transforms.graph.passed_states import LEAST_RANK, find_passed
 from transforms.graph.rewire import RUNTIME_DOMAIN, drop, onnx_op, position
 from transforms.graph.selection import label_of
@@ -61,10 +62,20 @@ class Cache:
         return tuple(axis for axis in others if isinstance(shape[axis], int))
 
     @property
+    def is_of_keys(self) -> bool:
+        """Whether an attention makes keys of it, not values."""
+        keys = self.node.outputs[1] if self.node.op == ATTENTION else None
+        return any(tensor is keys for tensor in (self.present, *(cast.inputs[0] for cast in self.casts)))
+
+    @property
     def takes_offset(self) -> bool:
         """Whether it is of values, from which an attention can take an offset."""
-        node = self.node
-        return node.op == ATTENTION and self.present is node.outputs[2] and takes_offset(node)
+        return self.node.op == ATTENTION and not self.is_of_keys and takes_offset(self.node)
+
+    @property
+    def takes_rotation(self) -> bool:
+        """Whether it is of keys, which an attention can keep in other axes."""
+        return self.is_of_keys and takes_rotation(self.node)
 
 
 def find_caches(graph: gs.Graph, bits: int = 8) -> list[Cache]:

@@ -14,6 +14,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import AnyArray, Feed, Float32Array
 from transforms.graph import walk
 from transforms.graph.constants import load
+from transforms.graph.key_rotations import Rotation, key_rotation
 from transforms.graph.state_outputs import found_pairs
 from transforms.graph.value_offsets import value_offset
 from transforms.quantize_caches import ATTENTION, BITS, KIND, SCALES, TOKENS
@@ -25,7 +26,7 @@ Run = Callable[[Feed], Feed]
 class CodedCache:
     """An input of codes, and an output of them or "", with scales in a shape that spreads over a cache.
 
-    ``offset``: what codes are less by, in such a shape.
+    ``offset``: what codes are less by, in such a shape; ``rotation``: of keys, before that.
 
     ``tokens``: the axis that grows, None of what an encoder has made.
     """
@@ -36,11 +37,14 @@ class CodedCache:
     scale: Float32Array
     bits: int
     offset: Float32Array | None = None
+    rotation: Rotation | None = None
 
     def encode(self, numbers: AnyArray) -> AnyArray:
         """Return the codes of a cache, int8, or in 4 bits uint8 with half the channels."""
         if self.offset is not None:
             numbers = numbers.astype(np.float32) - self.offset
+        if self.rotation is not None:
+            numbers = self.rotation.kept(numbers.astype(np.float32))
         highest = (1 << (self.bits - 1)) - 1
         codes = np.clip(np.rint(numbers.astype(np.float32) / self.scale), -highest - 1, highest)
         if self.bits == 8:
@@ -54,6 +58,8 @@ class CodedCache:
             halves = np.stack([codes & 15, codes >> 4], -1).astype(np.int8) - 8
             codes = halves.reshape(*codes.shape[:-1], -1)
         numbers = codes.astype(np.float32) * self.scale
+        if self.rotation is not None:
+            return self.rotation.keys(numbers)
         return numbers if self.offset is None else numbers + self.offset
 
 
@@ -112,17 +118,18 @@ def _places(node: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor, int]]:
     return [(node.inputs[0], node.outputs[0], 0)] if is_joined and _quantize(node) else []
 
 
-def _grid(node: gs.Node, place: int) -> tuple[int, Float32Array, int, Float32Array | None]:
-    """Return the axis of the tokens of what a node keeps, the scale, its bits, and the offset."""
+def _grid(node: gs.Node, place: int) -> tuple[int, Float32Array, int, Float32Array | None, Rotation | None]:
+    """Return the axis of the tokens of what a node keeps, the scale, its bits, the offset and rotation."""
     if node.op == ATTENTION:
         scale = _values(node.inputs[SCALES + place])
         shape = [1, int(node.attrs["kv_num_heads"]), 1, -1]
         offset = value_offset(node) if place else None
         shifted = offset if offset is None else offset.reshape(shape)
-        return TOKENS, scale.reshape(shape), int(node.attrs[BITS]), shifted
+        rotation = None if place else key_rotation(node)
+        return TOKENS, scale.reshape(shape), int(node.attrs[BITS]), shifted, rotation
     quantize, rank = _quantize(node), len(node.inputs[0].shape)
     assert quantize is not None, "it was found before"
-    return int(node.attrs["axis"]) % rank, _along(quantize, rank), 8, None
+    return int(node.attrs["axis"]) % rank, _along(quantize, rank), 8, None, None
 
 
 def _along(node: gs.Node, rank: int) -> Float32Array:
