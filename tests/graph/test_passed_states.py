@@ -1,4 +1,4 @@
-"""Keys of an encoder in int8. Oracle: NumPy on the rounded keys, and what each model says, written by hand."""
+"""Keys of an encoder in int8. Oracle: NumPy on the rounded keys, and what each model says by hand."""
 
 from __future__ import annotations
 

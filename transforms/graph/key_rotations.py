@@ -43,7 +43,8 @@ class Rotation:
 
     def kept(self, keys: Float32Array) -> Float32Array:
         """Return what is kept of keys [batch, heads, tokens, channels]."""
-        return (keys - self.offset[:, None]) @ self.matrix
+        found: Float32Array = ((keys - self.offset[:, None]) @ self.matrix).astype(np.float32, copy=False)
+        return found
 
     def keys(self, kept: Float32Array) -> Float32Array:
         """Return the keys that are kept so."""
