@@ -85,6 +85,20 @@ def test_keys_are_kept_turned_and_logits_stay(channels: int, attributes: dict[st
             assert np.allclose(ROTATION.keys(other[KEY])[..., rows, :], one[KEY][..., rows, :], atol=1e-3)
 
 
+def test_keys_and_values_of_float16_are_told_apart() -> None:
+    text = """<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1]>
+    main (float[B,S,64] q, float[B,S,64] k, float[B,S,64] v, float16[B,2,P,32] pk, float16[B,2,P,32] pv,
+          int32[B] lengths, int32 total) => (float[B,S,64] y, float16[B,2,T,32] ok, float16[B,2,T,32] ov) {
+        wide_k = Cast <to = 1> (pk)  wide_v = Cast <to = 1> (pv)
+        y, made_k, made_v = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 2>
+            (q, k, v, wide_k, wide_v, lengths, total)
+        ok = Cast <to = 10> (made_k)  ov = Cast <to = 10> (made_v)
+    }"""
+    keys, values = find_caches(model_io.load(onnx.parser.parse_model(text)))
+    assert keys.takes_rotation and not keys.takes_offset
+    assert values.takes_offset and not values.takes_rotation
+
+
 @pytest.mark.parametrize("attributes", [{"softcap": 30.0}, {"smooth_softmax": 1}])
 def test_scores_that_a_softmax_does_not_read_alone_are_left(attributes: dict[str, float]) -> None:
     (cache, _) = find_caches(model_io.load(rotary(SIZE, **attributes)))
@@ -105,6 +119,20 @@ def test_codes_are_of_turned_keys() -> None:
     inverse = np.linalg.inv(ROTATION.matrix)
     back = (halves.astype("f") - 8) * np.float32(0.2) @ inverse + ROTATION.offset[:, None]
     assert np.allclose(coded.decode(coded.encode(keys)), back, atol=1e-3)
+
+
+@pytest.mark.parametrize("number", (np.inf, 0))
+def test_keys_that_are_not_finite_or_0_on_samples(number: float) -> None:
+    built = rotary(0)
+    for one in built.graph.initializer:
+        if one.name == "wk":
+            array = np.full_like(onnx.numpy_helper.to_array(one), number)
+            one.CopyFrom(onnx.numpy_helper.from_array(array, one.name))
+    graph = model_io.load(built)
+    feed = token_feed(RANDOM.integers(0, WORDS, 8), model_inputs(graph))
+    rotations = fit_rotations(graph, [feed], RunOptions())
+    assert (KEY in rotations) == (number == 0)
+    assert all(np.abs(one.matrix).max() < 99 for one in rotations.values())
 
 
 def test_the_matrix_makes_keys_and_queries_alike_in_all_axes() -> None:

@@ -31,7 +31,10 @@ _LEAST = 1e-6
 
 
 def fit_rotations(graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions) -> dict[str, Rotation]:
-    """Return the rotations of keys by the names of their outputs in a float model, of those that take one."""
+    """Return the rotations of keys by the names of their outputs in a float model, of those that take one.
+
+    None of keys that are empty or not finite on the samples.
+    """
     shown = copy_graph(graph)
     caches = [one for one in find_caches(shown) if one.takes_rotation]
     if not caches:
@@ -48,7 +51,7 @@ def fit_rotations(graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions) -> di
             if made[keys].size:
                 found = _Sums.of(made[queries].astype(np.float64), made[keys].astype(np.float64))
                 sums[keys] = found if keys not in sums else sums[keys].plus(found)
-    return {name: found.rotation() for name, found in sums.items()}
+    return {name: found.rotation() for name, found in sums.items() if found.is_finite}
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,11 @@ class _Sums:
         """Return the sums over the samples of both."""
         return _Sums(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether all products are."""
+        return all(np.isfinite(one).all() for one in (self.queries, self.keys, self.sum))
+
     def rotation(self) -> Rotation:
         """Return the rotation for these queries and keys."""
         offset = self.first / self.texts
@@ -103,8 +111,8 @@ def balancing(keys: Float64Array, queries: Float64Array) -> Float64Array:
 
 
 def _shrunk(products: Float64Array) -> Float64Array:
-    own = np.diag(np.diag(products))
-    least = _LEAST * max(np.trace(products) / len(products), np.finfo(np.float32).tiny)
+    own, mean = np.diag(np.diag(products)), np.trace(products) / len(products)
+    least = _LEAST * mean if mean else 1.0  # so that a head of zeros stays as it is
     found: Float64Array = _OF_SAMPLES * products + (1 - _OF_SAMPLES) * own + least * np.eye(len(products))
     return found
 

@@ -41,6 +41,12 @@ class PassedState:
         return str((self.past if self.present is None else self.present).name)
 
     @property
+    def is_made_here(self) -> bool:
+        """Whether a branch of the model computes it for the first step."""
+        made = [] if self.present is None else leaves(self.present)
+        return any(leaf is not self.past and not isinstance(leaf, gs.Constant) for leaf in made)
+
+    @property
     def channels(self) -> tuple[int, ...]:
         """The axes that scales belong to: those whose size is known, without the batch."""
         return tuple(axis for axis, size in enumerate(self.past.shape) if axis and isinstance(size, int))

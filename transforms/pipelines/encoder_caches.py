@@ -20,9 +20,10 @@ def store_encoder_caches(work: Work, passed: Sequence[PassedState], feeds: Seque
     axes = {one.name: one.channels for one in passed}
     fed = {one.name: str(one.past.name) for one in passed}
     scales = cache_scales(work.source.open(work.options.run), axes, feeds, fed=fed)
+    others = [str(one.past.name) for one in passed if not one.is_made_here]
     quantize_caches(work.graph, scales)
-    lines = [f"Stored in int8: {counted(len(passed), 'cache')} that an encoder fills"]
-    if alone := [one.name for one in passed if one.present is None]:
-        how = "its numbers divided by the scale of its DequantizeLinear, rounded"
-        lines.append(f"No output fills {some_names(alone)}: feed each with {how}")
+    lines = [f"Stored in int8: {counted(len(passed), 'cache')} of an encoder"]
+    if others:
+        how = "feed its numbers divided by the scale of their DequantizeLinear, rounded"
+        lines.append(f"Computed by another model: {some_names(others)}: {how}")
     return lines
