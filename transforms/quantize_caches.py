@@ -4,6 +4,8 @@ GroupQueryAttention of com.microsoft reads and writes such caches itself (attrib
 ``v_quant_type`` of ONNX Runtime 1.32), with a scale for each channel of each head. In 4 bits a byte holds two
 channels, the even one in its low half, each with 8 added. A cache that a Concat makes is joined in int8: what
 is new is quantized once, and the whole is dequantized for its consumers. No Concat takes 4-bit integers.
+Keys and values of an encoder, which no step changes, are kept in int8
+(:mod:`transforms.graph.store_passed`).
 
 The axis along which the Concat joins is that of the tokens: keys may be [batch, heads, tokens, channels] or
 [batch, heads, channels, tokens], or have one axis for heads and channels. The first of the other axes is the
@@ -21,15 +23,17 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Float32Array
 from transforms.graph import dtypes, walk
+from transforms.graph.key_rotations import takes_rotation
+from transforms.graph.passed_states import LEAST_RANK, find_passed
 from transforms.graph.rewire import RUNTIME_DOMAIN, drop, onnx_op, position
 from transforms.graph.selection import label_of
+from transforms.graph.store_passed import store_passed
 from transforms.graph.value_offsets import offset_values, takes_offset
 from transforms.model.model_error import ModelError
 
 log = logging.getLogger(__name__)
 
 ATTENTION = "GroupQueryAttention"
-LEAST_RANK = 3  # batch, tokens, channels
 SCALES = 12  # the input of an attention for the scale of keys, before that of values
 BITS, KIND = "kv_cache_bit_width", "{}_quant_type"  # attributes of an attention
 TOKENS = 2  # the axis of an attention
@@ -58,10 +62,20 @@ class Cache:
         return tuple(axis for axis in others if isinstance(shape[axis], int))
 
     @property
+    def is_of_keys(self) -> bool:
+        """Whether an attention makes keys of it, not values."""
+        keys = self.node.outputs[1] if self.node.op == ATTENTION else None
+        return any(tensor is keys for tensor in (self.present, *(cast.inputs[0] for cast in self.casts)))
+
+    @property
     def takes_offset(self) -> bool:
         """Whether it is of values, from which an attention can take an offset."""
-        node = self.node
-        return node.op == ATTENTION and self.present is node.outputs[2] and takes_offset(node)
+        return self.node.op == ATTENTION and not self.is_of_keys and takes_offset(self.node)
+
+    @property
+    def takes_rotation(self) -> bool:
+        """Whether it is of keys, which an attention can keep in other axes."""
+        return self.is_of_keys and takes_rotation(self.node)
 
 
 def find_caches(graph: gs.Graph, bits: int = 8) -> list[Cache]:
@@ -100,12 +114,14 @@ def quantize_caches(
     example. Inputs and outputs of these caches become int8, in 4 bits uint8 with half the channels; all
     others stay. ``offsets``: of the values of attentions, as ``scales``; what is kept is less by them, and
     what an attention makes is not. A Concat gets scales along the one of these axes that leaves the least
-    error. Caches that have no scales stay as they are, so that a second run returns 0.
+    error; so does what an encoder has made, in int8 for all ``bits``. Caches that have no scales stay as they
+    are, so that a second run returns 0.
 
     Raises ModelError below opset 13, and for 4 bits with a cache that a Concat makes.
     """
     caches = [one for one in find_caches(graph, bits) if str(one.present.name) in scales]
-    if caches and graph.opset < _FIRST_OPSET:
+    passed = [one for one in find_passed(graph) if one.name in scales]
+    if (caches or passed) and graph.opset < _FIRST_OPSET:
         raise ModelError(f"caches in int{bits} need opset {_FIRST_OPSET}, the model has {graph.opset}")
     names = walk.Names(graph)
     for one in caches:
@@ -118,8 +134,11 @@ def quantize_caches(
         else:
             _quantize_concat(graph, one, scale, names)
             one.past.dtype = np.dtype(np.int8)
-    log.debug("caches in int%d: %d", bits, len(caches))
-    return len(caches)
+    for state in passed:
+        steps, attributes = _along_one_axis(scales[state.name], state.channels)
+        store_passed(graph, state, np.ascontiguousarray(steps, np.float32), attributes, names)
+    log.debug("caches in int%d: %d, of an encoder: %d", bits, len(caches), len(passed))
+    return len(caches) + len(passed)
 
 
 def _ends(node: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from tests.attack.decoders import Decoder, at_once, decoder, random_form, story_
 from tests.attack.draft import Random
 from tests.attack.figures import judge_said
 from tests.attack.graphs.tool_runs import Fallen, Outcome
-from tests.attack.rolled import Feeds, Story, held, in_both, session_of
+from tests.attack.rolled import Feeds, Run, Story, held, in_both, session_of
 from tests.attack.tried import Tries, on_model
 
 _PART = {"W8": 2**-8, "W4": 2**-4, "W2": 2**-2, "A8W8": 2**-7, "BF16": 2**-8, "int8": 2**-8, "int4": 2**-3}
@@ -73,11 +74,12 @@ def _converted(
         return
     part = max(_PART[word] for word in options if word in _PART)
     first = _first(story, done.model)
-    held(story, done.model, part, first=first)
+    through = partial(_with_codes, _steps_of_encoder(built, done.model))
+    held(story, done.model, part, first=first, through=through)
     if "--kv-cache" in options and (data == "steps" or not built.form.has_tokens):
         return  # states of the samples are not those of the result; without a table, the figure is of all
     empty = first if data == "texts" else {}
-    runs = [[run({**feed, **empty}) for feed in samples[data]] for run in in_both(done.model)]
+    runs = [[through(run)({**feed, **empty}) for feed in samples[data]] for run in in_both(done.model)]
     run = session_of(built.model, optimized=False)
     counting = ["logits"] if "--kv-cache" in options else ["logits", *built.pairs.values()]
     judge_said(done.said, [run(feed) for feed in samples[data]], runs, counting)
@@ -92,6 +94,33 @@ def _first(story: Story, made: onnx.ModelProto) -> Feeds:
         shape = [known or size for known, size in zip(dims, array.shape, strict=True)]
         found[name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(ends[name].elem_type))
     return found
+
+
+def _steps_of_encoder(built: Decoder, made: onnx.ModelProto) -> Feeds:
+    """Return the steps of an encoder's keys and values that a result takes as integers."""
+    arrays = {one.name: onnx.numpy_helper.to_array(one) for one in made.graph.initializer}
+    found = {}
+    for node in made.graph.node:
+        if node.op_type == "DequantizeLinear" and node.input[0] in built.cross:
+            steps, shape = arrays[node.input[1]], [1, 1, 1, 1]
+            if steps.ndim:
+                shape[next(one.i for one in node.attribute if one.name == "axis")] = -1
+            found[node.input[0]] = steps.reshape(shape)
+    return found
+
+
+def _with_codes(steps: Feeds, run: Run) -> Run:
+    """Return what runs a result on numbers of an encoder, and makes numbers of them."""
+
+    def _run(feeds: Feeds) -> Feeds:
+        codes = {name: np.clip(np.rint(feeds[name] / step), -128, 127) for name, step in steps.items()}
+        made = run({**feeds, **{name: array.astype(np.int8) for name, array in codes.items()}})
+        for name, step in steps.items():
+            back = name.replace("past_key_values", "present")
+            made[back] = (made[back] * step).astype(feeds[name].dtype)
+        return made
+
+    return _run
 
 
 def _is_honest(built: Decoder, options: list[str], done: Outcome) -> None:

@@ -112,15 +112,21 @@ def _line(error: Exception) -> str:
 
 
 def held(
-    story: Story, made: onnx.ModelProto, part: float | None, *, first: Feeds | None = None
+    story: Story,
+    made: onnx.ModelProto,
+    part: float | None,
+    *,
+    first: Feeds | None = None,
+    through: Callable[[Run], Run] = lambda run: run,
 ) -> tuple[list[Feeds], list[Feeds]]:
     """Run a result through a story in both sessions; return the outputs of the default one, and the other's.
 
     They agree up to steps of 8 bits, and are as near to the float model as disturbances of ``part`` leave
-    it, unless None. Raises Fallen with the step, the output and both figures.
+    it, unless None. ``through``: makes what runs the result one that takes and makes what the float model
+    does. Raises Fallen with the step, the output and both figures.
     """
     _same_ends(story, made)
-    default, plain = (story.rolled(run, first=first) for run in in_both(made))
+    default, plain = (story.rolled(through(run), first=first) for run in in_both(made))
     for step, (found, other) in enumerate(zip(default, plain, strict=True)):
         for name in story.results:
             right = story.outputs[step][name]

@@ -32,8 +32,8 @@ def cached_decoder(
 ) -> onnx.ModelProto:
     """Return a decoder whose keys have a layout; values have [B, H, T, C].
 
-    ``cross``: it also reads keys and values of an encoder, which are ``passed`` on, or computed in one branch
-    of an ``If``. ``large``: a factor of the keys' weights.
+    ``cross``: it also reads keys and values of an encoder, which are ``passed`` on, computed in one branch of
+    an ``If``, or ``taken`` alone. ``large``: a factor of the keys' weights.
     """
     random = np.random.default_rng(5)
     shapes = {"table": (WORDS, WIDTH), "head": (WIDTH, WORDS)}
@@ -52,8 +52,9 @@ def cached_decoder(
         nodes.append(helper.make_node("Concat", *ends, f"join_{name}", axis=layout.index("T")))
     nodes += [*_turned("present.0.key", "kt", keys), *_attention("q", "kt", "present.0.value", "o", "mask")]
     if cross:
-        nodes += [*_cross(cross), *_turned("present.0.encoder.key", "ckt", "BHTC")]
-        nodes += _attention("q", "ckt", "present.0.encoder.value", "co", "")
+        keys_of, values_of = (n if cross == "taken" else n.replace("past", "present") for n in ENCODER)
+        nodes += [*_cross(cross), *_turned(keys_of, "ckt", "BHTC")]
+        nodes += _attention("q", "ckt", values_of, "co", "")
     added = ["x", "o", *(["co"] if cross else [])]
     nodes += [
         helper.make_node("Sum", added, ["y"]),
@@ -67,8 +68,9 @@ def cached_decoder(
     outputs.append(value("present.0.value", shape_of("BHTC", "t"), dtype))
     if cross:
         inputs += [value(name, shape_of("BHTC", "e"), dtype) for name in ENCODER]
+        handed = () if cross == "taken" else ENCODER
         outputs += [
-            value(name.replace("past", "present"), shape_of("BHTC", "e_out"), dtype) for name in ENCODER
+            value(name.replace("past", "present"), shape_of("BHTC", "e_out"), dtype) for name in handed
         ]
     if cross == "If":
         inputs += [value("states", [1, "frames", WIDTH], dtype), value("use_cache_branch", [1], np.bool_)]
@@ -142,8 +144,8 @@ def _attention(query: str, keys: str, values: str, name: str, mask: str) -> list
 
 def _cross(kind: str) -> list[onnx.NodeProto]:
     """Return nodes that make the keys and values of an encoder outputs."""
-    nodes = []
-    for past, weight in zip(ENCODER, ("wck", "wcv"), strict=True):
+    nodes: list[onnx.NodeProto] = []
+    for past, weight in zip(ENCODER, ("wck", "wcv"), strict=True) if kind != "taken" else ():
         present = past.replace("past", "present")
         if kind == "passed":
             nodes.append(helper.make_node("Identity", [past], [present]))

@@ -29,6 +29,7 @@ def cache_scales(
     *,
     bits: int = 8,
     offsets: Mapping[str, Float32Array] | None = None,
+    fed: Mapping[str, str] | None = None,
 ) -> dict[str, Float32Array]:
     """Return the scale of each channel of the caches of a float model by their names.
 
@@ -36,12 +37,16 @@ def cache_scales(
     [heads, channels], for example. In 8 bits the largest level is ``MARGIN`` times the largest magnitude on
     the samples; that of a channel of zeros is the mean of the others, since other texts may fill it. In 4
     bits, whose steps are coarse, the scale is the one of least squared error: the samples run twice.
-    ``offsets``: taken from caches before they are measured, with the axes of what is returned. Raises
-    ValueError for samples that leave all caches empty, and for a cache that is not finite.
+    ``offsets``: taken from caches before they are measured, with the axes of what is returned. ``fed``: the
+    inputs that some caches are fed to, whose numbers in the samples count, too. Raises ValueError for samples
+    that leave all caches empty, and for a cache that is not finite.
     """
     largest: dict[str, Float32Array] = {}
     for feed in feeds:
-        for name, array in _caches(model, axes, feed, offsets or {}):
+        taken = {
+            name: np.asarray(feed[past], np.float32) for name, past in (fed or {}).items() if past in feed
+        }
+        for name, array in (*taken.items(), *_caches(model, axes, feed, offsets or {})):
             if array.size:
                 reduced_axes = tuple(axis for axis in range(array.ndim) if axis not in axes[name])
                 maxima = np.abs(array).max(reduced_axes).astype(np.float32)
@@ -85,7 +90,8 @@ def _caches(
     offsets: Mapping[str, Float32Array],
 ) -> Iterator[tuple[str, Float32Array]]:
     """Yield the caches of a sample, in float32, less by their offsets."""
-    for name, array in model.run(feed, list(axes)).items():
+    names = [name for name in axes if name in model.outputs]
+    for name, array in model.run(feed, names).items() if names else ():
         numbers = array.astype(np.float32)
         if name in offsets:
             others = [axis for axis in range(array.ndim) if axis not in axes[name]]

@@ -1,8 +1,5 @@
 """Attentions whose caches stay in 8 bits beside others in 4, by the divergence that each alone leaves.
 
-Keys resist: SmolLM2-135M loses 0.048 nats with keys in 4 bits. A rotary embedding outside the attention would
-let keys have an offset or a rotation; with an offset, weights of tokens or a Hadamard matrix 0.042 to 0.071
-are left, with the matrix that balances queries and keys 0.030 to 0.056, for six more nodes in each layer.
 Divergences of attentions add up within a tenth, so that each is measured once, in the float model.
 """
 
@@ -25,7 +22,7 @@ from transforms.runtime.session import RunOptions
 
 MOST_NATS = 0.015
 """The divergence that caches in 4 bits may leave on the samples; texts that chose nothing, twice as
-long, have 0.028 with weights in int8."""
+long, have 0.029 with weights in int8, 42 of the 60 caches of SmolLM2-135M in 4 bits."""
 
 Arrays = Mapping[str, Float32Array]
 

@@ -14,6 +14,8 @@ import onnx_graphsurgeon as gs
 from ops.array_types import AnyArray, Feed, Float32Array
 from transforms.graph import walk
 from transforms.graph.constants import load
+from transforms.graph.key_rotations import Rotation, key_rotation
+from transforms.graph.state_outputs import found_pairs
 from transforms.graph.value_offsets import value_offset
 from transforms.quantize_caches import ATTENTION, BITS, KIND, SCALES, TOKENS
 
@@ -22,24 +24,27 @@ Run = Callable[[Feed], Feed]
 
 @dataclass(frozen=True)
 class CodedCache:
-    """An input and an output of codes, with the scale of each number, in a shape that spreads over a cache.
+    """An input of codes, and an output of them or "", with scales in a shape that spreads over a cache.
 
-    ``offset``: what codes are less by, in such a shape.
+    ``offset``: what codes are less by, in such a shape; ``rotation``: of keys, before that.
 
-    ``tokens``: the axis that grows.
+    ``tokens``: the axis that grows, None of what an encoder has made.
     """
 
     past: str
     present: str
-    tokens: int
+    tokens: int | None
     scale: Float32Array
     bits: int
     offset: Float32Array | None = None
+    rotation: Rotation | None = None
 
     def encode(self, numbers: AnyArray) -> AnyArray:
         """Return the codes of a cache, int8, or in 4 bits uint8 with half the channels."""
         if self.offset is not None:
             numbers = numbers.astype(np.float32) - self.offset
+        if self.rotation is not None:
+            numbers = self.rotation.kept(numbers.astype(np.float32))
         highest = (1 << (self.bits - 1)) - 1
         codes = np.clip(np.rint(numbers.astype(np.float32) / self.scale), -highest - 1, highest)
         if self.bits == 8:
@@ -53,18 +58,22 @@ class CodedCache:
             halves = np.stack([codes & 15, codes >> 4], -1).astype(np.int8) - 8
             codes = halves.reshape(*codes.shape[:-1], -1)
         numbers = codes.astype(np.float32) * self.scale
+        if self.rotation is not None:
+            return self.rotation.keys(numbers)
         return numbers if self.offset is None else numbers + self.offset
 
 
 def coded_caches(graph: gs.Graph) -> list[CodedCache]:
     """Return the caches of a model that :func:`transforms.quantize_caches.quantize_caches` stored."""
     inputs, outputs = {id(one) for one in graph.inputs}, {id(one) for one in graph.outputs}
-    return [
+    found = [
         CodedCache(str(past.name), str(present.name), *_grid(node, place))
         for node in graph.nodes
         for past, present, place in _places(node)
         if id(past) in inputs and id(present) in outputs
     ]
+    known = {one.past for one in found}
+    return found + [one for one in _of_encoders(graph) if one.past not in known]
 
 
 def with_codes(run: Run, caches: list[CodedCache]) -> Run:
@@ -73,16 +82,31 @@ def with_codes(run: Run, caches: list[CodedCache]) -> Run:
         return run
 
     def _run(feed: Feed) -> Feed:
-        made = run({**feed, **encoded(feed, caches)})
-        numbers = {one.present: one.decode(made[one.present]) for one in caches if one.present in made}
+        codes = encoded(feed, caches)
+        made = run({**feed, **codes})
+        given = (one for one in caches if one.past in codes and one.present in made)
+        numbers = {one.present: one.decode(made[one.present]) for one in given}
         return {**made, **numbers}
 
     return _run
 
 
 def encoded(feed: Mapping[str, AnyArray], caches: list[CodedCache]) -> dict[str, AnyArray]:
-    """Return the codes of the caches of a feed."""
-    return {one.past: one.encode(feed[one.past]) for one in caches}
+    """Return the codes of the caches of a feed; none of what is codes already."""
+    return {one.past: one.encode(feed[one.past]) for one in caches if feed[one.past].dtype.kind == "f"}
+
+
+def _of_encoders(graph: gs.Graph) -> list[CodedCache]:
+    """Return the caches that :func:`transforms.graph.store_passed.store_passed` stored."""
+    outputs, pairs, found = {str(one.name): one for one in graph.outputs}, found_pairs(graph), []
+    for past in graph.inputs:
+        name = str(past.name)
+        present = pairs.get(name, "")
+        ends = (past, *([outputs[present]] if present else []))
+        readers = [node for end in ends for node in end.outputs if node.op == "DequantizeLinear"]
+        if past.dtype == np.int8 and readers and walk.is_given(readers[0].inputs[1]):
+            found.append(CodedCache(name, present, None, _along(readers[0], len(past.shape)), 8))
+    return found
 
 
 def _places(node: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor, int]]:
@@ -94,21 +118,26 @@ def _places(node: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor, int]]:
     return [(node.inputs[0], node.outputs[0], 0)] if is_joined and _quantize(node) else []
 
 
-def _grid(node: gs.Node, place: int) -> tuple[int, Float32Array, int, Float32Array | None]:
-    """Return the axis of the tokens of what a node keeps, the scale, its bits, and the offset."""
+def _grid(node: gs.Node, place: int) -> tuple[int, Float32Array, int, Float32Array | None, Rotation | None]:
+    """Return the axis of the tokens of what a node keeps, the scale, its bits, the offset and rotation."""
     if node.op == ATTENTION:
         scale = _values(node.inputs[SCALES + place])
         shape = [1, int(node.attrs["kv_num_heads"]), 1, -1]
         offset = value_offset(node) if place else None
         shifted = offset if offset is None else offset.reshape(shape)
-        return TOKENS, scale.reshape(shape), int(node.attrs[BITS]), shifted
-    quantize = _quantize(node)
-    shape = [1] * len(node.inputs[0].shape)
+        rotation = None if place else key_rotation(node)
+        return TOKENS, scale.reshape(shape), int(node.attrs[BITS]), shifted, rotation
+    quantize, rank = _quantize(node), len(node.inputs[0].shape)
     assert quantize is not None, "it was found before"
-    scale = _values(quantize.inputs[1])
+    return int(node.attrs["axis"]) % rank, _along(quantize, rank), 8, None, None
+
+
+def _along(node: gs.Node, rank: int) -> Float32Array:
+    """Return the scales of a node in a shape that spreads over what it reads."""
+    scale, shape = _values(node.inputs[1]), [1] * rank
     if scale.ndim:
-        shape[int(quantize.attrs["axis"])] = -1
-    return int(node.attrs["axis"]) % len(shape), scale.reshape(shape), 8, None
+        shape[int(node.attrs["axis"])] = -1
+    return scale.reshape(shape)
 
 
 def _quantize(node: gs.Node) -> gs.Node | None:

@@ -43,12 +43,14 @@ class TwoSteps:
     @classmethod
     def of(cls, graph: gs.Graph, caches: Sequence[CodedCache]) -> TwoSteps | None:
         """Return how to cut the feeds of a float model with such caches; None without an input of tokens."""
-        pairs = {one.past: one.present for one in caches}
+        grown = [(one, one.tokens) for one in caches if one.tokens is not None]
+        pairs = {one.past: one.present for one, _ in grown}
         shapes: dict[str, Axes] = {str(one.name): one.shape or () for one in graph.inputs}
         integers = (str(one.name) for one in graph.inputs if one.dtype in (np.int64, np.int32))
         found = [name for name in integers if len(shapes[name]) == 2 and not _is_known(shapes[name][1])]
         ids = IDS if IDS in found else next(iter(found), None)
-        return cls(shapes, ids, pairs, (caches[0].past, caches[0].tokens)) if ids and caches else None
+        first = [(one.past, tokens) for one, tokens in grown[:1]]
+        return cls(shapes, ids, pairs, *first) if ids and first else None
 
     @classmethod
     def agreeing(
