@@ -81,6 +81,8 @@ def test_few_weights_are_folded_in_one_pass(
             step = int(found[1])
         elif found := re.search(r"Removing initializer '(\w+_in_turn)'", line):
             passes[found[1]] = step
+    if not step:
+        pytest.skip("this version of ONNX Runtime does not log its passes")
     assert {name: passes[name] for name in planned} == {name: turn + 1 for name, turn in planned.items()}
     assert len(set(planned.values())) >= 4
 
