@@ -43,7 +43,8 @@ def attach_packed(model: onnx.ModelProto) -> None:
     if all(one.domain != DOMAIN for one in model.opset_import):
         return
     opset = max((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), default=0)
-    take_turns(model.graph)
+    own = [node for node in model.graph.node if node.domain == DOMAIN]
+    take_turns(model.graph, [node for node in own if format_of_op(node.op_type)])
     known = {function.name for function in model.functions if function.domain == DOMAIN}
     called = {node.op_type for node in each_node(model.graph) if node.domain == DOMAIN}
     for op in sorted(called - known):

@@ -20,7 +20,6 @@ import onnx
 import onnx.parser
 
 from transforms.functions import DOMAIN
-from transforms.functions.unpackers import format_of_op
 from transforms.graph.proto_graphs import each_graph, read_names
 
 TURNS = "Turns"
@@ -43,9 +42,8 @@ turn{k} = Add (whole{k}, read{k})
 """
 
 
-def take_turns(graph: onnx.GraphProto) -> None:
-    """Give the weights that a graph decodes their turns, in place, if they are large and have none."""
-    calls = [node for node in graph.node if node.domain == DOMAIN and format_of_op(node.op_type)]
+def take_turns(graph: onnx.GraphProto, calls: Sequence[onnx.NodeProto]) -> None:
+    """Give calls in a graph that decode weights their turns, in place, if these are large and have none."""
     sizes = [
         math.prod(attribute.ints)
         for node in calls
