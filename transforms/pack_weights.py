@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 
 from ops.formats import FORMATS, Format
 from transforms.functions import DOMAIN
+from transforms.functions.lanes import BESIDE_LARGE, LARGE
 from transforms.functions.pack_constant import LastEncoded, PackedConstant, may_be_packed, pack_constant
 from transforms.functions.unpackers import FIRST_OPSET
 from transforms.graph import dtypes, walk
@@ -63,6 +64,8 @@ def pack_weights(
     owners, names = walk.constant_owners(graph), walk.Names(graph)
     nodes: dict[int, list[gs.Node]] = {}
     last = LastEncoded()
+    sizes = (int(tensor._values.nbytes) // 4 for tensor in walk.constants(graph))
+    least_in_lanes = BESIDE_LARGE if max(sizes, default=0) >= LARGE else LARGE
     for tensor in list(walk.constants(graph)):
         if (
             not dtypes.is_type(tensor, dtypes.FLOAT)
@@ -70,7 +73,7 @@ def pack_weights(
             or id(tensor) in outputs
         ):
             continue
-        packed, reason = _pack(tensor, candidates, last)
+        packed, reason = _pack(tensor, candidates, last, least_in_lanes)
         if packed is None:
             summary.left[reason] += 1
             _LOG.debug("'%s' is not packed: %s", tensor.name, reason)
@@ -98,7 +101,7 @@ def _formats_of(graph: gs.Graph) -> Sequence[Format]:
 
 
 def _pack(
-    tensor: gs.Constant, candidates: Sequence[Format], last: LastEncoded
+    tensor: gs.Constant, candidates: Sequence[Format], last: LastEncoded, least_in_lanes: int
 ) -> tuple[PackedConstant | None, str]:
     """Return a weight in codes, or None and why not."""
     source: Weight = tensor._values
@@ -111,7 +114,7 @@ def _pack(
     reason = "on no grid"
     for axis in axes:
         for fmt in candidates:
-            packed = pack_constant(source, fmt, axis, last)
+            packed = pack_constant(source, fmt, axis, last, least_in_lanes=least_in_lanes)
             if packed is not None and packed.nbytes + _OF_A_CALL < source.nbytes:
                 return packed, ""
             reason = reason if packed is None else "too small"

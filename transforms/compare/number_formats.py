@@ -16,6 +16,7 @@ from ops.formats import ATTRIBUTES, FORMATS, Format, format_of
 from transforms.compare.light_file import LightFile, read_constant
 from transforms.functions import DOMAIN as PACKED
 from transforms.functions.pack_constant import LastEncoded, may_be_packed, pack_constant
+from transforms.functions.turns import stored_names
 from transforms.functions.unpackers import format_of_op
 from transforms.graph import dtypes
 from transforms.graph.block_format import block_format_of
@@ -88,14 +89,15 @@ def weight_rows(file: LightFile, formats: Sequence[Format] = ()) -> dict[str, Ro
     """
     rows: dict[str, Row] = {}
     stored = {tensor.name: _stored_bytes(tensor) for tensor in _constants(file.model.graph)}
-    codes = set[str]()
+    waiting, codes = stored_names(file.model), set[str]()
     for node in each_node(file.model.graph):
         format_and_variant = format_of_op(node.op_type) if node.domain == PACKED else None
         if format_and_variant is not None:
-            codes.update(node.input)
+            inputs = {waiting.get(name, name) for name in node.input}
+            codes |= inputs
             shape = next((list(a.ints) for a in node.attribute if a.name == "shape"), [])
             row = rows.setdefault(format_and_variant[0].name + PACKED_WORDS, Row())
-            row.add(math.prod(shape), sum(stored.get(name, 0) for name in set(node.input)))
+            row.add(math.prod(shape), sum(stored.get(name, 0) for name in inputs))
     for tensor in _constants(file.model.graph):
         if tensor.name in codes:
             continue

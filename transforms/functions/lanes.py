@@ -23,6 +23,9 @@ ROWS, COLUMNS = "_rows", "_columns"
 LARGE = 1 << 18
 """Elements from which a weight is decoded so: the tables take up to 64 KiB."""
 
+BESIDE_LARGE = 1 << 14
+"""The same in a model that has the tables already, for a large weight."""
+
 _MOST_PLANES = 2  # that one index is made of
 _LEAST = 2.0**-149  # of float32
 

@@ -17,6 +17,7 @@ from transforms.functions.unpackers import call_attributes, group_of, input_name
 from transforms.graph.lazy_values import Computed, Weight, is_weightless, load_values
 
 Arrays = list[NDArray[np.generic]]
+_Shapes = list[tuple[int, ...]] | None
 
 MOST_PATCHED = 100
 """One number in so many may have no code: what has fewer codes is not of the format."""
@@ -63,10 +64,13 @@ class LastEncoded:
         return self._arrays
 
 
-def pack_constant(source: Weight, fmt: Format, axis: int, last: LastEncoded) -> PackedConstant | None:
+def pack_constant(
+    source: Weight, fmt: Format, axis: int, last: LastEncoded, *, least_in_lanes: int | None = None
+) -> PackedConstant | None:
     """Return float32 numbers in codes of a format with blocks along an axis; None if it has none for them.
 
     The codes give the same bits again. Of a weight that takes no memory the inputs are computed when needed.
+    ``least_in_lanes``: elements from which few steps decode a weight, by default LARGE.
     """
     codes, values = codes_of(fmt), load_values(source)
     if codes is None or values.size < 2:
@@ -74,7 +78,8 @@ def pack_constant(source: Weight, fmt: Format, axis: int, last: LastEncoded) -> 
     layout = BlockLayout.along(values.shape, axis, fmt.block, group_of(fmt))
     if not _holds_front(values, codes, layout):
         return None
-    arrays = _arrays(values, codes, layout)
+    shapes = _shapes(codes, layout, least_in_lanes)
+    arrays = _arrays(values, codes, layout, shapes)
     if arrays is None:
         return None
     names = input_names(fmt, patched=False)
@@ -82,24 +87,21 @@ def pack_constant(source: Weight, fmt: Format, axis: int, last: LastEncoded) -> 
     names = input_names(fmt, patched=patched)
     inputs: dict[str, Weight] = dict(zip(names, arrays, strict=True))
     if is_weightless(source):
-        inputs = _when_needed(source, inputs, codes, layout, last)
-    form = form_of(layout) if _shapes(codes, layout) else ""
+        inputs = _when_needed(inputs, lambda: _arrays(load_values(source), codes, layout, shapes) or [], last)
+    form = form_of(layout) if shapes else ""
     return PackedConstant(op_of(fmt, patched=patched, form=form), inputs, call_attributes(fmt, layout), fmt)
 
 
-def _shapes(codes: Codes, layout: BlockLayout) -> list[tuple[int, ...]] | None:
-    """Return the shapes with which few steps decode a large weight; None for others."""
-    return input_shapes(codes, layout) if layout.size >= LARGE else None
+def _shapes(codes: Codes, layout: BlockLayout, least: int | None) -> _Shapes:
+    """Return the shapes with which few steps decode a weight of so many elements; None for others."""
+    return input_shapes(codes, layout) if layout.size >= (LARGE if least is None else least) else None
 
 
 def _when_needed(
-    source: Weight, inputs: dict[str, Weight], codes: Codes, layout: BlockLayout, last: LastEncoded
+    inputs: dict[str, Weight], make: Callable[[], Arrays], last: LastEncoded
 ) -> dict[str, Weight]:
-    """Return inputs that are computed of the source each time, all of them at once."""
+    """Return inputs that are made each time, all of them at once."""
     key = object()
-
-    def make() -> Arrays:
-        return _arrays(load_values(source), codes, layout) or []
 
     def part(number: int) -> Callable[[], NDArray[np.generic]]:
         return lambda: last.recall(key, make)[number]
@@ -121,7 +123,7 @@ def _holds_front(values: NDArray[np.float32], codes: Codes, layout: BlockLayout)
     return encode(front, codes, part).places.size * MOST_PATCHED <= front.size * 4  # chance, in few numbers
 
 
-def _arrays(values: NDArray[np.float32], codes: Codes, layout: BlockLayout) -> Arrays | None:
+def _arrays(values: NDArray[np.float32], codes: Codes, layout: BlockLayout, shapes: _Shapes) -> Arrays | None:
     """Return the inputs of a call, None if too many numbers have no code."""
     found = encode(values, codes, layout)
     if found.places.size * MOST_PATCHED > values.size:
@@ -131,7 +133,7 @@ def _arrays(values: NDArray[np.float32], codes: Codes, layout: BlockLayout) -> A
     arrays.append(found.exponents.reshape(outer, number, 1, inner))
     if codes.shift_bits:
         arrays += split_planes(found.shifts.reshape(-1), shift_width(codes))
-    if shapes := _shapes(codes, layout):
+    if shapes:
         arrays = [array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)]
     if found.places.size:
         arrays += [found.places.astype(layout.place_type), values.reshape(-1)[found.places]]

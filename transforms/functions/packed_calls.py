@@ -18,6 +18,7 @@ from transforms.functions.code_layout import BlockLayout, Codes, join_planes, pl
 from transforms.functions.codes import Encoded, codes_of, decode
 from transforms.functions.lanes import form_of, input_shapes, shift_width
 from transforms.functions.native_mx import BLOCK_SCALE, make_block_scale
+from transforms.functions.turns import drop_turns, is_turn_op, make_turn_op, take_turns
 from transforms.functions.unpackers import (
     attribute_names,
     call_attributes,
@@ -38,10 +39,12 @@ _Own = dict[str, tuple[Format, bool]]
 
 
 def attach_packed(model: onnx.ModelProto) -> None:
-    """Attach the functions that a model calls and does not have, in place."""
+    """Attach the functions that a model calls and does not have, in place; large weights get turns."""
     if all(one.domain != DOMAIN for one in model.opset_import):
         return
     opset = max((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), default=0)
+    own = [node for node in model.graph.node if node.domain == DOMAIN]
+    take_turns(model.graph, [node for node in own if format_of_op(node.op_type)])
     known = {function.name for function in model.functions if function.domain == DOMAIN}
     called = {node.op_type for node in each_node(model.graph) if node.domain == DOMAIN}
     for op in sorted(called - known):
@@ -49,6 +52,8 @@ def attach_packed(model: onnx.ModelProto) -> None:
             model.functions.append(make_own(op, opset))
         elif op == BLOCK_SCALE:
             model.functions.append(make_block_scale(opset))
+        elif is_turn_op(op):
+            model.functions.append(make_turn_op(op, opset))
     model.ir_version = max(model.ir_version, _LEAST_IR_VERSION)
 
 
@@ -61,6 +66,7 @@ def unpack_calls(light: onnx.ModelProto, weights: dict[str, Weight]) -> int:
     own = {function.name: found for function in light.functions if (found := format_of_own(function))}
     if not own:
         return 0
+    drop_turns(light)
     count = _in_graph(light.graph, own, weights)
     for graph in list(each_graph(light.graph))[1:]:
         count += _in_graph(graph, own, {}, least=math.inf)
