@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import onnx_graphsurgeon as gs
@@ -38,6 +39,7 @@ from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files.paths import AnyPath
 from transforms.files.spelling import spelled
+from transforms.finetune.finished_layers import FinishedLayers
 from transforms.model import provenance
 from transforms.pipelines.check_outputs import UselessError
 from transforms.pipelines.options import Options
@@ -66,6 +68,7 @@ NEEDS: Mapping[str, tuple[Need, ...]] = {
     **OF_SAMPLES,
     **dict.fromkeys(("num_iterations", "learning_rate", "early_stop"), (_STEPPED,)),
     "full_range": (_AUTO,),
+    "resume": (Need("no {selective_update}", lambda given: "selective_update" not in given),),
     **gates.needs(DATA),
 }
 
@@ -126,6 +129,7 @@ def finetune(
     memory_limit: int | None = None,
     jobs: int | None = None,
     dask: str | None = None,
+    resume: AnyPath | None = None,
     progress: Watcher | Events | None = None,
     steps: Sequence[Step] | None = None,
 ) -> Result:
@@ -165,6 +169,9 @@ def finetune(
         Samples in a run, if the first dimension of inputs is free.
     optim_device, infer_device : str, optional
         ``"cpu"`` (default), ``"cuda:0"`` or ``"hip:0"``, for linear algebra and for inference.
+    resume : path, optional
+        A folder that keeps tuned layers until the model is written, for a call that goes on after them; not
+        with ``selective_update``.
     memory_limit : int, optional
         Bytes for samples, and for tensors between layers; the rest goes to files.
     steps : sequence of functions, optional
@@ -206,6 +213,7 @@ def finetune(
                     times=time,
                     storage=storage,
                     functions=functions,
+                    finished=None if resume is None else FinishedLayers(Path(resume)),
                 ),
                 events=told,
                 quantized=other,
@@ -258,6 +266,8 @@ def _finish(work: TuneWork, output: Output, told: Told, given: Given) -> Result:
     entries |= work.record.metric_entries
     told.phase("writing")
     written = write(work.graph, output, work.quantized, entries, first.exported)
+    if work.options.finished:
+        work.options.finished.remove()
     _tell(work, written, told, given.get("memory_limit"))
     decisions = list(work.record.decisions.tried)
     scheme = recorded_scheme(work.graph)

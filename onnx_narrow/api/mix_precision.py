@@ -38,6 +38,7 @@ from onnx_narrow.api.usage import (
 from onnx_narrow.api.user_code import check_code
 from onnx_narrow.api.written import Output
 from transforms.files.paths import AnyPath
+from transforms.finetune.finished_layers import FinishedLayers
 from transforms.pipelines.mix import MIX, MixWork, mix
 from transforms.pipelines.options import Options
 from transforms.pipelines.steps import Step
@@ -154,7 +155,8 @@ def mix_precision(
     json, csv, chart, plot : path, optional
         Files for sensitivities, their chart, and a plot of bits against error.
     resume : path, optional
-        A folder that keeps sensitivities for a later call on the same model, data and keywords.
+        A folder that keeps sensitivities for a later call on the same model, data and keywords, and layers
+        that are fitted or tuned until the model is written.
 
     Returns
     -------
@@ -198,6 +200,7 @@ def mix_precision(
                 storage=storage,
                 functions=functions,
                 external_data=save_as_external_data,
+                finished=None if folder is None else FinishedLayers(folder),
             ),
             tuning=scheme.finetune,
             events=told,
