@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import onnx_graphsurgeon as gs
@@ -15,6 +14,7 @@ from onnx_narrow.api.executors import open_workers
 from onnx_narrow.api.finetune_rule import recorded, rule_of
 from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.kinds import FLAG, TEXTS, choice, number, whole
+from onnx_narrow.api.quantize_work import finished_in
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.sources import Data, Model, source_of
@@ -39,7 +39,6 @@ from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files.paths import AnyPath
 from transforms.files.spelling import spelled
-from transforms.finetune.finished_layers import FinishedLayers
 from transforms.model import provenance
 from transforms.pipelines.check_outputs import UselessError
 from transforms.pipelines.options import Options
@@ -213,7 +212,7 @@ def finetune(
                     times=time,
                     storage=storage,
                     functions=functions,
-                    finished=None if resume is None else FinishedLayers(Path(resume)),
+                    finished=finished_in(given),
                 ),
                 events=told,
                 quantized=other,

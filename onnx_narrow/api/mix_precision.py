@@ -27,6 +27,7 @@ from onnx_narrow.api.mix_work import (
     wish_of,
     write_results,
 )
+from onnx_narrow.api.quantize_work import finished_in
 from onnx_narrow.api.result import Result
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.schemes import Assignments, Config, mixing_scheme
@@ -38,7 +39,6 @@ from onnx_narrow.api.usage import (
 from onnx_narrow.api.user_code import check_code
 from onnx_narrow.api.written import Output
 from transforms.files.paths import AnyPath
-from transforms.finetune.finished_layers import FinishedLayers
 from transforms.pipelines.mix import MIX, MixWork, mix
 from transforms.pipelines.options import Options
 from transforms.pipelines.steps import Step
@@ -200,7 +200,7 @@ def mix_precision(
                 storage=storage,
                 functions=functions,
                 external_data=save_as_external_data,
-                finished=None if folder is None else FinishedLayers(folder),
+                finished=finished_in(given),
             ),
             tuning=scheme.finetune,
             events=told,

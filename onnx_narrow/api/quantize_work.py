@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from onnx_narrow.api import gates
 from onnx_narrow.api.keywords import TARGET
@@ -22,7 +23,6 @@ from onnx_narrow.api.usage import (
 )
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files.spelling import spelled
-from transforms.finetune.finished_layers import FinishedLayers
 from transforms.pipelines.keep_lossy import may_keep
 from transforms.pipelines.options import Options
 from transforms.pipelines.recipes import FAST, QUANTIZE
@@ -36,6 +36,9 @@ from transforms.scheme import Scheme
 from transforms.scheme.scheme_values import FEW_BITS
 from transforms.scheme.targets import ON_CPU
 from transforms.search.target import LOST_TOP1, Target
+
+if TYPE_CHECKING:
+    from transforms.finetune.finished_layers import FinishedLayers
 
 KEYS = (
     *("calibrate_method", "per_channel", "full_range", "exclude_nodes", "exclude_op_types"),
@@ -162,7 +165,11 @@ def options_of(given: Given, run: RunOptions) -> Options:
 
 def finished_in(given: Given) -> FinishedLayers | None:
     """Return where layers are kept until the model is written; OSError if the folder cannot be made."""
-    return FinishedLayers(Path(given["resume"])) if "resume" in given else None
+    if "resume" not in given:
+        return None
+    from transforms.finetune.finished_layers import FinishedLayers  # imports take time that small jobs notice
+
+    return FinishedLayers(Path(given["resume"]))
 
 
 def refuse_goal(work: Work, given: Given) -> None:

@@ -75,8 +75,9 @@ def finetune_model(
         done = biases if biases.attempt else done
     if done.attempt is None and spread:
         without = replace(options, full_range=OFF)
-        again = {"formats": formats, "workers": workers, "progress": progress, "files": files}
-        return finetune_model(*graphs, feeds, without, **again)
+        return finetune_model(
+            *graphs, feeds, without, formats=formats, workers=workers, progress=progress, files=files
+        )
     if done.attempt is None:
         return replace(done, graph=graphs[1])
     added = count_added(quantized_graph) - count_added(graphs[1]) if spread else 0

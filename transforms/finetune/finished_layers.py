@@ -1,4 +1,4 @@
-"""Layers that are fitted or tuned, in files until their model is written: a job that was stopped goes on there.
+"""Layers that are fitted or tuned, in files until their model is written: a stopped job goes on after them.
 
 What is kept of a layer is what was decided for it. Models run as they did, through every layer in turn, so
 that a job that goes on ends with the bytes of one that was never stopped.
@@ -10,6 +10,7 @@ import hashlib
 import logging
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -24,18 +25,12 @@ from transforms.model import provenance
 log = logging.getLogger(__name__)
 
 _PREFIX = "layers-"
-_WEIGHTS, _BIAS, _SCALE, _ZERO, _WORDS, _FIGURES = (
-    "weights",
-    "bias",
-    "scale",
-    "zero_point",
-    "words",
-    "figures",
-)
+_WEIGHTS, _BIAS, _SCALE, _ZERO_POINT = "weights", "bias", "scale", "zero_point"
+_WORDS, _FIGURES = "words", "figures"
 
 
 class FinishedLayers:
-    """A folder of the user's for all walks over layers of one job.
+    """A folder for all walks over layers of one job.
 
     ``others``: how many layers are there of other jobs, if the first walk found none of its own.
     """
@@ -43,7 +38,7 @@ class FinishedLayers:
     def __init__(self, folder: Path) -> None:
         """Take the folder, which is made when it is needed; OSError if it cannot be."""
         self.folder = folder
-        self.others = 0
+        self.others, self._is_new = 0, not folder.exists()
         self._opened = list[Path]()
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -62,6 +57,9 @@ class FinishedLayers:
         """Remove what this job has kept, now that its model is written."""
         for path in self._opened:
             shutil.rmtree(path, ignore_errors=True)
+        if self._is_new:
+            with suppress(OSError):  # others may have put something there
+                self.folder.rmdir()
 
 
 class LayerFiles:
@@ -100,7 +98,9 @@ class LayerFiles:
                 _BIAS: found.bias,
                 _WORDS: np.frombuffer(found.what.encode(), np.uint8),
             }
-            arrays |= dict(zip((_SCALE, _ZERO), found.scale or (), strict=False))
+        if found is not None and found.scale is not None:
+            scale, zero_point = found.scale
+            arrays |= {_SCALE: scale, _ZERO_POINT: zero_point.astype(np.int64)}  # archives have no uint4
         with replacing(self._path(number)) as file:
             write_arrays(file, arrays)
 
@@ -109,5 +109,5 @@ class LayerFiles:
 
 
 def _solution(arrays: Mapping[str, AnyArray]) -> LayerSolution:
-    scale = (arrays[_SCALE], arrays[_ZERO]) if _SCALE in arrays else None
+    scale = (arrays[_SCALE], arrays[_ZERO_POINT]) if _SCALE in arrays else None
     return LayerSolution(arrays[_WORDS].tobytes().decode(), arrays[_WEIGHTS], arrays[_BIAS], scale)

@@ -68,8 +68,8 @@ def fit_weights(
     :func:`transforms.layers.match_layers.match_layers`'s layers change. Nothing is done for fewer than two
     samples. ``float_graph`` is the float model in the form that was quantized, ``formats`` as in
     :func:`transforms.finetune.finetune_model.finetune_model`; ``progress`` is called with how many layers
-    are done, and of how many, ``see`` with the name of each layer, its rows and its inputs. Layers in ``files``
-    have the weights there; the others are added.
+    are done, and of how many, ``see`` with the name of each layer, its rows and its inputs. Layers in
+    ``files`` have the weights there; the others are added.
 
     Raises ValueError for a model that fails on a sample.
     """
@@ -118,7 +118,7 @@ class _Walk:
         return best is not before
 
     def _best(self, number: int, before: LayerSolution) -> tuple[LayerSolution, int]:
-        """Return the weights of a layer, found now or in the run that was stopped, and how many rows it has."""
+        """Return the weights of a layer, found now or by a run that was stopped, and its rows."""
         known = self._files and self._files.get(number, before)
         if known:
             self._sums.skip(number)
@@ -144,17 +144,17 @@ def _rounded(
     # the grid is chosen first, as in the paper, and the objective is its own, from sums over rows
     packed = layer.float_weight
     start = packed.reshape(*packed.shape[:2], -1)
-    sums = fit.free()
-    grid, _ = suited_grid(layer, sums.importance, fit.bias(start))
-    problem = sums.problem(start)
     part = some_outputs(start.shape[1])
     few, judged = fit.of_outputs(part), held.of_outputs(part)
+    sums = few.free()
+    grid, _ = suited_grid(layer, sums.importance, fit.bias(start), part)
+    problem = sums.problem(start[:, part])
 
     def _error(weights: FloatArray, bias: Float64Array) -> float:
         return float(judged.error(weights, bias).sum())
 
     def _error_of(form: Quadratic | RowQuadratic) -> float:
-        weights = gptq(form.of_outputs(part), grid.rows(part))
+        weights = gptq(form, grid.rows(part))
         return _error(weights, few.bias(weights))
 
     # the paper dampens H by 1 % of its mean diagonal; here held-out rows choose how much

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import onnx_graphsurgeon as gs
 
-from transforms.finetune.finished_layers import LayerFiles
 from transforms.graph.some_names import counted
 from transforms.model.graph_proto import model_hash
 from transforms.pipelines.work import Work
+
+if TYPE_CHECKING:
+    from transforms.finetune.finished_layers import LayerFiles
 
 
 def finished_layers(work: Work, float_graph: gs.Graph, *more: str) -> LayerFiles | None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from transforms.finetune.finished_layers import FinishedLayers
 from transforms.runtime.session import RunOptions
 from transforms.search.target import Target
+
+if TYPE_CHECKING:
+    from transforms.finetune.finished_layers import FinishedLayers
 
 FORMS = ("matmul_nbits", "accuracy_level", "embeddings", "kv_cache", "storage")
 """Options that say in which operators parts are stored; metadata record them beside the scheme."""
