@@ -359,7 +359,7 @@ WITH_A_SCHEME = [
         "quantize",
         "W8",
         "--data d --resume r",
-        "--resume goes with weights of fewer than 7 bits or a table [fi",
+        "--resume goes with weights of fewer than 7 bits or a",
     ),
     ("quantize", "BF16", "--allow-code", "--allow-code goes with a scheme whose key evaluate names a file"),
     ("auto_mixed_precision", "BF16_MIXED_BFP16", "--allow-code", "--allow-code goes with a scheme whose key"),
