@@ -25,7 +25,7 @@ from transforms.graph.lazy_values import is_weightless
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.run.run_model import open_model
-from transforms.runtime import session
+from transforms.runtime import session, weight_arrays
 from transforms.runtime.session import OpenModel, RunOptions, open_light, open_session
 from transforms.scheme import preset as preset_of
 
@@ -141,8 +141,8 @@ def test_a_table_that_is_transposed_is_read_as_it_is(
     graph = graph_proto.import_model(helper.make_model(proto, opset_imports=[helper.make_opsetid("", 17)]))
     feed = {"ids": random.integers(0, 300, (1, 9))}
     expected = whole(graph, options).run(feed)["logits"]
-    for most, left in ((session._MOST_TRANSPOSED, []), (1000, ["table"])):
-        monkeypatch.setattr(session, "_MOST_TRANSPOSED", most)
+    for most, left in ((weight_arrays._MOST_TRANSPOSED, []), (1000, ["table"])):
+        monkeypatch.setattr(weight_arrays, "_MOST_TRANSPOSED", most)
         opened = open_session(graph, options)
         assert [one.name for one in opened.session.get_overridable_initializers()] == left
         assert [one.name for one in opened.inputs] == ["ids"]

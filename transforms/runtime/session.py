@@ -43,9 +43,6 @@ of another type, might not fit into memory."""
 _MOST_COPIED_ONCE = 1 << 27
 """The same for sessions of few runs, in which copies do not pay."""
 
-_MOST_TRANSPOSED = 200_000_000
-"""Bytes of a weight above which it is not transposed when a session is opened; no such model is timed."""
-
 _NO_INTEGER_KERNELS = "session.disable_quant_qdq"
 _MANY = 256  # inputs: below, binding each takes longer than looking for it
 _BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # domains that need no library
@@ -258,7 +255,6 @@ def _start_light(
         settings.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     share_weights(light, weights, settings)
     disabled = _without_copies(settings, _bytes_in_runs(weights), options)
-    _leave_transposed(light.graph, weights)
     size = light.ByteSize()
     if size > PROTOBUF_LIMIT:
         raise ValueError(
@@ -288,21 +284,6 @@ def _start(
 def _bytes_in_runs(weights: Mapping[str, Weight]) -> int:
     sizes = ((one.dtype, one.nbytes // one.dtype.itemsize) for one in weights.values())
     return sum(bytes_in_runs(dtype, size) for dtype, size in sizes)
-
-
-def _leave_transposed(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> None:
-    """Let tables that a Transpose reads be what a caller may replace: the runtime then copies none of them.
-
-    It would transpose the table of an output layer tied to embeddings when the session is opened, and copy
-    that into the order of its kernels. Now a product reads the table as it is.
-    """
-    read = {name for node in graph.node if node.op_type == "Transpose" for name in node.input}
-    fed = {value.name for value in graph.input}
-    for name in sorted(read & weights.keys() - fed):
-        if weights[name].nbytes > _MOST_TRANSPOSED:
-            kind = onnx.helper.np_dtype_to_tensor_dtype(weights[name].dtype)
-            shape = weights[name].shape
-            graph.input.append(onnx.helper.make_tensor_value_info(name, kind, shape))
 
 
 def _without_copies(settings: ort.SessionOptions, stored: int, options: RunOptions) -> list[str]:
