@@ -14,6 +14,7 @@ from onnx_narrow.api.executors import open_workers
 from onnx_narrow.api.finetune_rule import recorded, rule_of
 from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.kinds import FLAG, TEXTS, choice, number, whole
+from onnx_narrow.api.quantize_work import finished_in
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.sources import Data, Model, source_of
@@ -66,6 +67,7 @@ NEEDS: Mapping[str, tuple[Need, ...]] = {
     **OF_SAMPLES,
     **dict.fromkeys(("num_iterations", "learning_rate", "early_stop"), (_STEPPED,)),
     "full_range": (_AUTO,),
+    "resume": (Need("no {selective_update}", lambda given: "selective_update" not in given),),
     **gates.needs(DATA),
 }
 
@@ -126,6 +128,7 @@ def finetune(
     memory_limit: int | None = None,
     jobs: int | None = None,
     dask: str | None = None,
+    resume: AnyPath | None = None,
     progress: Watcher | Events | None = None,
     steps: Sequence[Step] | None = None,
 ) -> Result:
@@ -165,6 +168,9 @@ def finetune(
         Samples in a run, if the first dimension of inputs is free.
     optim_device, infer_device : str, optional
         ``"cpu"`` (default), ``"cuda:0"`` or ``"hip:0"``, for linear algebra and for inference.
+    resume : path, optional
+        A folder that keeps tuned layers until the model is written, for a call that goes on after them; not
+        with ``selective_update``.
     memory_limit : int, optional
         Bytes for samples, and for tensors between layers; the rest goes to files.
     steps : sequence of functions, optional
@@ -206,6 +212,7 @@ def finetune(
                     times=time,
                     storage=storage,
                     functions=functions,
+                    finished=finished_in(given),
                 ),
                 events=told,
                 quantized=other,
@@ -258,6 +265,8 @@ def _finish(work: TuneWork, output: Output, told: Told, given: Given) -> Result:
     entries |= work.record.metric_entries
     told.phase("writing")
     written = write(work.graph, output, work.quantized, entries, first.exported)
+    if work.options.finished:
+        work.options.finished.remove()
     _tell(work, written, told, given.get("memory_limit"))
     decisions = list(work.record.decisions.tried)
     scheme = recorded_scheme(work.graph)

@@ -64,6 +64,8 @@ def finish(work: Work, output: Output, told: Told, ranges: RangeFiles | None = N
         entries = final_entries(work)
         told.phase("writing")
         written = write(work.graph, output, work.source, entries, record.first.exported)
+    if work.options.finished:
+        work.options.finished.remove()
     for line in summed_up((*work_lines.lines(work, written.sizes), *files.line(grids)), told.lines):
         told.note(line)
     for line in work_lines.warnings(work):

@@ -75,6 +75,7 @@ KINDS: Mapping[str, Kind] = {
     "provider": TEXT,
     "threads": whole(1, MOST_AT_ONCE),
     "memory_limit": whole(0, 2**62),
+    "resume": PATH,
     "jobs": whole(1, MOST_AT_ONCE),
     "dask": TEXT,
 }

@@ -27,6 +27,7 @@ from onnx_narrow.api.mix_work import (
     wish_of,
     write_results,
 )
+from onnx_narrow.api.quantize_work import finished_in
 from onnx_narrow.api.result import Result
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.schemes import Assignments, Config, mixing_scheme
@@ -154,7 +155,8 @@ def mix_precision(
     json, csv, chart, plot : path, optional
         Files for sensitivities, their chart, and a plot of bits against error.
     resume : path, optional
-        A folder that keeps sensitivities for a later call on the same model, data and keywords.
+        A folder that keeps sensitivities for a later call on the same model, data and keywords, and layers
+        that are fitted or tuned until the model is written.
 
     Returns
     -------
@@ -198,6 +200,7 @@ def mix_precision(
                 storage=storage,
                 functions=functions,
                 external_data=save_as_external_data,
+                finished=finished_in(given),
             ),
             tuning=scheme.finetune,
             events=told,

@@ -87,7 +87,7 @@ _KINDS = {
     ),
     **dict.fromkeys(("bytes_target", "size_target"), whole(most=2**63 - 1)),
     **dict.fromkeys(_LISTS, TEXTS),
-    **dict.fromkeys((*_RESULTS, "resume"), PATH),
+    **dict.fromkeys(_RESULTS, PATH),
     "sqnr_target": number(),
     "top1_target": number(0, 1),
     "strategy": choice("speed", "quality", "budget", "latency"),

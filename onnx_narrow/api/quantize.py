@@ -98,6 +98,7 @@ def quantize(
     memory_limit: int | None = None,
     jobs: int | None = None,
     dask: str | None = None,
+    resume: AnyPath | None = None,
     allow_code: bool = False,
     progress: Watcher | Events | None = None,
     steps: Sequence[Step] | None = None,
@@ -179,6 +180,9 @@ def quantize(
         Bytes for samples, and for tensors of a sample while ranges are measured.
     jobs, dask : int and str, optional
         Processes that run samples, or the address of a Dask scheduler.
+    resume : path, optional
+        A folder that keeps layers that are fitted or tuned until the model is written: a call with the same
+        model, samples and scheme goes on after them.
     allow_code : bool
         Whether a scheme may run a file outside its folder.
     progress : callable, optional

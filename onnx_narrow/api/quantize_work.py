@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from onnx_narrow.api import gates
 from onnx_narrow.api.keywords import TARGET
@@ -31,8 +33,12 @@ from transforms.run.events import Events
 from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
+from transforms.scheme.scheme_values import FEW_BITS
 from transforms.scheme.targets import ON_CPU
 from transforms.search.target import LOST_TOP1, Target
+
+if TYPE_CHECKING:
+    from transforms.finetune.finished_layers import FinishedLayers
 
 KEYS = (
     *("calibrate_method", "per_channel", "full_range", "exclude_nodes", "exclude_op_types"),
@@ -57,7 +63,7 @@ NEEDS: Mapping[str, tuple[Need, ...]] = {
     **OF_SAMPLES,
     **dict.fromkeys(("provider", "memory_limit", "jobs", "dask"), (_ANY_DATA,)),
     **dict.fromkeys(("fast", "kv_cache", "calibration_cache"), (DATA,)),
-    **dict.fromkeys(("min_sqnr", "top1", "effort"), (_JUDGED,)),
+    **dict.fromkeys(("min_sqnr", "top1", "effort", "resume"), (_JUDGED,)),
     **gates.needs(_JUDGED),
     "fallback": (_GOAL,),
     "full_range": (_COMPARED,),
@@ -67,7 +73,16 @@ _SHARED = Need(
     f"{CALIBRATION.words} or a table [finetune]",
     lambda scheme: CALIBRATION.is_met(scheme) or scheme.finetune is not None,
 )
-OF_SCHEME = {"matmul_nbits": BLOCKS, "embeddings": UNMIXED, **dict.fromkeys(("jobs", "dask"), _SHARED)}
+_KEPT = Need(
+    f"weights of fewer than {FEW_BITS} bits or a table [finetune]",
+    lambda scheme: scheme.fits_weights or scheme.finetune is not None,
+)
+OF_SCHEME = {
+    "matmul_nbits": BLOCKS,
+    "embeddings": UNMIXED,
+    **dict.fromkeys(("jobs", "dask"), _SHARED),
+    "resume": _KEPT,
+}
 _TOGETHER = (("random_data", "data"), ("fast", "steps"))
 
 
@@ -144,7 +159,17 @@ def options_of(given: Given, run: RunOptions) -> Options:
         functions=given.get("functions", True),
         external_data=given.get("save_as_external_data", False),
         random_data=given.get("random_data", 0),
+        finished=finished_in(given),
     )
+
+
+def finished_in(given: Given) -> FinishedLayers | None:
+    """Return where layers are kept until the model is written; OSError if the folder cannot be made."""
+    if "resume" not in given:
+        return None
+    from transforms.finetune.finished_layers import FinishedLayers  # imports take time that small jobs notice
+
+    return FinishedLayers(Path(given["resume"]))
 
 
 def refuse_goal(work: Work, given: Given) -> None:

@@ -17,7 +17,7 @@ from tests.helpers import build, tunable
 from tests.helpers.output_error import OutputError
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.finetune_weights import finetune_weights
-from transforms.finetune.weight_grids import layer_grids, turned_grid
+from transforms.finetune.weight_grids import layer_grids, suited_grid, turned_grid
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.model import graph_proto
@@ -148,6 +148,23 @@ def test_weights_with_zero_points_get_better(name: str, changes: dict[str, Any])
     assert any(rescaled)
     for a, b, changed in zip(old, new, rescaled, strict=True):
         assert a is not None and b is not None and (changed or np.array_equal(a[0], b[0]))
+
+
+@pytest.mark.parametrize("weight", ["int4", "uint4"])
+def test_blocks_of_some_outputs_have_the_scales_that_they_have_among_all(weight: str) -> None:
+    """Oracle: the grid of all outputs; no zeros, so that the scales of the weights in use are others."""
+    net = build.dense(width=64, layers=1)
+    feeds = [{"x": np.random.default_rng(i).standard_normal((4, 64), np.float32)} for i in range(4)]
+    pair = tunable.pair(net, "W4", feeds, weight=weight)
+    (layer,) = match_layers(*pair, ())[0]
+    importance = np.random.default_rng(9).random((1, 64)) ** 4
+    biases, part = np.zeros((1, layer.float_weight.shape[1])), slice(None, None, 3)
+    every, present = suited_grid(layer, importance, biases)[0], layer.weight.parameters
+    some = suited_grid(layer, importance, biases, part)[0].rows(part)
+    for name in ("scale", "lowest", "highest"):
+        np.testing.assert_array_equal(getattr(some, name), getattr(every.rows(part), name))
+    assert layer.weight.block and present is not None
+    assert not np.array_equal(suited_grid(layer, importance**0, biases)[0].scale, every.scale)
 
 
 def test_a_zero_point_that_was_left_out_is_written() -> None:

@@ -25,7 +25,7 @@ from transforms.graph.lazy_values import is_weightless
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.run.run_model import open_model
-from transforms.runtime import session
+from transforms.runtime import session, weight_arrays
 from transforms.runtime.session import OpenModel, RunOptions, open_light, open_session
 from transforms.scheme import preset as preset_of
 
@@ -118,6 +118,35 @@ def test_weights_that_the_optimizer_transposes() -> None:
     )
     found = open_light(light, weights).run({"x": cube[::-1].copy()})["y"]
     assert list(weights) == ["w"] and np.array_equal(found, cube[::-1] + cube.T)
+
+
+@pytest.mark.parametrize("options", [None, RunOptions(threads=1, prepack=False)])
+def test_a_table_that_is_transposed_is_read_as_it_is(
+    options: RunOptions | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: the whole model, whose output layer multiplies by the table of embeddings."""
+    random = np.random.default_rng(0)
+    table = numpy_helper.from_array(random.standard_normal((300, 96), np.float32), "table")
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["x"]),
+        helper.make_node("Tanh", ["x"], ["state"]),
+        helper.make_node("Transpose", ["table"], ["turned"], perm=[1, 0]),
+        helper.make_node("MatMul", ["state", "turned"], ["logits"]),
+    ]
+    ends = [
+        helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, [None, None]),
+        helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, [None, None, 300]),
+    ]
+    proto = helper.make_graph(nodes, "tied", ends[:1], ends[1:], [table])
+    graph = graph_proto.import_model(helper.make_model(proto, opset_imports=[helper.make_opsetid("", 17)]))
+    feed = {"ids": random.integers(0, 300, (1, 9))}
+    expected = whole(graph, options).run(feed)["logits"]
+    for most, left in ((weight_arrays._MOST_TRANSPOSED, []), (1000, ["table"])):
+        monkeypatch.setattr(weight_arrays, "_MOST_TRANSPOSED", most)
+        opened = open_session(graph, options)
+        assert [one.name for one in opened.session.get_overridable_initializers()] == left
+        assert [one.name for one in opened.inputs] == ["ids"]
+        np.testing.assert_allclose(opened.run(feed)["logits"], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

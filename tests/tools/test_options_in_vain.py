@@ -137,6 +137,7 @@ def _cases() -> list[tuple[str, str, str]]:
             ("--feeds-from e.onnx --sequences", "single samples, without --sequences"),
         )
     ]
+    cases += [("finetune", "--selective-update --resume r", "--resume goes with no --selective-update")]
     steps = ("--num-iterations 5", "--learning-rate 1", "--early-stop")
     cases += [("finetune", one, f"{one.split()[0]} goes with --algorithm ada") for one in steps]
     cases += [("finetune", "--algorithm gptq --full-range free", "--full-range goes with --algorithm auto")]
@@ -353,6 +354,12 @@ WITH_A_SCHEME = [
         "BF16_MIXED_BFP16",
         "--data d --calibration-cache f",
         f"--calibration-cache goes with {MEASURED} bfloat16, bfp16",
+    ),
+    (
+        "quantize",
+        "W8",
+        "--data d --resume r",
+        "--resume goes with weights of fewer than 7 bits or a",
     ),
     ("quantize", "BF16", "--allow-code", "--allow-code goes with a scheme whose key evaluate names a file"),
     ("auto_mixed_precision", "BF16_MIXED_BFP16", "--allow-code", "--allow-code goes with a scheme whose key"),

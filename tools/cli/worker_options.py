@@ -1,7 +1,8 @@
-"""Options of tools that share work out: to processes of this machine, or to a Dask cluster."""
+"""Options of tools that work for long: shared out to processes or a Dask cluster, or stopped and resumed."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tools.cli.option_values import MOST_AT_ONCE, whole
@@ -20,3 +21,12 @@ def dask() -> Any:
         "or 'local' for --jobs workers here"
     )
     return option("--dask ADDRESS", words, group=RUNNING)
+
+
+def resume() -> Any:
+    """Return the field of ``--resume`` of tools that fit or tune layers."""
+    words = (
+        "keep each layer that is fitted or tuned in this folder until the model is written; a run that was\n"
+        "stopped goes on after them, with the same model, samples and options"
+    )
+    return option("--resume DIR", words, group=RUNNING, type=Path)

@@ -16,7 +16,7 @@ from tools.cli.job_options import (
 )
 from tools.cli.option_values import LARGEST, number, whole
 from tools.cli.options import RUNNING, option
-from tools.cli.worker_options import dask, jobs
+from tools.cli.worker_options import dask, jobs, resume
 
 ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
 FULL_RANGE = ("padded", "free", "off")
@@ -81,6 +81,7 @@ class FinetuneJob(ModelJob, GateOptions):
         "processes that run samples, with the same result for any N (default: this one alone)"
     )
     dask: str | None = dask()
+    resume: Path | None = resume()
     batch_size: int = _running(
         "--batch-size N", "samples per run, if batch sizes are dynamic", type=whole(), default=1
     )

@@ -47,7 +47,8 @@ class MixJob(SchemeJob, BoundOptions):
     dask: str | None = dask()
     resume: Path | None = option(
         "--resume DIR",
-        "store sensitivities in this folder, and resume from those of the same model, data and options",
+        "store sensitivities in this folder, and fitted layers until the model is written, and resume from\n"
+        "those of the same model, data and options",
         group=RUNNING,
         type=Path,
     )

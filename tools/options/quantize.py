@@ -20,7 +20,7 @@ from tools.cli.job_options import (
 )
 from tools.cli.option_values import number, whole
 from tools.cli.options import OTHER, SAMPLES, SEARCH, Option, declare, option
-from tools.cli.worker_options import dask, jobs
+from tools.cli.worker_options import dask, jobs, resume
 from tools.options.finetune import FULL_RANGE
 
 FALLBACKS = ("float32", "int16", "bf16")
@@ -54,6 +54,7 @@ class QuantizeJob(SchemeJob, GateOptions):
         "processes that run samples, with the same result for any N (default: this one alone)"
     )
     dask: str | None = dask()
+    resume: Path | None = resume()
     fast: bool = option(
         "--fast",
         "choose nothing by outputs, and do not measure them: what is 'auto' follows rules",

@@ -101,6 +101,14 @@ class GramReader:
         fit, held = (SharedGramStats(tuple(sums.total() for sums in kind), has_bias) for kind in kinds)
         return fit, held
 
+    def skip(self, number: int) -> None:
+        """Run both models to a layer that is finished, in the steps that they took when it was not.
+
+        Kernels of other steps would add in other orders, and layers after it would not be the same.
+        """
+        for _ in self._rows(number):
+            pass
+
     def forget(self, number: int) -> None:
         """Drop the cached inputs and targets of a layer."""
         if number not in self._held:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from ops.formats import Format
 from transforms.finetune.finetune_weights import finetune_weights
+from transforms.finetune.finished_layers import LayerFiles
 from transforms.finetune.held_out import HeldOutJudge, Judged
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.put_back import Layers, SwitchedLayers, keep_halves
@@ -28,6 +29,9 @@ from transforms.scheme.scheme_values import OFF, PADDED
 ALL, BIASES = "weights, biases and scales", "biases"
 """The attempts, named after the constants that are tuned."""
 
+FilesOf = Callable[[str], LayerFiles | None]
+"""Returns where the layers of an attempt are kept, by its name."""
+
 
 @products_on_one_thread()
 def finetune_model(
@@ -39,6 +43,7 @@ def finetune_model(
     formats: Sequence[Format] = (),
     workers: Workers | None = None,
     progress: Progress | None = None,
+    files: FilesOf | None = None,
 ) -> TunedModel:
     """Return a quantized model with tuned weights and biases, or the same one unless that is better.
 
@@ -49,7 +54,7 @@ def finetune_model(
     ``float_graph`` is the float model in the form that was quantized
     (:func:`transforms.conversion.float_reference.float_reference`), ``formats`` are those that it was
     quantized to, beyond those that the metadata of a file name. Neither graph is changed. ``workers``: as of
-    :func:`transforms.finetune.finetune_weights.finetune_weights`.
+    :func:`transforms.finetune.finetune_weights.finetune_weights`; ``files``: where layers are kept.
 
     Raises ValueError if no layer can be tuned, and as
     :func:`transforms.finetune.finetune_weights.finetune_weights`.
@@ -63,14 +68,16 @@ def finetune_model(
         more = feeds if options.full_range == PADDED else None
         pair = float_graph, quantized_graph
         float_graph, quantized_graph, spread = on_full_range(*pair, formats, padded_for=more)
-    tuner = _Tuner((float_graph, quantized_graph), feeds, formats, judge, workers, progress)
+    tuner = _Tuner((float_graph, quantized_graph), feeds, formats, judge, workers, progress, files)
     done = tuner.fit(ALL if options.weights else BIASES, options)
     if done.attempt is None and any(layer.what not in (AS_IT_WAS, BIAS) for layer in done.walk.layers):
         biases = tuner.fit(BIASES, replace(options, weights=False))
         done = biases if biases.attempt else done
     if done.attempt is None and spread:
         without = replace(options, full_range=OFF)
-        return finetune_model(*graphs, feeds, without, formats=formats, workers=workers, progress=progress)
+        return finetune_model(
+            *graphs, feeds, without, formats=formats, workers=workers, progress=progress, files=files
+        )
     if done.attempt is None:
         return replace(done, graph=graphs[1])
     added = count_added(quantized_graph) - count_added(graphs[1]) if spread else 0
@@ -87,6 +94,7 @@ class _Tuner:
     judge: HeldOutJudge
     workers: Workers | None
     progress: Progress | None
+    files: FilesOf | None
 
     def fit(self, attempt: str, options: FinetuneOptions) -> TunedModel:
         """Return a tuned model, or what became of its layers if it is not accepted."""
@@ -100,6 +108,7 @@ class _Tuner:
             model_error=(lambda: judge.errors(graph).relative) if options.selective else None,
             workers=self.workers,
             progress=self.progress,
+            files=self.files and self.files(f"{attempt} {options}"),
         )
         changed, errors = sorted(walked.changed), judge.errors(graph)
         tuned = self._judged(graph, errors, walked, attempt)

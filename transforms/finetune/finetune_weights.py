@@ -14,6 +14,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from ops.formats import Format
 from transforms.finetune.collect_gram import GramReader, open_sums
+from transforms.finetune.finished_layers import LayerFiles
 from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.layer_targets import reads_activation_product
 from transforms.finetune.options import FinetuneOptions
@@ -40,13 +41,14 @@ def finetune_weights(
     model_error: Callable[[], float] | None = None,
     workers: Workers | None = None,
     progress: Progress | None = None,
+    files: LayerFiles | None = None,
 ) -> TunedLayers:
     """Tune the layers that :func:`transforms.layers.match_layers.match_layers` finds, in place.
 
     A layer gets new weights if they are better on the held-out samples, and if they lower ``model_error``,
     if given. ``formats`` are those that the model was quantized to. ``progress`` is told how many layers
     of how many are done, and the name of the last. ``workers`` run the models, if they are given; the result
-    is the same without them.
+    is the same without them. Layers in ``files`` have the weights there; the others are added.
 
     Raises ValueError for fewer than two samples, a model that fails on one, models without a layer that can
     be tuned and operator types without such a layer.
@@ -63,7 +65,7 @@ def finetune_weights(
     layers, skipped = of_operators(layers, options.op_types)
     done = TunedLayers(left_alone=left + skipped, matched=layers)
     with open_sums(float_graph, quantized_graph, feeds, layers, options, workers) as sums:
-        walked = _LayerwiseTuner(quantized_graph, layers, sums, options, model_error)
+        walked = _LayerwiseTuner(quantized_graph, layers, sums, options, model_error, files)
         for number in range(len(layers)):
             report = walked.visit(number)
             done.layers.append(report)
@@ -87,11 +89,13 @@ class _LayerwiseTuner:
         sums: GramReader,
         options: FinetuneOptions,
         model_error: Callable[[], float] | None,
+        files: LayerFiles | None,
     ) -> None:
         self._graph, self._layers, self._sums, self._options = quantized_graph, layers, sums, options
         self._names = walk.Names(quantized_graph)
         self._model_error = model_error
         self._least_error: float | None = None
+        self._files = None if model_error else files  # what is kept then depends on the layers before
 
     def visit(self, number: int) -> LayerReport:
         """Tune a layer; return the report."""
@@ -106,7 +110,7 @@ class _LayerwiseTuner:
     def _tune(self, number: int) -> LayerReport:
         start = time.perf_counter()
         layer = self._layers[number]
-        found = self._best(layer, number)
+        found = self._known(layer, number) or self._best(layer, number)
         if found.after < found.before:
             found = self._write(layer, number, found)
         seconds = time.perf_counter() - start
@@ -114,7 +118,25 @@ class _LayerwiseTuner:
         what, of_inputs = found.best.what, found.of_inputs
         return LayerReport(_title(layer), layer.node.op, *numbers, what, seconds, of_inputs)
 
+    def _known(self, layer: MatchedLayer, number: int) -> Tuned | None:
+        """Return what a run that was stopped has found, None if it has not come so far.
+
+        Not of several layers with one weight: whether that is kept is seen when it is there.
+        """
+        known = self._files.get(number, current(layer)) if self._files and not layer.sharing_layers else None
+        if known is None:
+            return None
+        self._sums.skip(number)
+        return Tuned(known[0], *known[1])
+
     def _best(self, layer: MatchedLayer, number: int) -> Tuned:
+        found = self._searched(layer, number)
+        if self._files and not layer.sharing_layers:
+            figures = found.before, found.after, found.power, found.of_inputs
+            self._files.put(number, found.best if found.after < found.before else None, figures)
+        return found
+
+    def _searched(self, layer: MatchedLayer, number: int) -> Tuned:
         fit, held = self._sums.read(number)
         fit, before = of_products(layer, fit), current(layer)
         found = tune_layer(layer, before, fit, held, self._options)

@@ -20,6 +20,7 @@ from ops.formats import Format
 from ops.rounding import Quadratic, RowQuadratic, gptq, quadratic
 from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.finetune_weights import of_products
+from transforms.finetune.finished_layers import LayerFiles
 from transforms.finetune.layer_stats import SharedGramStats
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.tune_layer import LayerSolution, some_outputs, with_bias
@@ -58,6 +59,7 @@ def fit_weights(
     formats: Sequence[Format] = (),
     progress: Progress | None = None,
     see: Callable[[str, int, int], None] | None = None,
+    files: LayerFiles | None = None,
 ) -> tuple[int, int]:
     """Round a quantized model's weights of few bits by the outputs of their layers, in place.
 
@@ -66,7 +68,8 @@ def fit_weights(
     :func:`transforms.layers.match_layers.match_layers`'s layers change. Nothing is done for fewer than two
     samples. ``float_graph`` is the float model in the form that was quantized, ``formats`` as in
     :func:`transforms.finetune.finetune_model.finetune_model`; ``progress`` is called with how many layers
-    are done, and of how many, ``see`` with the name of each layer, its rows and its inputs.
+    are done, and of how many, ``see`` with the name of each layer, its rows and its inputs. Layers in
+    ``files`` have the weights there; the others are added.
 
     Raises ValueError for a model that fails on a sample.
     """
@@ -79,7 +82,7 @@ def fit_weights(
     if not layers:
         return 0, 0
     with open_sums(float_graph, graph, feeds, layers, options) as sums:
-        walked = _Walk(graph, layers, sums, see)
+        walked = _Walk(graph, layers, sums, see, files)
         return len(layers), sum(walked.visit(number, progress) for number in range(len(layers)))
 
 
@@ -92,18 +95,19 @@ class _Walk:
         layers: Sequence[MatchedLayer],
         sums: GramReader,
         see: Callable[[str, int, int], None] | None,
+        files: LayerFiles | None,
     ) -> None:
         self._graph, self._layers, self._sums, self._see = graph, layers, sums, see
+        self._files = files
         self._names = walk.Names(graph)
 
     def visit(self, number: int, progress: Progress | None) -> bool:
         """Round the weights of a layer; return whether they, or its bias, changed."""
         layer = self._layers[number]
-        fit, held = self._sums.read(number)
         before = current(layer)
+        best, rows = self._best(number, before)
         if self._see:
-            self._see(layer.name, int(fit.count + held.count), before.weights.shape[-1])
-        best = _rounded(layer, before, of_products(layer, fit), held)
+            self._see(layer.name, rows, before.weights.shape[-1])
         if best is not before:
             write_layer(self._graph, layer, best, self._names)
             if layer.sharing_layers:
@@ -112,6 +116,20 @@ class _Walk:
         if progress:
             progress(number + 1, len(self._layers))
         return best is not before
+
+    def _best(self, number: int, before: LayerSolution) -> tuple[LayerSolution, int]:
+        """Return the weights of a layer, found now or by a run that was stopped, and its rows."""
+        known = self._files and self._files.get(number, before)
+        if known:
+            self._sums.skip(number)
+            return known[0], int(known[1][0])
+        fit, held = self._sums.read(number)
+        rows = int(fit.count + held.count)
+        layer = self._layers[number]
+        best = _rounded(layer, before, of_products(layer, fit), held)
+        if self._files:
+            self._files.put(number, None if best is before else best, (rows,))
+        return best, rows
 
 
 def _rounded(
@@ -126,17 +144,17 @@ def _rounded(
     # the grid is chosen first, as in the paper, and the objective is its own, from sums over rows
     packed = layer.float_weight
     start = packed.reshape(*packed.shape[:2], -1)
-    sums = fit.free()
-    grid, _ = suited_grid(layer, sums.importance, fit.bias(start))
-    problem = sums.problem(start)
     part = some_outputs(start.shape[1])
     few, judged = fit.of_outputs(part), held.of_outputs(part)
+    sums = few.free()
+    grid, _ = suited_grid(layer, sums.importance, fit.bias(start), part)
+    problem = sums.problem(start[:, part])
 
     def _error(weights: FloatArray, bias: Float64Array) -> float:
         return float(judged.error(weights, bias).sum())
 
     def _error_of(form: Quadratic | RowQuadratic) -> float:
-        weights = gptq(form.of_outputs(part), grid.rows(part))
+        weights = gptq(form, grid.rows(part))
         return _error(weights, few.bias(weights))
 
     # the paper dampens H by 1 % of its mean diagonal; here held-out rows choose how much

@@ -22,6 +22,7 @@ PRESENT = "same "
 """Start of the words for the grid in use."""
 
 _FEW_BITS = 6
+_ALL = slice(None)
 
 
 def layer_grids(
@@ -46,17 +47,18 @@ def layer_grids(
 
 
 def suited_grid(
-    matched: MatchedLayer, importance: Float64Array, biases: Float64Array
+    matched: MatchedLayer, importance: Float64Array, biases: Float64Array, part: slice = _ALL
 ) -> tuple[Grid, QParams | None]:
     """Return the grid of least weighted error, and its scale and zero point if it is of integers.
 
-    The arguments are those of :func:`layer_grids`.
+    The arguments are those of :func:`layer_grids`. ``part``: the outputs that matter; blocks of others may
+    keep their scales.
     """
     fmt = matched.weight.format
     assert fmt is not None
     if not fmt.is_integer:
         return weight_grid(matched.float_weight, fmt, importance=importance), None
-    parameters = _other_scale(matched, fmt, importance, biases)
+    parameters = _other_scale(matched, fmt, importance, biases, part)
     return integer_grid(matched, parameters), parameters
 
 
@@ -103,7 +105,7 @@ def turned_grid(scale: Float64Array, lowest: Float64Array, highest: Float64Array
 
 
 def _other_scale(
-    matched: MatchedLayer, fmt: Format, importance: Float64Array, biases: Float64Array
+    matched: MatchedLayer, fmt: Format, importance: Float64Array, biases: Float64Array, part: slice
 ) -> QParams:
     """Return scales and zero points of least weighted error, as many as at present, for biases to fit.
 
@@ -112,7 +114,7 @@ def _other_scale(
     """
     assert matched.weight.parameters is not None
     if matched.weight.block:
-        return _other_blocks(matched, fmt, importance)
+        return _other_blocks(matched, fmt, importance, part)
     scale, zero_point = matched.weight.parameters
     axis = None if matched.weight.axis is None else 0
     weights = matched.float_weight
@@ -138,18 +140,25 @@ def _is_symmetric(fmt: Format, zero_point: AnyArray) -> bool:
     return bool((zero_point.astype(np.int64) == middle).all())
 
 
-def _other_blocks(matched: MatchedLayer, fmt: Format, importance: Float64Array) -> QParams:
-    """Return scales and zero points of least weighted error, one for each block."""
+def _other_blocks(matched: MatchedLayer, fmt: Format, importance: Float64Array, part: slice) -> QParams:
+    """Return scales and zero points of least weighted error, one for each block; of other outputs the old."""
     assert matched.weight.parameters is not None
-    zero_point, packed, block = matched.weight.parameters[1], matched.float_weight, matched.weight.block
+    old_scale, old_zeros = matched.weight.parameters
+    packed, block = matched.float_weight[:, part], matched.weight.block
     counts = importance.reshape(len(packed), 1, *packed.shape[2:])
-    rows, weighed = (block_rows(part, -1, block) for part in (packed, np.broadcast_to(counts, packed.shape)))
-    if _is_symmetric(fmt, zero_point):
+    rows, weighed = (block_rows(some, -1, block) for some in (packed, np.broadcast_to(counts, packed.shape)))
+
+    def _whole(found: AnyArray, old: AnyArray) -> AnyArray:
+        whole = pack_scales(matched.layer, np.broadcast_to(old, old_scale.shape), block).astype(found.dtype)
+        whole[:, part] = found.reshape(len(whole), -1, whole.shape[-1])
+        return unpack_scales(matched.layer, whole, block)
+
+    if _is_symmetric(fmt, old_zeros):
         scale = (
             signed_block_scales(rows, fmt, weighed)
             if fmt.is_signed
             else weight_scale(rows, fmt, 0, method="MSE", importance=weighed)
         )
-        return unpack_scales(matched.layer, scale, block), zero_point
+        return _whole(scale, old_scale), old_zeros
     scale, zeros = range_block_parameters(rows, fmt, weighed)
-    return unpack_scales(matched.layer, scale, block), unpack_scales(matched.layer, zeros, block)
+    return _whole(scale, old_scale), _whole(zeros, old_zeros)

@@ -11,6 +11,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph.embeddings import logits_of
 from transforms.graph.some_names import counted
 from transforms.judge.sample_roles import fitting, taken
+from transforms.pipelines.finished import finished_layers
 from transforms.pipelines.prepare import fits_weights
 from transforms.pipelines.work import Work
 from transforms.run.failing_samples import failing
@@ -42,6 +43,7 @@ def fit(work: Work) -> None:
             formats=work.scheme.named_formats,
             progress=progress,
             see=rows.see if texts else None,
+            files=finished_layers(work, work.float_graph),
         )
     work.scheme = work.record.scheme = work.scheme.with_(fit_weights=layers > 0)
     if layers:

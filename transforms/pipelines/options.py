@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from transforms.runtime.session import RunOptions
 from transforms.search.target import Target
+
+if TYPE_CHECKING:
+    from transforms.finetune.finished_layers import FinishedLayers
 
 FORMS = ("matmul_nbits", "accuracy_level", "embeddings", "kv_cache", "storage")
 """Options that say in which operators parts are stored; metadata record them beside the scheme."""
@@ -37,6 +41,8 @@ class Options:
         Whether large weights lie in a file beside the model.
     random_data : int
         How many random samples stand in for those of the application, which decide nothing.
+    finished : FinishedLayers, optional
+        Where fitted and tuned layers are kept until the model is written.
     """
 
     run: RunOptions = field(default_factory=RunOptions)
@@ -52,6 +58,7 @@ class Options:
     functions: bool = True
     external_data: bool = False
     random_data: int = 0
+    finished: FinishedLayers | None = None
 
     @property
     def changes_last(self) -> bool:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.conversion.float_reference import float_reference
+from transforms.finetune.finished_layers import LayerFiles
 from transforms.finetune.options import FinetuneOptions
 from transforms.graph.typed import info_of
+from transforms.model.graph_proto import model_hash
 from transforms.pipelines.compare import compare
+from transforms.pipelines.finished import finished_layers
 from transforms.pipelines.gate import gate
 from transforms.pipelines.load import tell_fitting
 from transforms.pipelines.part import part
@@ -72,12 +76,26 @@ def tune_quantized(work: Work) -> None:
     batches = _batches(work.float_graph, feeds, tuning.batch_size)
     tuning.fed = len(feeds)
     shared = work.data.workers
-    done = tuned(work.float_graph, work.graph, batches, tuning.how, work.events, workers=shared)
+    done = tuned(
+        work.float_graph,
+        work.graph,
+        batches,
+        tuning.how,
+        work.events,
+        workers=shared,
+        files=partial(_files, tuning, work.float_graph),
+    )
     work.record.tuned, work.record.tuned_on, work.graph = done, tuning.fed, done.graph
 
 
 TUNE: tuple[Step, ...] = (load_pair, tune_quantized, gate, store, try_out, compare)
 """Tuning the weights of a model that is quantized already."""
+
+
+def _files(work: TuneWork, reference: gs.Graph, attempt: str) -> LayerFiles | None:
+    if work.options.finished is None:
+        return None  # before the quantized model is read once more
+    return finished_layers(work, reference, model_hash(work.graph), str(work.batch_size), attempt)
 
 
 def _batches(twin: gs.Graph, feeds: Feeds, size: int) -> list[Mapping[str, np.ndarray]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from transforms.finetune.tuned import TunedModel
 from transforms.graph.embeddings import logits_of
 from transforms.graph.typed import info_of
 from transforms.judge.sample_roles import checking
+from transforms.pipelines.finished import finished_layers
 from transforms.pipelines.work import SCHEME_ENTRY, Work
 from transforms.run.events import Events
 from transforms.run.workers import Workers
@@ -23,6 +25,7 @@ from transforms.runtime.session import RunOptions
 from transforms.scheme.finetune_rule import FinetuneRule
 
 if TYPE_CHECKING:
+    from transforms.finetune.finetune_model import FilesOf
     from transforms.finetune.tuned import TunedModel
 
 
@@ -43,7 +46,14 @@ def tune(work: Work) -> None:
     limit, formats = work.data.memory_limit, work.scheme.named_formats
     options = tuning_options(rule, work.options.run, output_index=output, memory_limit=limit)
     done = tuned(
-        reference, work.graph, feeds, options, work.events, formats=formats, workers=work.data.workers
+        reference,
+        work.graph,
+        feeds,
+        options,
+        work.events,
+        formats=formats,
+        workers=work.data.workers,
+        files=partial(finished_layers, work, reference),
     )
     work.record.tuned, work.record.tuned_on = done, len(feeds)
     if work.asked.auto_mixed_precision:  # the scheme is the first of the entries, as in files of old
@@ -73,13 +83,14 @@ def tuned(
     *,
     formats: Sequence[Format] = (),
     workers: Workers | None = None,
+    files: FilesOf | None = None,
 ) -> TunedModel:
     """Return a model with tuned weights, and tell of each layer and its error."""
     from transforms.finetune.finetune_model import finetune_model  # imports take time that small jobs notice
 
     progress = events.phase("tuning", "layer")
     return finetune_model(
-        float_graph, graph, feeds, options, formats=formats, workers=workers, progress=progress
+        float_graph, graph, feeds, options, formats=formats, workers=workers, progress=progress, files=files
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
+from onnx import helper
 
 from transforms.files import cleanup
 from transforms.files.mapped_file import map_file, place_of
@@ -27,6 +28,9 @@ _ALIGNMENT = 4096  # weights are mapped by pages
 _FOLDER = "session.model_external_initializers_file_folder_path"
 _NOWHERE = "memory"  # a location that is never read: the arrays take its place
 _SHARED_KINDS = "fiub"  # NumPy's own types, which the runtime takes as they are
+_MOST_TRANSPOSED = 200_000_000
+"""Bytes of a weight above which it is not transposed when a session is opened; no such model is timed."""
+
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _TYPED = "ortvalue_from_numpy_with_onnx_type"  # not in the oldest versions
 
@@ -70,6 +74,22 @@ def share_weights(
         elif tensor.name in shared:
             _refer(tensor, location=_NOWHERE)
     settings.add_external_initializers(list(shared), [_value_of(array) for array in shared.values()])
+    _leave_transposed(light.graph, weights)
+
+
+def _leave_transposed(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> None:
+    """Let tables that a Transpose reads be what a caller may replace: the runtime then copies none of them.
+
+    It would transpose the table of an output layer tied to embeddings when the session is opened, and copy
+    that into the order of its kernels. Now a product reads the table as it is.
+    """
+    read = {name for node in graph.node if node.op_type == "Transpose" for name in node.input}
+    fed = {value.name for value in graph.input}
+    for name in sorted(read & weights.keys() - fed):
+        if weights[name].nbytes > _MOST_TRANSPOSED:
+            kind = helper.np_dtype_to_tensor_dtype(weights[name].dtype)
+            shape = weights[name].shape
+            graph.input.append(helper.make_tensor_value_info(name, kind, shape))
 
 
 def _refer(tensor: onnx.TensorProto, **entries: object) -> None:
