@@ -48,6 +48,7 @@ Quantize, by a plan (:mod:`transforms.plan`):
     ``align_concat``           tensors that a Concat joins get one scale
     ``balance_channels``       moves powers of two from a weight to the other operand of its product
     ``move_outliers``          moves outlying channels of activations into weights
+    ``rotate_channels``        spreads outlying channels of a transformer's states over all others
     ``scale_channels``         brings channels between convolutions to like ranges
     ``equalize_layers``        cross-layer equalization of weights
     ``dual_quant_nodes``       quantizes a tensor at the border of two formats in both
@@ -119,6 +120,7 @@ if TYPE_CHECKING:
     from transforms.quantize_recurrent import quantize_recurrent as quantize_recurrent
     from transforms.quantize_tables import quantize_tables as quantize_tables
     from transforms.remove_qdq import remove_qdq as remove_qdq
+    from transforms.rotate_channels import rotate_channels as rotate_channels
     from transforms.saturate import saturate as saturate
     from transforms.saturate_activations import saturate_activations as saturate_activations
     from transforms.scale_channels import scale_channels as scale_channels

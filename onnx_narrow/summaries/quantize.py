@@ -75,15 +75,27 @@ def _has_type(name: str) -> bool:
 
 def decided(record: Decisions) -> Iterator[str]:
     """Yield what outputs decided, what gained nothing or was not tried, and how good the outputs are."""
-    # layers in float have lines of their own
-    if changed := [one for one in record.kept if one.move != LAYERS_IN_FLOAT]:
-        yield "Kept: " + "; ".join(", ".join(filter(None, (one.change, one.gain.shown))) for one in changed)
+    if changed := _changes(record):
+        yield f"Kept: {changed}"
     if others := [one for one in record.tried if not one.kept]:
         words = Counter(one.move for one in others)
         yield Detail("Tried, not kept: " + ", ".join(f"{move} {count}" for move, count in words.items()))
     yield from record.notes
     if record.outputs is not None:
         yield f"Outputs: {record.outputs}"
+
+
+def searched(record: Decisions) -> str:
+    """Return what outputs chose and what was not tried, in one line for a model that is refused."""
+    changed = _changes(record)
+    best = f"the best of {counted(len(record.tried), 'candidate')}" if record.tried else ""
+    return "; ".join(filter(None, [best, changed, *record.notes]))
+
+
+def _changes(record: Decisions) -> str:
+    """Return what outputs chose, with gains; layers in float have lines of their own."""
+    changed = [one for one in record.kept if one.move != LAYERS_IN_FLOAT]
+    return "; ".join(", ".join(filter(None, (one.change, one.gain.shown))) for one in changed)
 
 
 def kept_in_float(graph: gs.Graph) -> Counter[str]:

@@ -94,10 +94,13 @@ def preset_of(config: str, scheme: Scheme) -> str:
     return config if is_plain else ""
 
 
-def useless(outputs: Checked, config: str, *, weight: str = "", ways: Sequence[str] = ()) -> str:
+def useless(
+    outputs: Checked, config: str, *, weight: str = "", found: str = "", ways: Sequence[str] = ()
+) -> str:
     """Return why a language model is not written whose probabilities are far from the float model's.
 
-    ``weight``: their format, if the scheme quantizes nothing but weights; ``ways``: what helps beside it.
+    ``weight``: their format, if the scheme quantizes nothing but weights; ``found``: what was tried, in
+    words; ``ways``: what helps beside it.
     """
     name = f"{config}: " if config in PRESETS else ""
     ways = [*ways]
@@ -108,7 +111,8 @@ def useless(outputs: Checked, config: str, *, weight: str = "", ways: Sequence[s
     else:
         ways.append(spelled(_ROW_BY_ROW))
     ways += [spelled("{fast} writes the model without a comparison")]
-    return f"{name}{outputs.figure}, more than {DIVERGED}, is of no use: {'; '.join(ways)}"
+    tried = f" ({found})" if found else ""
+    return f"{name}{outputs.figure}, more than {DIVERGED}, is of no use{tried}: {'; '.join(ways)}"
 
 
 def unmeasured(tensors: Iterable[tuple[str, str]]) -> Iterator[str]:

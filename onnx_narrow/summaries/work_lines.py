@@ -90,7 +90,8 @@ def useless(outputs: Checked, work: Work) -> str:
     """Return why a language model is of no use, with options that make a better one."""
     is_alone = work.scheme.format(work.scheme.activation) is None
     weight = str(work.scheme.weight) if is_alone else ""
-    return running.useless(outputs, _config(work), weight=weight, ways=list(_more_bits(work)))
+    found, ways = quantize.searched(work.record.decisions), list(_more_bits(work))
+    return running.useless(outputs, _config(work), weight=weight, found=found, ways=ways)
 
 
 def _config(work: Work) -> str:

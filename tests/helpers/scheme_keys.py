@@ -46,6 +46,8 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "the outputs gain: `padded` (also where that needs a Pad or Sub), `free` "
         "(without new nodes), `off`, or a list of tensors",
         "quantize_all_op_types": "every value is quantized, except shapes and positions",
+        "arithmetic": "sums, activations and products of two computed tensors are integers too; `auto`: "
+        "in all but language models, where products with stored weights alone read integers",
         "op_types": "only these operators are quantized",
         "exclude_nodes": "name patterns of nodes that stay float",
         "exclude_op_types": "operators that stay float",
@@ -62,6 +64,8 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "are powers of two and the outputs on samples gain",
         "balance_channels": "a Mul moves powers of two from a weight to its input: depthwise "
         "convolutions, and rows of weights that stand out",
+        "rotate_channels": "an orthogonal matrix in the weights spreads outlying channels of a transformer's "
+        "states over all others (QuaRot); with `move_outliers`, samples choose it",
         "move_outliers": "large channels of activations are moved where the outputs gain",
         "keep_float": "tensors that hold most of the error stay float32 if the outputs gain; for target "
         "`ort-cpu`, layers that are faster so here",

@@ -70,7 +70,7 @@ def test_what_a_large_token_rounds_to_zero_stays_float() -> None:
     made, done = quantized(model, scheme, seen)
     plain = quantized(model, scheme.with_(keep_float=False), seen)[0]
     assert divergence(model, plain, unseen) > 0.5 and divergence(model, made, unseen) < 0.1
-    assert done.scheme is not None and {"logits", "m"} <= kept(done.scheme.tensors)
+    assert done.scheme is not None and "m" in kept(done.scheme.tensors)
     assert any(one.move == "tensors in float" for one in done.decisions.kept)
     assert quantized(model, done.scheme, seen)[0] == made
 

@@ -406,7 +406,25 @@ def test_arithmetic_of_other_domains_is_not_known() -> None:
 
 
 def test_a_table_of_embeddings_is_left_alone() -> None:
-    text = "(int64[3] i) => (float[3,4] y) { e = Gather(w, i) y = MatMul(e, v) }"
-    planned = plans.plan(text, SQUARE)
+    text = "(int64[3] i) => (float[3,4] y) { e = Gather(t, i) y = MatMul(e, v) }"
+    planned = plans.plan(text, {**SQUARE, "t": (5, 4)})
     assert set(plans.reads(planned)) == {"y.0", "y.1", "=y"}
     assert plans.source_names(planned)["e"] == "e"
+
+
+TEXT = """(int64[4] ids) => (float[4,6] logits) {
+    e = Gather(table, ids) a = MatMul(e, w) s = Sigmoid(a) p = Mul(a, s) k = Transpose(p) q = MatMul(p, k)
+    m = MatMul(q, p) r = Add(m, a) logits = MatMul(r, head) }"""
+OF_TEXT: plans.Weights = {"table": (6, 4), "w": (4, 4), "head": (4, 6)}
+
+
+def test_in_a_language_model_products_with_stored_weights_alone_read_integers() -> None:
+    assert places(TEXT, OF_TEXT) == {"a.0", "a.1", "logits.0", "logits.1"}
+    everything = places(TEXT, OF_TEXT, arithmetic=True)
+    assert {"p.0", "q.0", "q.1", "r.0", "=logits"} <= everything
+
+
+def test_without_arithmetic_no_other_model_has_it_either() -> None:
+    text = "(float[4,4] x) => (float[4,4] y) { c = MatMul(x, w) d = Sigmoid(c) y = MatMul(d, v) }"
+    assert places(text, SQUARE, arithmetic=False) == {"c.0", "c.1", "y.0", "y.1"}
+    assert "d.0" in places(text, SQUARE)

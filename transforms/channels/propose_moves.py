@@ -118,8 +118,8 @@ def find_operands(plan: QuantizationPlan) -> list[Operand]:
     integers: dividing their channels would be one more layer of integers, on the range that was to be
     avoided.
     """
-    zone, takers = plan.specs.integers.zone, FactorTakers(plan.graph)
-    found = [one for site in plan.quantizations for one in _operands(plan, site, zone, takers)]
+    takers = FactorTakers(plan.graph)
+    found = [one for site in plan.quantizations for one in _operands(plan, site, takers)]
     return [*found, *dynamic_operands(plan)]
 
 
@@ -145,9 +145,7 @@ def dynamic_operands(plan: QuantizationPlan) -> list[Operand]:
     return found
 
 
-def _operands(
-    plan: QuantizationPlan, site: QuantSite, zone: set[int], takers: FactorTakers
-) -> Iterator[Operand]:
+def _operands(plan: QuantizationPlan, site: QuantSite, takers: FactorTakers) -> Iterator[Operand]:
     grid, tensor = site.steps[-1], site.tensor
     coarse = grid.format.is_integer and grid.format.bits <= _MOST_BITS and len(site.steps) == 1
     if site.role != ACTIVATION or not coarse or not plan.specs.is_in_main_graph(tensor) or not tensor.shape:
@@ -163,7 +161,7 @@ def _operands(
         return
     is_float = plan.specs.integers.maker(tensor) is None
     if is_float or takers.take(tensor, len(layers)):
-        may_split = is_float and all(_ends_in_float(plan, node, zone) for node in layers)
+        may_split = is_float and all(_ends_in_float(plan, node) for node in layers)
         yield Operand(tensor, tuple(layers), grid, grids, may_split)
 
 
@@ -173,13 +171,14 @@ def _weight_grids(plan: QuantizationPlan, layers: Sequence[gs.Node]) -> tuple[Qu
     return tuple(spec for spec, role in weights if spec and role == WEIGHT and spec.format.is_integer)
 
 
-def _ends_in_float(plan: QuantizationPlan, node: gs.Node, zone: set[int]) -> bool:
+def _ends_in_float(plan: QuantizationPlan, node: gs.Node) -> bool:
     """Return whether another product can be added to that of a layer without being rounded."""
     result, formats = node.outputs[0], plan.specs.formats
     users = [user for user, _ in walk.uses(result)]
     if walk.is_output(result, plan.graph) or not users or node.attrs.get("alpha", 1.0) != 1:
         return False
-    return formats[node] == formats.default and all(user.op == "Add" and id(user) in zone for user in users)
+    sums = all(user.op == "Add" and id(user) not in plan.specs.integers.layers for user in users)
+    return formats[node] == formats.default and sums
 
 
 def propose_moves(

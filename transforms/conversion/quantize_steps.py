@@ -11,6 +11,7 @@ from transforms.align_concat import align_concat
 from transforms.channels.apply_moves import apply_moves
 from transforms.channels.balance_channels import balance_channels
 from transforms.channels.equalize_layers import equalize_layers
+from transforms.channels.rotate_channels import rotate_channels
 from transforms.conversion import inspect_bf16
 from transforms.conversion.notes import note_plan, note_recurrent
 from transforms.conversion.prepare import note_mended, prepare
@@ -56,6 +57,7 @@ from transforms.write_dynamic_lstm import write_dynamic_lstm
 from transforms.write_out_axes import write_out_axes
 
 EQUALIZED = "pairs of layers equalized"
+ROTATED = "weights with rotated channels"
 SCALED = "tensors with channels scaled between layers"
 MOVED = "tensors with outliers moved into weights"
 DYNAMIC = "products that round their inputs at run time"
@@ -187,6 +189,8 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Reco
     done.changes["biases with masks, added after the layer"] = _part_biases(graph, scheme, targets)
     if scheme.equalize_layers is True:
         equalize(graph, targets, done)
+    if scheme.rotate_channels:
+        rotate(graph, done)
     if scheme.balance_channels:
         formats = scheme.format(scheme.activation), scheme.format(scheme.weight)
         done.changes["layers balanced by a Mul in front"] = balance_channels(
@@ -220,6 +224,11 @@ def _part_biases(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets) -> int
 def equalize(graph: gs.Graph, targets: SchemeTargets, done: Record) -> None:
     """Equalize the layers that are not excluded."""
     done.changes[EQUALIZED] = equalize_layers(graph, exclude=targets.excluded)
+
+
+def rotate(graph: gs.Graph, done: Record) -> None:
+    """Rotate the channels of the states of language models."""
+    done.changes[ROTATED] = rotate_channels(graph)
 
 
 def move_named_outliers(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Record) -> None:

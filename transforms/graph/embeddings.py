@@ -98,16 +98,39 @@ def logits_of(graph: gs.Graph) -> frozenset[str]:
     A dot product makes them, and their last axis has as many numbers as an embedding of the model has rows:
     one for each token of its vocabulary.
     """
+    return frozenset(str(tensor.name) for tensor in logits_tensors(graph))
+
+
+def logits_tensors(graph: gs.Graph) -> list[gs.Tensor]:
+    """Return these outputs."""
     tokens = {int(table.shape[0]) for table in walk.constants(graph) if is_table(table, _TABLES)}
-    return frozenset(
-        str(output.name)
+    return [
+        output
         for output in graph.outputs
-        if (shape := shape_of(output)) and shape[-1] in tokens and _is_product(output)
-    )
+        if (shape := shape_of(output)) and shape[-1] in tokens and _last_product(output) is not None
+    ]
 
 
-def _is_product(tensor: gs.Tensor) -> bool:
+def turning_products(graph: gs.Graph) -> list[gs.Node]:
+    """Return the products with a stored square matrix whose results a head alone reads.
+
+    :mod:`transforms.channels.rotate_channels` puts them there; others would be part of the head.
+    """
+    last = (_last_product(tensor) for tensor in logits_tensors(graph))
+    found = (walk.producer(head.inputs[0]) for head in last if head is not None)
+    return [node for node in found if node is not None and _turns(node)]
+
+
+def _turns(node: gs.Node) -> bool:
+    if onnx_op(node) != "MatMul" or not isinstance(node.inputs[1], gs.Constant):
+        return False
+    shape = tuple(node.inputs[1].shape)
+    return len(shape) == _MATRIX_RANK and shape[0] == shape[1] and walk.is_read_once(node.outputs[0])
+
+
+def _last_product(tensor: gs.Tensor) -> gs.Node | None:
+    """Return the dot product that makes an output, with a bias, a factor or a soft limit behind it."""
     node = walk.producer(tensor)
     for step in walk.steps_to(tensor, lambda one: one.op in _BETWEEN):
         node = walk.producer(walk.computed_inputs(step)[0])
-    return node is not None and is_dot_product(node)
+    return node if node is not None and is_dot_product(node) else None

@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibration import Calibration
 from transforms.graph import dot_products, walk
+from transforms.graph.embeddings import logits_of
 from transforms.judge import constants
 from transforms.runtime.compare_runs import MOST_NODES
 
@@ -43,7 +44,8 @@ class Budget:
         weights = sum(math.prod(tensor.shape) for tensor in walk.constants(graph))
         opened = constants.NODE_OPENED * len(graph.nodes) + constants.WEIGHT * weights
         each = int(opened / max(run, 1))
-        paid = constants.EFFORTS[effort] * (constants.PAID + constants.FLOAT_RUNS * load / constants.FLOAT)
+        runs = constants.FLOAT_RUNS / (1 if logits_of(graph) else constants.FLOAT)
+        paid = constants.EFFORTS[effort] * (constants.PAID + runs * load)
         return cls(int(paid / max(run, 1)) - each, each)
 
     def samples(self, most: int) -> int:

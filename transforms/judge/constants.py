@@ -109,7 +109,8 @@ PAID = 3e8
 """About two seconds, beside what the samples pay for. ``time``"""
 
 FLOAT_RUNS = 5
-"""Runs of the float model that each sample pays for. ``time``"""
+"""Runs of the float model that each sample pays for; a text, of many tokens, for as many of the quantized
+model. ``time``"""
 
 FLOAT = 4
 """Runs of the float model in the time of one of the quantized model. ``time``"""
@@ -137,5 +138,5 @@ MOST_COUNTED = 400_000_000
 """Numbers of all samples up to which histograms are made although no rule needs them: MSE is tried then.
 ``time``"""
 
-MOST_WEIGHTS = 1 << 30
-"""Bytes of weights beyond which rules decide: each kind of them is another copy."""
+MOST_WEIGHTS = 1 << 31
+"""Bytes of weights beyond which rules decide: each kind of them is another copy, three at once."""

@@ -124,6 +124,11 @@ class Gain:
         return shown and not losing and not self.is_regression
 
     @property
+    def is_harmless(self) -> bool:
+        """Whether outputs lose no more than chance would take."""
+        return self.decibels >= -self.error and not self.is_regression
+
+    @property
     def is_regression(self) -> bool:
         """Whether an output is worse by more than ``MAY_LOSE``, and by more than chance."""
         return self.worst < -max(MAY_LOSE, self.worst_error)

@@ -8,6 +8,7 @@ it has given (two-fold cross-validation).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -61,7 +62,9 @@ class Judge:
     def rewritten(self, graph: gs.Graph) -> Judge:
         """Return the judge of another form of the float model, on the same samples."""
         if self.reference.is_of(graph):
-            return self
+            same = copy(self)
+            same.reference = self.reference.in_form(graph)
+            return same
         simulate, known = self.reference.options.simulate, self.reference.known
         found = Judge(graph, self.reference.feeds, self.run, most=None, simulate=simulate, known=known)
         found.count = self.count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
@@ -89,6 +90,12 @@ class Reference:
     def is_of(self, graph: gs.Graph) -> bool:
         """Return whether another form of the graph shows the same tensors beside its outputs."""
         return _compared(graph, self.known) == (self.judged, self._views)
+
+    def in_form(self, graph: gs.Graph) -> Reference:
+        """Return the reference of another form of the model, with tensors of its own and the same outputs."""
+        found = copy(self)
+        found._graph, found._model = copy_graph(graph), None
+        return found
 
     @property
     def views(self) -> list[str]:

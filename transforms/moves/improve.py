@@ -36,6 +36,9 @@ Measure = Callable[[gs.Graph, Scheme], Calibration | None]
 """Returns the statistics of a graph that the candidates of a scheme need."""
 
 
+_OF_FORMS = ("outliers", "equalize_layers", "rotate_channels")
+"""Keys of a scheme that say what form the graph has."""
+
 _OF_RANGES = ("calibrate_method", "calibrate_tensors", "correct_biases")
 """Keys of a scheme that plans do not depend on."""
 
@@ -150,17 +153,23 @@ class Best:
         if best is not None:
             self.scheme, self.errors = best[2:]
 
-    def try_form(self, move: str, change: str, form: Form, cost: float) -> None:
-        """Go over to another form of the model if the judge accepts it; the settings so far are kept."""
+    def try_form(self, move: str, change: str, form: Form, cost: float | None) -> None:
+        """Go over to another form of the model if the judge accepts it; the settings so far are kept.
+
+        ``cost``: as of :meth:`take`.
+        """
         own = form.scheme
-        scheme = self.scheme.with_(outliers=own.outliers, equalize_layers=own.equalize_layers)
+        scheme = self.scheme.with_(**{key: getattr(own, key) for key in _OF_FORMS})
         if self.take(move, change, scheme, form.errors(scheme), cost):
             self.form = form
 
-    def take(self, move: str, change: str, scheme: Scheme, errors: Errors, cost: float) -> bool:
-        """Take a candidate that was measured if the judge accepts it for its cost; return whether it does."""
+    def take(self, move: str, change: str, scheme: Scheme, errors: Errors, cost: float | None) -> bool:
+        """Take a candidate that was measured if the judge accepts it for its cost; return whether it does.
+
+        ``cost``: in dB, None for a change that costs nothing, and is kept unless outputs are worse.
+        """
         won = gain(errors, self.errors)
-        kept = won.is_accepted(cost)
+        kept = won.is_harmless if cost is None else won.is_accepted(cost)
         self._note(move, change, won, kept=kept)
         if kept:
             self.scheme, self.errors = scheme, errors

@@ -13,6 +13,7 @@ from ops.array_types import Float32Array
 from transforms.channels.equalize_layers import equalize_layers
 from transforms.channels.propose_moves import find_operands, propose_moves
 from transforms.channels.propose_scales import find_spans, levels_of, propose_scales, sizes_of
+from transforms.channels.rotate_channels import rotate_channels
 from transforms.graph.some_names import counted
 from transforms.judge.constants import ENOUGH, FEW_SAMPLES, FLOAT, MAY_LOSE, ROWS, WORTH
 from transforms.model.copy_graph import copy_graph
@@ -42,6 +43,18 @@ def try_equalized(best: Best) -> None:
         form = best.form.rewritten(graph, best.form.scheme.with_(equalize_layers=True), best.measure)
         if form is not None:
             best.try_form("equalized layers", f"{counted(count, 'pair')} of layers equalized", form, WORTH)
+
+
+def try_rotated(best: Best) -> None:
+    """Rotate the channels of a language model's states, unless outputs are worse: it costs nothing."""
+    if not _is_open(best) or best.form.scheme.rotate_channels:
+        return
+    graph = copy_graph(best.form.graph)
+    if not (count := rotate_channels(graph)) or not _is_allowed(best, "rotated channels"):
+        return
+    form = best.form.rewritten(graph, best.form.scheme.with_(rotate_channels=True), best.measure)
+    if form is not None:
+        best.try_form("rotated channels", f"{counted(count, 'weight')} with rotated channels", form, None)
 
 
 def try_channels(best: Best) -> None:

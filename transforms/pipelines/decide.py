@@ -14,7 +14,7 @@ from transforms.conversion.record import Record
 from transforms.files.spelling import spelled
 from transforms.graph.some_names import some_names
 from transforms.judge.budget import Budget
-from transforms.judge.constants import FEW_SAMPLES, FEWEST, FINE, PRICE, USELESS
+from transforms.judge.constants import FEW_SAMPLES, FINE, PRICE, USELESS
 from transforms.judge.judge import Judge
 from transforms.moves.float_tensors import (
     FLOAT16,
@@ -25,7 +25,7 @@ from transforms.moves.float_tensors import (
 )
 from transforms.moves.improve import Best, Form, Move
 from transforms.moves.lost_rows import loses_tokens, search_lost_rows
-from transforms.moves.outliers import try_channels, try_equalized, try_outliers
+from transforms.moves.outliers import try_channels, try_equalized, try_outliers, try_rotated
 from transforms.moves.settings import try_biases, try_headroom, try_ranges_and_scales
 from transforms.pipelines.measure import change_form, measure_by_rule, measure_for_candidates
 from transforms.pipelines.probe import move_unjudged
@@ -50,6 +50,7 @@ def try_float_tensors(best: Best) -> None:
 
 MOVES: tuple[Move, ...] = (
     try_equalized,
+    try_rotated,
     try_ranges_and_scales,
     try_outliers,
     try_channels,
@@ -104,8 +105,8 @@ def _improve(work: Work, judge: Judge, statistics: Calibration) -> None:
     start = work.scheme if work.asked.per_channel != AUTO else work.scheme.with_(per_channel=True)
     budget = Budget.of(work.graph, statistics, work.options.effort)
     log.info("%d runs, a model costs %d", budget.runs, budget.opened)
-    least = min(judge.count, FEW_SAMPLES) if judge.reference.logits else FEWEST
-    judge.count = max(budget.samples(judge.count), least)
+    few = min(judge.count, FEW_SAMPLES)  # of texts, which have a row for each token
+    judge.count = few if judge.reference.logits else budget.samples(judge.count)
     best = _best(work, Form(work.graph, start, statistics, judge, work.plan, work.memory), budget)
     for move in MOVES if work.moves is None else work.moves:
         move(best)

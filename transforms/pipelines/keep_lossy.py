@@ -30,6 +30,8 @@ def keep_lossy(work: Work) -> None:
     """
     if work.judge is None or not work.judge.can_judge or not is_asked_for(work):
         return
+    if work.judge.reference.logits:
+        return  # of a language model, what layers read was left in float, at no bytes
     feeds = work.judge.reference.feeds
     if len(feeds) < 2 * FEWEST or work.statistics is None:
         return

@@ -130,7 +130,7 @@ def _hold_out(work: Work) -> None:
 
     if too_large(work.graph):
         raise ValueError(
-            f"target of {goal.bound}: the model is too large to compare layers: weights above 1 GiB, or more "
+            f"target of {goal.bound}: the model is too large to compare layers: weights above 2 GiB, or more "
             f"than {MOST_NODES:,} nodes"
         )
     fallback_rule(work.options.fallback, work.scheme)  # raises before any work

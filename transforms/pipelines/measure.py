@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.calibrate.calibration import Calibration
-from transforms.conversion.quantize_steps import equalize, move_named_outliers
+from transforms.conversion.quantize_steps import equalize, move_named_outliers, rotate
 from transforms.full_range.apply_full_range import wants_full_range
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.embeddings import logits_of
@@ -56,13 +56,16 @@ def measure_by_rule(work: Work, progress: Progress | None = None) -> None:
 
 
 def change_form(work: Work, prepared: Scheme) -> None:
-    """Equalize layers and move outliers as the scheme says beyond the one that the graph was prepared for."""
+    """Give the graph the form that the scheme says, beyond the one that it was prepared for."""
     is_equalized = work.scheme.equalize_layers and prepared.equalize_layers is not True
     moved = {name: move for name, move in work.scheme.outliers.items() if name not in prepared.outliers}
-    if is_equalized or moved:
+    is_rotated = work.scheme.rotate_channels and not prepared.rotate_channels
+    if is_equalized or moved or is_rotated:
         work.float_graph = None  # has the form of before
     if is_equalized:
         equalize(work.graph, work.named, work.record)
+    if is_rotated:
+        rotate(work.graph, work.record)
     move_named_outliers(work.graph, work.scheme.with_(outliers=moved), work.named, work.record)
 
 

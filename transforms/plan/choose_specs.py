@@ -51,7 +51,7 @@ from transforms.plan.quant_spec import (
 from transforms.plan.rounding_plan import RoundingPlan, owners, reach
 from transforms.plan.scheme_targets import FormatTable, Targets
 from transforms.plan.weight_specs import WeightSpecs
-from transforms.scheme.scheme import FLOAT32, Scheme
+from transforms.scheme.scheme import AUTO, FLOAT32, Scheme
 from transforms.scheme.targets import ON_CPU
 
 
@@ -74,8 +74,14 @@ class SpecChooser:
         self.widened: list[str] = []
         """Names of the weights of 2 bits that get 4, see :func:`transforms.plan.quant_spec.wider`."""
         self._spectra = frozenset[int]() if scheme.quantize_all_op_types else facts.spectra
-        takes, slices, kernels = self._takes_integers, scheme.align_slice, scheme.kernels
-        self.integers = IntegerSites(graph, takes, share_slices=slices, kernels=kernels, facts=facts)
+        self.integers = IntegerSites(
+            graph,
+            self._takes_integers,
+            arithmetic=_has_arithmetic(scheme, facts),
+            share_slices=scheme.align_slice,
+            kernels=scheme.kernels,
+            facts=facts,
+        )
         self._float_edges, self._float_outputs = reach(self._float_sites(facts))
         named = scheme.tensors and RoundingPlan(graph, dtypes.FLOAT, round_before_relu=True, facts=facts)
         self._open_edges, _ = reach(named.roundings if isinstance(named, RoundingPlan) else ())
@@ -280,3 +286,13 @@ class SpecChooser:
         if tensor.name not in self.infinite:
             self.infinite.append(tensor.name)
         return None
+
+
+def _has_arithmetic(scheme: Scheme, facts: GraphFacts) -> bool:
+    """Return whether arithmetic between products is in integers too; by rule, not in a language model.
+
+    Its states have channels, and tokens, that are far larger than all others. Compilers of targets want it.
+    """
+    if scheme.arithmetic != AUTO:
+        return scheme.arithmetic is True
+    return scheme.target not in ("", ON_CPU) or not facts.logits

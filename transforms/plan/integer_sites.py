@@ -36,7 +36,13 @@ from collections.abc import Callable, Collection
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
-from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product, is_of_outliers, is_operand
+from transforms.graph.dot_products import (
+    DOT_PRODUCTS,
+    is_dot_product,
+    is_of_outliers,
+    is_operand,
+    weight_index,
+)
 from transforms.graph.rewire import onnx_op
 from transforms.plan.graph_facts import GraphFacts
 from transforms.plan.integer_moves import MOVES, is_move, is_operand_moved, keeps_grid
@@ -76,6 +82,7 @@ class IntegerSites:
         graph: gs.Graph,
         takes: Callable[[gs.Node], bool],
         *,
+        arithmetic: bool = True,
         share_slices: bool | str = False,
         kernels: Target | None = None,
         facts: GraphFacts | None = None,
@@ -83,6 +90,8 @@ class IntegerSites:
         """Walk the outermost graph; ``takes`` says of which nodes the scheme wants integers at all.
 
         ``share_slices``: whether parts have the scale of the whole; ``auto``: those that no product reads.
+
+        Without ``arithmetic`` products with stored weights alone read integers, and no output is one.
 
         With ``kernels`` only the operators of that target compute in integers, and what its closed operators
         make is an integer for every consumer. ``facts``: those of the graph, if they were asked for before.
@@ -99,7 +108,7 @@ class IntegerSites:
         self.layers: set[int] = set()
         for node in graph.nodes:  # one after another: arithmetic is a layer on what layers make
             has_kernel = kernels is None or node.op in kernels.operators
-            if has_kernel and takes(node) and (_is_whole_product(node) or self._is_arithmetic(node)):
+            if has_kernel and takes(node) and self._is_layer(node, arithmetic):
                 self.layers.add(id(node))
         self._last = self._find_last()
         self._moves: set[int] = set()
@@ -107,7 +116,8 @@ class IntegerSites:
         self._find_moves_and_open()
         inputs = [(node, i) for node in graph.nodes for i in range(len(node.inputs))]
         self.edges = {(id(node), i) for node, i in inputs if self._reads(node, i)}
-        self.outputs = {id(tensor) for tensor in graph.outputs if self._is_integer_output(tensor)}
+        outputs = graph.outputs if arithmetic else ()
+        self.outputs = {id(tensor) for tensor in outputs if self._is_integer_output(tensor)}
 
     def source(self, tensor: gs.Tensor) -> gs.Tensor:
         """Return the tensor whose scale a tensor has: the one that was moved to where it is."""
@@ -162,6 +172,12 @@ class IntegerSites:
     def _divides(self, node: gs.Node) -> bool:
         """Return whether a node divides by what is computed, and no kernel of integers does."""
         return node.op == "Div" and self._kernels is None and not isinstance(node.inputs[1], gs.Constant)
+
+    def _is_layer(self, node: gs.Node, arithmetic: bool) -> bool:
+        """Return whether a node may compute in integers, without ``arithmetic`` a product alone."""
+        if _is_whole_product(node):
+            return arithmetic or weight_index(node) is not None
+        return arithmetic and self._is_arithmetic(node)
 
     def _is_arithmetic(self, node: gs.Node) -> bool:
         if onnx_op(node) not in ARITHMETIC or id(node) in self.zone or id(node) in self.floats:

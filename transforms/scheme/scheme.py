@@ -50,11 +50,13 @@ class Scheme:
     * formats: ``activation``, ``weight``, ``bias`` and ``other`` of the model, ``layers`` of nodes by name
       pattern or operator type, ``tensors`` by name, before all others; ``formats`` defines new block formats;
     * ``dynamic``: whether products with weights of 8 bits round float activations at run time;
-    * which nodes: ``op_types``, ``exclude_nodes``, ``exclude_op_types``, ``quantize_all_op_types``;
+    * which nodes: ``op_types``, ``exclude_nodes``, ``exclude_op_types``, ``arithmetic``,
+      ``quantize_all_op_types``;
     * scales: ``per_channel``, ``block_size``, ``scale``, ``activation_symmetric``, ``weight_symmetric``, how
       ranges of activations and weights are found; ``align_concat``, ``align_slice``: which tensors share one;
     * accuracy: ``finer_share``, ``correct_biases``, ``fit_weights``, ``full_range``, ``equalize_layers``,
-      ``balance_channels``, ``move_outliers`` and, as it was decided, ``outliers``; ``keep_float``;
+      ``balance_channels``, ``rotate_channels``, ``move_outliers`` and, as it was decided, ``outliers``;
+      ``keep_float``;
     * what is made: ``target``, ``opset``, ``input_shapes``, the other rewrites, domains of operators;
     * ``auto_mixed_precision`` and ``finetune``: tables of :class:`transforms.scheme.mixing_rule.MixingRule`
       and :class:`transforms.scheme.finetune_rule.FinetuneRule`, or None.
@@ -83,6 +85,7 @@ class Scheme:
     full_range: tuple[str, ...] | str = OFF
     fit_weights: bool | str = AUTO
     quantize_all_op_types: bool = False
+    arithmetic: bool | str = AUTO
     op_types: tuple[str, ...] = ()
     exclude_nodes: tuple[str, ...] = ()
     exclude_op_types: tuple[str, ...] = ()
@@ -95,6 +98,7 @@ class Scheme:
     keep_weight_nodes: bool = False
     equalize_layers: bool | str = False
     balance_channels: bool = False
+    rotate_channels: bool = False
     move_outliers: bool = False
     keep_float: bool = False
     optimize: bool = True

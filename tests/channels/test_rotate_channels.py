@@ -1,0 +1,144 @@
+"""Oracles: the float model in ONNX Runtime, whose outputs stay the same up to rounding in float32; NumPy's
+largest channel of what layers read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from tests.helpers import conversion
+from transforms import model_io
+from transforms.channels.hadamard import turned
+from transforms.rotate_channels import rotate_channels
+
+WORDS, WIDTH, INNER = 50, 24, 40
+
+PARTS = """sq{n} = Pow(x{n}, two) mean{n} = ReduceMean<axes = [-1]>(sq{n}) sum{n} = Add(mean{n}, eps)
+    root{n} = Sqrt(sum{n}) inverse{n} = Div(one, root{n}) unit{n} = Mul(x{n}, inverse{n})
+    h{n} = Mul(s{n}, unit{n})"""
+FUSED = "h{n} = RMSNormalization<axis = -1, epsilon = 0.00001>(x{n}, s{n})"
+SQUARED = """sq{n} = Mul(x{n}, x{n}) mean{n} = ReduceMean<axes = [-1]>(sq{n}) sum{n} = Add(mean{n}, eps)
+    root{n} = Sqrt(sum{n}) unit{n} = Div(x{n}, root{n}) h{n} = Mul(unit{n}, s{n})"""
+LAYER = """g{n} = MatMul(h{n}, wg{n}) a{n} = Sigmoid(g{n}) u{n} = MatMul(h{n}, wu{n}) p{n} = Mul(a{n}, u{n})
+    d{n} = MatMul(p{n}, wd{n}) {more}"""
+PLAIN_SUM = "x{next} = Add(x{n}, d{n})"
+BIASED_SUM = "b{n} = Add(d{n}, bias) x{next} = Add(x{n}, b{n})"
+
+
+def decoder(
+    norm: str, *, added: str = PLAIN_SUM, tied: str = "", start: str = "", ends: str = ""
+) -> onnx.ModelProto:
+    """Return one of two layers, with an outlying channel in its states; ``tied``: how its head is stored."""
+    first = start or "x0 = Gather(table, ids)"
+    layers = [norm.format(n=n) + LAYER.format(n=n, more=added.format(n=n, next=n + 1)) for n in range(2)]
+    head = {"": "logits = MatMul(h2, head)", "turned": "t = Transpose(table) logits = MatMul(h2, t)"}
+    head["copy"] = head[""]
+    text = " ".join([first, *layers, norm.format(n=2), head[tied]])
+    made = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : {23 if "RMS" in norm else 17}]> decoder
+        (int64[b,t] ids) => (float[b,t,{WORDS}] logits{ends}) {{ {text} }}"""
+    )
+    for name, array in weights(tied).items():
+        if any(name in node.input for node in made.graph.node):
+            made.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(np.float32), name))
+    return made
+
+
+def weights(tied: str) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(1)
+    loud = np.where(np.arange(WIDTH) == 5, 100, 1)
+    found = {
+        "table": random.standard_normal((WORDS, WIDTH)) * loud,
+        "two": np.array(2.0),
+        "eps": np.array(1e-5),
+    }
+    found |= {"one": np.array(1.0), "root": np.array(4.9), "bias": random.standard_normal(WIDTH)}
+    for n in range(3):
+        found[f"s{n}"] = 1 + 0.3 * random.standard_normal(WIDTH)
+        found |= {f"w{c}{n}": random.standard_normal((WIDTH, INNER)) * 0.2 for c in "gu"}
+        found[f"wd{n}"] = random.standard_normal((INNER, WIDTH)) * 0.2
+    found["head"] = found["table"].T if tied == "copy" else random.standard_normal((WIDTH, WORDS))
+    return found
+
+
+def rotated(source: onnx.ModelProto, **options: object) -> tuple[int, onnx.ModelProto]:
+    return conversion.rewritten(model_io.load(source), lambda graph: rotate_channels(graph, **options))
+
+
+def seen(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """Return the model with a tensor as one more output."""
+    made = onnx.ModelProto.FromString(model.SerializeToString())
+    made.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+    return made
+
+
+FEED = {"ids": np.arange(24).reshape(2, 12) * 2}
+
+
+@pytest.mark.parametrize("norm", (PARTS, FUSED, SQUARED), ids=("parts", "fused", "squared"))
+@pytest.mark.parametrize("tied", ("", "turned", "copy"))
+@pytest.mark.parametrize("added", (PLAIN_SUM, BIASED_SUM), ids=("plain", "biased"))
+def test_the_model_stays_the_same_without_its_outlying_channel(norm: str, tied: str, added: str) -> None:
+    source = decoder(norm, tied=tied, added=added, ends="")
+    count, made = rotated(source)
+    assert count >= 7
+    expected, found = (conversion.run(one, FEED)["logits"] for one in (source, made))
+    assert np.abs(found - expected).max() < 2e-5 * np.abs(expected).max()  # 24 terms, 100 times as large
+    states = [conversion.run(seen(one, "x1"), FEED)["x1"] for one in (source, made)]
+    largest = [np.abs(one).max() / np.sqrt(np.square(one).mean()) for one in states]
+    assert largest[1] < largest[0] / 1.5  # without chance: sqrt(2) beside sqrt(24), times that of a row
+    assert made.graph.node[0].op_type == "Gather"
+
+
+def test_a_shared_table_stays_the_transpose_of_its_head() -> None:
+    made = rotated(decoder(FUSED, tied="copy"))[1]
+    arrays = {one.name: onnx.numpy_helper.to_array(one) for one in made.graph.initializer}
+    assert np.array_equal(arrays["table"].T, arrays["head"])
+
+
+def test_a_factor_of_the_embedding_and_of_rows_stays() -> None:
+    source = decoder(FUSED, start="e = Gather(table, ids) x0 = Mul(e, root)")
+    count, made = rotated(source)
+    expected, found = (conversion.run(one, FEED)["logits"] for one in (source, made))
+    assert count and np.abs(found - expected).max() < 2e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    (
+        {"norm": "h{n} = LayerNormalization<axis = -1>(x{n}, s{n})"},
+        {
+            "norm": FUSED,
+            "added": FUSED.replace("h{n}", "q{n}").replace("x{n}", "d{n}") + " x{next} = Add(x{n}, q{n})",
+        },
+        {"norm": FUSED, "ends": f", float[b,t,{WIDTH}] x1"},
+        {"norm": FUSED, "start": "e = Gather(table, ids) x0 = Relu(e)"},
+        {"norm": FUSED, "start": "e = Gather(table, ids) x0 = Mul(e, bias)"},
+        {"norm": FUSED + " z{n} = Abs(h{n})"},
+        {"norm": SQUARED + " z{n} = Exp(sq{n})"},
+    ),
+    ids=("layernorm", "post-norm", "output", "relu", "channel factor", "normalized read", "squares read"),
+)
+def test_what_does_not_commute_stays(changes: dict[str, str]) -> None:
+    source = decoder(**changes)
+    count, made = rotated(source)
+    unchanged = rotated(source, nodes=[])[1]
+    assert count == 0 and made == unchanged
+
+
+def test_excluded_layers_keep_the_states_as_they_are() -> None:
+    source = decoder(FUSED)
+    last = next(node for node in model_io.load(source).nodes if "wd1" in [one.name for one in node.inputs])
+    assert rotated(source, exclude=[last.name or last.outputs[0].name])[0] == 0
+
+
+@pytest.mark.parametrize("channels", (1, 2, 24, 31, 576))
+def test_the_matrix_is_orthogonal_and_spreads_channels(channels: int) -> None:
+    matrix = turned(np.eye(channels), -1).astype(np.float64)
+    assert np.allclose(matrix @ matrix.T, np.eye(channels), atol=1e-6)
+    assert np.abs(matrix).max() <= np.sqrt(2 / channels) * (1 + 1e-6) or channels == 1
+    values = np.random.default_rng(0).standard_normal((channels, 3)).astype(np.float32)
+    assert np.allclose(turned(values, 0), matrix.T @ values, atol=1e-5)
