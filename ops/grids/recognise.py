@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ops.array_types import AnyArray, Float32Array
 from ops.grids.lattice import ROUNDINGS, BlockGrids, Kind, fit_blocks, rounded
+from ops.grids.scattered import ROWS, scattered_orders
 from ops.grids.small_floats import ELEMENTS, SMALL_FLOATS, fit_floats
 from ops.subnormals import keeps_subnormals
 
@@ -37,7 +38,8 @@ class FoundGrid:
     ``step`` and ``minimum`` have one number for each block of ``block`` numbers along ``axis``, in the shape
     of :func:`ops.integer_blocks.scale_shape`, or without a block for each index of ``axis``. ``minimum`` is
     None for a grid through 0. ``least`` and ``most``: the ends of the integers of a block. ``share``: of the
-    blocks on the grid, 1 for all.
+    blocks on the grid, 1 for all. ``order``: the indices of ``axis`` in the order of blocks, None if
+    neighbours are a block.
     """
 
     kind: Kind
@@ -48,6 +50,7 @@ class FoundGrid:
     least: NDArray[np.int16]
     most: NDArray[np.int16]
     share: float
+    order: NDArray[np.intp] | None = None
 
     @property
     def bits(self) -> int:
@@ -59,7 +62,8 @@ class FoundGrid:
         """Return a step or minimum for each number of a weight of a shape, or what broadcasts to it."""
         if not self.block:
             return parameter.reshape([-1 if i == self.axis else 1 for i in range(len(shape))])
-        return np.take(parameter, np.arange(shape[self.axis]) // self.block, self.axis)
+        places = np.arange(shape[self.axis]) if self.order is None else np.argsort(self.order)
+        return np.take(parameter, places // self.block, self.axis)
 
     def numbers(self, values: Float32Array) -> AnyArray:
         """Return the integers of a weight in int16, or its 8-bit floats; looked at in parts."""
@@ -79,11 +83,15 @@ class FoundGrid:
 
 @dataclass(frozen=True)
 class _Lines:
-    """A weight as lines in which blocks run: along an axis, or all numbers of each index of another."""
+    """A weight as lines in which blocks run: along an axis, or all numbers of each index of another.
+
+    ``order`` of the numbers of a line, or None for that of the weight.
+    """
 
     weight: NDArray[np.floating]
     axis: int
     is_channel: bool
+    order: NDArray[np.intp] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -101,6 +109,8 @@ class _Lines:
             found = moved[lines]
         else:
             found = moved.reshape(self.shape)[lines]
+        if self.order is not None:
+            found = found[:, self.order]
         return np.ascontiguousarray(found, np.float32)
 
 
@@ -119,7 +129,20 @@ def recognise(weight: NDArray[np.floating]) -> FoundGrid | None:
             other = _along(lines) if lines.shape[1] >= LEAST_BLOCK else None
             if other is not None and (found is None or _rank(other) > _rank(found)):
                 found = other
+        if weight.ndim == _MATRIX_RANK and (found is None or found.share < 1):
+            found = max([*_scattered(weight), *([found] if found else [])], key=_rank, default=None)
     return found
+
+
+def _scattered(weight: NDArray[np.floating]) -> Iterator[FoundGrid]:
+    """Yield grids of a matrix whose blocks do not lie side by side."""
+    for axis in range(_MATRIX_RANK):
+        count = weight.shape[1 - axis]
+        probe = np.unique(np.linspace(0, count - 1, min(count, ROWS)).astype(np.intp))
+        for order in scattered_orders(_Lines(weight, axis, is_channel=False).take(probe)):
+            found = _along(_Lines(weight, axis, is_channel=False, order=order))
+            if found is not None:
+                yield found
 
 
 def _rank(found: FoundGrid) -> tuple[float, int]:
@@ -229,7 +252,8 @@ def _whole(lines: _Lines, kind: Kind, block: int) -> tuple[FoundGrid | None, NDA
     axis = 1 - lines.axis if is_matrix_line else lines.axis
     size = block if block or lines.is_channel or is_matrix_line else length
     added = minimum if kind.has_minimum else None
-    found = FoundGrid(kind, axis, size, step, added, least, most, float(fits.mean()))
+    order = lines.order if size else None
+    found = FoundGrid(kind, axis, size, step, added, least, most, float(fits.mean()), order)
     return found, np.flatnonzero(~fits.all(1))
 
 

@@ -105,6 +105,15 @@ def zero_points(
     return _make
 
 
+def act_order(make: Callable[[int], Array]) -> Callable[[int], Array]:
+    """GPTQ with act-order: which inputs share a block is a table of its own."""
+
+    def _make(seed: int) -> Array:
+        return np.ascontiguousarray(make(seed)[:, np.random.default_rng(seed).permutation(_INPUTS)])
+
+    return _make
+
+
 def small_floats(name: str, size: int, kind: Callable[[object], Array] = plain) -> Callable[[int], Array]:
     """FP8 checkpoints: an 8-bit float times a scale."""
 
@@ -134,6 +143,9 @@ GRIDS: Mapping[str, tuple[Callable[[int], Array], int]] = {
     "GPTQ in float16": (zero_points(4, 128, half, half), 128),
     "GPTQ 8 bits in float16": (zero_points(8, 128, half, half), 128),
     "AWQ in bfloat16": (zero_points(4, 128, brain, brain), 128),
+    **{f"GPTQ {size}, act-order": (act_order(zero_points(4, size)), size) for size in (32, 128)},
+    "GPTQ 8 bits, act-order": (act_order(zero_points(8, 128)), 128),
+    "GPTQ in float16, act-order": (act_order(zero_points(4, 128, half, half)), 128),
     "2 bits": (zero_points(2, 64), 64),
     "2 bits with a minimum": (with_minimum(2), 32),
     "ternary": (symmetric(2, _INPUTS, plain), 0),

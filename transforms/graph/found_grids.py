@@ -69,6 +69,8 @@ def grid_words(grid: FoundGrid) -> str:
     least = " with a minimum" if kind.has_minimum else ""
     after = f" rounded to {kind.rounding}" if kind.rounding != "float32" else ""
     where = f"blocks of {grid.block}" if grid.block else "a scale per channel"
+    if grid.order is not None:
+        where += " that are not adjacent (as GPTQ with act-order)"
     with np.errstate(over="ignore"):
         is_short = np.array_equal(grid.step.astype(np.float16).astype(np.float32), grid.step)
     names = _SOURCES if is_short else _OF_BLOCKS
@@ -94,7 +96,18 @@ def _is_weight(tensor: gs.Constant) -> bool:
     is_large = len(tensor.shape) > 1 and np.prod(tensor.shape) >= _LEAST
     if not is_large or dtypes.element_type(tensor) not in _FLOATS:
         return False
-    return any(is_lookup(node, tensor) for node in tensor.outputs) or _is_factor(tensor)
+    lookups = [node for node in tensor.outputs if is_lookup(node, tensor)]
+    return any(not _is_spread(node.outputs[0]) for node in lookups) or _is_factor(tensor)
+
+
+def _is_spread(rows: gs.Tensor) -> bool:
+    """Return whether rows that were looked up are those of blocks: a Gather repeats them for each column."""
+    return any(
+        _is_spread(node.outputs[0])
+        if onnx_op(node) == "Cast"
+        else onnx_op(node) == "Gather" and node.inputs[0] is rows and int(node.attrs.get("axis", 0)) == -1
+        for node in rows.outputs
+    )
 
 
 def _is_factor(tensor: gs.Tensor) -> bool:
