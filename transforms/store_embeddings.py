@@ -265,8 +265,9 @@ class _Lookup:
         made.nodes[0].domain, made.nodes[0].name = RUNTIME_DOMAIN, node.name
         if self._least:
             minimum, block = self._least
-            least = made.add("Gather", [minimum, node.inputs[1]], dtypes.element_type(minimum), axis=0)
-            if minimum.dtype != np.float32:
+            kind = dtypes.FLOAT if minimum.dtype == np.float32 else dtypes.FLOAT16
+            least = made.add("Gather", [minimum, node.inputs[1]], kind, axis=0)
+            if kind == dtypes.FLOAT16:
                 least = made.add("Cast", [least], to=dtypes.FLOAT)
             rows = made.add("Add", [rows, made.add("Gather", [least, block], axis=-1)])
         made.rounded(rows, stored.rounding)

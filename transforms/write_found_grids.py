@@ -31,6 +31,7 @@ from transforms.graph.rewire import RUNTIME_DOMAIN, Insertions, Replacements, im
 from transforms.graph.selection import Choice, Exclusion, NodeSet, resolve
 from transforms.store_embeddings import StoredTable, share_table, tie_embeddings, why_not_stored
 from transforms.write_matmul_nbits import is_plain, kernel_scales, matmul_nbits
+from transforms.write_qmoe import write_found_experts
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +63,11 @@ def write_found_grids(
     def _wanted(tensor: gs.Constant) -> bool:
         return id(tensor) not in outputs and dtypes.is_type(tensor, dtypes.FLOAT) and _is_free(tensor, kept)
 
+    of_experts: list[FoundWeight] = []
+    changed = write_found_experts(graph, accuracy_level or _LEVEL, kept, of_experts)
     every = list(found_weights(graph, _wanted))
     if found is not None:
-        found += every
+        found += [*of_experts, *every]
     grid_by_name = {one.name: one.grid for one in every if one.grid is not None and one.is_whole}
     by_name = {tensor.name: tensor for tensor in walk.constants(graph)}
     if any(_needs_opset(by_name[name], grid) for name, grid in grid_by_name.items()):
@@ -72,7 +75,7 @@ def write_found_grids(
         kept = kept.resolve_in(graph)
     writer = _Writer(graph, kept, accuracy_level or _LEVEL)
     tensors = [tensor for tensor in walk.constants(graph) if tensor.name in grid_by_name]
-    changed = sum(writer.write(tensor, grid_by_name[tensor.name]) for tensor in tensors)
+    changed += sum(writer.write(tensor, grid_by_name[tensor.name]) for tensor in tensors)
     writer.place()
     return changed
 
@@ -176,8 +179,8 @@ class _Writer:
         data = self._constant(table, "packed", derived(table._values, _packed, np.uint8, shape))
         stored = StoredTable(data, _of_blocks(codes.step), codes.bits, block, rounding=grid.kind.rounding)
         if grid.minimum is not None:
-            minima = {"minimum": grid.minimum, "float_zeros": codes.float_zeros}
-            stored = replace(stored, **{name: _of_blocks(values) for name, values in minima.items()})
+            zeros = _of_blocks(codes.float_zeros)
+            stored = replace(stored, minimum=_of_blocks(grid.minimum), float_zeros=zeros)
         elif not codes.is_signed:
             stored = replace(stored, zeros=_of_blocks(codes.zero.astype(np.uint8)))
         share_table(self._graph, table, stored, self._names, self._level)

@@ -115,17 +115,20 @@ class _Lines:
 
 
 @keeps_subnormals
-def recognise(weight: NDArray[np.floating]) -> FoundGrid | None:
+def recognise(weight: NDArray[np.floating], along: int | None = None) -> FoundGrid | None:
     """Return the grid that all blocks of a weight are on, or one that a share of them is on, or None.
 
-    Of grids along several axes, the one with the fewest scales. None also for vectors, and for numbers that
-    are not finite.
+    Of grids along several axes, the one with the fewest scales; but of a matrix whose products sum ``along``
+    an axis, that of blocks or lines there, if it has one. None also for vectors, and for numbers that are not
+    finite.
     """
     if weight.ndim < 2 or not weight.size:
         return None
     found: FoundGrid | None = None
     with np.errstate(all="ignore"):
-        for lines in _directions(weight):
+        for lines in sorted(_directions(weight), key=lambda one: one.axis != along):
+            if along not in (None, lines.axis) and found is not None and found.share == 1:
+                break
             other = _along(lines) if lines.shape[1] >= LEAST_BLOCK else None
             if other is not None and (found is None or _rank(other) > _rank(found)):
                 found = other

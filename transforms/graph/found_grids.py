@@ -12,13 +12,14 @@ import onnx_graphsurgeon as gs
 from ops.grids.recognise import LEAST_BLOCK, FoundGrid, recognise
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
-from transforms.graph.dot_products import is_dot_product, is_operand
-from transforms.graph.embeddings import is_lookup
+from transforms.graph.dot_products import is_dot_product, is_operand, sum_axis
+from transforms.graph.embeddings import is_lookup, is_table
 from transforms.graph.rewire import onnx_op
 from transforms.graph.some_names import counted, some_names
 
 _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.BFLOAT16)
 _PASSES = ("Transpose", "Cast", "Identity")  # between a weight and its product
+_MATRIX_RANK = 2
 _LEAST = 16 * LEAST_BLOCK  # numbers of a weight that is looked at
 
 _SOURCES = {
@@ -84,7 +85,22 @@ def found_weights(
     """Yield each weight of products, and each embedding, with its grid; one weight at a time is in memory."""
     for tensor in weights(graph):
         if wanted(tensor):
-            yield FoundWeight(tensor.name, int(np.prod(tensor.shape)), recognise(load(tensor)))
+            yield found_weight(tensor)
+
+
+def found_weight(tensor: gs.Constant) -> FoundWeight:
+    """Return a weight with its grid."""
+    return FoundWeight(tensor.name, int(np.prod(tensor.shape)), recognise(load(tensor), _summed(tensor)))
+
+
+def _summed(tensor: gs.Constant) -> int | None:
+    """Return the axis of a matrix that its products sum over, or of rows of a table; None without one."""
+    if len(tensor.shape) != _MATRIX_RANK:
+        return None
+    if is_table(tensor):
+        return 1
+    uses = [use for use in walk.uses(tensor) if is_dot_product(use[0]) and is_operand(*use)]
+    return next((sum_axis(*use, _MATRIX_RANK) for use in uses), None)
 
 
 def weights(graph: gs.Graph) -> list[gs.Constant]:

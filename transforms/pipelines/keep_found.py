@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
-from ops.grids.recognise import recognise
 from transforms.files.spelling import spelled
-from transforms.graph.constants import load
-from transforms.graph.found_grids import FoundWeight, grid_words, share_lines, weights
+from transforms.graph.found_grids import FoundWeight, found_weight, grid_words, share_lines, weights
 from transforms.graph.lazy_values import LARGE, stored_bytes
 from transforms.graph.some_names import some_names
 from transforms.pipelines.work import Work
@@ -61,12 +58,8 @@ def note_found(work: Work) -> None:
     every = [tensor for tensor in weights(work.graph) if stored_bytes(tensor._values) >= LARGE]
     every.sort(key=lambda tensor: stored_bytes(tensor._values))
     picked = np.unique(np.linspace(0, len(every) - 1, min(len(every), _LOOKED_AT)).astype(int))
-    found = [_found(every[i]) for i in picked]
+    found = [found_weight(every[i]) for i in picked]
     if found and all(one.is_whole for one in found):
         kinds = Counter(grid_words(one.grid) for one in found if one.grid is not None)
         words, way = kinds.most_common(1)[0][0], spelled("{config:FOUND}")
         work.record.notes.append(f"Weights were in {words} already: {way} keeps them exactly")
-
-
-def _found(tensor: gs.Constant) -> FoundWeight:
-    return FoundWeight(tensor.name, int(np.prod(tensor.shape)), recognise(load(tensor)))
