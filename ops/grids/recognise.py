@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import AnyArray, Float32Array
-from ops.grids.lattice import ROUNDINGS, BlockGrids, Kind, fit_blocks, rounded
+from ops.grids.half_units import ROUNDINGS, rounded
+from ops.grids.lattice import BlockGrids, Kind, fit_blocks
 from ops.grids.scattered import ROWS, scattered_orders
 from ops.grids.small_floats import ELEMENTS, SMALL_FLOATS, fit_floats
 from ops.subnormals import keeps_subnormals
@@ -27,8 +28,7 @@ _ELEMENTS = 1 << 19  # looked at together
 _TRIES = 8
 _MATRIX_RANK = 2
 
-_INTEGERS = {"float32": (2, 4, 8), "float16": (2, 4, 8), "bfloat16": (2, 4)}
-"""Bits by the type that products were rounded to; minima are looked for in float32 alone."""
+_BITS = 2, 4, 8
 
 
 @dataclass(frozen=True)
@@ -198,12 +198,11 @@ def _widest(lines: Float32Array) -> list[Kind]:
 
 def _kinds(lines: Float32Array) -> list[Kind]:
     """Return the kinds that lines may have, those of the fewest bits first."""
-    kinds = [Kind(bits, has_minimum) for bits in _INTEGERS["float32"] for has_minimum in (False, True)] + [
-        Kind(8, element=element) for element in SMALL_FLOATS
-    ]
-    for rounding in list(ROUNDINGS)[1:]:
+    kinds: list[Kind] = []
+    for rounding in ROUNDINGS:
         if np.array_equal(rounded(lines, rounding), lines):
-            kinds += [Kind(bits, rounding=rounding) for bits in _INTEGERS[rounding]]
+            kinds += [Kind(bits, has_minimum, rounding) for bits in _BITS for has_minimum in (False, True)]
+            kinds += [Kind(8, rounding=rounding, element=element) for element in SMALL_FLOATS]
     return kinds
 
 
@@ -214,13 +213,16 @@ def _choose(lines: _Lines, probe: NDArray[np.intp]) -> tuple[Kind, int] | None:
     """
     part = lines.take(probe)
     part = part[_on_any(part)]
-    kind = next((kind for kind in _kinds(part) if _all_fit(part, LEAST_BLOCK, kind)), None)
+    fitting = (kind for kind in _kinds(part) if _all_fit(part, LEAST_BLOCK, kind))
+    kind = next(fitting, None)
     if kind is None or not len(part):
         return None
-    sizes = [0, *(size for size in _BLOCKS if size < part.shape[1])]
+    alike = [kind, *(one for one in fitting if kind.element and one.rounding == kind.rounding)]
     if lines.is_channel:
-        return (kind, 0) if _all_fit(part, 0, kind) else None
-    return kind, next(size for size in sizes if size == LEAST_BLOCK or _all_fit(part, size, kind))
+        return next(((one, 0) for one in alike if _all_fit(part, 0, one)), None)
+    sizes = [0, *(size for size in _BLOCKS if size < part.shape[1])]
+    pairs = ((one, size) for size in sizes for one in alike)
+    return next(pair for pair in pairs if pair[1] == LEAST_BLOCK or _all_fit(part, pair[1], pair[0]))
 
 
 def _all_fit(lines: Float32Array, block: int, kind: Kind) -> bool:
@@ -233,7 +235,7 @@ def _fit(lines: Float32Array, block: int, kind: Kind) -> BlockGrids:
     rest = -lines.shape[1] % size
     rows = np.pad(lines, ((0, 0), (0, rest)), mode="edge") if rest else lines
     rows = rows.reshape(-1, size)
-    return fit_floats(rows, kind.element) if kind.element else fit_blocks(rows, kind)
+    return fit_floats(rows, kind.element, kind.rounding) if kind.element else fit_blocks(rows, kind)
 
 
 def _whole(lines: _Lines, kind: Kind, block: int) -> tuple[FoundGrid | None, NDArray[np.intp]]:

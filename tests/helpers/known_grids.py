@@ -125,6 +125,63 @@ def small_floats(name: str, size: int, kind: Callable[[object], Array] = plain) 
     return _make
 
 
+def in_type(make: Callable[[int], Array], last: Callable[[object], Array]) -> Callable[[int], Array]:
+    """A checkpoint that was decoded in a type of 16 bits."""
+    return lambda seed: last(make(seed))
+
+
+def powers_of_two(values: object) -> Array:
+    """MXFP4: scales are powers of two."""
+    return np.exp2(np.floor(np.log2(plain(values))))
+
+
+def far_apart(make: Callable[[int], Array], size: int) -> Callable[[int], Array]:
+    """Every other block has much larger numbers, so that no scale serves for two."""
+
+    def _make(seed: int) -> Array:
+        rows = make(seed).reshape(_OUTPUTS, -1, 2, size)
+        rows[:, :, 0] *= 64
+        return _joined(rows)
+
+    return _make
+
+
+def products(values: object) -> Array:
+    """NVFP4: scales are 8-bit floats times one number for all."""
+    return plain((plain(values) / 1e-4).astype(ml_dtypes.float8_e4m3fn)) * np.float32(1e-4)
+
+
+def of_tensor(make: Callable[[Array], Array]) -> Callable[[int], Array]:
+    """One scale for all numbers."""
+
+    def _make(seed: int) -> Array:
+        numbers = _joined(_blocks(seed, _INPUTS))
+        return make(numbers)
+
+    return _make
+
+
+def _ternary(numbers: Array) -> Array:
+    scale = np.abs(numbers).mean()
+    return np.clip(np.rint(numbers / scale), -1, 1) * scale
+
+
+def _int8(numbers: Array) -> Array:
+    scale = np.abs(numbers).max() / np.float32(127)
+    return np.rint(numbers / scale) * scale
+
+
+def tiles(last: Callable[[object], Array] = plain) -> Callable[[int], Array]:
+    """FP8 checkpoints with a scale for each square, of 128 rows, which are all here, and 128 columns."""
+
+    def _make(seed: int) -> Array:
+        rows = _blocks(seed, 128)
+        scale = np.abs(rows).max((0, 2), keepdims=True) / np.float32(448)
+        return _joined(last(plain((rows / scale).astype(ml_dtypes.float8_e4m3fn)) * scale))
+
+    return _make
+
+
 GRIDS: Mapping[str, tuple[Callable[[int], Array], int]] = {
     "Q4_0": (largest_at_end, 32),
     "Q4_1": (with_minimum(4), 32),
@@ -150,11 +207,31 @@ GRIDS: Mapping[str, tuple[Callable[[int], Array], int]] = {
     "2 bits with a minimum": (with_minimum(2), 32),
     "ternary": (symmetric(2, _INPUTS, plain), 0),
     "ternary in blocks": (symmetric(2, 256), 256),
+    "ternary per tensor": (of_tensor(_ternary), 0),
     "int8 per channel": (symmetric(8, _INPUTS, plain), 0),
+    "int8 per tensor": (of_tensor(_int8), 0),
     "int8 in float16": (lambda seed: half(symmetric(8, _INPUTS)(seed)), 0),
+    **{
+        f"{name} in {kind}": (in_type(make, last), size)
+        for name, make, size in (
+            ("Q4_0", largest_at_end, 32),
+            ("Q4_1", with_minimum(4), 32),
+            ("Q8_0", symmetric(8, 32), 32),
+            ("Q4_K", k_quant(4, 32, minimum=True), 32),
+            ("Q5_K", k_quant(5, 32, minimum=True), 32),
+            ("Q6_K", k_quant(6, 16, minimum=False), 16),
+        )
+        for kind, last in (("float16", half), ("bfloat16", brain))
+    },
     **{f"4 bits, {size}": (symmetric(4, size, plain), size) for size in (16, 32, 64, 128, 256)},
     "E4M3": (small_floats("float8_e4m3fn", _INPUTS), 0),
     "E4M3 in blocks": (small_floats("float8_e4m3fn", 128), 128),
+    "E4M3 in tiles": (tiles(), 128),
+    "E4M3 in tiles in bfloat16": (tiles(brain), 128),
+    "E4M3 in float16": (in_type(small_floats("float8_e4m3fn", _INPUTS), half), 0),
+    "E5M2 in bfloat16": (in_type(small_floats("float8_e5m2", _INPUTS), brain), 0),
+    "E2M1, as MXFP4": (far_apart(small_floats("float4_e2m1fn", 32, powers_of_two), 32), 32),
+    "E2M1, as NVFP4": (small_floats("float4_e2m1fn", 16, products), 16),
     "E5M2": (small_floats("float8_e5m2", _INPUTS), 0),
 }
 """Functions of a seed that make a weight, and its blocks: 0 for a scale per channel."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ops.grids.codes import GridCodes
-from ops.grids.lattice import rounded
+from ops.grids.half_units import rounded
 from ops.grids.recognise import FoundGrid, recognise
 from tests.helpers.known_grids import GRIDS, Array, brain, half, plain, symmetric
 
