@@ -20,15 +20,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import Float32Array, Float64Array
 from ops.grids.half_units import SHORT, half_units, rounded, short
+from ops.grids.rounded_integers import integers_of, told_by_smaller
 from ops.grids.rounded_minima import rounded_with_minimum
 
 _MOST_GAPS = 16  # whole steps that the least gap of a block may be made of
+_TOGETHER = 1 << 17  # numbers for which several counts of steps are tried at once
 _ENDS = (127, 128, 31, 32, 15, 16, 12, 7, 8, 3, 4, 1, 2)
 
 _MOST_OFFSET = 31  # steps of a block whose least number is tried as other integers than 0: K-quants' 5 bits
@@ -71,11 +74,16 @@ class BlockGrids:
 
     @classmethod
     def of(
-        cls, rows: Float32Array, step: Float32Array, minimum: Float32Array, fits: NDArray[np.bool_]
+        cls,
+        rows: Float32Array,
+        step: Float32Array,
+        minimum: Float32Array,
+        fits: NDArray[np.bool_],
+        rounding: str = "float32",
     ) -> BlockGrids:
         """Return grids of blocks [B, n] with the ends that they have there."""
         least, most = (
-            np.where(fits, np.rint((ends.astype(np.float64) - minimum) / step), 0).astype(np.int16)
+            np.where(fits, integers_of(ends, step, minimum, rounding), 0).astype(np.int16)
             for ends in (rows.min(1), rows.max(1))
         )
         return cls(step, minimum, fits, least, most)
@@ -92,42 +100,46 @@ def fit_blocks(rows: Float32Array, kind: Kind) -> BlockGrids:
     is_found = is_flat & is_rounded
     open_blocks = np.flatnonzero(~is_flat & is_rounded)
     gap = _least_gaps(values, kind) if kind.rounding == "float32" else None
-    for steps in _counts(span, gap, span / np.abs(values).max(1), kind):
-        if not len(open_blocks):
+    counts = _counts(span, gap, span / np.abs(values).max(1), kind)
+    while len(open_blocks):
+        tried = list(islice(counts, max(1, _TOGETHER // (len(open_blocks) * rows.shape[1]))))
+        if not tried:
             break
-        chosen = open_blocks[steps[open_blocks] < kind.steps + 1]
-        part = values[chosen]
-        q = np.rint((part - (low[chosen, None] if kind.has_minimum else 0)) / (span / steps)[chosen, None])
-        if not kind.has_minimum and kind.rounding != "float32":
-            q = _again(rows[chosen], q, kind.rounding)
-        solve = _with_minimum if kind.has_minimum else _through_zero
-        step, minimum, fits = solve(rows[chosen], q, span[chosen] / steps[chosen], kind)
-        if kind.rounding != "float32":
-            fits &= _is_told(rows[chosen], step, minimum, kind)
-        hit = chosen[fits]
-        steps_of[hit], minima[hit], is_found[hit] = step[fits], minimum[fits], True
+        each = [open_blocks[steps[open_blocks] < kind.steps + 1] for steps in tried]
+        chosen = np.concatenate(each)
+        width = np.concatenate([span[some] / steps[some] for some, steps in zip(each, tried, strict=True)])
+        least = low[chosen, None] if kind.has_minimum else 0
+        q = np.rint((values[chosen] - least) / width[:, None])
+        step, minimum, fits = _solve(rows[chosen], q, width, kind)
+        hit = np.flatnonzero(fits)[::-1]  # of several counts that fit a block, the first is written last
+        to = chosen[hit]
+        steps_of[to], minima[to], is_found[to] = step[hit], minimum[hit], True
         open_blocks = open_blocks[~is_found[open_blocks]]
-    return BlockGrids.of(rows, steps_of, minima, is_found)
+    return BlockGrids.of(rows, steps_of, minima, is_found, kind.rounding)
+
+
+def _solve(
+    rows: Float32Array, q: Float64Array, width: Float64Array, kind: Kind
+) -> tuple[Float32Array, Float32Array, NDArray[np.bool_]]:
+    """Return step and minimum of each block whose integers are q, and whether they make its numbers."""
+    if kind.has_minimum:
+        step, minimum, fits = _with_minimum(rows, q, width, kind)
+    elif kind.rounding != "float32":
+        step, fits = scales_of(rows, told_by_smaller(rows, q, kind.rounding), kind.rounding)
+        minimum = np.zeros_like(step)
+    else:
+        step, minimum, fits = _through_zero(rows, q, kind)
+    return step, minimum, fits & _is_told(rows, step, minimum, kind)
 
 
 def _is_told(rows: Float32Array, step: Float32Array, minimum: Float32Array, kind: Kind) -> NDArray[np.bool_]:
     """Return whether rounded numbers still tell the integers with which step and minimum make them."""
-    q = np.rint((rows - minimum[:, None].astype(np.float64)) / step[:, None])
+    if kind.rounding == "float32":
+        return np.ones(len(rows), bool)
+    q = integers_of(rows, step[:, None], minimum[:, None], kind.rounding)
     room = q.max(1, initial=0) - q.min(1, initial=0)
     same = _sums(q, step, minimum, kind.rounding) == rows
     return np.asarray(same.all(1) & (room <= kind.steps))
-
-
-def _again(rows: Float32Array, q: Float64Array, rounding: str) -> Float64Array:
-    """Return integers by the step that the smaller numbers of a block tell, in whose integers is no doubt."""
-    (below, above), size = half_units(rows, rounding), np.abs(q)
-    is_sure = (size > 0) & (size <= size.max(1, keepdims=True) / 2)
-    divisor = np.where(size > 0, size, 1)
-    low = ((np.abs(rows) - below) / divisor).max(1, where=is_sure, initial=0)
-    high = ((np.abs(rows) + above) / divisor).min(1, where=is_sure, initial=np.inf)
-    is_told = is_sure.any(1) & (low > 0)
-    step = np.where(is_told, (low + high) / 2, 1)[:, None]
-    return np.where(is_told[:, None], np.rint(rows / step), q)
 
 
 def _least_gaps(values: Float64Array, kind: Kind) -> Float64Array:
@@ -159,13 +171,11 @@ def _counts(
 
 
 def _through_zero(
-    rows: Float32Array, q: Float64Array, _: Float64Array, kind: Kind
+    rows: Float32Array, q: Float64Array, kind: Kind
 ) -> tuple[Float32Array, Float32Array, NDArray[np.bool_]]:
     """Return steps d with which q * d are the numbers of each block, minima of 0, and whether they are."""
-    step, fits = scales_of(rows, q, kind.rounding)
+    step, fits = scales_of(rows, q)
     room = q.max(1, initial=0) - q.min(1, initial=0)
-    if kind.rounding != "float32":
-        return step, np.zeros_like(step), fits
     for count in range(2, kind.steps + 1):  # a step of fewer bits, of which the one found is a multiple
         more = np.flatnonzero(fits & (room * count <= kind.steps) & (short(step, 11) != step))
         if not len(more):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ops.array_types import AnyArray, Float32Array
 from ops.grids.half_units import ROUNDINGS, rounded
 from ops.grids.lattice import BlockGrids, Kind, fit_blocks
+from ops.grids.rounded_integers import integers_of
 from ops.grids.scattered import ROWS, scattered_orders
 from ops.grids.small_floats import ELEMENTS, SMALL_FLOATS, fit_floats
 from ops.subnormals import keeps_subnormals
@@ -72,12 +73,15 @@ class FoundGrid:
         together = max(1, _ELEMENTS * values.shape[other] // max(1, values.size))
         for first in range(0, values.shape[other], together):
             at = (slice(None),) * other + (slice(first, first + together),)
-            part = values[at].astype(np.float64)
-            for operate, parameter in ((np.subtract, self.minimum), (np.divide, self.step)):
-                if parameter is not None:
-                    own = parameter[at] if self.block else parameter
-                    operate(part, self.expanded(own, part.shape), out=part)
-            found[at] = part if self.kind.element else np.rint(part)
+            part = values[at].astype(np.float32)
+            step = self.expanded(self.step[at] if self.block else self.step, part.shape)
+            minimum = None
+            if self.minimum is not None:
+                minimum = self.expanded(self.minimum[at] if self.block else self.minimum, part.shape)
+            if self.kind.element:
+                found[at] = part.astype(np.float64) / step
+            else:
+                found[at] = integers_of(part, step, minimum, self.kind.rounding)
         return found
 
 
@@ -213,11 +217,11 @@ def _choose(lines: _Lines, probe: NDArray[np.intp]) -> tuple[Kind, int] | None:
     """
     part = lines.take(probe)
     part = part[_on_any(part)]
-    fitting = (kind for kind in _kinds(part) if _all_fit(part, LEAST_BLOCK, kind))
-    kind = next(fitting, None)
+    kind = next((kind for kind in _kinds(part) if _all_fit(part, LEAST_BLOCK, kind)), None)
     if kind is None or not len(part):
         return None
-    alike = [kind, *(one for one in fitting if kind.element and one.rounding == kind.rounding)]
+    others = [Kind(8, rounding=kind.rounding, element=one) for one in SMALL_FLOATS if kind.element]
+    alike = [kind, *(one for one in others if one != kind and _all_fit(part, LEAST_BLOCK, one))]
     if lines.is_channel:
         return next(((one, 0) for one in alike if _all_fit(part, 0, one)), None)
     sizes = [0, *(size for size in _BLOCKS if size < part.shape[1])]
@@ -226,7 +230,8 @@ def _choose(lines: _Lines, probe: NDArray[np.intp]) -> tuple[Kind, int] | None:
 
 
 def _all_fit(lines: Float32Array, block: int, kind: Kind) -> bool:
-    return bool(_fit(lines, block, kind).fits.all())
+    few = lines[:1, : max(block, LEAST_BLOCK) if block else None]  # that tell of most kinds that it is not
+    return bool(_fit(few, block, kind).fits.all() and _fit(lines, block, kind).fits.all())
 
 
 def _fit(lines: Float32Array, block: int, kind: Kind) -> BlockGrids:

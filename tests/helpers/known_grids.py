@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 
 import ml_dtypes
 import numpy as np
+import pytest
+from _pytest.mark.structures import ParameterSet
 from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
@@ -235,3 +237,15 @@ GRIDS: Mapping[str, tuple[Callable[[int], Array], int]] = {
     "E5M2": (small_floats("float8_e5m2", _INPUTS), 0),
 }
 """Functions of a seed that make a weight, and its blocks: 0 for a scale per channel."""
+
+_QUICK = "GPTQ in float16", "AWQ in bfloat16", "Q4_K in bfloat16", "E4M3 in tiles in bfloat16"
+
+
+def names(*without: str) -> list[ParameterSet]:
+    """Return names of grids without those that contain a word.
+
+    Those of numbers in 16 bits, which take a second, are for the heavy tests but for some.
+    """
+    chosen = [name for name in GRIDS if not any(word in name for word in without)]
+    heavy = [name for name in chosen if "float16" in name and name not in _QUICK]
+    return [pytest.param(name, marks=[pytest.mark.heavy] if name in heavy else []) for name in chosen]
