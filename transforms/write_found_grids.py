@@ -51,10 +51,14 @@ def write_found_grids(
     """Write weights that lie on a grid already as integers or 8-bit floats; return how many.
 
     Matrices of MatMul and Gemm, with blocks along the sum or a scale per channel, become MatMulNBits, lookups
-    GatherBlockQuantized, and other weights of products have DequantizeLinear. All numbers stay as they are;
-    with a minimum in 2 and 4 bits, within 1e-6 of the largest of a block. ``accuracy_level`` is that of the
-    kernels, 1 by default, which keeps inputs float32. ``found`` receives each weight with its grid. Does
-    nothing for a weight of which a block is on no grid, or that a node of ``exclude`` reads.
+    GatherBlockQuantized, experts QMoE, and other weights of products have DequantizeLinear. Where inputs that
+    share a block are not adjacent (GPTQ with act-order), a Gather puts them in order. All numbers stay as
+    they are; of products with a minimum in 2 and 4 bits, within 1e-6 of the largest of a block.
+    ``accuracy_level`` is that of the kernels, 1 by default, which keeps inputs float32, but for those of
+    experts in blocks of 8 bits, which round inputs to int8. ``found`` receives each weight with its grid.
+
+    Does nothing for a weight of which a block is on no grid, or that a node of ``exclude`` reads; experts
+    with minima, of 8-bit floats or rounded to 16 bits; embeddings of 8-bit floats.
     """
     kept = resolve(exclude, graph, nodes)
     tie_embeddings(graph)

@@ -80,6 +80,14 @@ def test_experts_are_read_as_they_were(name: str, is_operator: bool) -> None:
         assert _sqnr(wanted, _run(written, optimize=optimize)) > least
 
 
+def test_experts_that_no_kernel_has_stay_and_are_listed() -> None:
+    """Minima, which QMoE does not have."""
+    form = Experts(inner=64)
+    graph, found = graph_proto.import_model(experts.moe(form, _weights(form, "Q4_1"))), list[FoundWeight]()
+    assert write_found_grids(graph, found=found) == 0
+    assert {one.name for one in found if one.is_whole} == {"w1", "w2"}
+
+
 def test_random_and_excluded_experts_stay() -> None:
     form = Experts(inner=64)
     graph = graph_proto.import_model(experts.moe(form, form.weights()))

@@ -14,12 +14,13 @@ from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.dot_products import is_dot_product, is_operand, sum_axis
 from transforms.graph.embeddings import is_lookup, is_table
-from transforms.graph.rewire import onnx_op
+from transforms.graph.rewire import RUNTIME_DOMAIN, onnx_op
 from transforms.graph.some_names import counted, some_names
 
 _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.BFLOAT16)
 _PASSES = ("Transpose", "Cast", "Identity")  # between a weight and its product
 _MATRIX_RANK = 2
+_EXPERTS, _STACKS = "MoE", (2, 4, 6)  # and its inputs that are matrices of experts
 _LEAST = 16 * LEAST_BLOCK  # numbers of a weight that is looked at
 
 _SOURCES = {
@@ -104,7 +105,10 @@ def _summed(tensor: gs.Constant) -> int | None:
 
 
 def weights(graph: gs.Graph) -> list[gs.Constant]:
-    """Return the constants of floats that products multiply by or lookups read, but for the smallest."""
+    """Return the constants of floats that products multiply by, experts have or lookups read.
+
+    Those of few numbers are left out.
+    """
     return [tensor for tensor in walk.constants(graph) if _is_weight(tensor)]
 
 
@@ -128,11 +132,15 @@ def _is_spread(rows: gs.Tensor) -> bool:
 
 def _is_factor(tensor: gs.Tensor) -> bool:
     for node, index in walk.uses(tensor):
-        if is_dot_product(node) and is_operand(node, index):
+        if (is_dot_product(node) and is_operand(node, index)) or _has_experts(node, index):
             return True
         if onnx_op(node) in _PASSES and _is_factor(node.outputs[0]):
             return True
     return False
+
+
+def _has_experts(node: gs.Node, index: int) -> bool:
+    return node.domain == RUNTIME_DOMAIN and node.op == _EXPERTS and index in _STACKS
 
 
 def share_lines(found: Sequence[FoundWeight]) -> Iterator[str]:
