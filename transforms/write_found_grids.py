@@ -68,7 +68,7 @@ def write_found_grids(
         return id(tensor) not in outputs and dtypes.is_type(tensor, dtypes.FLOAT) and _is_free(tensor, kept)
 
     of_experts: list[FoundWeight] = []
-    changed = write_found_experts(graph, accuracy_level or _LEVEL, kept, of_experts)
+    changed = write_found_experts(graph, accuracy_level, kept, of_experts)
     every = list(found_weights(graph, _wanted))
     if found is not None:
         found += [*of_experts, *every]

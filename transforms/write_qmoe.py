@@ -39,13 +39,14 @@ from transforms.graph import walk
 from transforms.graph.found_grids import FoundWeight
 from transforms.graph.rewire import RUNTIME_DOMAIN, Replacements, import_domains, take_over
 from transforms.graph.selection import Choice, Exclusion, NodeSet, resolve
-from transforms.write_matmul_nbits import LEVELS, kernel_scales, quick_level
+from transforms.write_matmul_nbits import LEVELS, ROUNDED, kernel_scales, quick_level
 
 log = logging.getLogger(__name__)
 
 OPERATOR = "QMoE"
 BITS = tuple(INTEGERS)
 LEAST_BLOCK = 16
+_LEAST_ROUNDED = 32  # numbers of a block of 2 bits whose kernel rounds inputs
 _ZERO_POINTS = 11  # the input of the first ones
 
 
@@ -84,12 +85,13 @@ def write_qmoe(
         if not _fits(found, bits):
             return None
         layout = Layout(bits, _block(found.mixture, block_size))
-        return layout, [rounded_stack(stack, layout) for stack in _stacks(found.mixture)]
+        stacks = [rounded_stack(stack, layout) for stack in _stacks(found.mixture)]
+        return layout, stacks, accuracy_level or quick_level(bits)
 
-    return _write(graph, _rounded, accuracy_level or quick_level(bits), resolve(exclude, graph, nodes))
+    return _write(graph, _rounded, resolve(exclude, graph, nodes))
 
 
-def write_found_experts(graph: gs.Graph, level: int, kept: NodeSet, found: list[FoundWeight]) -> int:
+def write_found_experts(graph: gs.Graph, level: int | None, kept: NodeSet, found: list[FoundWeight]) -> int:
     """Put QMoE in the place of each mixture whose experts lie on grids that it has; return how many.
 
     Weights stay as they are, number for number. ``found`` receives stacks with their grids.
@@ -106,16 +108,17 @@ def write_found_experts(graph: gs.Graph, level: int, kept: NodeSet, found: list[
         for stack, each in zip(stacks, grids, strict=True):
             found.append(FoundWeight(stack.name, int(np.prod(stack.shape)), whole(each, layout)))
         pairs = zip(stacks, grids, strict=True)
-        return layout, [found_stack(stack, each, layout) for stack, each in pairs]
+        stored = [found_stack(stack, each, layout) for stack, each in pairs]
+        return layout, stored, level or _exact_level(layout)
 
-    return _write(graph, _on_grids, level, kept)
-
-
-_Stored: TypeAlias = tuple[Layout, list[StoredStack]]
-"""The stacks of a mixture, and the layout of both."""
+    return _write(graph, _on_grids, kept)
 
 
-def _write(graph: gs.Graph, store: Callable[[Found], _Stored | None], level: int, kept: NodeSet) -> int:
+_Stored: TypeAlias = tuple[Layout, list[StoredStack], int]
+"""The layout of the stacks of a mixture, both of them, and how exactly products are computed."""
+
+
+def _write(graph: gs.Graph, store: Callable[[Found], _Stored | None], kept: NodeSet) -> int:
     """Put QMoE in the place of each mixture that a function can store; return how many."""
     names, changed = walk.Names(graph), 0
     for owner in walk.graphs(graph):
@@ -124,7 +127,7 @@ def _write(graph: gs.Graph, store: Callable[[Found], _Stored | None], level: int
             stored = None if found.last in kept else store(found)
             if stored is None:
                 continue
-            made, new = _qmoe(found, stored, level, names)
+            made, new = _qmoe(found, stored, names)
             take_over(new, found.output)
             replacements.replace([found.last], [*made, new])  # those before it go with it
             changed += 1
@@ -132,6 +135,15 @@ def _write(graph: gs.Graph, store: Callable[[Found], _Stored | None], level: int
     if changed:
         import_domains(graph, {RUNTIME_DOMAIN})
     return changed
+
+
+def _exact_level(layout: Layout) -> int:
+    """Return the level whose kernels keep inputs float32; where none does, the one that says that they round.
+
+    Another would have them rounded in optimized sessions alone.
+    """
+    rounds = (layout.bits == 8 and layout.block > 0) or (layout.bits == 2 and layout.block >= _LEAST_ROUNDED)
+    return ROUNDED if rounds else 1
 
 
 def _stacks(mixture: Mixture) -> tuple[Stack, Stack]:
@@ -155,9 +167,9 @@ def _block(mixture: Mixture, most: int) -> int:
     return next((size for size in sizes if size >= LEAST_BLOCK and not any(n % size for n in inputs)), 0)
 
 
-def _qmoe(found: Found, stored: _Stored, level: int, names: walk.Names) -> tuple[list[gs.Node], gs.Node]:
+def _qmoe(found: Found, stored: _Stored, names: walk.Names) -> tuple[list[gs.Node], gs.Node]:
     """Return the QMoE of a mixture, without an output, and nodes to put before it."""
-    mixture, (layout, stacks) = found.mixture, stored
+    mixture, (layout, stacks, level) = found.mixture, stored
     routing = mixture.routing
     factors, before = _factors(routing, names)
     inputs, zero_points = [mixture.data, routing.logits], []

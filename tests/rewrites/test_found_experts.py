@@ -69,6 +69,7 @@ def test_experts_are_read_as_they_were(name: str, is_operator: bool) -> None:
     (node,) = [node for node in written.graph.node if node.op_type == "QMoE"]
     attrs = {one.name: one.i for one in node.attribute}
     assert attrs["expert_weight_bits"] == _BY_KERNELS[name]
+    assert attrs["accuracy_level"] == (4 if _BY_KERNELS[name] == 8 and "channel" not in name else 1)
     stored = experts.decoded(written)
     first = np.stack([weights["w1"], weights["w3"]], 2).reshape(4, 128, 64) if is_operator else weights["w1"]
     np.testing.assert_array_equal(stored["w1"].astype(np.float32), first)
