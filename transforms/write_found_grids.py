@@ -23,7 +23,7 @@ from transforms.graph import dtypes, walk
 from transforms.graph.constants import exportable
 from transforms.graph.dot_products import is_dot_product, is_operand, sum_axis
 from transforms.graph.embeddings import heads, is_lookup, is_table
-from transforms.graph.found_grids import FoundWeight, found_weights
+from transforms.graph.found_grids import FoundWeight, found_weights, is_stack
 from transforms.graph.found_nodes import Decoder
 from transforms.graph.gathered_inputs import GatheredInputs, Order
 from transforms.graph.lazy_values import Weight, constant, derived
@@ -57,8 +57,8 @@ def write_found_grids(
     ``accuracy_level`` is that of the kernels, 1 by default, which keeps inputs float32, but for those of
     experts in blocks of 8 bits, which round inputs to int8. ``found`` receives each weight with its grid.
 
-    Does nothing for a weight of which a block is on no grid, or that a node of ``exclude`` reads; experts
-    with minima, of 8-bit floats or rounded to 16 bits; embeddings of 8-bit floats.
+    Does nothing for a weight of which a block is on no grid, or that a node of ``exclude`` reads; embeddings
+    of 8-bit floats; experts that Gathers read, with minima, of 8-bit floats or rounded to 16 bits.
     """
     kept = resolve(exclude, graph, nodes)
     tie_embeddings(graph)
@@ -102,7 +102,7 @@ def _is_dequantized(grid: FoundGrid) -> bool:
 
 
 def _multiplies(node: gs.Node, index: int) -> bool:
-    return is_dot_product(node) and is_operand(node, index)
+    return (is_dot_product(node) and is_operand(node, index)) or is_stack(node, index)
 
 
 def _block_of(node: gs.Node, index: int, grid: FoundGrid) -> int:

@@ -10,6 +10,7 @@ and of 2 in blocks, 35.
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
@@ -81,10 +82,28 @@ def test_experts_are_read_as_they_were(name: str, is_operator: bool) -> None:
         assert _sqnr(wanted, _run(written, optimize=optimize)) > least
 
 
-def test_experts_that_no_kernel_has_stay_and_are_listed() -> None:
-    """Minima, which QMoE does not have."""
+@pytest.mark.parametrize("name", ["Q4_1", "Q5_1", "E4M3 in blocks", "GPTQ in float16"])
+def test_experts_that_qmoe_does_not_have_are_dequantized(name: str) -> None:
     form = Experts(inner=64)
-    graph, found = graph_proto.import_model(experts.moe(form, _weights(form, "Q4_1"))), list[FoundWeight]()
+    weights = _weights(form, name)
+    graph = graph_proto.import_model(experts.moe(form, weights))
+    assert write_found_grids(graph) == 2
+    assert write_found_grids(graph) == 0
+    written = graph_proto.export_model(graph)
+    (node,) = [node for node in written.graph.node if node.op_type == "MoE"]
+    for optimize in (True, False):
+        assert _sqnr(experts.outputs_of(form, weights, X), _run(written, optimize=optimize)) > 100
+    del written.graph.output[:]
+    written.graph.output.extend(onnx.helper.make_empty_tensor_value_info(node.input[i]) for i in (2, 4))
+    session = onnxruntime.InferenceSession(written.SerializeToString())
+    for read, key in zip(session.run(None, {"x": X}), ("w1", "w2"), strict=True):
+        np.testing.assert_array_equal(read, weights[key])
+
+
+def test_written_out_experts_with_minima_stay_and_are_listed() -> None:
+    form = Experts(inner=64)
+    model = experts.written_out(form, _weights(form, "Q4_1"))
+    graph, found = graph_proto.import_model(model), list[FoundWeight]()
     assert write_found_grids(graph, found=found) == 0
     assert {one.name for one in found if one.is_whole} == {"w1", "w2"}
 
@@ -98,4 +117,5 @@ def test_random_and_excluded_experts_stay() -> None:
     weights = _weights(form, "Q4_0")
     weights["w2"][3, 5, 7] += 0.01
     graph = graph_proto.import_model(experts.moe(form, weights))
-    assert write_found_grids(graph) == 0
+    assert write_found_grids(graph) == 1
+    assert "w2" in {one.name for one in graph_proto.export_model(graph).graph.initializer}

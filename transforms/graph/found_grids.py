@@ -132,14 +132,15 @@ def _is_spread(rows: gs.Tensor) -> bool:
 
 def _is_factor(tensor: gs.Tensor) -> bool:
     for node, index in walk.uses(tensor):
-        if (is_dot_product(node) and is_operand(node, index)) or _has_experts(node, index):
+        if (is_dot_product(node) and is_operand(node, index)) or is_stack(node, index):
             return True
         if onnx_op(node) in _PASSES and _is_factor(node.outputs[0]):
             return True
     return False
 
 
-def _has_experts(node: gs.Node, index: int) -> bool:
+def is_stack(node: gs.Node, index: int) -> bool:
+    """Return whether an input of a node is matrices of experts that ONNX Runtime's MoE reads."""
     return node.domain == RUNTIME_DOMAIN and node.op == _EXPERTS and index in _STACKS
 
 
