@@ -8,6 +8,7 @@ with a scale for each block of a row; MatMulNBits multiplies by the same bytes, 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -19,6 +20,7 @@ from ops.integer_blocks import block_parameters, pack_numbers, quantize_blocks
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.embeddings import heads, is_lookup, tables
+from transforms.graph.found_nodes import Decoder
 from transforms.graph.rewire import (
     RUNTIME_DOMAIN,
     Insertions,
@@ -28,7 +30,7 @@ from transforms.graph.rewire import (
     take_over,
 )
 from transforms.graph.selection import Choice, Exclusion, NodeSet, resolve
-from transforms.write_matmul_nbits import is_plain, matmul_nbits, stored_scales
+from transforms.write_matmul_nbits import is_plain, matmul_nbits, short, stored_scales
 
 log = logging.getLogger(__name__)
 
@@ -158,50 +160,119 @@ def _store(graph: gs.Graph, table: gs.Constant, dtype: str, names: walk.Names, l
     assert block is not None
     packed, scale = _quantized(load(table), dtype, block)
     data = gs.Constant(names.derive(table.name, dtype), packed)
-    share_table(graph, table, data, scale, (bits, block), names, level)
+    share_table(graph, table, StoredTable(data, scale, bits, block), names, level)
+
+
+@dataclass(frozen=True)
+class StoredTable:
+    """Packed integers [N, K * bits / 8] of a table, and for each block, [N, K / block], what decodes them.
+
+    ``zeros``: integer zero points, the middle if None. ``minimum`` is added to what lookups read, whose zero
+    points are 0 then; ``float_zeros`` are zero points with which products have it. ``rounding``: the type
+    that numbers which are looked up are rounded to at last.
+    """
+
+    data: gs.Constant
+    scale: Float32Array
+    bits: int
+    block: int
+    zeros: NDArray[np.uint8] | None = None
+    minimum: Float32Array | None = None
+    float_zeros: Float32Array | None = None
+    rounding: str = "float32"
 
 
 def share_table(
-    graph: gs.Graph,
-    table: gs.Constant,
-    data: gs.Constant,
-    scale: Float32Array,
-    layout: tuple[int, int],
-    names: walk.Names,
-    level: int | None,
+    graph: gs.Graph, table: gs.Constant, stored: StoredTable, names: walk.Names, level: int | None
 ) -> None:
-    """Let all that reads a table read packed integers [N, K * bits / 8] with a scale for each block.
-
-    ``layout``: bits and the size of a block.
-    """
-    (bits, block), (rows, inputs) = layout, map(int, table.shape)
-    scales, shared = stored_scales(scale, table.name, names)
+    """Let all that reads a table, lookups and products by its transpose, read its integers."""
+    bits, block, (rows, inputs) = stored.bits, stored.block, map(int, table.shape)
+    scales, shared = stored_scales(stored.scale, table.name, names)
     shape = gs.Constant(names.derive(table.name, "blocks"), np.array([rows, inputs // block, -1], np.int64))
     in_blocks = gs.Variable(names.derive(table.name, "in_blocks"), np.uint8)
-    reshape = gs.Node("Reshape", names.derive(table.name, "Reshape"), {}, [data, shape], [in_blocks])
+    reshape = gs.Node("Reshape", names.derive(table.name, "Reshape"), {}, [stored.data, shape], [in_blocks])
     users = list(table.outputs)
     lookups = [node for node in users if is_lookup(node, table)]
     products = [head for node in users if not is_lookup(node, table) for head in heads(node, table)]
     shared += [reshape] if products else []
-    news = {id(node): _lookup(node, data, scales, bits, block) for node in lookups}
+    zeros, of_products = _zero_points(stored, table.name, names)
+    looked_up = _Lookup(table, stored, [scales, *zeros[0]], names)
+    shared += zeros[1]
+    news = {id(node): looked_up.at(node) for node in lookups}
     numbers = {"K": inputs, "N": rows, "bits": bits, "block_size": block}
-    news |= {id(head): matmul_nbits(head, [in_blocks, scales], numbers, level) for head in products}
+    operands = [in_blocks, scales, *of_products]
+    news |= {id(head): [matmul_nbits(head, operands, numbers, level)] for head in products}
     for owner in walk.graphs(graph):
         replacements = Replacements(owner)
         for node in [node for node in owner.nodes if id(node) in news]:
             new = news[id(node)]
-            take_over(new, node.outputs[0])
-            replacements.replace([node], [new])
+            take_over(new[-1], node.outputs[0])
+            replacements.replace([node], new)
         replacements.place()
     insertions = Insertions()
     insertions.add(graph, None, shared)
     insertions.place(graph)
 
 
-def _lookup(node: gs.Node, data: gs.Constant, scales: gs.Tensor, bits: int, block: int) -> gs.Node:
-    attrs = {"bits": bits, "block_size": block, "gather_axis": 0, "quantize_axis": 1}
-    inputs = [data, node.inputs[1], scales]
-    return gs.Node(OPERATOR, node.name, attrs, inputs, [], RUNTIME_DOMAIN)
+def _zero_points(
+    stored: StoredTable, name: str, names: walk.Names
+) -> tuple[tuple[list[gs.Tensor], list[gs.Node]], list[gs.Tensor]]:
+    """Return the zero points of lookups and nodes that make them, and those of products.
+
+    There are none where the middle is the zero point.
+    """
+    if stored.minimum is None:
+        if stored.zeros is None:
+            return ([], []), []
+        packed = gs.Constant(names.derive(name, "zero_points"), pack_numbers(stored.zeros, stored.bits))
+        return ([packed], []), [packed]
+    rows, blocks = stored.scale.shape
+    shape = gs.Constant(
+        names.derive(name, "shape"), np.array([rows, -(-blocks * stored.bits // 8)], np.int64)
+    )
+    zeros = gs.Variable(names.derive(name, "zeros"), np.uint8)
+    value = gs.Constant("", np.zeros(1, np.uint8))
+    fill = gs.Node(
+        "ConstantOfShape", names.derive(name, "ConstantOfShape"), {"value": value}, [shape], [zeros]
+    )
+    products: list[gs.Tensor] = []
+    if stored.float_zeros is not None:
+        products.append(gs.Constant(names.derive(name, "zero_points"), stored.float_zeros))
+    return ([zeros], [fill]), products
+
+
+class _Lookup:
+    """Nodes that read rows of a stored table."""
+
+    def __init__(
+        self, table: gs.Constant, stored: StoredTable, parameters: list[gs.Tensor], names: walk.Names
+    ) -> None:
+        self._table, self._stored, self._parameters, self._names = table, stored, parameters, names
+        self._least: list[gs.Constant] = []
+        if stored.minimum is not None:
+            of_each = np.arange(table.shape[1], dtype=np.int64) // stored.block
+            named = {"minimum": short(stored.minimum), "block": of_each}
+            self._least = [
+                gs.Constant(names.derive(table.name, name), array) for name, array in named.items()
+            ]
+
+    def at(self, node: gs.Node) -> list[gs.Node]:
+        """Return what takes the place of a lookup, the last without an output."""
+        stored, made = self._stored, Decoder(self._table, self._names)
+        attrs = {"bits": stored.bits, "block_size": stored.block, "gather_axis": 0, "quantize_axis": 1}
+        scale, *zeros = self._parameters
+        rows = made.add(OPERATOR, [stored.data, node.inputs[1], scale, *zeros], **attrs)
+        made.nodes[0].domain, made.nodes[0].name = RUNTIME_DOMAIN, node.name
+        if self._least:
+            minimum, block = self._least
+            kind = dtypes.FLOAT if minimum.dtype == np.float32 else dtypes.FLOAT16
+            least = made.add("Gather", [minimum, node.inputs[1]], kind, axis=0)
+            if kind == dtypes.FLOAT16:
+                least = made.add("Cast", [least], to=dtypes.FLOAT)
+            rows = made.add("Add", [rows, made.add("Gather", [least, block], axis=-1)])
+        made.rounded(rows, stored.rounding)
+        list.clear(made.nodes[-1].outputs)
+        return made.nodes
 
 
 def _quantized(table: NDArray[np.floating], dtype: str, block: int) -> tuple[NDArray[np.uint8], Float32Array]:

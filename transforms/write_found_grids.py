@@ -9,33 +9,34 @@ DequantizeLinear, and an Add of minima, give all numbers as they were.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops import FORMATS
 from ops.array_types import AnyArray
 from ops.grids.codes import GridCodes
 from ops.grids.recognise import LEAST_BLOCK, FoundGrid
-from ops.grids.small_floats import ELEMENTS
 from ops.integer_blocks import block_rows, pack_numbers
 from transforms.convert_opset import convert_opset
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import exportable
 from transforms.graph.dot_products import is_dot_product, is_operand, sum_axis
-from transforms.graph.embeddings import heads, is_table
-from transforms.graph.found_grids import FoundWeight, found_weights
+from transforms.graph.embeddings import heads, is_lookup, is_table
+from transforms.graph.found_grids import FoundWeight, found_weights, is_stack
+from transforms.graph.found_nodes import Decoder
+from transforms.graph.gathered_inputs import GatheredInputs, Order
 from transforms.graph.lazy_values import Weight, constant, derived
 from transforms.graph.rewire import RUNTIME_DOMAIN, Insertions, Replacements, import_domains, take_over
 from transforms.graph.selection import Choice, Exclusion, NodeSet, resolve
-from transforms.store_embeddings import share_table, tie_embeddings, why_not_stored
+from transforms.store_embeddings import StoredTable, share_table, tie_embeddings, why_not_stored
 from transforms.write_matmul_nbits import is_plain, kernel_scales, matmul_nbits
+from transforms.write_qmoe import write_found_experts
 
 log = logging.getLogger(__name__)
 
 _BLOCK = 256  # of a weight with a scale per channel, which each block repeats
 _LEVEL = 1  # inputs stay float32: nothing is lost
-_ROUNDED = {"float16": dtypes.FLOAT16, "bfloat16": dtypes.BFLOAT16}
 _OPSET = 21  # of DequantizeLinear with blocks, 4 bits and 8-bit floats
 
 
@@ -50,10 +51,14 @@ def write_found_grids(
     """Write weights that lie on a grid already as integers or 8-bit floats; return how many.
 
     Matrices of MatMul and Gemm, with blocks along the sum or a scale per channel, become MatMulNBits, lookups
-    GatherBlockQuantized, and other weights of products have DequantizeLinear. All numbers stay as they are;
-    with a minimum in 2 and 4 bits, within 1e-6 of the largest of a block. ``accuracy_level`` is that of the
-    kernels, 1 by default, which keeps inputs float32. ``found`` receives each weight with its grid. Does
-    nothing for a weight of which a block is on no grid, or that a node of ``exclude`` reads.
+    GatherBlockQuantized, experts QMoE, and other weights of products have DequantizeLinear. Where inputs that
+    share a block are not adjacent (GPTQ with act-order), a Gather puts them in order. All numbers stay as
+    they are; of products with a minimum in 2 and 4 bits, within 1e-6 of the largest of a block.
+    ``accuracy_level`` is that of the kernels, 1 by default, which keeps inputs float32, but for those of
+    experts in blocks of 8 bits, which round inputs to int8. ``found`` receives each weight with its grid.
+
+    Does nothing for a weight of which a block is on no grid, or that a node of ``exclude`` reads; embeddings
+    of 8-bit floats; experts that Gathers read, with minima, of 8-bit floats or rounded to 16 bits.
     """
     kept = resolve(exclude, graph, nodes)
     tie_embeddings(graph)
@@ -62,9 +67,11 @@ def write_found_grids(
     def _wanted(tensor: gs.Constant) -> bool:
         return id(tensor) not in outputs and dtypes.is_type(tensor, dtypes.FLOAT) and _is_free(tensor, kept)
 
+    of_experts: list[FoundWeight] = []
+    changed = write_found_experts(graph, accuracy_level, kept, of_experts)
     every = list(found_weights(graph, _wanted))
     if found is not None:
-        found += every
+        found += [*of_experts, *every]
     grid_by_name = {one.name: one.grid for one in every if one.grid is not None and one.is_whole}
     by_name = {tensor.name: tensor for tensor in walk.constants(graph)}
     if any(_needs_opset(by_name[name], grid) for name, grid in grid_by_name.items()):
@@ -72,7 +79,7 @@ def write_found_grids(
         kept = kept.resolve_in(graph)
     writer = _Writer(graph, kept, accuracy_level or _LEVEL)
     tensors = [tensor for tensor in walk.constants(graph) if tensor.name in grid_by_name]
-    changed = sum(writer.write(tensor, grid_by_name[tensor.name]) for tensor in tensors)
+    changed += sum(writer.write(tensor, grid_by_name[tensor.name]) for tensor in tensors)
     writer.place()
     return changed
 
@@ -84,13 +91,18 @@ def _is_free(tensor: gs.Constant, kept: NodeSet) -> bool:
 def _needs_opset(tensor: gs.Constant, grid: FoundGrid) -> bool:
     """Return whether a product needs a DequantizeLinear that older opsets do not have."""
     if is_table(tensor):
-        return False
+        return _is_dequantized(grid)
     uses = [use for use in walk.uses(tensor) if _multiplies(*use)]
     return not all(_block_of(node, index, grid) for node, index in uses)
 
 
+def _is_dequantized(grid: FoundGrid) -> bool:
+    """Return whether no kernel of products has a grid: it needs a DequantizeLinear."""
+    return grid.kind.rounding != "float32" or (grid.kind.has_minimum and grid.kind.bits == 8)
+
+
 def _multiplies(node: gs.Node, index: int) -> bool:
-    return is_dot_product(node) and is_operand(node, index)
+    return (is_dot_product(node) and is_operand(node, index)) or is_stack(node, index)
 
 
 def _block_of(node: gs.Node, index: int, grid: FoundGrid) -> int:
@@ -98,9 +110,7 @@ def _block_of(node: gs.Node, index: int, grid: FoundGrid) -> int:
     kind = grid.kind
     if index != 1 or node.op not in ("MatMul", "Gemm") or len(node.inputs[1].shape) != 2:
         return 0
-    if not is_plain(node) or kind.element or kind.rounding != "float32":
-        return 0
-    if kind.has_minimum and kind.bits == 8:
+    if not is_plain(node) or kind.element or _is_dequantized(grid):
         return 0
     summed = sum_axis(node, 1, 2)
     if not grid.block:
@@ -115,15 +125,17 @@ class _Writer:
         self._owners = walk.constant_owners(graph)
         self._insertions = Insertions()
         self._news: dict[int, gs.Node] = {}
+        self._orders: dict[int, Order] = {}
 
     def place(self) -> None:
         """Put all nodes in their places."""
         for owner in walk.graphs(self._graph):
-            replacements = Replacements(owner)
+            replacements, gathered = Replacements(owner), GatheredInputs(self._names)
             for node in [node for node in owner.nodes if id(node) in self._news]:
                 new = self._news[id(node)]
+                before = gathered.give(new, self._orders[id(node)]) if id(node) in self._orders else []
                 take_over(new, node.outputs[0])
-                replacements.replace([node], [new])
+                replacements.replace([node], [*before, new])
             replacements.place()
         self._insertions.place(self._graph)
         if self._news:
@@ -141,6 +153,8 @@ class _Writer:
             stored = self._stored(tensor, GridCodes.of(grid), sum_axis(node, 1, 2), block)
             for node, _ in by_kernels:
                 self._news[id(node)] = matmul_nbits(node, *stored, self._level)
+                if grid.order is not None:
+                    self._orders[id(node)] = grid.order
         if others:
             dequantized = self._dequantized(tensor, GridCodes.of(grid, 4))
             for node, index in others:
@@ -152,20 +166,37 @@ class _Writer:
         codes, (_, inputs) = GridCodes.of(grid, 4), table.shape
         block = grid.block or next((one for one in (128, 64, 32, LEAST_BLOCK) if inputs % one == 0), 0)
         along = grid.axis == (1 if grid.block else 0) and block and inputs % block == 0
-        is_plain_grid = codes.is_signed and not grid.kind.element and grid.kind.rounding == "float32"
         reason = why_not_stored(table, block or None, self._outputs, self._kept)
-        if reason or not along or not is_plain_grid:
+        if reason or not along or grid.kind.element or grid.order is not None:
             log.debug("embedding '%s' stays: %s", table.name, reason or "no kernel reads its grid")
             return False
+        if _is_dequantized(grid):
+            self._dequantize_for_heads(table, codes)
 
         def _packed(values: AnyArray) -> AnyArray:
             return pack_numbers(codes.of_values(values), codes.bits)
 
+        def _of_blocks(parameter: AnyArray) -> AnyArray:
+            return np.ascontiguousarray(_per_output(codes, parameter, 1, inputs, block))
+
         shape = table.shape[0], inputs * codes.bits // 8
         data = self._constant(table, "packed", derived(table._values, _packed, np.uint8, shape))
-        step = _per_output(codes, codes.step, 1, inputs, block)
-        share_table(self._graph, table, data, step, (codes.bits, block), self._names, self._level)
+        stored = StoredTable(data, _of_blocks(codes.step), codes.bits, block, rounding=grid.kind.rounding)
+        if grid.minimum is not None:
+            zeros = _of_blocks(codes.float_zeros)
+            stored = replace(stored, minimum=_of_blocks(grid.minimum), float_zeros=zeros)
+        elif not codes.is_signed:
+            stored = replace(stored, zeros=_of_blocks(codes.zero.astype(np.uint8)))
+        share_table(self._graph, table, stored, self._names, self._level)
         return True
+
+    def _dequantize_for_heads(self, table: gs.Constant, codes: GridCodes) -> None:
+        """Let products by the transpose of a table read another tensor: no kernel of theirs has its grid."""
+        users = [node for node in table.outputs if not is_lookup(node, table)]
+        if users:
+            made = self._dequantized(table, codes)
+            for node, index in [use for use in walk.uses(table) if use[0] in users]:
+                node.inputs[index] = made
 
     def _stored(
         self, tensor: gs.Constant, codes: GridCodes, summed: int, block: int
@@ -176,6 +207,8 @@ class _Writer:
 
         def _packed(values: AnyArray) -> AnyArray:
             rows = np.moveaxis(codes.of_values(values), summed, 1)
+            if codes.grid.order is not None:
+                rows = rows[:, codes.grid.order]
             return pack_numbers(block_rows(rows, 1, block).reshape(outputs, blocks, block), codes.bits)
 
         shape = outputs, blocks, block * codes.bits // 8
@@ -194,41 +227,9 @@ class _Writer:
 
     def _dequantized(self, tensor: gs.Constant, codes: GridCodes) -> gs.Tensor:
         """Return a weight that standard operators make of its integers or 8-bit floats."""
-        grid, middle = codes.grid, codes.middle
-        kind = FORMATS[f"{'' if codes.is_signed else 'u'}int{codes.bits}"].dtype
-        dtype = ELEMENTS[grid.kind.element] if grid.kind.element else kind
-
-        def _numbers(values: AnyArray) -> AnyArray:
-            found = codes.of_values(values)
-            return (found.astype(np.int16) - middle).astype(dtype) if codes.is_signed else found.astype(dtype)
-
-        data = self._constant(tensor, "quantized", derived(tensor._values, _numbers, dtype))
-        inputs = [data, self._constant(tensor, "scale", codes.step)]
-        if codes.zero.any() and not codes.is_signed:
-            inputs.append(self._constant(tensor, "zero_point", codes.zero.astype(dtype)))
-        attrs = {"axis": grid.axis, **({"block_size": grid.block} if grid.block else {})}
-        nodes: list[gs.Node] = []
-
-        def _add(op: str, given: list[gs.Tensor], element: int = dtypes.FLOAT, **named: object) -> gs.Tensor:
-            suffix = "dequantized" if op == "DequantizeLinear" else op.lower()
-            output = gs.Variable(self._names.derive(tensor.name, suffix), element)
-            name = self._names.derive(tensor.name, op)
-            nodes.append(gs.Node(op, name, named, given, [output]))
-            return output
-
-        made = _add("DequantizeLinear", inputs, **attrs)
-        if grid.minimum is not None:
-            least = self._constant(tensor, "minimum", _as_addend(grid, tensor.shape))
-            if grid.block:
-                of_each = np.arange(tensor.shape[grid.axis], dtype=np.int64) // grid.block
-                index = self._constant(tensor, "block", of_each)
-                least = _add("Gather", [least, index], axis=grid.axis)
-            made = _add("Add", [made, least])
-        if grid.kind.rounding in _ROUNDED:
-            element = _ROUNDED[grid.kind.rounding]
-            made = _add("Cast", [_add("Cast", [made], element, to=element)], to=dtypes.FLOAT)
-        self._insertions.add(self._owners[id(tensor)], None, nodes)
-        made.shape = list(tensor.shape)
+        decoder = Decoder(tensor, self._names)
+        made = decoder.dequantized(codes)
+        self._insertions.add(self._owners[id(tensor)], None, decoder.nodes)
         return made
 
     def _constant(self, like: gs.Constant, suffix: str, values: Weight) -> gs.Constant:
@@ -240,9 +241,3 @@ def _per_output(codes: GridCodes, parameter: AnyArray, summed: int, inputs: int,
     if codes.grid.block:
         return np.moveaxis(parameter, summed, -1)
     return np.repeat(parameter[:, None], -(-inputs // block), 1)
-
-
-def _as_addend(grid: FoundGrid, shape: tuple[int, ...]) -> AnyArray:
-    """Return the minima of blocks as they are, of channels so that they broadcast."""
-    assert grid.minimum is not None, "asked for where there is one"
-    return grid.minimum if grid.block else grid.expanded(grid.minimum, shape)

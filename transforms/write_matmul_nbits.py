@@ -198,14 +198,20 @@ def stored_scales(
 
     ONNX Runtime casts them once, when it opens the model, unless it folds no constants.
     """
-    with np.errstate(over="ignore"):
-        short = scale.astype(np.float16)
-    if not np.array_equal(short.astype(np.float32), scale):
+    stored_as = short(scale)
+    if stored_as.dtype == np.float32:
         return gs.Constant(names.derive(name, "scales"), scale), []
-    stored = gs.Constant(names.derive(name, "scales_float16"), short)
+    stored = gs.Constant(names.derive(name, "scales_float16"), stored_as)
     scales = gs.Variable(names.derive(name, "scales"), np.float32, list(scale.shape))
     cast = gs.Node("Cast", names.derive(name, "Cast"), {"to": dtypes.FLOAT}, [stored], [scales])
     return scales, [cast]
+
+
+def short(numbers: NDArray[np.float32]) -> NDArray[np.floating]:
+    """Return numbers in float16 if it has them all, else as they are."""
+    with np.errstate(over="ignore"):
+        stored = numbers.astype(np.float16)
+    return stored if np.array_equal(stored.astype(np.float32), numbers) else numbers
 
 
 def _packed(weight: _Weight) -> Weight:

@@ -16,32 +16,37 @@ What its kernel of the CPU provider computes, of ONNX Runtime 1.32, is not all t
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from numpy.typing import NDArray
 
-from ops import FORMATS
-from ops.array_types import AnyArray, Float32Array
-from ops.formats import Format
-from ops.integer_blocks import block_parameters, dequantize_blocks, pack_numbers, quantize_blocks
+from ops.array_types import AnyArray
 from transforms.experts.find_mixtures import Found, mixtures
 from transforms.experts.mixture import GATED, Mixture, Routing, Stack
+from transforms.experts.stored_stacks import (
+    INTEGERS,
+    Layout,
+    StoredStack,
+    common_layout,
+    found_stack,
+    grids_of,
+    rounded_stack,
+    whole,
+)
 from transforms.graph import walk
+from transforms.graph.found_grids import FoundWeight
 from transforms.graph.rewire import RUNTIME_DOMAIN, Replacements, import_domains, take_over
-from transforms.graph.selection import Choice, Exclusion, resolve
-from transforms.write_matmul_nbits import LEVELS, kernel_scales, quick_level
+from transforms.graph.selection import Choice, Exclusion, NodeSet, resolve
+from transforms.write_matmul_nbits import LEVELS, ROUNDED, kernel_scales, quick_level
 
 log = logging.getLogger(__name__)
 
 OPERATOR = "QMoE"
-_GRIDS = {bits: (FORMATS[f"int{bits}"], FORMATS[f"uint{bits}"]) for bits in (8, 4, 2)}
-"""By bits: integers without zero points, and with them."""
-
-BITS = tuple(_GRIDS)
+BITS = tuple(INTEGERS)
 LEAST_BLOCK = 16
+_LEAST_ROUNDED = 32  # numbers of a block of 2 bits whose kernel rounds inputs
 _ZERO_POINTS = 11  # the input of the first ones
 
 
@@ -69,20 +74,60 @@ def write_qmoe(
 
     Raises ValueError for other ``bits`` than 8, 4 and 2, another block size or level.
     """
-    if bits not in _GRIDS:
-        raise ValueError(f"experts cannot have {bits} bits, legal are {', '.join(map(str, _GRIDS))}")
+    if bits not in BITS:
+        raise ValueError(f"experts cannot have {bits} bits, legal are {', '.join(map(str, BITS))}")
     if block_size < LEAST_BLOCK or block_size & (block_size - 1):
         raise ValueError(f"block_size is {block_size}, legal are powers of two from {LEAST_BLOCK} on")
     if accuracy_level not in (None, *LEVELS):
         raise ValueError(f"accuracy_level is {accuracy_level}, legal are {', '.join(map(str, LEVELS))}")
-    kept, names, changed = resolve(exclude, graph, nodes), walk.Names(graph), 0
+
+    def _rounded(found: Found) -> _Stored | None:
+        if not _fits(found, bits):
+            return None
+        layout = Layout(bits, _block(found.mixture, block_size))
+        stacks = [rounded_stack(stack, layout) for stack in _stacks(found.mixture)]
+        return layout, stacks, accuracy_level or quick_level(bits)
+
+    return _write(graph, _rounded, resolve(exclude, graph, nodes))
+
+
+def write_found_experts(graph: gs.Graph, level: int | None, kept: NodeSet, found: list[FoundWeight]) -> int:
+    """Put QMoE in the place of each mixture whose experts lie on grids that it has; return how many.
+
+    Weights stay as they are, number for number. ``found`` receives stacks with their grids.
+    """
+
+    def _on_grids(one: Found) -> _Stored | None:
+        stacks = _stacks(one.mixture)
+        grids = [each for stack in stacks if (each := grids_of(stack)) is not None]
+        if len(grids) < len(stacks):
+            return None
+        layout = common_layout([grid for each in grids for grid in each])
+        if not _fits(one, layout.bits) or any(stack.shape[2] % (layout.block or 1) for stack in stacks):
+            return None
+        for stack, each in zip(stacks, grids, strict=True):
+            found.append(FoundWeight(stack.name, int(np.prod(stack.shape)), whole(each, layout)))
+        pairs = zip(stacks, grids, strict=True)
+        stored = [found_stack(stack, each, layout) for stack, each in pairs]
+        return layout, stored, level or _exact_level(layout)
+
+    return _write(graph, _on_grids, kept)
+
+
+_Stored: TypeAlias = tuple[Layout, list[StoredStack], int]
+"""The layout of the stacks of a mixture, both of them, and how exactly products are computed."""
+
+
+def _write(graph: gs.Graph, store: Callable[[Found], _Stored | None], kept: NodeSet) -> int:
+    """Put QMoE in the place of each mixture that a function can store; return how many."""
+    names, changed = walk.Names(graph), 0
     for owner in walk.graphs(graph):
         replacements = Replacements(owner)
         for found in mixtures(owner):
-            if found.last in kept or not _fits(found, bits):
+            stored = None if found.last in kept else store(found)
+            if stored is None:
                 continue
-            grid = _Grid(bits, _block(found.mixture, block_size), accuracy_level or quick_level(bits))
-            made, new = _quantized(found.name, found.mixture, grid, names)
+            made, new = _qmoe(found, stored, names)
             take_over(new, found.output)
             replacements.replace([found.last], [*made, new])  # those before it go with it
             changed += 1
@@ -92,19 +137,22 @@ def write_qmoe(
     return changed
 
 
-@dataclass(frozen=True)
-class _Grid:
-    """Bits of an integer, numbers of a block, 0 for a whole row, and how exactly products are computed."""
+def _exact_level(layout: Layout) -> int:
+    """Return the level whose kernels keep inputs float32; where none does, the one that says that they round.
 
-    bits: int
-    block: int
-    level: int
+    Another would have them rounded in optimized sessions alone.
+    """
+    rounds = (layout.bits == 8 and layout.block > 0) or (layout.bits == 2 and layout.block >= _LEAST_ROUNDED)
+    return ROUNDED if rounds else 1
+
+
+def _stacks(mixture: Mixture) -> tuple[Stack, Stack]:
+    return mixture.first, mixture.second
 
 
 def _fits(found: Found, bits: int) -> bool:
     """Return whether the rows of both products fill bytes."""
-    stacks = found.mixture.first, found.mixture.second
-    if any(one.shape[2] * bits % 8 for one in stacks):
+    if any(one.shape[2] * bits % 8 for one in _stacks(found.mixture)):
         log.debug(
             "experts of '%s' stay: rows of their weights do not fill bytes in %d bits", found.name, bits
         )
@@ -119,17 +167,17 @@ def _block(mixture: Mixture, most: int) -> int:
     return next((size for size in sizes if size >= LEAST_BLOCK and not any(n % size for n in inputs)), 0)
 
 
-def _quantized(name: str, mixture: Mixture, grid: _Grid, names: walk.Names) -> tuple[list[gs.Node], gs.Node]:
-    """Return a QMoE of a name, without an output, and nodes to put before it."""
+def _qmoe(found: Found, stored: _Stored, names: walk.Names) -> tuple[list[gs.Node], gs.Node]:
+    """Return the QMoE of a mixture, without an output, and nodes to put before it."""
+    mixture, (layout, stacks, level) = found.mixture, stored
     routing = mixture.routing
     factors, before = _factors(routing, names)
     inputs, zero_points = [mixture.data, routing.logits], []
-    for stack in (mixture.first, mixture.second):
-        data, scale, zero_point = _stored(stack, grid)
-        scales, casts = kernel_scales(scale, stack.name, names, grid.level)
-        inputs += [gs.Constant(names.derive(stack.name, "packed"), data), scales]
+    for stack, one in zip(_stacks(mixture), stacks, strict=True):
+        scales, casts = kernel_scales(one.scales, stack.name, names, level)
+        inputs += [gs.Constant(names.derive(stack.name, "packed"), one.packed), scales]
         inputs.append(_optional(stack.bias, stack.name, "bias", names))
-        zero_points.append(_optional(zero_point, stack.name, "zero_points", names))
+        zero_points.append(_optional(one.zero_points, stack.name, "zero_points", names))
         before += casts
     inputs += [gs.Variable.empty() for _ in range(_ZERO_POINTS - len(inputs))]
     inputs += [*zero_points, gs.Variable.empty(), *([] if factors is None else [factors])]
@@ -139,13 +187,13 @@ def _quantized(name: str, mixture: Mixture, grid: _Grid, names: walk.Names) -> t
         "k": routing.k,
         "activation_type": mixture.activation,
         "normalize_routing_weights": int(routing.is_normalized or factors is None),
-        "expert_weight_bits": grid.bits,
-        "accuracy_level": grid.level,
+        "expert_weight_bits": layout.bits,
+        "accuracy_level": level,
         **mixture.constants,
     }
-    attrs |= {"block_size": grid.block} if grid.block else {}
+    attrs |= {"block_size": layout.block} if layout.block else {}
     attrs |= {"swiglu_fusion": 1} if mixture.activation == GATED else {}
-    return before, gs.Node(OPERATOR, name, attrs, inputs, [], RUNTIME_DOMAIN)
+    return before, gs.Node(OPERATOR, found.name, attrs, inputs, [], RUNTIME_DOMAIN)
 
 
 def _optional(values: AnyArray | None, name: str, suffix: str, names: walk.Names) -> gs.Tensor:
@@ -160,46 +208,3 @@ def _factors(routing: Routing, names: walk.Names) -> tuple[gs.Tensor | None, lis
     factors = gs.Variable(names.derive(logits.name, "probabilities"), np.float32, logits.shape)
     softmax = gs.Node("Softmax", names.derive(logits.name, "Softmax"), {"axis": -1}, [logits], [factors])
     return factors, [softmax]
-
-
-def _stored(stack: Stack, grid: _Grid) -> tuple[AnyArray, Float32Array, AnyArray | None]:
-    """Return packed integers, scales and zero points of a stack, in the way of least squared error."""
-    tries = [_Stored.of(stack, fmt, grid.block) for fmt in _GRIDS[grid.bits]]
-    best = min(tries, key=lambda one: one.error)
-    shape = (stack.shape[0], -1, stack.shape[2] // grid.block) if grid.block else (stack.shape[0], -1)
-    zero_points = None
-    if best.zero_points is not None:
-        zero_points = pack_numbers(best.zero_points.reshape(shape), grid.bits)
-    return best.packed, best.scales.reshape(shape), zero_points
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """A stack in a format: packed integers, scales, zero points unless all are the middle, squared error."""
-
-    packed: NDArray[np.uint8]
-    scales: Float32Array
-    zero_points: NDArray[np.uint8] | None
-    error: float
-
-    @staticmethod
-    def of(stack: Stack, fmt: Format, block: int) -> _Stored:
-        """Quantize a stack, one expert at a time."""
-        packed, scales, zeros, error = [], [], [], 0.0
-        for expert in range(stack.shape[0]):
-            matrix = np.asarray(stack.of_expert(expert), np.float32)
-            size = block or stack.shape[2]
-            parameters = block_parameters(matrix, fmt, 1, size, symmetric=fmt.is_signed, method="MSE")
-            integers = quantize_blocks(matrix, parameters, fmt, 1, size)
-            decoded = dequantize_blocks(integers, parameters, 1, size)
-            error += float(np.square(matrix - decoded, dtype=np.float64).sum())
-            packed.append(pack_numbers(_from_lowest(integers, fmt), int(fmt.bits)))
-            scales.append(parameters[0])
-            zeros.append(_from_lowest(parameters[1], fmt))
-        zero_points = None if fmt.is_signed else np.stack(zeros)
-        return _Stored(np.stack(packed), np.stack(scales), zero_points, error)
-
-
-def _from_lowest(integers: NDArray[Any], fmt: Format) -> NDArray[np.uint8]:
-    """Return the numbers that are stored for integers: the lowest one is 0."""
-    return (integers.astype(np.int16) - int(fmt.lowest)).astype(np.uint8)

@@ -34,5 +34,6 @@ def _grid(found: FoundWeight) -> dict[str, Any] | None:
         "rounded_to": grid.kind.rounding,
         "axis": grid.axis,
         "block_size": grid.block,
+        "is_adjacent": grid.order is None,
         "share": grid.share,
     }

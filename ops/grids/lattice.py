@@ -11,28 +11,28 @@ which kernels cannot add exactly either.
 Random numbers pass by chance alone: of the n numbers of a block, one fixes the step and one the minimum, and
 each other lies on one of 2^bits levels that fill a share of at most 2^bits * 2^-22 of the block's range. With
 8 bits and blocks of 16 that is (2^-14)^14 = 2^-196. Numbers of float16 leave 2^-11 of their size: with 8 bits
-about one of 8 passes, (2^-3)^14 = 2^-42 for a block; those of bfloat16 pass more often, so these are looked
-for in 4 bits at most, one of 8 again. A weight has to pass in all of its blocks.
+about one of 8 passes, (2^-3)^14 = 2^-42 for a block. Those of bfloat16 pass more often, in 8 bits by the size
+that numbers have: nearly all of the largest, one of 8 of those below an eighth of it, some 2^-6 of all
+blocks. A weight has to pass in all of its blocks, of which there are 16 and more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import Float32Array, Float64Array
+from ops.grids.half_units import SHORT, half_units, rounded, short
+from ops.grids.rounded_integers import integers_of, told_by_smaller
+from ops.grids.rounded_minima import rounded_with_minimum
 
-ROUNDINGS = {"float32": 24, "float16": 11, "bfloat16": 8}
-"""Types that products may have been rounded to, and bits of their significands."""
-
-_TYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 _MOST_GAPS = 16  # whole steps that the least gap of a block may be made of
-_SHORT = (11, 17, 20, 24)
-"""Bits of a step or minimum, the fewest first: float16, float16 times an integer of 6 bits, float32."""
+_TOGETHER = 1 << 17  # numbers for which several counts of steps are tried at once
+_ENDS = (127, 128, 31, 32, 15, 16, 12, 7, 8, 3, 4, 1, 2)
 
 _MOST_OFFSET = 31  # steps of a block whose least number is tried as other integers than 0: K-quants' 5 bits
 
@@ -54,8 +54,9 @@ class Kind:
 
     @property
     def steps(self) -> int:
-        """How many steps lie between the ends of a block at most."""
-        return (1 << self.bits) - 1
+        """How many steps lie between the ends of a block at most: of rounded sums, as of 5 bits."""
+        is_rounded_sum = self.has_minimum and self.rounding != "float32"
+        return (1 << (min(self.bits, 5) if is_rounded_sum else self.bits)) - 1
 
 
 @dataclass(frozen=True)
@@ -73,22 +74,19 @@ class BlockGrids:
 
     @classmethod
     def of(
-        cls, rows: Float32Array, step: Float32Array, minimum: Float32Array, fits: NDArray[np.bool_]
+        cls,
+        rows: Float32Array,
+        step: Float32Array,
+        minimum: Float32Array,
+        fits: NDArray[np.bool_],
+        rounding: str = "float32",
     ) -> BlockGrids:
         """Return grids of blocks [B, n] with the ends that they have there."""
         least, most = (
-            np.where(fits, np.rint((ends.astype(np.float64) - minimum) / step), 0).astype(np.int16)
+            np.where(fits, integers_of(ends, step, minimum, rounding), 0).astype(np.int16)
             for ends in (rows.min(1), rows.max(1))
         )
         return cls(step, minimum, fits, least, most)
-
-
-def rounded(values: Float32Array, rounding: str) -> Float32Array:
-    """Return float32 numbers rounded to a type."""
-    if rounding not in _TYPES:
-        return values
-    with np.errstate(over="ignore", invalid="ignore"):
-        return values.astype(_TYPES[rounding]).astype(np.float32)
 
 
 def fit_blocks(rows: Float32Array, kind: Kind) -> BlockGrids:
@@ -102,18 +100,46 @@ def fit_blocks(rows: Float32Array, kind: Kind) -> BlockGrids:
     is_found = is_flat & is_rounded
     open_blocks = np.flatnonzero(~is_flat & is_rounded)
     gap = _least_gaps(values, kind) if kind.rounding == "float32" else None
-    for steps in _counts(span, gap, kind):
-        if not len(open_blocks):
+    counts = _counts(span, gap, span / np.abs(values).max(1), kind)
+    while len(open_blocks):
+        tried = list(islice(counts, max(1, _TOGETHER // (len(open_blocks) * rows.shape[1]))))
+        if not tried:
             break
-        chosen = open_blocks[steps[open_blocks] <= kind.steps]
-        part = values[chosen]
-        q = np.rint((part - (low[chosen, None] if kind.has_minimum else 0)) / (span / steps)[chosen, None])
-        solve = _with_minimum if kind.has_minimum else _through_zero
-        step, minimum, fits = solve(rows[chosen], q, span[chosen] / steps[chosen], kind)
-        hit = chosen[fits]
-        steps_of[hit], minima[hit], is_found[hit] = step[fits], minimum[fits], True
+        each = [open_blocks[steps[open_blocks] < kind.steps + 1] for steps in tried]
+        chosen = np.concatenate(each)
+        width = np.concatenate([span[some] / steps[some] for some, steps in zip(each, tried, strict=True)])
+        least = low[chosen, None] if kind.has_minimum else 0
+        q = np.rint((values[chosen] - least) / width[:, None])
+        step, minimum, fits = _solve(rows[chosen], q, width, kind)
+        hit = np.flatnonzero(fits)[::-1]  # of several counts that fit a block, the first is written last
+        to = chosen[hit]
+        steps_of[to], minima[to], is_found[to] = step[hit], minimum[hit], True
         open_blocks = open_blocks[~is_found[open_blocks]]
-    return BlockGrids.of(rows, steps_of, minima, is_found)
+    return BlockGrids.of(rows, steps_of, minima, is_found, kind.rounding)
+
+
+def _solve(
+    rows: Float32Array, q: Float64Array, width: Float64Array, kind: Kind
+) -> tuple[Float32Array, Float32Array, NDArray[np.bool_]]:
+    """Return step and minimum of each block whose integers are q, and whether they make its numbers."""
+    if kind.has_minimum:
+        step, minimum, fits = _with_minimum(rows, q, width, kind)
+    elif kind.rounding != "float32":
+        step, fits = scales_of(rows, told_by_smaller(rows, q, kind.rounding), kind.rounding)
+        minimum = np.zeros_like(step)
+    else:
+        step, minimum, fits = _through_zero(rows, q, kind)
+    return step, minimum, fits & _is_told(rows, step, minimum, kind)
+
+
+def _is_told(rows: Float32Array, step: Float32Array, minimum: Float32Array, kind: Kind) -> NDArray[np.bool_]:
+    """Return whether rounded numbers still tell the integers with which step and minimum make them."""
+    if kind.rounding == "float32":
+        return np.ones(len(rows), bool)
+    q = integers_of(rows, step[:, None], minimum[:, None], kind.rounding)
+    room = q.max(1, initial=0) - q.min(1, initial=0)
+    same = _sums(q, step, minimum, kind.rounding) == rows
+    return np.asarray(same.all(1) & (room <= kind.steps))
 
 
 def _least_gaps(values: Float64Array, kind: Kind) -> Float64Array:
@@ -123,34 +149,38 @@ def _least_gaps(values: Float64Array, kind: Kind) -> Float64Array:
     return np.asarray(np.min(gaps, 1, initial=np.inf, where=gaps > 0))
 
 
-def _counts(span: Float64Array, gap: Float64Array | None, kind: Kind) -> Iterator[Float64Array]:
+def _counts(
+    span: Float64Array, gap: Float64Array | None, sides: Float64Array, kind: Kind
+) -> Iterator[Float64Array]:
     """Yield how many steps each block may span, the fewest first.
 
     The least gap of exact levels is a whole number of steps. Where a type has rounded them, gaps are too
-    coarse to tell, and all counts are tried, those of a full range first.
+    coarse to tell, and all counts are tried: first those of a full range, whose largest number is the end of
+    integers of some bits, or 12 halves of E2M1. ``sides``: the span beside the largest number.
     """
     if gap is not None:
         for count in range(1, _MOST_GAPS + 1):
             yield np.rint(count * (span / gap))
         return
-    half = 1 << (kind.bits - 1)
-    first = [half - 1, half, kind.steps]
-    for steps in (*first, *(n for n in range(1, kind.steps) if n not in first)):
-        if steps:
-            yield np.full(len(span), float(steps))
+    yield np.full(len(span), float(kind.steps))
+    if not kind.has_minimum:
+        for end in _ENDS:
+            yield end * sides
+    for steps in range(1, kind.steps):
+        yield np.full(len(span), float(steps))
 
 
 def _through_zero(
-    rows: Float32Array, q: Float64Array, _: Float64Array, kind: Kind
+    rows: Float32Array, q: Float64Array, kind: Kind
 ) -> tuple[Float32Array, Float32Array, NDArray[np.bool_]]:
     """Return steps d with which q * d are the numbers of each block, minima of 0, and whether they are."""
-    step, fits = scales_of(rows, q, kind.rounding)
+    step, fits = scales_of(rows, q)
     room = q.max(1, initial=0) - q.min(1, initial=0)
     for count in range(2, kind.steps + 1):  # a step of fewer bits, of which the one found is a multiple
-        more = np.flatnonzero(fits & (room * count <= kind.steps) & (_short(step, 11) != step))
+        more = np.flatnonzero(fits & (room * count <= kind.steps) & (short(step, 11) != step))
         if not len(more):
             break
-        finer = _short(step[more].astype(np.float64) / count, 11)
+        finer = short(step[more].astype(np.float64) / count, 11)
         same = _is_same(rows[more], q[more] * count, finer, kind.rounding)
         step[more[same]] = finer[same]
     return step, np.zeros_like(step), fits
@@ -163,7 +193,7 @@ def scales_of(
 
     The scale has as few bits as it can.
     """
-    (below, above), size = _half_units(rows, rounding), np.abs(numbers)
+    (below, above), size = half_units(rows, rounding), np.abs(numbers)
     has_sign = (np.sign(numbers) == np.sign(rows)).all(1)
     divisor = np.where(size > 0, size, 1)
     low = ((np.abs(rows) - below) / divisor).max(1, where=size > 0, initial=0)
@@ -172,11 +202,11 @@ def scales_of(
     middle = np.where(np.isfinite(high), (low + high) / 2, 1)
     step = middle.astype(np.float32)
     may_fit = has_sign & (low <= high) & (middle > 0)
-    for bits in _SHORT:
+    for bits in SHORT:
         left = np.flatnonzero(may_fit & ~fits)
         if not len(left):
             break
-        tried = _short(middle[left], bits)
+        tried = short(middle[left], bits)
         same = _is_same(rows[left], numbers[left], tried, rounding)
         step[left[same]], fits[left[same]] = tried[same], True
     return step, fits
@@ -189,23 +219,25 @@ def _with_minimum(
 
     Where no pair makes them exactly, those within ``_MINIMUM_ERROR`` are taken.
     """
-    (_, half), largest = _half_units(rows, kind.rounding), np.abs(rows).max(1)
+    if kind.rounding != "float32":
+        return rounded_with_minimum(rows, q, width, kind.rounding)
+    (_, half), largest = half_units(rows, kind.rounding), np.abs(rows).max(1)
     step, minimum = width.astype(np.float32), rows.min(1)
     fits, is_exact = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
     near = np.abs(rows - (q * width[:, None] + minimum[:, None])).max(1) <= 8 * _MINIMUM_ERROR * largest
     most = q.max(1)
     room = np.where(most <= _MOST_OFFSET, np.exp2(np.ceil(np.log2(most + 1))) - 1 - most, 0)
-    for bits in _SHORT:
+    for bits in SHORT:
         for offset in range(kind.steps):  # of the least number, which need not have the integer 0
             left = np.flatnonzero(near & ~is_exact & (offset <= room))
             if not len(left):
                 break
-            tried = _short(width[left], bits)
+            tried = short(width[left], bits)
             rest = rows[left] - (q[left] + offset) * tried[:, None].astype(np.float64)
             bounds = (rest - half[left]).max(1), (rest + half[left]).min(1)
             middle = (bounds[0] + bounds[1]) / 2
-            for short in _SHORT:
-                at = _short(middle, short)
+            for fewer in SHORT:
+                at = short(middle, fewer)
                 made = _sums(q[left] + offset, tried, at, kind.rounding)
                 error = np.abs(made - rows[left]).max(1)
                 better = (~fits[left] & (error <= _MINIMUM_ERROR * largest[left])) | (
@@ -214,7 +246,7 @@ def _with_minimum(
                 to = left[better]
                 step[to], minimum[to], fits[to] = tried[better], at[better], True
                 is_exact[left[error == 0]] = True
-            if bits == _SHORT[-1] and offset == 0:
+            if bits == SHORT[-1] and offset == 0:
                 break  # a step of 24 bits says nothing of where 0 was
     return step, minimum, fits
 
@@ -229,20 +261,3 @@ def _is_same(
 ) -> NDArray[np.bool_]:
     made = rounded(numbers.astype(np.float32) * step[:, None], rounding)
     return np.asarray((made == rows).all(1))
-
-
-def _half_units(rows: Float32Array, rounding: str) -> tuple[Float64Array, Float64Array]:
-    """Return how far below and above the magnitude of each number those lie that a type rounds to it."""
-    fraction, exponent = np.frexp(np.abs(rows.astype(np.float64)))
-    least = {"float32": -149, "float16": -24, "bfloat16": -133}[rounding]
-    above = np.ldexp(0.5, np.maximum(exponent - ROUNDINGS[rounding], least))
-    return np.where(fraction == 0.5, above / 2, above), above
-
-
-def _short(values: NDArray[np.floating], bits: int) -> Float32Array:
-    """Return numbers rounded to so many bits; those of 11 to float16, subnormal numbers as well."""
-    if bits == ROUNDINGS["float16"]:
-        with np.errstate(over="ignore"):
-            return values.astype(np.float16).astype(np.float32)
-    fraction, exponent = np.frexp(values.astype(np.float64))
-    return np.ldexp(np.rint(np.ldexp(fraction, bits)), exponent - bits).astype(np.float32)

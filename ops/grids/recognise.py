@@ -14,7 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import AnyArray, Float32Array
-from ops.grids.lattice import ROUNDINGS, BlockGrids, Kind, fit_blocks, rounded
+from ops.grids.half_units import ROUNDINGS, rounded
+from ops.grids.lattice import BlockGrids, Kind, fit_blocks
+from ops.grids.rounded_integers import integers_of
+from ops.grids.scattered import ROWS, scattered_orders
 from ops.grids.small_floats import ELEMENTS, SMALL_FLOATS, fit_floats
 from ops.subnormals import keeps_subnormals
 
@@ -26,8 +29,7 @@ _ELEMENTS = 1 << 19  # looked at together
 _TRIES = 8
 _MATRIX_RANK = 2
 
-_INTEGERS = {"float32": (2, 4, 8), "float16": (2, 4, 8), "bfloat16": (2, 4)}
-"""Bits by the type that products were rounded to; minima are looked for in float32 alone."""
+_BITS = 2, 4, 8
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class FoundGrid:
     ``step`` and ``minimum`` have one number for each block of ``block`` numbers along ``axis``, in the shape
     of :func:`ops.integer_blocks.scale_shape`, or without a block for each index of ``axis``. ``minimum`` is
     None for a grid through 0. ``least`` and ``most``: the ends of the integers of a block. ``share``: of the
-    blocks on the grid, 1 for all.
+    blocks on the grid, 1 for all. ``order``: the indices of ``axis`` in the order of blocks, None if
+    neighbours are a block.
     """
 
     kind: Kind
@@ -48,6 +51,7 @@ class FoundGrid:
     least: NDArray[np.int16]
     most: NDArray[np.int16]
     share: float
+    order: NDArray[np.intp] | None = None
 
     @property
     def bits(self) -> int:
@@ -59,7 +63,8 @@ class FoundGrid:
         """Return a step or minimum for each number of a weight of a shape, or what broadcasts to it."""
         if not self.block:
             return parameter.reshape([-1 if i == self.axis else 1 for i in range(len(shape))])
-        return np.take(parameter, np.arange(shape[self.axis]) // self.block, self.axis)
+        places = np.arange(shape[self.axis]) if self.order is None else np.argsort(self.order)
+        return np.take(parameter, places // self.block, self.axis)
 
     def numbers(self, values: Float32Array) -> AnyArray:
         """Return the integers of a weight in int16, or its 8-bit floats; looked at in parts."""
@@ -68,22 +73,29 @@ class FoundGrid:
         together = max(1, _ELEMENTS * values.shape[other] // max(1, values.size))
         for first in range(0, values.shape[other], together):
             at = (slice(None),) * other + (slice(first, first + together),)
-            part = values[at].astype(np.float64)
-            for operate, parameter in ((np.subtract, self.minimum), (np.divide, self.step)):
-                if parameter is not None:
-                    own = parameter[at] if self.block else parameter
-                    operate(part, self.expanded(own, part.shape), out=part)
-            found[at] = part if self.kind.element else np.rint(part)
+            part = values[at].astype(np.float32)
+            step = self.expanded(self.step[at] if self.block else self.step, part.shape)
+            minimum = None
+            if self.minimum is not None:
+                minimum = self.expanded(self.minimum[at] if self.block else self.minimum, part.shape)
+            if self.kind.element:
+                found[at] = part.astype(np.float64) / step
+            else:
+                found[at] = integers_of(part, step, minimum, self.kind.rounding)
         return found
 
 
 @dataclass(frozen=True)
 class _Lines:
-    """A weight as lines in which blocks run: along an axis, or all numbers of each index of another."""
+    """A weight as lines in which blocks run: along an axis, or all numbers of each index of another.
+
+    ``order`` of the numbers of a line, or None for that of the weight.
+    """
 
     weight: NDArray[np.floating]
     axis: int
     is_channel: bool
+    order: NDArray[np.intp] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -101,25 +113,43 @@ class _Lines:
             found = moved[lines]
         else:
             found = moved.reshape(self.shape)[lines]
+        if self.order is not None:
+            found = found[:, self.order]
         return np.ascontiguousarray(found, np.float32)
 
 
 @keeps_subnormals
-def recognise(weight: NDArray[np.floating]) -> FoundGrid | None:
+def recognise(weight: NDArray[np.floating], along: int | None = None) -> FoundGrid | None:
     """Return the grid that all blocks of a weight are on, or one that a share of them is on, or None.
 
-    Of grids along several axes, the one with the fewest scales. None also for vectors, and for numbers that
-    are not finite.
+    Of grids along several axes, the one with the fewest scales; but of a matrix whose products sum ``along``
+    an axis, that of blocks or lines there, if it has one. None also for vectors, and for numbers that are not
+    finite.
     """
     if weight.ndim < 2 or not weight.size:
         return None
     found: FoundGrid | None = None
     with np.errstate(all="ignore"):
-        for lines in _directions(weight):
+        for lines in sorted(_directions(weight), key=lambda one: one.axis != along):
+            if along not in (None, lines.axis) and found is not None and found.share == 1:
+                break
             other = _along(lines) if lines.shape[1] >= LEAST_BLOCK else None
             if other is not None and (found is None or _rank(other) > _rank(found)):
                 found = other
+        if weight.ndim == _MATRIX_RANK and (found is None or found.share < 1):
+            found = max([*_scattered(weight), *([found] if found else [])], key=_rank, default=None)
     return found
+
+
+def _scattered(weight: NDArray[np.floating]) -> Iterator[FoundGrid]:
+    """Yield grids of a matrix whose blocks do not lie side by side."""
+    for axis in range(_MATRIX_RANK):
+        count = weight.shape[1 - axis]
+        probe = np.unique(np.linspace(0, count - 1, min(count, ROWS)).astype(np.intp))
+        for order in scattered_orders(_Lines(weight, axis, is_channel=False).take(probe)):
+            found = _along(_Lines(weight, axis, is_channel=False, order=order))
+            if found is not None:
+                yield found
 
 
 def _rank(found: FoundGrid) -> tuple[float, int]:
@@ -172,12 +202,11 @@ def _widest(lines: Float32Array) -> list[Kind]:
 
 def _kinds(lines: Float32Array) -> list[Kind]:
     """Return the kinds that lines may have, those of the fewest bits first."""
-    kinds = [Kind(bits, has_minimum) for bits in _INTEGERS["float32"] for has_minimum in (False, True)] + [
-        Kind(8, element=element) for element in SMALL_FLOATS
-    ]
-    for rounding in list(ROUNDINGS)[1:]:
+    kinds: list[Kind] = []
+    for rounding in ROUNDINGS:
         if np.array_equal(rounded(lines, rounding), lines):
-            kinds += [Kind(bits, rounding=rounding) for bits in _INTEGERS[rounding]]
+            kinds += [Kind(bits, has_minimum, rounding) for bits in _BITS for has_minimum in (False, True)]
+            kinds += [Kind(8, rounding=rounding, element=element) for element in SMALL_FLOATS]
     return kinds
 
 
@@ -191,14 +220,18 @@ def _choose(lines: _Lines, probe: NDArray[np.intp]) -> tuple[Kind, int] | None:
     kind = next((kind for kind in _kinds(part) if _all_fit(part, LEAST_BLOCK, kind)), None)
     if kind is None or not len(part):
         return None
-    sizes = [0, *(size for size in _BLOCKS if size < part.shape[1])]
+    others = [Kind(8, rounding=kind.rounding, element=one) for one in SMALL_FLOATS if kind.element]
+    alike = [kind, *(one for one in others if one != kind and _all_fit(part, LEAST_BLOCK, one))]
     if lines.is_channel:
-        return (kind, 0) if _all_fit(part, 0, kind) else None
-    return kind, next(size for size in sizes if size == LEAST_BLOCK or _all_fit(part, size, kind))
+        return next(((one, 0) for one in alike if _all_fit(part, 0, one)), None)
+    sizes = [0, *(size for size in _BLOCKS if size < part.shape[1])]
+    pairs = ((one, size) for size in sizes for one in alike)
+    return next(pair for pair in pairs if pair[1] == LEAST_BLOCK or _all_fit(part, pair[1], pair[0]))
 
 
 def _all_fit(lines: Float32Array, block: int, kind: Kind) -> bool:
-    return bool(_fit(lines, block, kind).fits.all())
+    few = lines[:1, : max(block, LEAST_BLOCK) if block else None]  # that tell of most kinds that it is not
+    return bool(_fit(few, block, kind).fits.all() and _fit(lines, block, kind).fits.all())
 
 
 def _fit(lines: Float32Array, block: int, kind: Kind) -> BlockGrids:
@@ -207,7 +240,7 @@ def _fit(lines: Float32Array, block: int, kind: Kind) -> BlockGrids:
     rest = -lines.shape[1] % size
     rows = np.pad(lines, ((0, 0), (0, rest)), mode="edge") if rest else lines
     rows = rows.reshape(-1, size)
-    return fit_floats(rows, kind.element) if kind.element else fit_blocks(rows, kind)
+    return fit_floats(rows, kind.element, kind.rounding) if kind.element else fit_blocks(rows, kind)
 
 
 def _whole(lines: _Lines, kind: Kind, block: int) -> tuple[FoundGrid | None, NDArray[np.intp]]:
@@ -229,7 +262,8 @@ def _whole(lines: _Lines, kind: Kind, block: int) -> tuple[FoundGrid | None, NDA
     axis = 1 - lines.axis if is_matrix_line else lines.axis
     size = block if block or lines.is_channel or is_matrix_line else length
     added = minimum if kind.has_minimum else None
-    found = FoundGrid(kind, axis, size, step, added, least, most, float(fits.mean()))
+    order = lines.order if size else None
+    found = FoundGrid(kind, axis, size, step, added, least, most, float(fits.mean()), order)
     return found, np.flatnonzero(~fits.all(1))
 
 

@@ -14,11 +14,12 @@ SMALL_FLOATS = {"float8_e4m3fn": (4, 448.0, 2.0**-9), "float8_e5m2": (3, 57344.0
 ELEMENTS = {name: np.dtype(getattr(ml_dtypes, name)) for name in SMALL_FLOATS}
 """The types as NumPy has them."""
 
-_NEAR = 2.0**-20  # beside a number of float32 divided by another
+_NEAR = {"float32": 2.0**-20, "float16": 2.0**-9, "bfloat16": 2.0**-6}
+"""Beside a number of a type, how far off it may be divided by another."""
 
 
-def fit_floats(rows: Float32Array, element: str) -> BlockGrids:
-    """Look for the scale of each block [B, n] of 8-bit floats; the scale of zeros is 1.
+def fit_floats(rows: Float32Array, element: str, rounding: str = "float32") -> BlockGrids:
+    """Look for the scale of each block [B, n] of 8-bit floats, rounded at last; the scale of zeros is 1.
 
     The largest number of a block has one of 8 or 4 significands, which leaves as many scales, and a power of
     two: the one with which it is the largest that the type has of that significand.
@@ -33,8 +34,8 @@ def fit_floats(rows: Float32Array, element: str) -> BlockGrids:
         reach = significand * 2.0 ** np.floor(np.log2(largest / significand))
         part = rows[left].astype(np.float64) * (reach / top[left, None])
         numbers = _nearest(part, bits, least)
-        near = (np.abs(numbers - part) <= np.abs(part) * _NEAR).all(1)
-        step, fits = scales_of(rows[left[near]], numbers[near])
+        near = (np.abs(numbers - part) <= np.abs(part) * _NEAR[rounding] + least * 2).all(1)
+        step, fits = scales_of(rows[left[near]], numbers[near], rounding)
         hit = left[near][fits]
         scales[hit], is_found[hit] = step[fits], True
     return BlockGrids.of(rows, scales, np.zeros_like(scales), is_found)

@@ -165,3 +165,32 @@ def written_out(
         if experts.has_bias or name[0] != "b"
     }
     return model(experts, list(nodes), turned | constants)
+
+
+def decoded(model: onnx.ModelProto) -> Arrays:
+    """Return the weights of a mixture as its QMoE stores them, with gate and value in turns."""
+    node = next(node for node in model.graph.node if node.op_type == "QMoE")
+    arrays = {one.name: numpy_helper.to_array(one) for one in model.graph.initializer}
+    arrays |= {n.output[0]: arrays[n.input[0]] for n in model.graph.node if n.op_type == "Cast"}
+    bits = next(one.i for one in node.attribute if one.name == "expert_weight_bits")
+    found = {"router": arrays["router"]}
+    for number, place, zero_place in (("1", 2, 11), ("2", 5, 12)):
+        numbers = _unpacked(arrays[node.input[place]], bits).astype(np.float64)
+        scales = arrays[node.input[place + 1]].astype(np.float64)
+        rows = numbers.shape[:2]
+        scales = scales.reshape(*rows, -1)
+        zeros: NDArray = np.full(scales.shape, 1 << (bits - 1))
+        if len(node.input) > zero_place and node.input[zero_place]:
+            zeros = _unpacked(arrays[node.input[zero_place]], bits)
+            zeros = zeros[..., : rows[1] if zeros.ndim == len(rows) else scales.shape[2]]  # of rows or blocks
+            zeros = zeros.reshape(scales.shape)
+        block = numbers.shape[2] // scales.shape[2]
+        found["w" + number] = (numbers - np.repeat(zeros, block, 2)) * np.repeat(scales, block, 2)
+        has_bias = bool(node.input[place + 2])
+        found["b" + number] = arrays[node.input[place + 2]] if has_bias else np.zeros(rows)
+    return found
+
+
+def _unpacked(stored: NDArray, bits: int) -> NDArray:
+    parts = [(stored >> (bits * place)) & ((1 << bits) - 1) for place in range(8 // bits)]
+    return np.stack(parts, axis=-1).reshape(*stored.shape[:-1], -1)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ops.grids.codes import GridCodes
-from ops.grids.lattice import rounded
+from ops.grids.half_units import rounded
 from ops.grids.recognise import FoundGrid, recognise
-from tests.helpers.known_grids import GRIDS, Array, brain, half, plain, symmetric
+from tests.helpers.known_grids import GRIDS, Array, brain, half, names, plain, symmetric
 
 
 def _read(found: FoundGrid, weight: Array) -> Array:
@@ -20,10 +20,10 @@ def _read(found: FoundGrid, weight: Array) -> Array:
 
 
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("name", names())
 def test_known_grids_are_found_and_have_all_numbers(name: str, turned: bool) -> None:
     make, block = GRIDS[name]
-    for seed in range(1 if turned else 2):
+    for seed in range(1 if turned or "float16" in name else 2):
         weight = np.ascontiguousarray(make(seed).T) if turned else make(seed)
         found = recognise(weight)
         assert found is not None and found.share == 1

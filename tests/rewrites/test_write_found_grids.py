@@ -12,12 +12,15 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.helpers.known_grids import GRIDS, Array
+from tests.helpers.known_grids import GRIDS, Array, act_order, names, zero_points
 from transforms.graph.found_grids import FoundWeight
 from transforms.model import graph_proto
 from transforms.write_found_grids import write_found_grids
 
 _WITH_FLOAT_ZEROS = {"Q4_1", "Q2_K", "Q4_K", "2 bits with a minimum"}
+_BY_KERNELS = {name for name in GRIDS if not {"Q5_1", "Q5_K"} & {name} and name[:2] not in ("E4", "E5")} - {
+    name for name in GRIDS if "in float16" in name or "in bfloat16" in name
+}
 _LEVELS = (
     onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
     onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
@@ -43,20 +46,32 @@ def _written(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[FoundWeight]
     return written, found
 
 
-def _read(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Return what a model makes in sessions without and with optimization."""
+def _read(model: onnx.ModelProto, feed: dict[str, np.ndarray], outputs: int = 1) -> list[np.ndarray]:
+    """Return the first outputs of a model in sessions without and with optimization."""
     read = []
     for level in _LEVELS:
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = level
         options.log_severity_level = 3
         session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-        read.append(np.asarray(session.run(None, feed)[0]))
+        made = session.run(None, feed)
+        read.append(np.asarray(made[0] if outputs == 1 else made[:outputs]))
     return read
 
 
-def _check(model: onnx.ModelProto, weight: Array, name: str, *, by_kernel: bool = True) -> None:
-    for read in _read(model, {"x": np.eye(weight.shape[0], dtype=np.float32)}):
+def _stored_bytes(model: onnx.ModelProto) -> int:
+    return sum(len(numpy_helper.to_array(t).tobytes()) for t in model.graph.initializer)
+
+
+def _check(
+    model: onnx.ModelProto,
+    weight: Array,
+    name: str,
+    feed: dict[str, np.ndarray] | None = None,
+    *,
+    by_kernel: bool = True,
+) -> None:
+    for read in _read(model, feed or {"x": np.eye(weight.shape[0], dtype=np.float32)}):
         if by_kernel and name in _WITH_FLOAT_ZEROS:
             block = GRIDS[name][1]
             largest = np.abs(weight).reshape(-1, block, weight.shape[1]).max(1).repeat(block, 0)
@@ -65,7 +80,7 @@ def _check(model: onnx.ModelProto, weight: Array, name: str, *, by_kernel: bool 
             np.testing.assert_array_equal(read, weight)
 
 
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("name", names())
 def test_weights_are_read_as_they_were(name: str) -> None:
     """By a MatMul, whose blocks lie along the sum, and by a Gemm that turns its weight."""
     weight = np.ascontiguousarray(GRIDS[name][0](0).T)
@@ -80,12 +95,14 @@ def test_weights_are_read_as_they_were(name: str) -> None:
         assert stored < weight.nbytes / 2.5
 
 
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("name", names())
 def test_blocks_along_the_outputs_are_read_as_they_were(name: str) -> None:
     """No kernel has them: DequantizeLinear says every number, minima included."""
     weight = GRIDS[name][0](1)
     written, _ = _written(_model(weight))
-    assert "MatMulNBits" not in {node.op_type for node in written.graph.node}
+    assert ("MatMulNBits" in {node.op_type for node in written.graph.node}) == (
+        "per tensor" in name or "MXFP4" in name  # scales of columns have all numbers, powers of two
+    )
     _check(written, weight, name, by_kernel=False)
 
 
@@ -93,6 +110,29 @@ def test_blocks_along_the_outputs_are_read_as_they_were(name: str) -> None:
 def test_products_by_kernels(name: str) -> None:
     written, _ = _written(_model(np.ascontiguousarray(GRIDS[name][0](0).T)))
     assert [node.op_type for node in written.graph.node if node.op_type != "Cast"] == ["MatMulNBits"]
+
+
+def test_products_of_one_input_share_its_order() -> None:
+    """As query, key and value projections, which GPTQ orders by the same inputs; the other has its own."""
+    weights = [act_order(zero_points(4, 64))(0), act_order(zero_points(4, 64))(0) * 2]
+    weights.append(act_order(zero_points(4, 128))(1))
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        products (float[N, 512] x) => (float[N, 24] y0, float[N, 24] y1, float[N, 24] y2) {
+            y0 = MatMul (x, w0)
+            y1 = MatMul (x, w1)
+            y2 = MatMul (x, w2)
+        }""")
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.ascontiguousarray(w.T), f"w{i}") for i, w in enumerate(weights)
+    )
+    graph = graph_proto.import_model(model)
+    assert write_found_grids(graph) == 3
+    assert [node.op for node in graph.nodes if node.op != "Cast"] == [
+        *("Gather", "MatMulNBits", "MatMulNBits", "Gather", "MatMulNBits")
+    ]
+    for read in _read(graph_proto.export_model(graph), {"x": np.eye(512, dtype=np.float32)}, outputs=3):
+        np.testing.assert_array_equal(read, np.stack([w.T for w in weights]))
 
 
 def test_filters_are_read_as_they_were() -> None:
@@ -112,24 +152,30 @@ def test_filters_are_read_as_they_were() -> None:
         np.testing.assert_array_equal(numbers, weight)
 
 
-@pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "int8 per channel"])
+@pytest.mark.parametrize("name", names("E4M3", "E5M2", "act-order"))
 def test_embeddings_and_heads_read_one_table(name: str) -> None:
+    """Lookups have every number; heads by a kernel with float zero points within 1e-6."""
     table = GRIDS[name][0](0)
     initializers = [
         numpy_helper.from_array(a, n) for n, a in {"table": table, "head": table.T.copy()}.items()
     ]
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["": 17]>
-        language (int64[N] tokens) => (float[N, 512] states, float[N, 24] logits) {
+        language (int64[B, N] tokens, float[M, 512] x) => (float[B, N, 512] states, float[M, 24] logits) {
             states = Gather (table, tokens)
-            logits = MatMul (states, head)
+            logits = MatMul (x, head)
         }""")
     model.graph.initializer.extend(initializers)
     written, _ = _written(model)
     ops = [node.op_type for node in written.graph.node]
-    assert "GatherBlockQuantized" in ops and "MatMulNBits" in ops
-    for read in _read(written, {"tokens": np.arange(24)}):
-        np.testing.assert_array_equal(read, table)
+    is_kernel = name in _BY_KERNELS
+    assert "GatherBlockQuantized" in ops and ("MatMulNBits" in ops) == is_kernel
+    assert _stored_bytes(written) < table.nbytes * (2 if is_kernel else 4) / 5
+    feed = {"tokens": np.arange(24).reshape(2, 12), "x": np.eye(512, dtype=np.float32)}
+    for read in _read(written, feed):
+        np.testing.assert_array_equal(read.reshape(24, 512), table)
+    del written.graph.output[0]
+    _check(written, np.ascontiguousarray(table.T), name, feed)
 
 
 def test_random_weights_and_excluded_layers_stay() -> None:

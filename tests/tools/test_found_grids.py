@@ -10,6 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnx_narrow
+from tests.helpers import experts
+from tests.helpers.experts import Experts
 from tests.helpers.known_grids import GRIDS, Array
 from tools.inspect import main as inspect
 from tools.quantize import main
@@ -73,3 +75,16 @@ def test_found_is_a_format_of_weights_beside_float_activations() -> None:
     for keys in ({"activation": "int8", "weight": "found"}, {"activation": "found", "weight": "int8"}):
         with pytest.raises(ValueError, match="found"):
             onnx_narrow.Scheme(**keys)
+
+
+def test_rounded_inputs_of_experts_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """QMoE in blocks of 8 bits rounds them; that of 4 bits does not."""
+    form = Experts(width=512, inner=512, count=2, k=1)
+    for name, is_said in (("Q8_0", True), ("Q4_0", False)):
+        weights = form.weights()
+        rows = np.concatenate([GRIDS[name][0](seed) for seed in range(43)])[:1024].reshape(2, 512, 512)
+        onnx.save(experts.moe(form, {**weights, "w1": rows, "w2": rows[::-1]}), tmp_path / "m.onnx")
+        target = str(tmp_path / f"{name}.onnx")
+        assert main(["--input", str(tmp_path / "m.onnx"), "--output", target, "--config", "FOUND"]) == 0
+        said = capsys.readouterr().out
+        assert ("Inputs of 1 mixture of experts: rounded to int8\n" in said) == is_said

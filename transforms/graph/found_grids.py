@@ -12,13 +12,15 @@ import onnx_graphsurgeon as gs
 from ops.grids.recognise import LEAST_BLOCK, FoundGrid, recognise
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
-from transforms.graph.dot_products import is_dot_product, is_operand
-from transforms.graph.embeddings import is_lookup
-from transforms.graph.rewire import onnx_op
+from transforms.graph.dot_products import is_dot_product, is_operand, sum_axis
+from transforms.graph.embeddings import is_lookup, is_table
+from transforms.graph.rewire import RUNTIME_DOMAIN, onnx_op
 from transforms.graph.some_names import counted, some_names
 
 _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.BFLOAT16)
 _PASSES = ("Transpose", "Cast", "Identity")  # between a weight and its product
+_MATRIX_RANK = 2
+_EXPERTS, _STACKS = "MoE", (2, 4, 6)  # and its inputs that are matrices of experts
 _LEAST = 16 * LEAST_BLOCK  # numbers of a weight that is looked at
 
 _SOURCES = {
@@ -69,6 +71,8 @@ def grid_words(grid: FoundGrid) -> str:
     least = " with a minimum" if kind.has_minimum else ""
     after = f" rounded to {kind.rounding}" if kind.rounding != "float32" else ""
     where = f"blocks of {grid.block}" if grid.block else "a scale per channel"
+    if grid.order is not None:
+        where += " that are not adjacent (as GPTQ with act-order)"
     with np.errstate(over="ignore"):
         is_short = np.array_equal(grid.step.astype(np.float16).astype(np.float32), grid.step)
     names = _SOURCES if is_short else _OF_BLOCKS
@@ -82,11 +86,29 @@ def found_weights(
     """Yield each weight of products, and each embedding, with its grid; one weight at a time is in memory."""
     for tensor in weights(graph):
         if wanted(tensor):
-            yield FoundWeight(tensor.name, int(np.prod(tensor.shape)), recognise(load(tensor)))
+            yield found_weight(tensor)
+
+
+def found_weight(tensor: gs.Constant) -> FoundWeight:
+    """Return a weight with its grid."""
+    return FoundWeight(tensor.name, int(np.prod(tensor.shape)), recognise(load(tensor), _summed(tensor)))
+
+
+def _summed(tensor: gs.Constant) -> int | None:
+    """Return the axis of a matrix that its products sum over, or of rows of a table; None without one."""
+    if len(tensor.shape) != _MATRIX_RANK:
+        return None
+    if is_table(tensor):
+        return 1
+    uses = [use for use in walk.uses(tensor) if is_dot_product(use[0]) and is_operand(*use)]
+    return next((sum_axis(*use, _MATRIX_RANK) for use in uses), None)
 
 
 def weights(graph: gs.Graph) -> list[gs.Constant]:
-    """Return the constants of floats that products multiply by or lookups read, but for the smallest."""
+    """Return the constants of floats that products multiply by, experts have or lookups read.
+
+    Those of few numbers are left out.
+    """
     return [tensor for tensor in walk.constants(graph) if _is_weight(tensor)]
 
 
@@ -94,16 +116,32 @@ def _is_weight(tensor: gs.Constant) -> bool:
     is_large = len(tensor.shape) > 1 and np.prod(tensor.shape) >= _LEAST
     if not is_large or dtypes.element_type(tensor) not in _FLOATS:
         return False
-    return any(is_lookup(node, tensor) for node in tensor.outputs) or _is_factor(tensor)
+    lookups = [node for node in tensor.outputs if is_lookup(node, tensor)]
+    return any(not _is_spread(node.outputs[0]) for node in lookups) or _is_factor(tensor)
+
+
+def _is_spread(rows: gs.Tensor) -> bool:
+    """Return whether rows that were looked up are those of blocks: a Gather repeats them for each column."""
+    return any(
+        _is_spread(node.outputs[0])
+        if onnx_op(node) == "Cast"
+        else onnx_op(node) == "Gather" and node.inputs[0] is rows and int(node.attrs.get("axis", 0)) == -1
+        for node in rows.outputs
+    )
 
 
 def _is_factor(tensor: gs.Tensor) -> bool:
     for node, index in walk.uses(tensor):
-        if is_dot_product(node) and is_operand(node, index):
+        if (is_dot_product(node) and is_operand(node, index)) or is_stack(node, index):
             return True
         if onnx_op(node) in _PASSES and _is_factor(node.outputs[0]):
             return True
     return False
+
+
+def is_stack(node: gs.Node, index: int) -> bool:
+    """Return whether an input of a node is matrices of experts that ONNX Runtime's MoE reads."""
+    return node.domain == RUNTIME_DOMAIN and node.op == _EXPERTS and index in _STACKS
 
 
 def share_lines(found: Sequence[FoundWeight]) -> Iterator[str]:

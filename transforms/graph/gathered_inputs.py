@@ -1,0 +1,36 @@
+"""Inputs of products in the order of their blocks."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from transforms.graph import dtypes, walk
+
+Order: TypeAlias = NDArray[np.intp]
+
+
+class GatheredInputs:
+    """The Gathers of one graph that put the last axis of a tensor in an order, one for each order."""
+
+    def __init__(self, names: walk.Names) -> None:
+        """Start without any."""
+        self._names = names
+        self._gathered: dict[tuple[int, bytes], gs.Tensor] = {}
+
+    def give(self, node: gs.Node, order: Order) -> list[gs.Node]:
+        """Let a node read its first input in an order; return the nodes to put before it."""
+        data, index = node.inputs[0], order.astype(np.int64)
+        key = id(data), index.tobytes()
+        made: list[gs.Node] = []
+        if key not in self._gathered:
+            gathered = gs.Variable(self._names.derive(data.name, "in_order"), dtypes.FLOAT, data.shape)
+            inputs = [data, gs.Constant(self._names.derive(data.name, "order"), index)]
+            name = self._names.derive(data.name, "Gather")
+            made = [gs.Node("Gather", name, {"axis": -1}, inputs, [gathered])]
+            self._gathered[key] = gathered
+        node.inputs[0] = self._gathered[key]
+        return made
