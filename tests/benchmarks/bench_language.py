@@ -76,6 +76,9 @@ is_symmetric = method == "RTN-symmetric"
 model = onnx.load(source)
 made = quantizer.MatMulNBitsQuantizer(model, block_size=int(block), is_symmetric=is_symmetric, algo_config=config)
 made.process()
+domain = "com.microsoft"  # k-quant leaves out that it is in use
+if all(one.domain != domain for one in made.model.model.opset_import):
+    made.model.model.opset_import.append(onnx.helper.make_opsetid(domain, 1))
 made.model.save_model_to_file(target, True)
 """
 
