@@ -16,7 +16,7 @@ What its kernel of the CPU provider computes, of ONNX Runtime 1.32, is not all t
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from ops.array_types import AnyArray, Float32Array
 from ops.formats import Format
 from ops.integer_blocks import block_parameters, dequantize_blocks, pack_numbers, quantize_blocks
 from transforms.experts.find_mixtures import Found, mixtures
+from transforms.experts.finer_units import split
 from transforms.experts.mixture import GATED, Mixture, Routing, Stack
 from transforms.graph import walk
 from transforms.graph.rewire import RUNTIME_DOMAIN, Replacements, import_domains, take_over
@@ -41,6 +42,8 @@ _GRIDS = {bits: (FORMATS[f"int{bits}"], FORMATS[f"uint{bits}"]) for bits in (8, 
 """By bits: integers without zero points, and with them."""
 
 BITS = tuple(_GRIDS)
+_FINER = 8
+"""Bits of inner numbers that get more than others."""
 LEAST_BLOCK = 16
 _ZERO_POINTS = 11  # the input of the first ones
 
@@ -51,6 +54,7 @@ def write_qmoe(
     block_size: int = 16,
     *,
     accuracy_level: int | None = None,
+    finer_share: float = 0.0,
     nodes: Choice | None = None,
     exclude: Exclusion = None,
 ) -> int:
@@ -62,7 +66,9 @@ def write_qmoe(
     Blocks have ``block_size`` numbers, or half of that and so on down to 16 where inputs are not made of
     whole ones, else a row is one. Errors of two or three products in a row add up: blocks of 16 have 1.5 dB
     more than those of 32. There are zero points where weights have less error with them.
-    ``accuracy_level``: as of :func:`transforms.write_matmul_nbits.write_matmul_nbits`.
+    ``accuracy_level``: as of :func:`transforms.write_matmul_nbits.write_matmul_nbits`. ``finer_share``: the
+    inner numbers of experts that count most have 8 bits, in a second QMoE that is added, while the integers
+    grow by this share: rounded up to whole blocks, and none where that is more than a quarter of them.
 
     Does nothing for what the CPU provider has no kernel for: another activation than relu, gelu, silu,
     identity and SwiGLU; weights of 2 or 4 bits whose rows do not fill bytes.
@@ -81,8 +87,8 @@ def write_qmoe(
         for found in mixtures(owner):
             if found.last in kept or not _fits(found, bits):
                 continue
-            grid = _Grid(bits, _block(found.mixture, block_size), accuracy_level or quick_level(bits))
-            made, new = _quantized(found.name, found.mixture, grid, names)
+            grid = _Grid(bits, _block(found.mixture, block_size), accuracy_level)
+            made, new = _written(found, grid, finer_share, names)
             take_over(new, found.output)
             replacements.replace([found.last], [*made, new])  # those before it go with it
             changed += 1
@@ -94,11 +100,16 @@ def write_qmoe(
 
 @dataclass(frozen=True)
 class _Grid:
-    """Bits of an integer, numbers of a block, 0 for a whole row, and how exactly products are computed."""
+    """Bits of an integer, numbers of a block, 0 for a whole row, and the accuracy_level that is asked for."""
 
     bits: int
     block: int
-    level: int
+    asked: int | None
+
+    @property
+    def level(self) -> int:
+        """How exactly products are computed."""
+        return self.asked or quick_level(self.bits)
 
 
 def _fits(found: Found, bits: int) -> bool:
@@ -119,11 +130,34 @@ def _block(mixture: Mixture, most: int) -> int:
     return next((size for size in sizes if size >= LEAST_BLOCK and not any(n % size for n in inputs)), 0)
 
 
-def _quantized(name: str, mixture: Mixture, grid: _Grid, names: walk.Names) -> tuple[list[gs.Node], gs.Node]:
+def _written(
+    found: Found, grid: _Grid, finer_share: float, names: walk.Names
+) -> tuple[list[gs.Node], gs.Node]:
+    """Return the node that takes the place of a mixture, without an output, and nodes to put before it."""
+    mixture = found.mixture
+    factors, before = _factors(mixture.routing, names)
+    growth = _FINER / grid.bits - 1
+    parts = split(mixture, finer_share / growth, grid.block) if grid.block and growth else None
+    if parts is None:
+        made, node = _quantized(found.name, mixture, factors, grid, names)
+        return [*before, *made], node
+    summed: list[gs.Tensor] = []
+    for part, own in zip(parts, (grid, replace(grid, bits=_FINER)), strict=True):
+        name = found.name if own is grid else names.derive(found.name, "finer")
+        made, node = _quantized(name, part, factors, own, names)
+        output = found.output
+        node.outputs = [gs.Variable(names.derive(output.name, "part"), np.float32, output.shape)]
+        summed += node.outputs
+        before += [*made, node]
+    return before, gs.Node("Add", names.derive(found.name, "Add"), {}, summed, [])
+
+
+def _quantized(
+    name: str, mixture: Mixture, factors: gs.Tensor | None, grid: _Grid, names: walk.Names
+) -> tuple[list[gs.Node], gs.Node]:
     """Return a QMoE of a name, without an output, and nodes to put before it."""
     routing = mixture.routing
-    factors, before = _factors(routing, names)
-    inputs, zero_points = [mixture.data, routing.logits], []
+    inputs, zero_points, before = [mixture.data, routing.logits], list[gs.Tensor](), list[gs.Node]()
     for stack in (mixture.first, mixture.second):
         data, scale, zero_point = _stored(stack, grid)
         scales, casts = kernel_scales(scale, stack.name, names, grid.level)

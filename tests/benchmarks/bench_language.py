@@ -72,9 +72,9 @@ def write_whole_bytes(*, zero_point, k_blocks, **given):
 weight_only.make_matmul_weight_only_node = write_whole_bytes
 source, target, method, block = sys.argv[1:]
 config = quantizer.KQuantWeightOnlyQuantConfig() if method == "k-quant" else None
-is_symmetric = method == "RTN-symmetric"
-model = onnx.load(source)
-made = quantizer.MatMulNBitsQuantizer(model, block_size=int(block), is_symmetric=is_symmetric, algo_config=config)
+model, symmetric = onnx.load(source), method == "RTN-symmetric"
+options = {"block_size": int(block), "is_symmetric": symmetric, "algo_config": config}
+made = quantizer.MatMulNBitsQuantizer(model, **options)
 made.process()
 domain = "com.microsoft"  # k-quant leaves out that it is in use
 if all(one.domain != domain for one in made.model.model.opset_import):
