@@ -68,7 +68,7 @@ def write_qmoe(
     more than those of 32. There are zero points where weights have less error with them.
     ``accuracy_level``: as of :func:`transforms.write_matmul_nbits.write_matmul_nbits`. ``finer_share``: the
     inner numbers of experts that count most have 8 bits, in a second QMoE that is added, while the integers
-    grow by this share: rounded up to whole blocks, and none where that is more than a quarter of them.
+    grow by this share: rounded up to whole blocks, at most a quarter of the numbers.
 
     Does nothing for what the CPU provider has no kernel for: another activation than relu, gelu, silu,
     identity and SwiGLU; weights of 2 or 4 bits whose rows do not fill bytes.
@@ -209,7 +209,11 @@ def _stored(stack: Stack, grid: _Grid) -> tuple[AnyArray, Float32Array, AnyArray
 
 @dataclass(frozen=True)
 class _Stored:
-    """A stack in a format: packed integers, scales, zero points unless all are the middle, squared error."""
+    """A stack in a format: packed integers, scales, zero points unless all are the middle, squared error.
+
+    All numbers of a block count alike: of Gaussian ones 0.15 dB more are left of two products than where
+    large ones count more.
+    """
 
     packed: NDArray[np.uint8]
     scales: Float32Array
@@ -223,7 +227,10 @@ class _Stored:
         for expert in range(stack.shape[0]):
             matrix = np.asarray(stack.of_expert(expert), np.float32)
             size = block or stack.shape[2]
-            parameters = block_parameters(matrix, fmt, 1, size, symmetric=fmt.is_signed, method="MSE")
+            alike = np.ones(1, np.float32)
+            parameters = block_parameters(
+                matrix, fmt, 1, size, symmetric=fmt.is_signed, method="MSE", importance=alike
+            )
             integers = quantize_blocks(matrix, parameters, fmt, 1, size)
             decoded = dequantize_blocks(integers, parameters, 1, size)
             error += float(np.square(matrix - decoded, dtype=np.float64).sum())

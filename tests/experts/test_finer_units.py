@@ -47,6 +47,9 @@ def test_each_expert_has_its_own_largest_numbers_in_the_finer_part() -> None:
         assert np.array_equal(parts[1].second.of_expert(expert), weights["w2"][expert][:, places])
 
 
-@pytest.mark.parametrize(("share", "inner"), [(0.0, 96), (0.07, 48), (0.3, 96)])
-def test_no_parts_without_a_share_and_of_more_than_a_quarter(share: float, inner: int) -> None:
-    assert split(_mixture(Experts("relu", inner=inner)), share, STEP) is None
+@pytest.mark.parametrize(
+    ("share", "inner", "count"), [(0.0, 96, 0), (0.07, 48, 0), (0.07, 240, 32), (0.2, 96, 16), (1.0, 192, 48)]
+)
+def test_whole_steps_of_at_most_a_quarter(share: float, inner: int, count: int) -> None:
+    parts = split(_mixture(Experts("relu", inner=inner)), share, STEP)
+    assert (0 if parts is None else parts[1].second.shape[2]) == count

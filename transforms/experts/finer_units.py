@@ -21,14 +21,14 @@ _MOST = 4
 
 
 def split(mixture: Mixture, share: float, step: int) -> tuple[Mixture, Mixture] | None:
-    """Return a mixture without some inner numbers, and one of these; None where there are too few.
+    """Return a mixture without some inner numbers, and one of these; None where there are none.
 
-    ``share`` of the inner numbers, rounded up to whole steps of ``step``. The bias of the second product is
-    in the first part.
+    ``share`` of the inner numbers, rounded up to whole steps of ``step``, but at most a quarter. The bias of
+    the second product is in the first part.
     """
     size = mixture.second.shape[2]
-    count = ceil(share * size / step) * step
-    if not share or _MOST * count > size:
+    count = min(ceil(share * size / step), size // (_MOST * step)) * step
+    if not count:
         return None
     orders = np.stack([_order(mixture, expert) for expert in range(mixture.second.shape[0])])
     coarse, finer = (_part(mixture, np.sort(part, 1)) for part in (orders[:, count:], orders[:, :count]))
