@@ -16,14 +16,15 @@ What its kernel of the CPU provider computes, of ONNX Runtime 1.32, is not all t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray
 from transforms.experts.find_mixtures import Found, mixtures
+from transforms.experts.finer_units import split
 from transforms.experts.mixture import GATED, Mixture, Routing, Stack
 from transforms.experts.stored_stacks import (
     INTEGERS,
@@ -45,6 +46,8 @@ log = logging.getLogger(__name__)
 
 OPERATOR = "QMoE"
 BITS = tuple(INTEGERS)
+_FINER = 8
+"""Bits of inner numbers that get more than others."""
 LEAST_BLOCK = 16
 _LEAST_ROUNDED = 32  # numbers of a block of 2 bits whose kernel rounds inputs
 _ZERO_POINTS = 11  # the input of the first ones
@@ -56,6 +59,7 @@ def write_qmoe(
     block_size: int = 16,
     *,
     accuracy_level: int | None = None,
+    finer_share: float = 0.0,
     nodes: Choice | None = None,
     exclude: Exclusion = None,
 ) -> int:
@@ -67,7 +71,9 @@ def write_qmoe(
     Blocks have ``block_size`` numbers, or half of that and so on down to 16 where inputs are not made of
     whole ones, else a row is one. Errors of two or three products in a row add up: blocks of 16 have 1.5 dB
     more than those of 32. There are zero points where weights have less error with them.
-    ``accuracy_level``: as of :func:`transforms.write_matmul_nbits.write_matmul_nbits`.
+    ``accuracy_level``: as of :func:`transforms.write_matmul_nbits.write_matmul_nbits`. ``finer_share``: the
+    inner numbers of experts that count most have 8 bits, in a second QMoE that is added, while the integers
+    grow by this share: rounded up to whole blocks, at most a quarter of the numbers.
 
     Does nothing for what the CPU provider has no kernel for: another activation than relu, gelu, silu,
     identity and SwiGLU; weights of 2 or 4 bits whose rows do not fill bytes.
@@ -81,12 +87,15 @@ def write_qmoe(
     if accuracy_level not in (None, *LEVELS):
         raise ValueError(f"accuracy_level is {accuracy_level}, legal are {', '.join(map(str, LEVELS))}")
 
-    def _rounded(found: Found) -> _Stored | None:
+    def _rounded(found: Found) -> list[_Stored] | None:
         if not _fits(found, bits):
             return None
-        layout = Layout(bits, _block(found.mixture, block_size))
-        stacks = [rounded_stack(stack, layout) for stack in _stacks(found.mixture)]
-        return layout, stacks, accuracy_level or quick_level(bits)
+        mixture = found.mixture
+        layout, growth = Layout(bits, _block(mixture, block_size)), _FINER / bits - 1
+        parts = split(mixture, finer_share / growth, layout.block) if layout.block and growth else None
+        layouts = [layout, replace(layout, bits=_FINER)]
+        pairs = zip(parts or [mixture], layouts, strict=False)
+        return [_Stored.rounded(part, own, accuracy_level) for part, own in pairs]
 
     return _write(graph, _rounded, resolve(exclude, graph, nodes))
 
@@ -97,7 +106,7 @@ def write_found_experts(graph: gs.Graph, level: int | None, kept: NodeSet, found
     Weights stay as they are, number for number. ``found`` receives stacks with their grids.
     """
 
-    def _on_grids(one: Found) -> _Stored | None:
+    def _on_grids(one: Found) -> list[_Stored] | None:
         stacks = _stacks(one.mixture)
         grids = [each for stack in stacks if (each := grids_of(stack)) is not None]
         if len(grids) < len(stacks):
@@ -109,16 +118,28 @@ def write_found_experts(graph: gs.Graph, level: int | None, kept: NodeSet, found
             found.append(FoundWeight(stack.name, int(np.prod(stack.shape)), whole(each, layout)))
         pairs = zip(stacks, grids, strict=True)
         stored = [found_stack(stack, each, layout) for stack, each in pairs]
-        return layout, stored, level or _exact_level(layout)
+        return [_Stored(one.mixture, layout, stored, level or _exact_level(layout))]
 
     return _write(graph, _on_grids, kept)
 
 
-_Stored: TypeAlias = tuple[Layout, list[StoredStack], int]
-"""The layout of the stacks of a mixture, both of them, and how exactly products are computed."""
+@dataclass(frozen=True)
+class _Stored:
+    """A mixture, the layout of its stacks, both of them, and how exactly products are computed."""
+
+    mixture: Mixture
+    layout: Layout
+    stacks: Sequence[StoredStack]
+    level: int
+
+    @staticmethod
+    def rounded(mixture: Mixture, layout: Layout, level: int | None) -> _Stored:
+        """Round the stacks of a mixture."""
+        stacks = [rounded_stack(stack, layout) for stack in _stacks(mixture)]
+        return _Stored(mixture, layout, stacks, level or quick_level(layout.bits))
 
 
-def _write(graph: gs.Graph, store: Callable[[Found], _Stored | None], kept: NodeSet) -> int:
+def _write(graph: gs.Graph, store: Callable[[Found], list[_Stored] | None], kept: NodeSet) -> int:
     """Put QMoE in the place of each mixture that a function can store; return how many."""
     names, changed = walk.Names(graph), 0
     for owner in walk.graphs(graph):
@@ -127,7 +148,7 @@ def _write(graph: gs.Graph, store: Callable[[Found], _Stored | None], kept: Node
             stored = None if found.last in kept else store(found)
             if stored is None:
                 continue
-            made, new = _qmoe(found, stored, names)
+            made, new = _nodes(found, stored, names)
             take_over(new, found.output)
             replacements.replace([found.last], [*made, new])  # those before it go with it
             changed += 1
@@ -167,13 +188,29 @@ def _block(mixture: Mixture, most: int) -> int:
     return next((size for size in sizes if size >= LEAST_BLOCK and not any(n % size for n in inputs)), 0)
 
 
-def _qmoe(found: Found, stored: _Stored, names: walk.Names) -> tuple[list[gs.Node], gs.Node]:
-    """Return the QMoE of a mixture, without an output, and nodes to put before it."""
-    mixture, (layout, stacks, level) = found.mixture, stored
+def _nodes(found: Found, parts: Sequence[_Stored], names: walk.Names) -> tuple[list[gs.Node], gs.Node]:
+    """Return the node that takes the place of a mixture, without an output, and nodes to put before it."""
+    factors, before = _factors(found.mixture.routing, names)
+    if len(parts) == 1:
+        made, node = _qmoe(found.name, parts[0], factors, names)
+        return [*before, *made], node
+    summed: list[gs.Tensor] = []
+    for place, part in enumerate(parts):
+        made, node = _qmoe(names.derive(found.name, "finer") if place else found.name, part, factors, names)
+        node.outputs = [gs.Variable(names.derive(found.output.name, "part"), np.float32, found.output.shape)]
+        summed += node.outputs
+        before += [*made, node]
+    return before, gs.Node("Add", names.derive(found.name, "Add"), {}, summed, [])
+
+
+def _qmoe(
+    name: str, stored: _Stored, factors: gs.Tensor | None, names: walk.Names
+) -> tuple[list[gs.Node], gs.Node]:
+    """Return a QMoE of a name, without an output, and nodes to put before it."""
+    mixture, layout, level = stored.mixture, stored.layout, stored.level
     routing = mixture.routing
-    factors, before = _factors(routing, names)
-    inputs, zero_points = [mixture.data, routing.logits], []
-    for stack, one in zip(_stacks(mixture), stacks, strict=True):
+    inputs, zero_points, before = [mixture.data, routing.logits], list[gs.Tensor](), list[gs.Node]()
+    for stack, one in zip(_stacks(mixture), stored.stacks, strict=True):
         scales, casts = kernel_scales(one.scales, stack.name, names, level)
         inputs += [gs.Constant(names.derive(stack.name, "packed"), one.packed), scales]
         inputs.append(_optional(stack.bias, stack.name, "bias", names))
@@ -193,7 +230,7 @@ def _qmoe(found: Found, stored: _Stored, names: walk.Names) -> tuple[list[gs.Nod
     }
     attrs |= {"block_size": layout.block} if layout.block else {}
     attrs |= {"swiglu_fusion": 1} if mixture.activation == GATED else {}
-    return before, gs.Node(OPERATOR, found.name, attrs, inputs, [], RUNTIME_DOMAIN)
+    return before, gs.Node(OPERATOR, name, attrs, inputs, [], RUNTIME_DOMAIN)
 
 
 def _optional(values: AnyArray | None, name: str, suffix: str, names: walk.Names) -> gs.Tensor:

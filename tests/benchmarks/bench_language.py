@@ -15,26 +15,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import onnx
 
+from tests.benchmarks.decoding import decoding_time
 from tests.helpers.decoder import WORDS, decoder
-from transforms import model_io
 from transforms.compare.compare_results import pair_files
 from transforms.compare.language import compare_logits
-from transforms.graph.state_outputs import found_pairs
-from transforms.run.samples import Samples
-from transforms.run.turns import clock_for, ratio, take_turns, timed_options
 from transforms.run.workers import open_processes
-from transforms.runtime.session import OpenModel, RunOptions, open_session
 
 _W4 = "quantize --config W4 --matmul-nbits"
 _BLOCKS = (32, 64, 128)
-_METHODS = ("RTN", "k-quant")
+_METHODS = ("RTN", "RTN-symmetric", "k-quant")
 ROWS = {
     "BF16 with Casts": "convert_fp32_to_bf16",
     "W8": "quantize --config W8",
@@ -77,12 +72,15 @@ def write_whole_bytes(*, zero_point, k_blocks, **given):
 weight_only.make_matmul_weight_only_node = write_whole_bytes
 source, target, method, block = sys.argv[1:]
 config = quantizer.KQuantWeightOnlyQuantConfig() if method == "k-quant" else None
-model = onnx.load(source)
-made = quantizer.MatMulNBitsQuantizer(model, block_size=int(block), is_symmetric=False, algo_config=config)
+model, symmetric = onnx.load(source), method == "RTN-symmetric"
+options = {"block_size": int(block), "is_symmetric": symmetric, "algo_config": config}
+made = quantizer.MatMulNBitsQuantizer(model, **options)
 made.process()
+domain = "com.microsoft"  # k-quant leaves out that it is in use
+if all(one.domain != domain for one in made.model.model.opset_import):
+    made.model.model.opset_import.append(onnx.helper.make_opsetid(domain, 1))
 made.model.save_model_to_file(target, True)
 """
-_SECONDS = 10.0  # of decoding, with each model
 
 
 def main() -> None:
@@ -119,7 +117,7 @@ def _figures(model: Path, path: Path, texts: Path, limit: int, work: Path, cost:
     after = found.perplexity[1] if found.perplexity else float("nan")
     cells = f"{size:.1f}", f"{after:.2f}", f"{found.kl:.4f}", f"{found.same:.1%}", f"{cost[0]:.1f}"
     with open_processes(1) as executor:  # memory of this process counts as that of those that it starts
-        decoding = executor.submit(_decoding, model, path, texts).result()
+        decoding = executor.submit(decoding_time, model, path, texts).result()
     return " | ".join((*cells, f"{cost[1]:.0f}", f"{decoding:.2f}"))
 
 
@@ -150,30 +148,6 @@ def _infer(model: Path, texts: Path, limit: int, folder: Path) -> None:
     words = ["--input", str(model), "--data", str(texts), "--output", str(folder), "--limit", str(limit)]
     command = [sys.executable, "-m", "tools.infer", *words, "--output-names", "logits"]
     subprocess.run(command, check=True, capture_output=True)
-
-
-def _decoding(model: Path, quantized: Path, texts: Path) -> float:
-    """Return the time of a step of one token against that of the float model."""
-    caches = found_pairs(model_io.load(model))
-    run = timed_options(RunOptions())
-    models = [open_session(path, run) for path in (model, quantized)]
-    feeds = [_step(one, texts, caches) for one in models]
-    before, after = take_turns(models, lambda: [feeds], 50, _SECONDS, clock=clock_for(run), fewest=5)
-    return ratio(after, before).median
-
-
-def _step(model: OpenModel, texts: Path, caches: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Return what is fed with the token after the first text; ``caches``: the output that feeds each."""
-    feed = dict(next(iter(Samples(texts, model.inputs, limit=1)))[1])
-    made = model.run(feed)
-    feed |= {fed: made[back] for fed, back in caches.items()}
-    count = feed["input_ids"].shape[1]
-    feed["input_ids"] = feed["input_ids"][:, :1]
-    if "attention_mask" in feed:
-        feed["attention_mask"] = np.ones((1, count + 1), feed["attention_mask"].dtype)
-    if "position_ids" in feed:
-        feed["position_ids"] = np.full((1, 1), count, feed["position_ids"].dtype)
-    return feed
 
 
 def _example(work: Path) -> tuple[Path, Path, Path]:

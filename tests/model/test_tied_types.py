@@ -77,3 +77,21 @@ def test_activations_behind_an_attention_are_quantized() -> None:
     del model.graph.value_info[:]
     plan = QuantizationPlan(model_io.load(model), preset("A8W8"))
     assert "c" in {tensor.name for tensor in plan.measured()}
+
+
+@pytest.mark.parametrize(
+    ("operator", "shape", "rank"),
+    [
+        ("CausalConvWithState (x, w, b)", "1,4,6", 3),
+        ("CausalConvWithState <ndim = 2> (x, w, b)", "1,4,6,6", 4),
+        ("GatedDeltaNet (x, x, x, , , , b)", "6,2,4", 3),
+        ("GatedDeltaNet (x, x, x, , , , b)", "1,6,2,4", 4),
+        ("GatedDeltaNet (x, , , , , , b)", "6,12", None),
+    ],
+)
+def test_ranks_behind_recurrences_are_those_of_an_input(operator: str, shape: str, rank: int | None) -> None:
+    """As ONNX Runtime documents the operators; of packed queries, keys and values there is another rank."""
+    text = f"(float[{shape}] x, float[N] w, float[N] b) => (float[M] y) {{ a = ms.{operator} y = Relu(a) }}"
+    graph = model_io.load(onnx.parser.parse_model(HEAD + text.replace("ms.", "com.microsoft.")))
+    (made,) = (tensor for node in walk.nodes(graph) for tensor in node.outputs if tensor.name == "a")
+    assert (None if made.shape is None else len(made.shape)) == rank

@@ -167,3 +167,19 @@ def test_scales_fit_float16_where_that_has_all_its_bits() -> None:
     np.testing.assert_array_equal(found[3:], given[3:])
     scales = signed_block_scales(RNG.standard_normal((50, 32)).astype(np.float32), FORMATS["int4"])
     np.testing.assert_array_equal(scales, scales.astype(np.float16).astype(np.float32))
+
+
+def test_numbers_of_short_rows_count_nearly_alike() -> None:
+    """Large ones count more in long rows, at the price of the squared error."""
+    fmt, more = FORMATS["uint4"], {}
+    for size in (16, 128):
+        rows = np.random.default_rng(0).standard_normal((2000, size)).astype(np.float32)
+        errors = []
+        for importance in (None, np.ones_like(rows)):
+            scale, zero = (
+                part[:, None].astype(np.float64) for part in range_block_parameters(rows, fmt, importance)
+            )
+            rounded = (np.clip(np.rint(rows / scale) + zero, fmt.lowest, fmt.highest) - zero) * scale
+            errors.append(np.square(rows - rounded).sum())
+        more[size] = errors[0] / errors[1]
+    assert more[16] < 1.01 < 1.03 < more[128]

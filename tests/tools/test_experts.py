@@ -29,7 +29,7 @@ def test_experts_get_the_bits_of_the_scheme(tmp_path: Path, capfd: pytest.Captur
     path = _quantize(tmp_path, "--config", "W4", "--matmul-nbits")
     out, err = capfd.readouterr()
     assert "Written as QMoE: 1 mixture of experts, 4 bits\n" in out
-    assert "Kept in float: 1 node: MatMul 1\n" in out and not err
+    assert "Kept in float: 2 nodes: MatMul 1, Add 1\n" in out and not err
     x = np.random.default_rng(3).standard_normal((32, 64)).astype(np.float32)
     wanted = experts.outputs_of(FORM, WEIGHTS, x)
     (made,) = onnxruntime.InferenceSession(path).run(None, {"x": x})
@@ -37,11 +37,19 @@ def test_experts_get_the_bits_of_the_scheme(tmp_path: Path, capfd: pytest.Captur
 
 
 def test_bits_of_one_mixture_and_exclusion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rule = ["--set", "layers.experts.weight=int8"]
-    path = _quantize(tmp_path, "--config", "W4", "--matmul-nbits", *rule)
-    node = next(node for node in onnx.load(path).graph.node if node.op_type == "QMoE")
-    attrs = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
-    assert (attrs["expert_weight_bits"], attrs["block_size"]) == (8, 32)
+    for bits, block in ((8, 32), (4, 16)):
+        rule = ["--set", f"layers.experts.weight=int{bits}", "--force"]
+        path = _quantize(tmp_path, "--config", "W4", "--matmul-nbits", *rule)
+        (node,) = (node for node in onnx.load(path).graph.node if node.op_type == "QMoE")
+        attrs = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
+        assert (attrs["expert_weight_bits"], attrs["block_size"]) == (bits, block)
+
+
+def test_finer_share_is_of_experts_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "Inner numbers of experts that count most in 8 bits: 1 mixture; finer_share=0.07\n"
+    for options, count in (((), 1), (("--set", "finer_share=0"), 0)):
+        _quantize(tmp_path, "--config", "W4", "--matmul-nbits", "--force", *options)
+        assert capsys.readouterr().out.count(line) == count
 
 
 def test_in_float_without_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

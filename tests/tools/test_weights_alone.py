@@ -179,7 +179,6 @@ def test_a_model_of_embeddings_alone(folder: Path, is_tied: bool) -> None:
 def test_blocks_are_tuned(folder: Path) -> None:
     """In one command, with outputs that choose scales, and by the tool of its own."""
     data = ["--data", str(folder / "data")]
-    data += ["--set", "weight_symmetric=true"]  # whose errors are far apart
     plain = _error(_quantize(folder, "--config", "W4", *data[2:]))
     tuned = _quantize(folder, "--config", "W4_ADAQUANT", "--matmul-nbits", *data)
     assert _error(tuned) < 0.9 * plain

@@ -9,7 +9,7 @@ meet a known one.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 from onnx import helper
@@ -19,18 +19,21 @@ from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS
 from transforms.graph.schemas import find_schema, runtime_schema, type_variables
 
 _UNKNOWN = onnx.TensorProto.UNDEFINED
-_BATCH_OF_TOKENS = frozenset(
+_OF_RANK_3 = frozenset(
     {"Attention", "EmbedLayerNormalization", "GroupQueryAttention", "LinearAttention", "MultiHeadAttention"}
     | {"DecoderMaskedMultiHeadAttention", "SparseAttention"}
 )
 """Operators of ONNX Runtime whose first output is [batch, tokens, hidden]."""
 
+_AS_INPUT = {"CausalConvWithState": 0, "GatedDeltaNet": 2}
+"""Operators of ONNX Runtime whose first output has the rank of an input, and which."""
+
 
 def add_types(model: onnx.ModelProto) -> bool:
     """Add the element types that ties tell of tensors without one; return whether ranks were added as well.
 
-    Ranks are those of [batch, tokens, hidden] after attentions of ONNX Runtime. Tensors of sequences, maps
-    and optionals, and tensors that are tied to two types, stay without.
+    Ranks are those after attentions and convolutions of ONNX Runtime. Tensors of sequences, maps and
+    optionals, and tensors that are tied to two types, stay without.
     """
     open_tensors = [name for graph in each_graph(model.graph) for name in _untyped(graph)]
     if not open_tensors:
@@ -46,6 +49,16 @@ def _untyped(graph: onnx.GraphProto) -> Iterator[str]:
     yield from (name for node in graph.node for name in node.output if name and name not in known)
 
 
+def _rank(node: onnx.NodeProto, ranks: Mapping[str, int]) -> int:
+    """Return the rank of what an operator of ONNX Runtime makes first, by those of tensors; 0 if unknown."""
+    if node.domain != RUNTIME_DOMAIN:
+        return 0
+    if node.op_type in _OF_RANK_3:
+        return 3
+    place = _AS_INPUT.get(node.op_type, len(node.input))
+    return ranks.get(node.input[place], 0) if place < len(node.input) else 0
+
+
 class _Ties:
     """Sets of tensors of one type. Tensors are numbers: a name is that of one graph and what it encloses."""
 
@@ -53,7 +66,7 @@ class _Ties:
         self._opsets = opsets
         self._parents: list[int] = []
         self._types: list[int | None] = []  # None: of no type, or of two
-        self._made: list[tuple[onnx.GraphProto, str, int, bool]] = []
+        self._made: list[tuple[onnx.GraphProto, str, int, int]] = []
 
     def read(self, graph: onnx.GraphProto, outer: ChainMap[str, int]) -> ChainMap[str, int]:
         """Tie the tensors of a graph, and of the bodies in it; return their numbers."""
@@ -66,12 +79,14 @@ class _Ties:
                 plain = kind == "tensor_type"
                 self._declare(scope, value.name, value.type.tensor_type.elem_type if plain else None)
         open_tensors = set(_untyped(graph))
+        values = (*graph.input, *graph.value_info)
+        ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in values}
         for node in graph.node:
             for name in node.output:
                 if name in open_tensors:
                     self._declare(scope, name, _UNKNOWN)
-                    ranked = node.domain == RUNTIME_DOMAIN and node.op_type in _BATCH_OF_TOKENS
-                    self._made.append((graph, name, scope[name], ranked and name == node.output[0]))
+                    rank = _rank(node, ranks) if name == node.output[0] else 0
+                    self._made.append((graph, name, scope[name], rank))
         for node in graph.node:
             self._tie_node(node, scope)
         return scope
@@ -79,12 +94,12 @@ class _Ties:
     def write(self) -> bool:
         """Say of each tensor in its graph what its set tells; return whether this gave it a rank."""
         ranked = False
-        for graph, name, number, has_rank in self._made:
+        for graph, name, number, rank in self._made:
             kind = self._types[self._find(number)]
             if kind:
-                shape = [None, None, None] if has_rank else None
+                shape = [None] * rank or None
                 graph.value_info.append(helper.make_tensor_value_info(name, kind, shape))
-                ranked |= has_rank
+                ranked |= shape is not None
         return ranked
 
     def _declare(self, scope: ChainMap[str, int], name: str, kind: int | None) -> None:
