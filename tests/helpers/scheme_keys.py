@@ -66,7 +66,7 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "balance_channels": "a Mul moves powers of two from a weight to its input: depthwise "
         "convolutions, and rows of weights that stand out",
         "rotate_channels": "an orthogonal matrix in the weights spreads outlying channels of a transformer's "
-        "states over all others (QuaRot); with `move_outliers`, samples choose it",
+        "states over all others (QuaRot); samples choose it beside `move_outliers` or `keep_float`",
         "move_outliers": "large channels of activations are moved where the outputs gain",
         "keep_float": "tensors that hold most of the error stay float32 if the outputs gain; for target "
         "`ort-cpu`, layers that are faster so here",

@@ -47,7 +47,8 @@ def try_equalized(best: Best) -> None:
 
 def try_rotated(best: Best) -> None:
     """Rotate the channels of a language model's states, unless outputs are worse: it costs nothing."""
-    if not _is_open(best) or best.form.scheme.rotate_channels:
+    is_asked = best.asked.move_outliers or best.asked.keep_float
+    if not is_asked or best.asked.outliers or best.form.scheme.rotate_channels:
         return
     graph = copy_graph(best.form.graph)
     if not (count := rotate_channels(graph)) or not _is_allowed(best, "rotated channels"):

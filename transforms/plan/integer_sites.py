@@ -8,7 +8,7 @@ Integers are read by
 * arithmetic on what those make: Add, Mul, Concat, AveragePool, GlobalAveragePool, LeakyRelu, Sigmoid, and so
   on, unless in a zone that stays float (:mod:`transforms.plan.float_only_nodes`);
 * operators that only move numbers (:mod:`transforms.plan.integer_moves`) where integers alone read what they
-  move; their result has the scale of their input, that of Slice and Split where the scheme aligns slices.
+  move; results have the scale of their input, those of Slice and Split where the scheme aligns slices.
 
 A layer is quantized once after it: not between a dot product and the bias that an Add puts on it, moved or
 not, nor before a Relu or Clip that alone reads what a dot product, sum, product or ratio makes, nor before a
@@ -35,14 +35,9 @@ from collections.abc import Callable, Collection
 
 import onnx_graphsurgeon as gs
 
+from transforms.graph import dot_products as products
 from transforms.graph import dtypes, walk
-from transforms.graph.dot_products import (
-    DOT_PRODUCTS,
-    is_dot_product,
-    is_of_outliers,
-    is_operand,
-    weight_index,
-)
+from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product, is_of_outliers
 from transforms.graph.rewire import onnx_op
 from transforms.plan.graph_facts import GraphFacts
 from transforms.plan.integer_moves import MOVES, is_move, is_operand_moved, keeps_grid
@@ -176,7 +171,7 @@ class IntegerSites:
     def _is_layer(self, node: gs.Node, arithmetic: bool) -> bool:
         """Return whether a node may compute in integers, without ``arithmetic`` a product alone."""
         if _is_whole_product(node):
-            return arithmetic or weight_index(node) is not None
+            return arithmetic or products.weight_index(node) is not None
         return arithmetic and self._is_arithmetic(node)
 
     def _is_arithmetic(self, node: gs.Node) -> bool:
@@ -299,4 +294,4 @@ def _data(node: gs.Node) -> list[int]:
     if node.op in _ONE_INPUT:
         return [0]
     dot_product = is_dot_product(node)
-    return [i for i in range(len(node.inputs)) if not dot_product or is_operand(node, i)]
+    return [i for i in range(len(node.inputs)) if not dot_product or products.is_operand(node, i)]

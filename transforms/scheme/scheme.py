@@ -50,19 +50,15 @@ class Scheme:
     * formats: ``activation``, ``weight``, ``bias`` and ``other`` of the model, ``layers`` of nodes by name
       pattern or operator type, ``tensors`` by name, before all others; ``formats`` defines new block formats;
     * ``dynamic``: whether products with weights of 8 bits round float activations at run time;
-    * which nodes: ``op_types``, ``exclude_nodes``, ``exclude_op_types``, ``arithmetic``,
-      ``quantize_all_op_types``;
+    * which nodes: ``op_types``, ``exclude_nodes``, ``exclude_op_types``, ``arithmetic``;
     * scales: ``per_channel``, ``block_size``, ``scale``, ``activation_symmetric``, ``weight_symmetric``, how
       ranges of activations and weights are found; ``align_concat``, ``align_slice``: which tensors share one;
     * accuracy: ``finer_share``, ``correct_biases``, ``fit_weights``, ``full_range``, ``equalize_layers``,
-      ``balance_channels``, ``rotate_channels``, ``move_outliers`` and, as it was decided, ``outliers``;
-      ``keep_float``;
+      ``balance_channels``, ``rotate_channels``, ``move_outliers``, ``outliers`` as decided; ``keep_float``;
     * what is made: ``target``, ``opset``, ``input_shapes``, the other rewrites, domains of operators;
-    * ``auto_mixed_precision`` and ``finetune``: tables of :class:`transforms.scheme.mixing_rule.MixingRule`
-      and :class:`transforms.scheme.finetune_rule.FinetuneRule`, or None.
+    * ``auto_mixed_precision``, ``finetune``: tables of :class:`MixingRule`, :class:`FinetuneRule`, or None.
 
-    ``auto`` is what is best for outputs on samples (:mod:`transforms.moves`), or follows a rule. The
-    constructor raises ValueError naming key, value and the legal values.
+    ``auto`` is what is best for outputs on samples, or a rule. Raises ValueError for other values.
     """
 
     activation: str
