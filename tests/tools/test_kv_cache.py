@@ -181,7 +181,7 @@ def test_a_concat_that_the_scheme_quantizes_is_refused_with_a_way_out(
     if not is_named:
         name = "made.k"
         _rename_caches(model, tmp_path / "data")
-    options = "--config", config, "--force", "--kv-cache", "int8"
+    options = "--config", config, "--set", "arithmetic=true", "--force", "--kv-cache", "int8"
     assert written(tmp_path, model, *options) == 1
     said = capsys.readouterr().err
     assert f"the scheme quantizes what '{name}' is made of, unless with --exclude-op Concat" in said
