@@ -20,8 +20,8 @@ GPT_LAYER = f"""{NORM.format(h="h{n}", x="x{n}")} rows{{n}} = Reshape(h{{n}}, fl
     qkv{{n}} = Gemm(rows{{n}}, wqkv{{n}}, bqkv{{n}}) all{{n}} = Reshape(qkv{{n}}, shape3)
     sq{{n}}, sk{{n}}, sv{{n}} = Split<axis = -1, num_outputs = 3>(all{{n}})
     {ATTENTION.format(a="a{n}", q="sq{n}", k="sk{n}", v="sv{n}")}
-    ar{{n}} = Reshape(a{{n}}, flat) ao{{n}} = Gemm(ar{{n}}, wo{{n}}, bo{{n}}) aw{{n}} = Reshape(ao{{n}}, shape1)
-    y{{n}} = Add(aw{{n}}, x{{n}}) {NORM.format(h="g{n}", x="y{n}")} mr{{n}} = Reshape(g{{n}}, flat)
+    ar{{n}} = Reshape(a{{n}}, flat) ao{{n}} = Gemm(ar{{n}}, wo{{n}}, bo{{n}})
+    aw{{n}} = Reshape(ao{{n}}, shape1) y{{n}} = Add(aw{{n}}, x{{n}}) {NORM.format(h="g{n}", x="y{n}")} mr{{n}} = Reshape(g{{n}}, flat)
     m{{n}} = Gemm(mr{{n}}, wm{{n}}, bm{{n}}) act{{n}} = Tanh(m{{n}}) d{{n}} = Gemm(act{{n}}, wd{{n}}, bd{{n}})
     dw{{n}} = Reshape(d{{n}}, shape1) x{{m}} = Add(y{{n}}, dw{{n}})"""
 GPT_START = """size = Shape(ids) axis0 = Constant<value_ints = [0]>() length = Gather(size, one)

@@ -1,7 +1,7 @@
 """The orthogonal matrix that rotates channels: a Hadamard matrix beside a small cosine transform, with signs.
 
 It keeps the vector of ones, so that the mean of a row stays the same. Of an outlying channel, each of n
-channels gets about ``sqrt(2 / n)`` or less; the largest numbers of the matrix are 1.5 to 2.5 over ``sqrt(n)``.
+channels gets at most about ``sqrt(2 / n)``: the largest numbers of the matrix are 1.5 to 2.5 ``n ** -0.5``.
 """
 
 from __future__ import annotations

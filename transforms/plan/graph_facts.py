@@ -14,7 +14,7 @@ from weakref import ref
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.graph.embeddings import logits_tensors, shared_heads, rotating_products
+from transforms.graph.embeddings import logits_tensors, rotating_products, shared_heads
 from transforms.graph.lazy_values import LARGE, load_values
 from transforms.graph.routers import routers
 from transforms.plan.exact_arithmetic import exact_arithmetic
