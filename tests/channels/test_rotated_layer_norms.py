@@ -13,7 +13,9 @@ import pytest
 
 from tests.channels.test_rotate_channels import rotated, seen
 from tests.helpers import conversion
-from tests.helpers.pre_norm_decoders import GPT_START, LOUD, feed, gpt, whisper
+from tests.helpers.pre_norm_decoders import GPT_START, LOUD, WIDTH, feed, gpt, whisper
+from transforms import model_io
+from transforms.graph.embeddings import rotating_products
 
 
 def check_same(source: onnx.ModelProto, made: onnx.ModelProto) -> None:
@@ -45,8 +47,16 @@ def test_an_add_is_put_in_only_where_a_product_has_no_bias(build: object) -> Non
     source = build()  # type: ignore[operator]
     made = rotated(source)[1]
     counts = [sum(node.op_type == "Add" for node in one.graph.node) for one in (source, made)]
-    # of Whisper's layers, the keys of tokens have none; both heads have one of the states that they read
-    assert counts[1] - counts[0] == {gpt: 1, whisper: 3}[build]
+    # in layers of whisper(), the keys of tokens and the linear product; heads have one before them
+    assert counts[1] - counts[0] == {gpt: 1, whisper: 5}[build]
+
+
+@pytest.mark.parametrize("build", (gpt, whisper))
+def test_the_product_before_a_head_is_known(build: object) -> None:
+    made = rotated(build())[1]  # type: ignore[operator]
+    (product,) = rotating_products(model_io.load(made))
+    assert tuple(product.inputs[1].shape) == (WIDTH, WIDTH)
+    assert product.inputs[0].name == "f"
 
 
 @pytest.mark.parametrize(

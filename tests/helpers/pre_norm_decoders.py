@@ -21,8 +21,9 @@ GPT_LAYER = f"""{NORM.format(h="h{n}", x="x{n}")} rows{{n}} = Reshape(h{{n}}, fl
     sq{{n}}, sk{{n}}, sv{{n}} = Split<axis = -1, num_outputs = 3>(all{{n}})
     {ATTENTION.format(a="a{n}", q="sq{n}", k="sk{n}", v="sv{n}")}
     ar{{n}} = Reshape(a{{n}}, flat) ao{{n}} = Gemm(ar{{n}}, wo{{n}}, bo{{n}})
-    aw{{n}} = Reshape(ao{{n}}, shape1) y{{n}} = Add(aw{{n}}, x{{n}}) {NORM.format(h="g{n}", x="y{n}")} mr{{n}} = Reshape(g{{n}}, flat)
-    m{{n}} = Gemm(mr{{n}}, wm{{n}}, bm{{n}}) act{{n}} = Tanh(m{{n}}) d{{n}} = Gemm(act{{n}}, wd{{n}}, bd{{n}})
+    aw{{n}} = Reshape(ao{{n}}, shape1) y{{n}} = Add(aw{{n}}, x{{n}}) {NORM.format(h="g{n}", x="y{n}")}
+    mr{{n}} = Reshape(g{{n}}, flat) m{{n}} = Gemm<alpha = 2.0, beta = 0.5>(mr{{n}}, wm{{n}}, bm{{n}})
+    act{{n}} = Tanh(m{{n}}) d{{n}} = Gemm(act{{n}}, wd{{n}}, bd{{n}})
     dw{{n}} = Reshape(d{{n}}, shape1) x{{m}} = Add(y{{n}}, dw{{n}})"""
 GPT_START = """size = Shape(ids) axis0 = Constant<value_ints = [0]>() length = Gather(size, one)
     shape1 = Concat<axis = 0>(size, width) shape3 = Concat<axis = 0>(size, width3)
@@ -39,7 +40,8 @@ WHISPER_LAYER = f"""{NORM.format(h="h{n}", x="x{n}")}
     {ATTENTION.format(a="ca{n}", q="cqb{n}", k="ck{n}", v="cv{n}")}
     co{{n}} = MatMul(ca{{n}}, wco{{n}}) z{{n}} = Add(y{{n}}, co{{n}}) {NORM.format(h="g{n}", x="z{n}")}
     m{{n}} = MatMul(g{{n}}, wm{{n}}) mb{{n}} = Add(m{{n}}, bm{{n}}) act{{n}} = Tanh(mb{{n}})
-    d{{n}} = MatMul(act{{n}}, wd{{n}}) x{{m}} = Add(d{{n}}, z{{n}})"""
+    d{{n}} = MatMul(act{{n}}, wd{{n}}) l{{n}} = MatMul(g{{n}}, wl{{n}}) dl{{n}} = Add(d{{n}}, l{{n}})
+    x{{m}} = Add(dl{{n}}, z{{n}})"""
 WHISPER_START = "e = Gather(table, ids) places = Gather(positions, at) x0 = Add(e, places)"
 WHISPER_END = f"{NORM.format(h='f', x='x2')} logits = MatMul(f, head)"
 
@@ -50,7 +52,10 @@ def gpt(start: str = GPT_START) -> onnx.ModelProto:
 
 
 def whisper() -> onnx.ModelProto:
-    """Return two layers with attention to an encoder's outputs, and products with and without biases."""
+    """Return two layers with attention to an encoder's outputs, and products with and without biases.
+
+    One of them reads normalized states and writes into the sum.
+    """
     inputs = f"(int64[b,t] ids, int64[t] at, float[b,f,{WIDTH}] encoded)"
     return _model(inputs, WHISPER_START, WHISPER_LAYER, WHISPER_END)
 
