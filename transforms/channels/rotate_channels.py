@@ -125,7 +125,7 @@ class _Rotator:
     def _add_bias(self, node: gs.Node, bias: Float64Array) -> None:
         """Add b W to the bias of a product, in it or in the Add after it, which is put there if need be."""
         alpha, beta = (float(node.attrs.get(name, 1.0)) for name in ("alpha", "beta"))
-        added = bias @ rows_of(node, node.inputs[1].values).astype(np.float64) * alpha
+        added = alpha * (bias.astype(np.float32) @ rows_of(node, node.inputs[1].values)).astype(np.float64)
         is_gemm = onnx_op(node) == "Gemm"
         if is_gemm and beta and len(node.inputs) > 2 and self._is_bias(node.inputs[2], len(added)):
             self._change(node, 2, partial(_sum, added / beta))
