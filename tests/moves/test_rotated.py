@@ -5,8 +5,9 @@ texts that nothing was chosen by.
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from tests.channels.test_rotate_channels import FUSED, WORDS, decoder
+from tests.channels.test_rotate_channels import CENTRED, FUSED, WORDS, decoder
 from tests.helpers.judged_networks import quantized
 from tests.moves.test_lost_rows import divergence
 from transforms.scheme import preset
@@ -17,8 +18,9 @@ def texts(count: int, seed: int) -> list[dict[str, np.ndarray]]:
     return [{"ids": random.integers(0, WORDS, (1, 40))} for _ in range(count)]
 
 
-def test_outlying_channels_of_states_are_rotated() -> None:
-    model, scheme = decoder(FUSED), preset("A8W8")
+@pytest.mark.parametrize("norm", (FUSED, CENTRED))
+def test_outlying_channels_of_states_are_rotated(norm: str) -> None:
+    model, scheme = decoder(norm), preset("A8W8")
     made, done = quantized(model, scheme, texts(8, 1))
     assert done.scheme is not None and done.scheme.rotate_channels
     assert any(one.move == "rotated channels" for one in done.decisions.kept)

@@ -1,7 +1,7 @@
 """Tables of rows that a Gather reads, and the products that multiply by them.
 
 A language model often multiplies its last states by the table that its first node reads, as a Transpose of
-it, or by a Gemm that turns it: the table is stored once, and tied to that product, its head.
+it, or by a Gemm with ``transB``: the table is stored once, and tied to that product, its head.
 
 The logits that this makes have a number for each token. What is added to all numbers of a row changes no
 probability, and most of their energy may be the mean of each row, which the Softmax that chooses a token
@@ -23,7 +23,7 @@ from transforms.graph.shapes import shape_of
 _MATRIX_RANK = 2
 
 _BETWEEN = frozenset({"Add", "Mul", "Div", "Tanh", "Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-"""What may follow the product: a bias, a factor, a soft limit, another type or shape."""
+"""Operators that may follow the product: a bias, a factor, a soft limit, another type or shape."""
 
 _TABLES = (dtypes.FLOAT, dtypes.FLOAT16)
 """Types of embeddings."""
@@ -38,16 +38,16 @@ def is_lookup(node: gs.Node, table: gs.Tensor) -> bool:
 def heads(node: gs.Node, table: gs.Tensor) -> list[gs.Node]:
     """Return the products by the transpose of a matrix that a node, which reads the matrix, is or feeds.
 
-    It is a Gemm that turns it, or a Transpose that only products read; none of another node.
+    It is a Gemm with ``transB``, or a Transpose that only products read. Another node has none.
     """
     if onnx_op(node) == "Gemm":
         return [node] if node.attrs.get("transB", 0) and _is_factor(node, table) else []
-    is_turned = onnx_op(node) == "Transpose"
-    if not is_turned or [int(axis) for axis in node.attrs.get("perm", (1, 0))] != [1, 0]:
+    is_transpose = onnx_op(node) == "Transpose"
+    if not is_transpose or [int(axis) for axis in node.attrs.get("perm", (1, 0))] != [1, 0]:
         return []
-    turned = node.outputs[0]
-    products = list(turned.outputs)
-    are_heads = all(_is_factor(user, turned) and not user.attrs.get("transB", 0) for user in products)
+    transposed = node.outputs[0]
+    products = list(transposed.outputs)
+    are_heads = all(_is_factor(user, transposed) and not user.attrs.get("transB", 0) for user in products)
     return products if are_heads else []
 
 
@@ -79,7 +79,7 @@ def tables(graph: gs.Graph) -> list[gs.Constant]:
 
 
 def readers(graph: gs.Graph) -> list[gs.Node]:
-    """Return the nodes that read the :func:`tables` of a model, and the heads behind them."""
+    """Return the nodes that read the :func:`tables` of a model, and the heads that follow them."""
     read = [(node, table) for table in tables(graph) for node in table.outputs]
     return [*(node for node, _ in read), *(head for pair in read for head in heads(*pair))]
 
@@ -111,17 +111,26 @@ def logits_tensors(graph: gs.Graph) -> list[gs.Tensor]:
     ]
 
 
-def turning_products(graph: gs.Graph) -> list[gs.Node]:
-    """Return the products with a stored square matrix whose results a head alone reads.
+def rotating_products(graph: gs.Graph) -> list[gs.Node]:
+    """Return the products with a stored square matrix whose results a head alone reads, with a bias or not.
 
     :mod:`transforms.channels.rotate_channels` puts them there; others would be part of the head.
     """
     last = (_last_product(tensor) for tensor in logits_tensors(graph))
-    found = (walk.producer(head.inputs[0]) for head in last if head is not None)
-    return [node for node in found if node is not None and _turns(node)]
+    makers = (_without_bias(head.inputs[0]) for head in last if head is not None)
+    return [node for node in makers if node is not None and _rotates(node)]
 
 
-def _turns(node: gs.Node) -> bool:
+def _without_bias(tensor: gs.Tensor) -> gs.Node | None:
+    """Return the node that makes a tensor, or the one before it if it adds a stored vector."""
+    node = walk.producer(tensor)
+    if node is None or onnx_op(node) != "Add" or not walk.is_read_once(tensor):
+        return node
+    computed = walk.computed_inputs(node)
+    return walk.producer(computed[0]) if len(computed) == 1 else node
+
+
+def _rotates(node: gs.Node) -> bool:
     if onnx_op(node) != "MatMul" or not isinstance(node.inputs[1], gs.Constant):
         return False
     shape = tuple(node.inputs[1].shape)
@@ -129,7 +138,7 @@ def _turns(node: gs.Node) -> bool:
 
 
 def _last_product(tensor: gs.Tensor) -> gs.Node | None:
-    """Return the dot product that makes an output, with a bias, a factor or a soft limit behind it."""
+    """Return the dot product that makes an output, with a bias, a factor or a soft limit after it."""
     node = walk.producer(tensor)
     for step in walk.steps_to(tensor, lambda one: one.op in _BETWEEN):
         node = walk.producer(walk.computed_inputs(step)[0])

@@ -157,8 +157,8 @@ class _Nodes:
 
     def together(self, tensor: gs.Tensor, channels: int) -> gs.Tensor:
         """Return heads as the channels of tokens."""
-        turned = self.add("Transpose", [tensor], perm=_HEADS_FIRST)
-        return self.add("Reshape", [turned, self.constant(np.array([0, 0, channels]))])
+        transposed = self.add("Transpose", [tensor], perm=_HEADS_FIRST)
+        return self.add("Reshape", [transposed, self.constant(np.array([0, 0, channels]))])
 
     def positions(self, queries: gs.Tensor, lengths: gs.Tensor) -> gs.Tensor:
         """Return the positions of queries as an attention counts them: the last is the length of a text.

@@ -14,7 +14,7 @@ from weakref import ref
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.graph.embeddings import logits_tensors, shared_heads, turning_products
+from transforms.graph.embeddings import logits_tensors, rotating_products, shared_heads
 from transforms.graph.lazy_values import LARGE, load_values
 from transforms.graph.routers import routers
 from transforms.plan.exact_arithmetic import exact_arithmetic
@@ -82,7 +82,7 @@ class GraphFacts:
     """Products whose weight is a table."""
     logits = _Fact(lambda facts: map(id, logits_tensors(facts.graph)), of_tensors=True)
     """Outputs that are logits of tokens."""
-    turning = _Fact(lambda facts: map(id, turning_products(facts.graph)))
+    rotating = _Fact(lambda facts: map(id, rotating_products(facts.graph)))
     """Products that rotate what a head reads."""
     counted_sentinels = _Fact(lambda facts: sentinels(facts.graph).counted, of_tensors=True)
     """Tensors with sentinels that something computes with."""

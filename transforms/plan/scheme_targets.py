@@ -229,7 +229,7 @@ class FormatTable:
         if self.default.activation is None:  # beside a table in float, a head's own weight is a second copy
             self._formats = dict.fromkeys(facts.shared_heads, _FLOAT) | self._formats
         self._formats |= {id(node): _FLOAT for node in self._kept(graph, targets)}
-        self._formats |= dict.fromkeys(facts.turning, _FLOAT)
+        self._formats |= dict.fromkeys(facts.rotating, _FLOAT)
         self.finer = self._finer_layers(graph) if _has_few_bits(self.default.weight) else []
         """Layers that ``finer_share`` gives more bits than the scheme says for all."""
 
