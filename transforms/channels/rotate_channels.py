@@ -108,6 +108,7 @@ class _Rotator:
             return
         read = node.inputs[0]
         matrix = rotated(rotated(np.diag(affine.scale), 0), 1)
+        matrix = (matrix + matrix.T) / 2  # as it is but for rounding, and as plans recognise it
         weight = gs.Constant(self._names.derive(node.name or read.name, "rotation"), matrix)
         product = self._node("MatMul", read, weight)
         new = [product]

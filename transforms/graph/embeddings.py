@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
@@ -112,9 +113,9 @@ def logits_tensors(graph: gs.Graph) -> list[gs.Tensor]:
 
 
 def rotating_products(graph: gs.Graph) -> list[gs.Node]:
-    """Return the products with a stored square matrix whose results a head alone reads, with a bias or not.
+    """Return the products with a symmetric stored matrix whose results a head alone reads, with a bias or not.
 
-    :mod:`transforms.channels.rotate_channels` puts them there; others would be part of the head.
+    :mod:`transforms.channels.rotate_channels` puts them there.
     """
     last = (_last_product(tensor) for tensor in logits_tensors(graph))
     makers = (_without_bias(head.inputs[0]) for head in last if head is not None)
@@ -134,7 +135,8 @@ def _rotates(node: gs.Node) -> bool:
     if onnx_op(node) != "MatMul" or not isinstance(node.inputs[1], gs.Constant):
         return False
     shape = tuple(node.inputs[1].shape)
-    return len(shape) == _MATRIX_RANK and shape[0] == shape[1] and walk.is_read_once(node.outputs[0])
+    is_square = len(shape) == _MATRIX_RANK and shape[0] == shape[1] and walk.is_read_once(node.outputs[0])
+    return is_square and np.array_equal(node.inputs[1].values, node.inputs[1].values.T)
 
 
 def _last_product(tensor: gs.Tensor) -> gs.Node | None:
