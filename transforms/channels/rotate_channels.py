@@ -108,8 +108,8 @@ class _Rotator:
             return
         read = node.inputs[0]
         matrix = rotated(rotated(np.diag(affine.scale), 0), 1)
-        matrix = (matrix + matrix.T) / 2  # as it is but for rounding, and as plans recognise it
-        weight = gs.Constant(self._names.derive(node.name or read.name, "rotation"), matrix)
+        symmetric = ((matrix + matrix.T) / 2).astype(np.float32)  # but for rounding it is; plans look for that
+        weight = gs.Constant(self._names.derive(node.name or read.name, "rotation"), symmetric)
         product = self._node("MatMul", read, weight)
         new = [product]
         if affine.bias is not None and np.any(affine.bias):

@@ -113,7 +113,7 @@ def logits_tensors(graph: gs.Graph) -> list[gs.Tensor]:
 
 
 def rotating_products(graph: gs.Graph) -> list[gs.Node]:
-    """Return the products with a symmetric stored matrix whose results a head alone reads, with a bias or not.
+    """Return the products with a symmetric stored matrix that a head alone reads, with a bias or not.
 
     :mod:`transforms.channels.rotate_channels` puts them there.
     """
