@@ -108,7 +108,7 @@ class _Rotator:
             return
         read = node.inputs[0]
         matrix = rotated(rotated(np.diag(affine.scale), 0), 1)
-        symmetric = ((matrix + matrix.T) / 2).astype(np.float32)  # but for rounding it is; plans look for that
+        symmetric = ((matrix + matrix.T) / 2).astype(np.float32)  # by rounding it is not; plans look for that
         weight = gs.Constant(self._names.derive(node.name or read.name, "rotation"), symmetric)
         product = self._node("MatMul", read, weight)
         new = [product]
