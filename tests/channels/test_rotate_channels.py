@@ -31,6 +31,7 @@ LAYER = """g{n} = MatMul(h{n}, wg{n}) a{n} = Sigmoid(g{n}) u{n} = MatMul(h{n}, w
 PLAIN_SUM = "x{next} = Add(x{n}, d{n})"
 BIASED_SUM = "b{n} = Add(d{n}, bias) x{next} = Add(x{n}, b{n})"
 
+NODE = "level = Constant<value_floats = [" + ", ".join(["1.0"] * WIDTH) + "]>()"
 BACKWARDS = """last = Constant<value_ints = [-1]>() end = Constant<value_ints = [-99]>()
     e = Gather(table, ids) x0 = Slice(e, last, end, last, last)"""
 
@@ -146,6 +147,8 @@ REFUSED = {
     "transpose": {"norm": FUSED, "start": "e = Gather(table, ids) x0 = Transpose<perm = [2, 0, 1]>(e)"},
     "integers": {"norm": FUSED, "start": "e = Gather(table, ids) i = Cast<to = 7>(e) x0 = Cast<to = 1>(i)"},
     "slice": {"norm": FUSED, "start": BACKWARDS},
+    "constant node": {"norm": FUSED, "start": f"{NODE} e = Gather(table, ids) x0 = Add(e, level)"},
+    "weight of a node": {"norm": FUSED + f" {NODE.replace('level', 'k{n}')} z{{n}} = MatMul(h{{n}}, k{{n}})"},
 }
 
 

@@ -123,8 +123,8 @@ class RotatedStates:
     def _go_back(self, tensor: gs.Tensor) -> None:
         """Rotate the tensors that a rotated one is made of."""
         node = walk.producer(tensor)
-        if node is None or id(node) not in self._members:
-            raise NotRotatableError(f"'{tensor.name}' is an input, or made in another graph")
+        if node is None or not node.inputs or id(node) not in self._members:
+            raise NotRotatableError(f"'{tensor.name}' is an input, or made of nothing or in another graph")
         op, first = onnx_op(node), node.inputs[0]
         if op == "Gather" and is_table(first) and is_lookup(node, first):
             self._add_table(first)
@@ -178,7 +178,9 @@ class RotatedStates:
     def _multiply(self, node: gs.Node, affine: Affine | None) -> None:
         weight = node.inputs[1]
         transpose = walk.producer(weight)
-        reader, table = (node, weight) if transpose is None else (transpose, transpose.inputs[0])
+        reader, table = node, weight
+        if transpose is not None and transpose.inputs:
+            reader, table = transpose, transpose.inputs[0]
         if is_table(table) and any(node is head for head in heads(reader, table)):
             self.heads.append((node, affine))
         elif self._is_weight(node):
