@@ -37,6 +37,9 @@ _LEAST_GAIN = 10**-0.1  # what is left of the error if a move is worth its nodes
 _SHARES = (1.0, 0.8, 0.64)  # of the full range, for methods that clip
 _CLIPPED = 0.7  # of the largest weight: about what one scale of least error for all channels covers
 
+_COLUMNS = 1 << 13
+"""Outputs of a layer that are looked at together."""
+
 Channels = NDArray[np.int64]
 
 _AT_RUN_TIME = QuantSpec(FORMATS["uint8"], symmetric=False)
@@ -60,7 +63,7 @@ class LayerWeights:
     def of(cls, rows: Float32Array, grid: QuantSpec) -> LayerWeights:
         """Measure a weight whose channels are on the first axis."""
         norms = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
-        peaks = np.abs(rows).argmax(0)
+        peaks = np.concatenate([np.abs(part).argmax(0) for part in _parts(rows)])
         return cls(rows, grid, norms, np.abs(np.take_along_axis(rows, peaks[None], 0)[0]), peaks)
 
     def error(self, squares: Float64Array, factors: Float64Array, own: Channels) -> float:
@@ -72,8 +75,9 @@ class LayerWeights:
         """
         largest = self._largest_without(own)
         raised = np.flatnonzero(factors != 1)
-        scaled = np.abs(self.numbers[raised]) * factors[raised, None].astype(np.float32)
-        largest = np.maximum(largest, scaled.max(0, initial=0)).astype(np.float64)
+        by = factors[raised, None].astype(np.float32)
+        scaled = [(np.abs(part[raised]) * by).max(0, initial=0) for part in _parts(self.numbers)]
+        largest = np.maximum(largest, np.concatenate(scaled)).astype(np.float64)
         if self.grid.axis is None:
             largest = np.full_like(largest, _CLIPPED * largest.max())
         steps = largest / self.grid.format.highest
@@ -87,8 +91,17 @@ class LayerWeights:
             return self.largest
         other = np.isin(self.peaks, own)
         largest = self.largest.copy()
-        largest[other] = np.abs(np.delete(self.numbers[:, other], own, 0)).max(0, initial=0)
+        places = np.flatnonzero(other)
+        for first in range(0, len(places), _COLUMNS):
+            some = places[first : first + _COLUMNS]
+            largest[some] = np.abs(np.delete(self.numbers[:, some], own, 0)).max(0, initial=0)
         return largest
+
+
+def _parts(numbers: Float32Array) -> Iterator[Float32Array]:
+    """Yield some outputs after others of a weight: that of a head may be most of a model's."""
+    for first in range(0, numbers.shape[1], _COLUMNS):
+        yield numbers[:, first : first + _COLUMNS]
 
 
 @dataclass(frozen=True)
@@ -198,6 +211,7 @@ def propose_moves(
         halves = [np.concatenate(samples[half::2]) for half in range(2)] if len(samples) > 1 else []
         if halves and all(len(half) >= _LEAST_ROWS and np.isfinite(half).all() for half in halves):
             move = _choose(operand, halves, clips=clips)
+            vars(operand).pop("weights", None)  # of one tensor at a time
             if move is not None:
                 found[str(operand.tensor.name)] = move
     return found

@@ -64,9 +64,7 @@ class _Losses:
 
     def __init__(self, model: CandidateModel, scheme: Scheme) -> None:
         self.sites = {site.tensor: site for site in model.inputs.ranges if site.scale and site.switch}
-        fed = model.feed(scheme, 0)
-        grids = (name for site in self.sites.values() for name in (site.scale, site.zero_point))
-        self._grids = {name: fed[name] for name in grids}
+        self._grids = model.grids(scheme, 0)
         self._sums: dict[str, tuple[float, int]] = {}
 
     def add(self, name: str, array: AnyArray) -> None:
