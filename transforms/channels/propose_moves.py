@@ -19,7 +19,7 @@ from ops.channel_sums import channel_sums
 from ops.integers import range_scale
 from ops.squared_errors import squared_errors
 from transforms.channels.factor_takers import FactorTakers, channels_of, layers_on, rows_of
-from transforms.channels.move_outliers import lowering
+from transforms.channels.move_outliers import lowering, smoothing
 from transforms.graph import walk
 from transforms.plan.dynamic_products import dynamic_products
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite, QuantSpec
@@ -30,6 +30,7 @@ _MOST_BITS = 8  # of activations: with more, one channel may set the range of al
 _LEAST_CHANNELS = 8
 _LEAST_ROWS = 32  # of either half
 _LOWERED = (1, 2, 3, 4)  # powers of two by which the range of a tensor may shrink
+_SMOOTHED = (0.5, 0.75)  # shares of the differences between channels that weights take
 _SPLIT = (1, 2, 4, 8, 16)  # channels that may get products of their own
 _TINY = float(np.finfo(np.float32).tiny)
 _SIMILAR = 10**0.05  # errors that differ by half a dB: the move that costs less will do
@@ -50,7 +51,8 @@ _AT_RUN_TIME = QuantSpec(FORMATS["uint8"], symmetric=False)
 class LayerWeights:
     """What of a weight [channels, outputs] the errors depend on: its numbers, the grid, norms of rows.
 
-    ``largest``: magnitudes of each output, and ``peaks`` the channels that have them.
+    ``largest``: magnitudes of each output, and ``peaks`` the channels that have them; ``ranges``: the largest
+    magnitude of each channel.
     """
 
     numbers: Float32Array
@@ -58,13 +60,16 @@ class LayerWeights:
     norms: Float64Array
     largest: Float32Array
     peaks: Channels
+    ranges: Float32Array
 
     @classmethod
     def of(cls, rows: Float32Array, grid: QuantSpec) -> LayerWeights:
         """Measure a weight whose channels are on the first axis."""
         norms = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
         peaks = np.concatenate([np.abs(part).argmax(0) for part in _parts(rows)])
-        return cls(rows, grid, norms, np.abs(np.take_along_axis(rows, peaks[None], 0)[0]), peaks)
+        ranges = np.max([np.abs(part).max(1) for part in _parts(rows)], axis=0)
+        largest = np.abs(np.take_along_axis(rows, peaks[None], 0)[0])
+        return cls(rows, grid, norms, largest, peaks, ranges)
 
     def error(self, squares: Float64Array, factors: Float64Array, own: Channels) -> float:
         """Return the mean squared error of what the layer makes that rounding the weight causes.
@@ -234,10 +239,15 @@ def _choose(operand: Operand, halves: Sequence[Float32Array], *, clips: bool) ->
 
 
 def _candidates(operand: Operand, rows: Float32Array) -> list[OutlierMove]:
-    """Return no move, and as many others for any rows: outliers lowered, or with products of their own."""
+    """Return no move, and as many others for any rows.
+
+    Outliers lowered, all channels brought to like sizes, or outliers with products of their own.
+    """
     ranges = np.abs(rows).max(0).astype(np.float64)
     moves, largest = [OutlierMove()], float(ranges.max())
     moves += [OutlierMove(lowering(ranges, max(largest * 2.0**-power, _TINY))) for power in _LOWERED]
+    of_weights = np.max([weight.ranges for weight in operand.weights], axis=0).astype(np.float64)
+    moves += [OutlierMove(smoothing(ranges, of_weights, share)) for share in _SMOOTHED]
     if operand.may_split:
         order = np.argsort(-ranges, kind="stable")
         counts = (count for count in _SPLIT if 4 * count <= len(ranges))

@@ -117,7 +117,7 @@ class CandidateModel:
     def feed(self, scheme: Scheme, fold: int) -> Feed:
         """Return what is fed beside a sample for a candidate, with ranges from one fold."""
         kept = {name for name, format in scheme.tensors.items() if format == FLOAT32}
-        found = self.grids(scheme, fold)
+        found: dict[str, AnyArray] = {**self.grids(scheme, fold)}
         if self._is_large:
             self._forget_all_but(_kind_of(scheme))
         for weight in self.inputs.weights:

@@ -46,7 +46,7 @@ def search_lost_rows(best: Best) -> None:
         if gain(made, errors).decibels > MAY_LOSE:
             scheme, errors, names = candidate, made, ordered[:tried]
     if errors is not start:
-        best.take(MOVE, some_names(names), scheme, errors, MAY_LOSE)
+        best.take(MOVE, f"in float: {some_names(names)}", scheme, errors, MAY_LOSE)
 
 
 def _ordered(best: Best, model: CandidateModel) -> list[str]:
