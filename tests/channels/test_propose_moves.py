@@ -151,8 +151,8 @@ def test_a_transformer_without_outliers_stays_as_it_is() -> None:
 
 
 def test_channels_that_weights_make_up_for_are_brought_to_like_sizes() -> None:
-    """Sizes of channels that follow 2^0 to 2^6, weights the opposite: the latter take the factors in."""
-    sizes = np.ldexp(np.float32(1), np.arange(CHANNELS) % 7)
+    """Sizes of channels are 2^0 to 2^9, those of weights the opposite: these take the factors in."""
+    sizes = np.ldexp(np.float32(1), np.arange(CHANNELS) % 10)
     random = np.random.default_rng(8)
     weight = random.standard_normal((CHANNELS, CHANNELS)).astype(np.float32) / sizes[:, None]
     move = parse_move(proposed(rows() * sizes, w=weight))
