@@ -87,9 +87,9 @@ def decided(record: Decisions) -> Iterator[str]:
 
 def searched(record: Decisions) -> str:
     """Return what outputs chose and what was not tried, in one line for a model that is refused."""
-    changed = _changes(record)
-    best = f"the best of {counted(len(record.tried), 'candidate')}" if record.tried else ""
-    return "; ".join(filter(None, [best, changed, *record.notes]))
+    changed = _changes(record) or "as rules say"
+    best = f"the best of {counted(len(record.tried), 'candidate')}: {changed}" if record.tried else ""
+    return ". ".join(filter(None, [best, *record.notes]))
 
 
 def _changes(record: Decisions) -> str:

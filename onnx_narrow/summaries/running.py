@@ -109,10 +109,10 @@ def useless(
         finer = [one for one in _OF_WEIGHTS if _bits(str(PRESETS[one]["weight"])) > _bits(weight)]
         ways += [f"{as_option('config', ' or '.join(finer))} has more bits"] if finer else []
     else:
-        ways.append(spelled(_ROW_BY_ROW))
+        ways += [f"{as_option('config', 'W8')} leaves activations in float", spelled(_ROW_BY_ROW)]
     ways += [spelled("{fast} writes the model without a comparison")]
     tried = f" ({found})" if found else ""
-    return f"{name}{outputs.figure}, more than {DIVERGED}, is of no use{tried}: {'; '.join(ways)}"
+    return f"{name}{outputs.figure}, more than {DIVERGED}, is of no use{tried}. Instead: {'; '.join(ways)}"
 
 
 def unmeasured(tensors: Iterable[tuple[str, str]]) -> Iterator[str]:

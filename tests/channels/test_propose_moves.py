@@ -11,20 +11,23 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
+from ops import FORMATS
 from tests.benchmarks.transformer import Size, transformer
 from tests.helpers import plans
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.channels.move_outliers import lowering
-from transforms.channels.propose_moves import find_operands, propose_moves
+from transforms.channels.move_outliers import lowering, smoothing
+from transforms.channels.propose_moves import LayerWeights, find_operands, propose_moves
 from transforms.conversion.quantize_steps import prepare_for
 from transforms.conversion.record import Record
 from transforms.judge.errors import MAY_LOSE
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.plan.quant_spec import QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.run_model import RunOptions, open_model
 from transforms.scheme import preset
+from transforms.scheme.outlier_move import parse_move
 
 CHANNELS = 16
 TEXT = """(float[1,40,16] x) => (float[1,40,16] y) {
@@ -147,11 +150,40 @@ def test_a_transformer_without_outliers_stays_as_it_is() -> None:
     assert done.scheme is not None
 
 
+def test_channels_that_weights_make_up_for_are_brought_to_like_sizes() -> None:
+    """Sizes of channels are 2^0 to 2^9, those of weights the opposite: these take the factors in."""
+    sizes = np.ldexp(np.float32(1), np.arange(CHANNELS) % 10)
+    random = np.random.default_rng(8)
+    weight = random.standard_normal((CHANNELS, CHANNELS)).astype(np.float32) / sizes[:, None]
+    move = parse_move(proposed(rows() * sizes, w=weight))
+    assert not move.own
+    found = np.ldexp(sizes, -move.of_channels("h", CHANNELS))
+    assert found.max() / found.min() <= 8
+
+
+def test_heads_are_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(9)
+    weight = random.standard_normal((CHANNELS, 50)).astype(np.float32)
+    weight[3] *= 30
+    grid, squares = QuantSpec(FORMATS["int8"], symmetric=True, axis=1), random.random(CHANNELS)
+    factors, own = np.float64(2) ** random.integers(0, 4, CHANNELS), np.array([3, 7])
+    whole = LayerWeights.of(weight, grid).error(squares, factors, own)
+    monkeypatch.setattr("transforms.channels.propose_moves._COLUMNS", 7)
+    assert LayerWeights.of(weight, grid).error(squares, factors, own) == whole
+
+
 def test_too_few_samples_move_nothing() -> None:
     graph = model_io.load(with_outliers())
     done = quantize_graph(graph, preset("A8W8"), CalibrationData(feeds(3, 1)))
     assert done.scheme is not None
     assert not done.scheme.outliers
+
+
+def test_smoothing_by_hand() -> None:
+    """2211.10438, equation 4: log2 of sqrt(64 / 1), of sqrt(4 / 4), and a channel of zeros."""
+    assert smoothing(np.array([64.0, 4.0, 0.0]), np.array([1.0, 4.0, 1.0]), 0.5) == {0: 3}
+    assert smoothing(np.array([1.0, 2.0**-60]), np.ones(2), 0.75) == {0: 10}
+    assert smoothing(np.zeros(2), np.ones(2), 0.5) == {}
 
 
 def test_channels_above_a_limit_are_lowered_to_it_by_powers_of_two() -> None:

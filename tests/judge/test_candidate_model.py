@@ -91,3 +91,20 @@ def test_schemes_that_make_the_same_model_are_told() -> None:
     same = case.scheme.per_channel == "spread"
     assert model.is_same(case.scheme, other) == same
     assert not model.is_same(case.scheme, case.scheme.with_(calibrate_method="MSE"))
+
+
+def test_large_models_hold_rounded_weights_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other numbers of errors would show weights of another candidate; ``rest`` frees all."""
+    case = _Case(model_io.load(network(2, 0.3, 8.0)), "U8S8", samples(6, 1))
+    shared = case.graph, case.scheme, case.plan_of, case.statistics, case.judge
+    kept = CandidateModel(*shared, WeightMemory())
+    monkeypatch.setattr("transforms.judge.candidate_model._ONE_KIND", 0)
+    large = CandidateModel(*shared, WeightMemory())
+    one, other = (case.scheme.with_(per_channel=kind) for kind in (True, False))
+    for scheme in (one, other, one):
+        assert np.array_equal(large.errors(scheme).errors, kept.errors(scheme).errors)
+        assert {kind[0] for _, kind in large._weights} == {scheme.per_channel}
+    for model in (large, kept):
+        model.rest()
+    assert not large._weights and kept._weights
+    assert np.array_equal(large.errors(other).errors, kept.errors(other).errors)

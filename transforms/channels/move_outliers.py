@@ -33,11 +33,27 @@ from transforms.scheme.outlier_move import OutlierMove
 
 log = logging.getLogger(__name__)
 
+_MOST_SMOOTHED = 10
+"""Exponent between channels: what is smaller than a thousandth of others has no part in their sum."""
+
 
 def lowering(ranges: Float64Array, limit: float) -> dict[int, int]:
     """Return the exponents of two by which channels are divided, for their ranges max|X_j|."""
     exponents = np.rint(np.log2(np.maximum(ranges / limit, 1))).astype(int)
     return {int(i): int(exponents[i]) for i in np.flatnonzero(exponents)}
+
+
+def smoothing(ranges: Float64Array, of_weights: Float64Array, share: float) -> dict[int, int]:
+    """Return the exponents of two of s_j for ``share`` as a, of which the least is 0.
+
+    ``ranges`` max|X_j|; ``of_weights`` max|W_j|. Channels that are 0 throughout, or tiny, stay as they are.
+    """
+    counted = np.flatnonzero((ranges > 0) & (of_weights > 0))
+    factors = share * np.log2(ranges[counted]) - (1 - share) * np.log2(of_weights[counted])
+    highest = factors.max(initial=-np.inf)
+    least = max(factors.min(initial=highest), highest - _MOST_SMOOTHED)
+    exponents = np.maximum(np.rint(factors - least), 0).astype(int)
+    return {int(i): int(power) for i, power in zip(counted, exponents, strict=True) if power}
 
 
 def move_outliers(

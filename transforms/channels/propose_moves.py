@@ -19,7 +19,7 @@ from ops.channel_sums import channel_sums
 from ops.integers import range_scale
 from ops.squared_errors import squared_errors
 from transforms.channels.factor_takers import FactorTakers, channels_of, layers_on, rows_of
-from transforms.channels.move_outliers import lowering
+from transforms.channels.move_outliers import lowering, smoothing
 from transforms.graph import walk
 from transforms.plan.dynamic_products import dynamic_products
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite, QuantSpec
@@ -30,12 +30,16 @@ _MOST_BITS = 8  # of activations: with more, one channel may set the range of al
 _LEAST_CHANNELS = 8
 _LEAST_ROWS = 32  # of either half
 _LOWERED = (1, 2, 3, 4)  # powers of two by which the range of a tensor may shrink
+_SMOOTHED = (0.5, 0.75)  # shares of the differences between channels that weights take
 _SPLIT = (1, 2, 4, 8, 16)  # channels that may get products of their own
 _TINY = float(np.finfo(np.float32).tiny)
 _SIMILAR = 10**0.05  # errors that differ by half a dB: the move that costs less will do
 _LEAST_GAIN = 10**-0.1  # what is left of the error if a move is worth its nodes: 1 dB
 _SHARES = (1.0, 0.8, 0.64)  # of the full range, for methods that clip
 _CLIPPED = 0.7  # of the largest weight: about what one scale of least error for all channels covers
+
+_COLUMNS = 1 << 13
+"""Outputs of a layer that are looked at together."""
 
 Channels = NDArray[np.int64]
 
@@ -47,7 +51,8 @@ _AT_RUN_TIME = QuantSpec(FORMATS["uint8"], symmetric=False)
 class LayerWeights:
     """What of a weight [channels, outputs] the errors depend on: its numbers, the grid, norms of rows.
 
-    ``largest``: magnitudes of each output, and ``peaks`` the channels that have them.
+    ``largest``: magnitudes of each output, and ``peaks`` the channels that have them; ``ranges``: the largest
+    magnitude of each channel.
     """
 
     numbers: Float32Array
@@ -55,13 +60,16 @@ class LayerWeights:
     norms: Float64Array
     largest: Float32Array
     peaks: Channels
+    ranges: Float32Array
 
     @classmethod
     def of(cls, rows: Float32Array, grid: QuantSpec) -> LayerWeights:
         """Measure a weight whose channels are on the first axis."""
         norms = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
-        peaks = np.abs(rows).argmax(0)
-        return cls(rows, grid, norms, np.abs(np.take_along_axis(rows, peaks[None], 0)[0]), peaks)
+        peaks = np.concatenate([np.abs(part).argmax(0) for part in _parts(rows)])
+        ranges = np.max([np.abs(part).max(1) for part in _parts(rows)], axis=0)
+        largest = np.abs(np.take_along_axis(rows, peaks[None], 0)[0])
+        return cls(rows, grid, norms, largest, peaks, ranges)
 
     def error(self, squares: Float64Array, factors: Float64Array, own: Channels) -> float:
         """Return the mean squared error of what the layer makes that rounding the weight causes.
@@ -72,8 +80,9 @@ class LayerWeights:
         """
         largest = self._largest_without(own)
         raised = np.flatnonzero(factors != 1)
-        scaled = np.abs(self.numbers[raised]) * factors[raised, None].astype(np.float32)
-        largest = np.maximum(largest, scaled.max(0, initial=0)).astype(np.float64)
+        by = factors[raised, None].astype(np.float32)
+        scaled = [(np.abs(part[raised]) * by).max(0, initial=0) for part in _parts(self.numbers)]
+        largest = np.maximum(largest, np.concatenate(scaled)).astype(np.float64)
         if self.grid.axis is None:
             largest = np.full_like(largest, _CLIPPED * largest.max())
         steps = largest / self.grid.format.highest
@@ -87,8 +96,17 @@ class LayerWeights:
             return self.largest
         other = np.isin(self.peaks, own)
         largest = self.largest.copy()
-        largest[other] = np.abs(np.delete(self.numbers[:, other], own, 0)).max(0, initial=0)
+        places = np.flatnonzero(other)
+        for first in range(0, len(places), _COLUMNS):
+            some = places[first : first + _COLUMNS]
+            largest[some] = np.abs(np.delete(self.numbers[:, some], own, 0)).max(0, initial=0)
         return largest
+
+
+def _parts(numbers: Float32Array) -> Iterator[Float32Array]:
+    """Yield some outputs after others of a weight: that of a head may be most of a model's."""
+    for first in range(0, numbers.shape[1], _COLUMNS):
+        yield numbers[:, first : first + _COLUMNS]
 
 
 @dataclass(frozen=True)
@@ -198,6 +216,7 @@ def propose_moves(
         halves = [np.concatenate(samples[half::2]) for half in range(2)] if len(samples) > 1 else []
         if halves and all(len(half) >= _LEAST_ROWS and np.isfinite(half).all() for half in halves):
             move = _choose(operand, halves, clips=clips)
+            vars(operand).pop("weights", None)  # of one tensor at a time
             if move is not None:
                 found[str(operand.tensor.name)] = move
     return found
@@ -220,10 +239,15 @@ def _choose(operand: Operand, halves: Sequence[Float32Array], *, clips: bool) ->
 
 
 def _candidates(operand: Operand, rows: Float32Array) -> list[OutlierMove]:
-    """Return no move, and as many others for any rows: outliers lowered, or with products of their own."""
+    """Return no move, and as many others for any rows.
+
+    Outliers lowered, all channels brought to like sizes, or outliers with products of their own.
+    """
     ranges = np.abs(rows).max(0).astype(np.float64)
     moves, largest = [OutlierMove()], float(ranges.max())
     moves += [OutlierMove(lowering(ranges, max(largest * 2.0**-power, _TINY))) for power in _LOWERED]
+    of_weights = np.max([weight.ranges for weight in operand.weights], axis=0).astype(np.float64)
+    moves += [OutlierMove(smoothing(ranges, of_weights, share)) for share in _SMOOTHED]
     if operand.may_split:
         order = np.argsort(-ranges, kind="stable")
         counts = (count for count in _SPLIT if 4 * count <= len(ranges))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from transforms.graph.lazy_values import Weight, become_constant, derived
+
+_OUTPUTS = 1 << 13
+"""Outputs of a layer whose weights are looked at together."""
 
 Exponents = NDArray[np.int64]
 Ranges = NDArray[np.float64]
@@ -38,12 +42,11 @@ class ScaledLayer:
     """
 
     def __init__(self, node: gs.Node) -> None:
-        """Measure the weight of the node."""
+        """Take the node as it is now; the weight is measured when ranges are asked for."""
         self.weight: gs.Constant = node.inputs[1]
-        self._op, self._attrs = node.op, dict(node.attrs)  # as they are now
-        view = weight_view(self._op, self._attrs, self.weight.values)
-        self._magnitudes: Ranges = np.abs(view).max(axis=3, initial=0).astype(np.float64)
-        groups, outputs, inputs = self._magnitudes.shape
+        self._op, self._attrs = node.op, dict(node.attrs)
+        groups, outputs, inputs, _ = self._view(np.empty(self.weight.shape, np.bool_)).shape
+        self._groups = groups
         self.out_shift: Exponents = np.zeros(groups * outputs, np.int64)
         self.in_shift: Exponents = np.zeros(groups * inputs, np.int64)
 
@@ -54,6 +57,11 @@ class ScaledLayer:
 
     def in_ranges(self) -> Ranges:
         """Return the largest magnitude of the weights of each input channel, with the shifts."""
+        if not self.out_shift.any():  # a head has too many outputs for a table of them
+            view = self._view(self.weight.values)
+            parts = (view[:, first : first + _OUTPUTS] for first in range(0, view.shape[1], _OUTPUTS))
+            largest = [np.abs(part).max(axis=(1, 3), initial=0).reshape(-1) for part in parts]
+            return np.ldexp(np.max(largest, axis=0, initial=0).astype(np.float64), self.in_shift)
         shifted = np.ldexp(self._magnitudes, -self._by_output(self.out_shift))
         return np.ldexp(shifted.max(axis=1, initial=0).reshape(-1), self.in_shift)
 
@@ -62,21 +70,28 @@ class ScaledLayer:
         shift = self._by_input(self.in_shift) - self._by_output(self.out_shift)
         if shift.any():
             source: Weight = self.weight._values
-            become_constant(
-                self.weight, derived(source, lambda values: self._scaled(values, shift), np.float32)
-            )
+            op, attrs = self._op, self._attrs  # without what was measured, which would live as long
 
-    def _scaled(self, values: NDArray[np.float32], shift: Exponents) -> NDArray[np.float32]:
-        values = np.array(values)
-        view = weight_view(self._op, self._attrs, values)
-        np.ldexp(view, shift[..., None], out=view)
-        return values
+            def _scaled(values: NDArray[np.float32]) -> NDArray[np.float32]:
+                values = np.array(values)
+                view = weight_view(op, attrs, values)
+                np.ldexp(view, shift[..., None], out=view)
+                return values
+
+            become_constant(self.weight, derived(source, _scaled, np.float32))
+
+    @cached_property
+    def _magnitudes(self) -> Ranges:
+        return np.abs(self._view(self.weight.values)).max(axis=3, initial=0).astype(np.float64)
+
+    def _view(self, values: NDArray[Any]) -> NDArray[Any]:
+        return weight_view(self._op, self._attrs, values)
 
     def _by_input(self, shift: Exponents) -> Exponents:
-        return shift.reshape(len(self._magnitudes), 1, -1)
+        return shift.reshape(self._groups, 1, -1)
 
     def _by_output(self, shift: Exponents) -> Exponents:
-        return shift.reshape(len(self._magnitudes), -1, 1)
+        return shift.reshape(self._groups, -1, 1)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,10 @@ PlanOf = Callable[[gs.Graph, Scheme], QuantizationPlan]
 FED = ("calibrate_method", "calibrate_tensors", "per_channel", "weight_method", "correct_biases", "tensors")
 """Keys of a scheme in which candidates may differ; of ``tensors``, those that are left in float32."""
 
+_ONE_KIND = 1 << 27
+"""Bytes of weights above which the rounded ones of one kind of candidates are kept, and of one form of the
+model: each is another copy."""
+
 _Kind = tuple[bool | str, str]
 Read = Callable[[AnyArray], AnyArray]
 """From the float numbers of a weight to those that a node reads."""
@@ -82,6 +86,7 @@ class CandidateModel:
         self._ranges: dict[tuple[int, str], Calibration] = {}
         self._tables: dict[_Kind, Mapping[tuple[int, int], Read]] = {}
         self._weights: dict[tuple[str, _Kind], AnyArray] = {}
+        self._is_large = sum(weight.stored.nbytes for weight in self.inputs.weights) > _ONE_KIND
         self._biases: dict[tuple[str, _Kind, int], AnyArray] = {}
 
     def errors(self, scheme: Scheme, count: int | None = None) -> Errors:
@@ -101,22 +106,39 @@ class CandidateModel:
         self._opened = None
         self._weights.clear()
 
+    def rest(self) -> None:
+        """Do so where the weights are large: others are opened next, and each has a copy of its own."""
+        if self._is_large:
+            self.close()
+
     def _open(self) -> OpenModel:
         return open_model(self.inputs.graph, self._judge.reference.options)
 
     def feed(self, scheme: Scheme, fold: int) -> Feed:
         """Return what is fed beside a sample for a candidate, with ranges from one fold."""
         kept = {name for name, format in scheme.tensors.items() if format == FLOAT32}
-        found: dict[str, AnyArray] = {}
+        found: dict[str, AnyArray] = {**self.grids(scheme, fold)}
+        if self._is_large:
+            self._forget_all_but(_kind_of(scheme))
         for weight in self.inputs.weights:
             found[weight.input] = weight.values if weight.tensor in kept else self._weight(weight, scheme)
         found |= {bias.input: self._bias(bias, scheme, fold) for bias in self.inputs.biases}
         for site in self.inputs.ranges:
-            if site.scale:
-                found[site.scale], found[site.zero_point] = self._grid(site, scheme, fold)
             if site.switch:
                 found[site.switch] = np.asarray(site.tensor in kept)
         return found
+
+    def grids(self, scheme: Scheme, fold: int) -> Feed:
+        """Return scales and zero points of computed tensors for a candidate, with ranges from one fold."""
+        found: dict[str, AnyArray] = {}
+        for site in self.inputs.ranges:
+            if site.scale:
+                found[site.scale], found[site.zero_point] = self._grid(site, scheme, fold)
+        return found
+
+    def _forget_all_but(self, kind: _Kind) -> None:
+        for key in [key for key in self._weights if key[1] != kind]:
+            del self._weights[key]
 
     def is_same(self, one: Scheme, other: Scheme) -> bool:
         """Return whether two candidates are the same model."""
@@ -167,7 +189,7 @@ class CandidateModel:
         return self._ranges[key]
 
     def _weight(self, site: WeightSite, scheme: Scheme) -> AnyArray:
-        kind = scheme.per_channel, scheme.weight_method
+        kind = _kind_of(scheme)
         key = site.input, kind
         if key not in self._weights:
             self._weights[key] = self._table(kind)[site.use](site.values)
@@ -177,7 +199,7 @@ class CandidateModel:
         weight = self._weight_of.get((site.node, 1))
         if scheme.correct_biases is not True or weight is None:
             return site.values
-        kind = scheme.per_channel, scheme.weight_method
+        kind = _kind_of(scheme)
         key = site.input, kind, fold
         if key not in self._biases:
             error = self._weight(weight, scheme) - weight.values
@@ -197,6 +219,10 @@ class CandidateModel:
                 if site.role != BIAS
             }
         return self._tables[kind]
+
+
+def _kind_of(scheme: Scheme) -> _Kind:
+    return scheme.per_channel, scheme.weight_method
 
 
 _OF_WEIGHTS = ("per_channel", "weight_method")

@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import AnyArray
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
+from transforms.graph.lazy_values import Weight, load_values
 from transforms.graph.rewire import Insertions, import_domains
 from transforms.plan.qdq_writer import QdqWriter
 from transforms.plan.quant_spec import BIAS, QuantSite, QuantSpec
@@ -44,15 +45,21 @@ class RangeSite:
 class WeightSite:
     """A constant that is fed as it is read: the name of the input, and one of its uses.
 
-    ``use``: the number of a node, in the order of ``walk.nodes``, and which input of it. ``tensor``: the name
-    of the constant; ``is_operand``: whether a dot product reads it.
+    ``stored``: its numbers, or how they are computed. ``use``: the number of a node, in the order of
+    ``walk.nodes``, and which input of it. ``tensor``: the name of the constant; ``is_operand``: whether a dot
+    product reads it.
     """
 
     input: str
-    values: AnyArray
+    stored: Weight
     use: tuple[int, int]
     tensor: str
     is_operand: bool
+
+    @property
+    def values(self) -> AnyArray:
+        """The float numbers; those that are computed take memory as long as they are used."""
+        return np.asarray(load_values(self.stored), np.float32)
 
 
 @dataclass(frozen=True)
@@ -127,9 +134,8 @@ class _Writer:
         name = self._writer.names.derive(tensor.name, "fed")
         fed = dtypes.variable(name, dtypes.FLOAT, tensor)
         self._graph.inputs.append(fed)
-        values = np.asarray(tensor.values, np.float32)
         use, read = (self._numbers[id(node)], index), is_dot_product(node) or site.steps[-1].in_rows
-        self._weights.append(WeightSite(name, values, use, str(tensor.name), read))
+        self._weights.append(WeightSite(name, tensor._values, use, str(tensor.name), read))
         site.redirect(fed)
 
     def _write(self, together: list[QuantSite], group: Sequence[gs.Tensor]) -> None:

@@ -91,6 +91,12 @@ class Form:
         self._close("model")
         return self._opened(switches=True)
 
+    def rest(self) -> None:
+        """Free the memory of large models that are open, until they are asked for again."""
+        for name in ("model", "switched"):
+            if (model := vars(self).get(name)) is not None:
+                model.rest()
+
     def _close(self, name: str) -> None:
         if (model := vars(self).get(name)) is not None:
             model.close()
@@ -102,6 +108,7 @@ class Form:
     def rewritten(self, graph: gs.Graph, scheme: Scheme, measure: Measure) -> Form | None:
         """Return the form of a graph in which a scheme has changed channels; None without statistics
         where this one has them."""
+        self.rest()
         statistics = measure(graph, scheme)
         if statistics is None and self.statistics is not None:
             return None
@@ -162,6 +169,8 @@ class Best:
         scheme = self.scheme.with_(**{key: getattr(own, key) for key in _OF_FORMS})
         if self.take(move, change, scheme, form.errors(scheme), cost):
             self.form = form
+        else:
+            form.rest()
 
     def take(self, move: str, change: str, scheme: Scheme, errors: Errors, cost: float | None) -> bool:
         """Take a candidate that was measured if the judge accepts it for its cost; return whether it does.

@@ -46,7 +46,7 @@ def search_lost_rows(best: Best) -> None:
         if gain(made, errors).decibels > MAY_LOSE:
             scheme, errors, names = candidate, made, ordered[:tried]
     if errors is not start:
-        best.take(MOVE, some_names(names), scheme, errors, MAY_LOSE)
+        best.take(MOVE, f"in float: {some_names(names)}", scheme, errors, MAY_LOSE)
 
 
 def _ordered(best: Best, model: CandidateModel) -> list[str]:
@@ -64,9 +64,7 @@ class _Losses:
 
     def __init__(self, model: CandidateModel, scheme: Scheme) -> None:
         self.sites = {site.tensor: site for site in model.inputs.ranges if site.scale and site.switch}
-        fed = model.feed(scheme, 0)
-        grids = (name for site in self.sites.values() for name in (site.scale, site.zero_point))
-        self._grids = {name: fed[name] for name in grids}
+        self._grids = model.grids(scheme, 0)
         self._sums: dict[str, tuple[float, int]] = {}
 
     def add(self, name: str, array: AnyArray) -> None:

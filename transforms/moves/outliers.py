@@ -68,6 +68,7 @@ def try_channels(best: Best) -> None:
     if levels is None or not spans or not _is_allowed(best, "channels"):
         return
     sizes = sizes_of(spans)
+    best.form.rest()
     best.form.judge.reference.watch(list(sizes), lambda name, array: sizes[name].add(array), FEW_SAMPLES)
     _try(best, "channels", propose_scales(spans, sizes, levels=levels))
 
@@ -108,6 +109,7 @@ def _try(best: Best, move: str, found: Mapping[str, OutlierMove]) -> None:
 
 def _rows(best: Best, names: Sequence[str]) -> dict[str, list[Float32Array]]:
     """Return rows of tensors of the float model, evenly spread, of each of the first samples."""
+    best.form.rest()
     reference = best.form.judge.reference
     count = min(len(reference.feeds), ENOUGH)
     found: dict[str, list[Float32Array]] = {name: [] for name in names}

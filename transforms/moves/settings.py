@@ -73,8 +73,8 @@ def _methods(scheme: Scheme, method: str, names: list[str]) -> Scheme:
 def _ranges_and_scales(best: Best, asked: Scheme) -> Candidates:
     methods = _methods_of(best, asked)
     channels = [True, SPREAD] if asked.per_channel == AUTO else [best.scheme.per_channel]
-    for method in methods:
-        for per_channel in channels:
+    for per_channel in channels:  # rounded weights depend on that alone
+        for method in methods:
             ranges = "ranges with headroom" if method == EXTRAPOLATED else f"ranges by {method}"
             words = f"{ranges}, a scale of weights per {'channel' if per_channel is True else 'tensor'}"
             yield words, best.scheme.with_(calibrate_method=method, per_channel=per_channel)

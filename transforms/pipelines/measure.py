@@ -107,4 +107,6 @@ def _weights_of(graph: gs.Graph) -> WeightMemory:
     """Return a memory of the weights of a graph, which its copies share."""
     layers = (node for node in graph.nodes if is_dot_product(node))
     weights = (tensor for node in layers for tensor in node.inputs if isinstance(tensor, gs.Constant))
-    return WeightMemory(tensor.values for tensor in weights if not is_weightless(tensor._values))
+    return WeightMemory(
+        tensor._values if is_weightless(tensor._values) else tensor.values for tensor in weights
+    )

@@ -187,9 +187,11 @@ class QParamsTable:
         return found
 
     def _choose_weight(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
-        values = np.asarray(tensor.values, np.float32)
+        def _values() -> NDArray[np.float32]:
+            return np.asarray(tensor.values, np.float32)
+
         if not step.symmetric and not step.block:
-            low, high = finite_range(values, step.axis)
+            low, high = finite_range(_values(), step.axis)
             return range_scale(low, high, step.format, symmetric=False, power_of_two=self._powers)
         method = weight_method(self._plan.scheme, step)
         counts = importance(self._weighed, tensor, self._mean_squares) if method == WEIGHTED else None
@@ -198,16 +200,16 @@ class QParamsTable:
             assert step.axis is not None, "the axis of blocks"
             grid = step.format, step.axis, step.block
             scale, zero = block_parameters(
-                values, *grid, symmetric=step.symmetric, method=plain, importance=counts
+                _values(), *grid, symmetric=step.symmetric, method=plain, importance=counts
             )
             return self._legal(np.abs(scale)) if self._powers else scale, zero
         weighed = None if counts is None else (counts.shape, counts.tobytes())
-        source = tensor._values if isinstance(tensor._values, Computed) else values
+        source = tensor._values if isinstance(tensor._values, Computed) else _values()
         scale = self._memory.recall(
             source,
             ("scale", step, plain, weighed, self._powers),
             lambda: weight_scale(
-                values, step.format, step.axis, method=plain, importance=counts, power_of_two=self._powers
+                _values(), step.format, step.axis, method=plain, importance=counts, power_of_two=self._powers
             ),
         )
         return scale, np.zeros(scale.shape, step.format.dtype)
