@@ -18,7 +18,7 @@ FEEDS = origins.feeds()
 def model() -> SwitchedLayers:
     scheme = preset("U8S8").by_rule().with_(per_channel=False, weight_method="MinMax")
     reference, quantized, _ = origins.quantized(origins.chain(), scheme, FEEDS)
-    return SwitchedLayers(reference, quantized)
+    return SwitchedLayers(reference, quantized, inner=True)
 
 
 def _exhaustive(model: SwitchedLayers) -> np.ndarray:

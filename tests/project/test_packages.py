@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -180,3 +181,9 @@ def test_files_and_functions_are_short(path: Path) -> None:
             body = node.body[1:] if ast.get_docstring(node) else node.body
             length = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
             assert length <= LONGEST_FUNCTION, node.name
+
+
+def test_test_modules_have_names_of_their_own() -> None:
+    """Folders of tests are no packages: pytest stops at the second module of one name."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []

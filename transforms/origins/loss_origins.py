@@ -114,7 +114,7 @@ def find_origins(
     ValueError as :class:`SwitchedLayers` does, without a feed and without an output of floats.
     """
     caches = output_view(float_graph).caches
-    return origins_of(SwitchedLayers(float_graph, quantized_graph, run), feeds, caches, progress)
+    return origins_of(SwitchedLayers(float_graph, quantized_graph, run, inner=True), feeds, caches, progress)
 
 
 def origins_of(

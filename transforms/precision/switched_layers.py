@@ -23,6 +23,7 @@ from transforms.precision.chosen import Part
 from transforms.precision.pair_nodes import PairedModels
 from transforms.precision.readings import Reading, readings, shown_of
 from transforms.precision.switched_model import switched_model
+from transforms.run.kept_arrays import KeptArrays
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 
@@ -42,10 +43,16 @@ class SwitchedLayers:
     """
 
     def __init__(
-        self, float_graph: gs.Graph, quantized_graph: gs.Graph, run: RunOptions | None = None
+        self,
+        float_graph: gs.Graph,
+        quantized_graph: gs.Graph,
+        run: RunOptions | None = None,
+        *,
+        inner: bool = False,
     ) -> None:
         """Take the float model in the form that was quantized, and the quantized one; both are changed.
 
+        ``inner``: what layers end in and read can be asked for, too; a session keeps such tensors to its end.
         Raises ValueError if no node of the quantized model computes otherwise than in the float model, and
         as :func:`transforms.run.run_model.open_model` does.
         """
@@ -70,8 +77,8 @@ class SwitchedLayers:
         self._switches = [[switches[name, _LABEL] for name in part.nodes] for part in self.parts]
         self._inputs = {tensor.name for tensor in graph.inputs}
         self._sources = {one.source for found in self.readings.values() for one in found if one.source}
-        ends = [part.shown for part in self.parts]
-        _show(graph, [*self.outputs, *ends, *sorted(self._sources - self._inputs)])
+        ends = (part.shown for part in self.parts)
+        _show(graph, [*self.outputs, *((*ends, *sorted(self._sources - self._inputs)) if inner else ())])
         self._model = open_model(graph, replace(run or RunOptions(), simulate=True, spin=False))
 
     def more_bytes(self, part: Part, bits: int = 32) -> float:
@@ -83,7 +90,7 @@ class SwitchedLayers:
         return sum(values.size * max(bits - has, 0) / 8 for values, has in known if values is not None)
 
     def sources(self, parts: Iterable[Part], feed: Feed) -> Feed:
-        """Return, for a feed, the float tensors that some parts read rounded."""
+        """Return, for a feed, the float tensors that some parts read rounded, of a model with ``inner``."""
         readings = (one for part in parts for name in part.nodes for one in self.readings[name])
         names = {one.source for one in readings if one.source}
         fed = {name: feed[name] for name in names & self._inputs if name in feed}
@@ -108,8 +115,8 @@ class Trials:
 
     def __init__(self, model: SwitchedLayers, feeds: Sequence[Feed]) -> None:
         """Run the float model on the feeds."""
-        self.model, self.feeds = model, feeds
-        self.expected = [model.run(feed, ()) for feed in feeds]
+        self.model, self.feeds, kept = model, feeds, KeptArrays()
+        self.expected = [kept.keep(model.run(feed, ())) for feed in feeds]
         self._known: dict[frozenset[int], list[dict[str, Sums]]] = {}
         self.everything = frozenset(range(len(model.parts)))
 
@@ -117,11 +124,11 @@ class Trials:
         """Return sums of each sample, by output, with these parts quantized and all others in float."""
         key = frozenset(parts)
         if key not in self._known:
-            self.keep(key, [self.model.run(feed, key) for feed in self.feeds])
+            self.keep(key, (self.model.run(feed, key) for feed in self.feeds))
         return self._known[key]
 
-    def keep(self, parts: Iterable[int], found: Sequence[Feed]) -> None:
-        """Take what was made of the feeds with these parts quantized."""
+    def keep(self, parts: Iterable[int], found: Iterable[Feed]) -> None:
+        """Take what was made of the feeds with these parts quantized, one after the other."""
         pairs = zip(found, self.expected, strict=True)
         self._known[frozenset(parts)] = [
             {name: _sums(expected[name], made[name]) for name in self.model.outputs}
