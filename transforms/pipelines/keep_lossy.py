@@ -14,7 +14,7 @@ from transforms.judge.sample_roles import judging_layers, ranking_layers, taken
 from transforms.pipelines.load import read_float
 from transforms.pipelines.rebuild import LastRebuilt, take_over
 from transforms.pipelines.work import Work
-from transforms.run.run_each import with_resting_threads
+from transforms.run.run_each import with_bounded_memory, with_resting_threads
 from transforms.scheme import Scheme
 from transforms.scheme.targets import ON_CPU
 
@@ -74,7 +74,8 @@ def _found(work: Work, judge: Judge) -> tuple[LossyLayers, Work]:
     runs = Budget.of(floats, work.statistics, work.options.effort).runs
     ranked, judged = taken(feeds, ranking_layers(count)), taken(feeds, judging_layers(count))
     apart = Judge(floats, judged, work.options.run, known=judge.reference.known, stays=True)
-    first, resting = (work.graph, work.scheme), with_resting_threads(work.options.run)
+    first = work.graph, work.scheme
+    resting = with_bounded_memory(with_resting_threads(work.options.run), feeds)
     load = partial(read_float, work, work.scheme)
     found = lossy_layers(first, floats, load, build, ranked, apart, runs, resting)
     return found, build.last

@@ -129,11 +129,10 @@ class Trials:
 
     def keep(self, parts: Iterable[int], found: Iterable[Feed]) -> None:
         """Take what was made of the feeds with these parts quantized, one after the other."""
-        pairs = zip(found, self.expected, strict=True)
-        self._known[frozenset(parts)] = [
-            {name: _sums(expected[name], made[name]) for name in self.model.outputs}
-            for made, expected in pairs
-        ]
+        self._known[frozenset(parts)] = list(map(self._compared, self.expected, found))  # one at a time
+
+    def _compared(self, expected: Feed, made: Feed) -> dict[str, Sums]:
+        return {name: _sums(expected[name], made[name]) for name in self.model.outputs}
 
     def errors(self, parts: Iterable[int], name: str) -> Float64Array:
         """Return the squared errors of an output with these parts quantized, [samples]."""
