@@ -13,7 +13,7 @@ MOST = 34
 GUARDS = {
     *("_NOT_FINITE", "_EXACT"),  # of arithmetic
     "GOOD",  # of words
-    *("_UNPACKED", "_MEMORY"),  # of time and memory: results are the same
+    *("_UNPACKED", "_MEMORY", "_ONE_KIND"),  # of time and memory: results are the same
 }
 """Numbers elsewhere that decide nothing."""
 
