@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from ops.metrics import Sums
-from tests.helpers import quantized_models, real_models
+from tests.helpers import quantized_models
 from tests.helpers.real_models import MODELS
 from tools import convert_fp16_to_bf16, convert_fp32_to_bf16
 
@@ -22,17 +23,23 @@ TARGETS = {
     "magika_v3_3": (50,),
     "minilm_l6_op13": (40,),
 }
-"""In dB; all in BF16 these models have 34, 30, 17, 38 and 38 on all samples, others on those held out."""
+"""In dB; all in BF16 these models have 32, 27, 21, 53 and 38 on the samples that are held out."""
 
 CASES = [(name, target) for name, targets in TARGETS.items() for target in targets]
 
 
 def sqnr(first: Path, second: Path, feeds: list[dict[str, np.ndarray]]) -> float:
-    sessions, sums = [real_models.session(path, optimized=True) for path in (first, second)], Sums()
+    """Return the SQNR of a file beside another; each of these models has one output.
+
+    Weights are not put in another order for the kernels, as where the tool measures: sums in another order
+    are rounded to other numbers of BF16, which makes 0.1 dB on a few samples.
+    """
+    settings = onnxruntime.SessionOptions()
+    settings.add_session_config_entry("session.disable_prepacking", "1")
+    sessions = [onnxruntime.InferenceSession(path, settings) for path in (first, second)]
+    sums = Sums()
     for feed in feeds:
-        for a, b in zip(*(session.run(None, feed) for session in sessions), strict=True):
-            if a.dtype.kind == "f":
-                sums.add(a, b)
+        sums.add(*(session.run(None, feed)[0] for session in sessions))
     return sums.sqnr()
 
 
@@ -54,11 +61,15 @@ def test_the_target_is_met(
     assert tool.main([*options, "--min-sqnr", str(target)]) == 0
     seconds = time.perf_counter() - start
     printed = capsys.readouterr().out
-    chosen = re.findall(r"^SQNR: (\S+) -> (\S+) dB on .* with (\d+) of \d+ layers", printed, re.MULTILINE)
-    enough = re.findall(r"nothing, the SQNR is (\S+) dB", printed)
-    ((before, after, count),) = chosen or [(value, value, "0") for value in enough]
+    chosen = re.findall(
+        r"^SQNR: (\S+) -> (\S+) \+- (\S+) dB on 4 held-out samples with (\d+) of \d+ layers",
+        printed,
+        re.MULTILINE,
+    )
+    ((before, after, error, count),) = chosen
     with capsys.disabled():
-        print(f"\n{name}: {before} -> {after} dB, {count} layers for {target} dB, {seconds:.1f} s")
-    assert (float(before) < target) == bool(chosen)
-    assert target <= float(after)
-    assert sqnr(source, output, feeds[3::4]) == pytest.approx(float(after), abs=0.05)
+        print(f"\n{name}: {before} -> {after} +- {error} dB, {count} layers for {target} dB, {seconds:.1f} s")
+    # It is met with a standard error to spare: 53 dB of samples that differ much do not show 50.
+    assert target <= float(after) - float(error)
+    assert float(before) < float(after) and int(count) > 0
+    assert sqnr(source, output, feeds[1::2]) == pytest.approx(float(after), abs=0.05)
