@@ -11,6 +11,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from ops.metrics import Sums
+from tests.helpers.twin_sessions import open_session
+
 Arrays = dict[str, NDArray]
 
 ACTIVATIONS = {
@@ -165,6 +168,19 @@ def written_out(
         if experts.has_bias or name[0] != "b"
     }
     return model(experts, list(nodes), turned | constants)
+
+
+def run(model: onnx.ModelProto, tokens: NDArray, *, optimize: bool = True) -> NDArray:
+    """Return what ONNX Runtime makes of tokens."""
+    session = open_session(model, library=False, optimize=optimize)
+    return np.asarray(session.run(None, {"x": tokens})[0])
+
+
+def sqnr(wanted: NDArray, made: NDArray) -> float:
+    """Return how near an output is to a wanted one, in dB."""
+    sums = Sums()
+    sums.add(wanted, made)
+    return sums.sqnr()
 
 
 def decoded(model: onnx.ModelProto) -> Arrays:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.helpers import experts
 from tests.helpers.experts import Arrays, Experts
-from tests.helpers.known_grids import GRIDS, Array
+from tests.helpers.known_grids import GRIDS
 from transforms.graph.found_grids import FoundWeight
 from transforms.model import graph_proto
 from transforms.write_found_grids import write_found_grids
@@ -44,19 +44,6 @@ def _weights(form: Experts, name: str) -> Arrays:
     return weights
 
 
-def _run(model: object, *, optimize: bool) -> Array:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    if not optimize:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    return np.asarray(session.run(None, {"x": X})[0])
-
-
-def _sqnr(wanted: Array, made: Array) -> float:
-    return float(10 * np.log10(np.square(wanted).sum() / max(np.square(wanted - made).sum(), 1e-30)))
-
-
 @pytest.mark.parametrize("is_operator", [True, False])
 @pytest.mark.parametrize("name", _BY_KERNELS)
 def test_experts_are_read_as_they_were(name: str, is_operator: bool) -> None:
@@ -77,9 +64,9 @@ def test_experts_are_read_as_they_were(name: str, is_operator: bool) -> None:
     np.testing.assert_array_equal(stored["w2"].astype(np.float32), weights["w2"])
     assert sum(one.is_whole for one in found) == 2
     least = 100 if _BY_KERNELS[name] == 4 else 35
-    wanted = experts.outputs_of(form, weights, X) if is_operator else _run(model, optimize=False)
+    wanted = experts.outputs_of(form, weights, X) if is_operator else experts.run(model, X, optimize=False)
     for optimize in (True, False):
-        assert _sqnr(wanted, _run(written, optimize=optimize)) > least
+        assert experts.sqnr(wanted, experts.run(written, X, optimize=optimize)) > least
 
 
 @pytest.mark.parametrize("name", ["Q4_1", "Q5_1", "E4M3 in blocks", "GPTQ in float16"])
@@ -92,7 +79,10 @@ def test_experts_that_qmoe_does_not_have_are_dequantized(name: str) -> None:
     written = graph_proto.export_model(graph)
     (node,) = [node for node in written.graph.node if node.op_type == "MoE"]
     for optimize in (True, False):
-        assert _sqnr(experts.outputs_of(form, weights, X), _run(written, optimize=optimize)) > 100
+        assert (
+            experts.sqnr(experts.outputs_of(form, weights, X), experts.run(written, X, optimize=optimize))
+            > 100
+        )
     del written.graph.output[:]
     written.graph.output.extend(onnx.helper.make_empty_tensor_value_info(node.input[i]) for i in (2, 4))
     session = onnxruntime.InferenceSession(written.SerializeToString())

@@ -11,9 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from numpy.typing import NDArray
 
 from tests.helpers import experts
 from tests.helpers.experts import Experts
@@ -45,19 +43,6 @@ def _written(form: Experts, bits: int, block: int = 32, level: int | None = 1) -
     return graph_proto.export_model(graph)
 
 
-def _run(model: onnx.ModelProto, *, optimize: bool = True) -> NDArray:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    if not optimize:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    return np.asarray(session.run(None, {"x": TOKENS})[0])
-
-
-def _sqnr(wanted: NDArray, made: NDArray) -> float:
-    return float(10 * np.log10(np.square(wanted).sum() / max(np.square(wanted - made).sum(), 1e-30)))
-
-
 @pytest.mark.parametrize("bits", [8, 4, 2])
 @pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
 def test_outputs_are_those_of_the_decoded_weights(form: Experts, bits: int) -> None:
@@ -67,7 +52,7 @@ def test_outputs_are_those_of_the_decoded_weights(form: Experts, bits: int) -> N
     has_blocks = form.inner % 16 == 0
     least = ROUNDED if has_blocks and bits != 4 else EXACT
     for optimize in (True, False):
-        assert _sqnr(wanted, _run(model, optimize=optimize)) > least
+        assert experts.sqnr(wanted, experts.run(model, TOKENS, optimize=optimize)) > least
 
 
 @pytest.mark.parametrize(("bits", "least"), [(8, 35), (4, 20), (2, 6)])
@@ -76,9 +61,9 @@ def test_what_is_left_of_four_experts(bits: int, least: float) -> None:
     form = Experts(is_normalized=True)
     wanted = experts.outputs_of(form, form.weights(), TOKENS)
     model = _written(form, bits, 16, None)
-    made = [_run(model, optimize=optimize) for optimize in (True, False)]
-    assert _sqnr(wanted, made[0]) > least
-    assert _sqnr(made[1], made[0]) > (EXACT if bits == 4 else ROUNDED)
+    made = [experts.run(model, TOKENS, optimize=optimize) for optimize in (True, False)]
+    assert experts.sqnr(wanted, made[0]) > least
+    assert experts.sqnr(made[1], made[0]) > (EXACT if bits == 4 else ROUNDED)
 
 
 @pytest.mark.parametrize("name", ["gate and value in turns", "gate before value", "third product"])
@@ -91,9 +76,11 @@ def test_finer_inner_numbers_make_up_for_the_third_product(name: str) -> None:
     model = graph_proto.export_model(graph)
     bits = [[one.i for one in n.attribute if one.name == "expert_weight_bits"] for n in model.graph.node]
     assert [*filter(None, bits)] == [[4], [8]]
-    made = [_run(model, optimize=optimize) for optimize in (True, False)]
-    assert _sqnr(wanted, made[0]) > max(20, _sqnr(wanted, _run(_written(form, 4, 16))))
-    assert _sqnr(made[1], made[0]) > ROUNDED
+    made = [experts.run(model, TOKENS, optimize=optimize) for optimize in (True, False)]
+    assert experts.sqnr(wanted, made[0]) > max(
+        20, experts.sqnr(wanted, experts.run(_written(form, 4, 16), TOKENS))
+    )
+    assert experts.sqnr(made[1], made[0]) > ROUNDED
 
 
 def test_zero_points_where_numbers_are_not_around_0() -> None:

@@ -66,8 +66,9 @@ class LayerWeights:
     def of(cls, rows: Float32Array, grid: QuantSpec) -> LayerWeights:
         """Measure a weight whose channels are on the first axis."""
         norms = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
-        peaks = np.concatenate([np.abs(part).argmax(0) for part in _parts(rows)])
-        ranges = np.max([np.abs(part).max(1) for part in _parts(rows)], axis=0)
+        sizes = ((size.argmax(0), size.max(1)) for size in map(np.abs, _parts(rows)))
+        peaks_of, ranges_of = zip(*sizes, strict=True)
+        peaks, ranges = np.concatenate(peaks_of), np.max(ranges_of, axis=0)
         largest = np.abs(np.take_along_axis(rows, peaks[None], 0)[0])
         return cls(rows, grid, norms, largest, peaks, ranges)
 

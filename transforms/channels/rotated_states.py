@@ -7,6 +7,7 @@ keeps the vector of ones: the mean of a row stays the same, and adding one numbe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -258,7 +259,9 @@ class RotatedStates:
         return size(tensor, -1) == 1 or shape_of(tensor) == ()
 
     def _is_vector(self, tensor: gs.Tensor) -> bool:
-        return self._is_stored(tensor) and tuple(tensor.shape)[-1:] == (self._width,) == (tensor.values.size,)
+        return self._is_stored(tensor) and tuple(tensor.shape)[-1:] == (self._width,) == (
+            math.prod(tensor.shape),
+        )
 
     def _is_weight(self, node: gs.Node) -> bool:
         weight = node.inputs[1]

@@ -135,8 +135,10 @@ def _rotates(node: gs.Node) -> bool:
     if onnx_op(node) != "MatMul" or not isinstance(node.inputs[1], gs.Constant):
         return False
     shape = tuple(node.inputs[1].shape)
-    is_square = len(shape) == _MATRIX_RANK and shape[0] == shape[1] and walk.is_read_once(node.outputs[0])
-    return is_square and np.array_equal(node.inputs[1].values, node.inputs[1].values.T)
+    if len(shape) != _MATRIX_RANK or shape[0] != shape[1] or not walk.is_read_once(node.outputs[0]):
+        return False
+    matrix = node.inputs[1].values
+    return np.array_equal(matrix, matrix.T)
 
 
 def _last_product(tensor: gs.Tensor) -> gs.Node | None:

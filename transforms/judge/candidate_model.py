@@ -117,7 +117,7 @@ class CandidateModel:
     def feed(self, scheme: Scheme, fold: int) -> Feed:
         """Return what is fed beside a sample for a candidate, with ranges from one fold."""
         kept = {name for name, format in scheme.tensors.items() if format == FLOAT32}
-        found: dict[str, AnyArray] = {**self.grids(scheme, fold)}
+        found = self.grids(scheme, fold)
         if self._is_large:
             self._forget_all_but(_kind_of(scheme))
         for weight in self.inputs.weights:
@@ -128,7 +128,7 @@ class CandidateModel:
                 found[site.switch] = np.asarray(site.tensor in kept)
         return found
 
-    def grids(self, scheme: Scheme, fold: int) -> Feed:
+    def grids(self, scheme: Scheme, fold: int) -> dict[str, AnyArray]:
         """Return scales and zero points of computed tensors for a candidate, with ranges from one fold."""
         found: dict[str, AnyArray] = {}
         for site in self.inputs.ranges:
