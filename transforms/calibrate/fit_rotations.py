@@ -14,6 +14,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed, Float64Array
+from transforms.channels.hadamard import spreading
 from transforms.graph.key_rotations import QUERY, Rotation, write_rotary_apart
 from transforms.model.copy_graph import copy_graph
 from transforms.quantize_caches import find_caches
@@ -106,7 +107,7 @@ def balancing(keys: Float64Array, queries: Float64Array) -> Float64Array:
     root = np.linalg.cholesky(_shrunk(keys))
     axes, sizes, _ = np.linalg.svd(root.T @ _shrunk(queries) @ root)
     inverse = root @ axes / sizes**0.25  # as columns, the axes in which both are the same
-    found: Float64Array = np.linalg.inv(inverse).T @ _spreading(len(keys)).T
+    found: Float64Array = np.linalg.inv(inverse).T @ spreading(len(keys))
     return found
 
 
@@ -115,14 +116,3 @@ def _shrunk(products: Float64Array) -> Float64Array:
     least = _LEAST * mean if mean else 1.0  # so that a head of zeros stays as it is
     found: Float64Array = _OF_SAMPLES * products + (1 - _OF_SAMPLES) * own + least * np.eye(len(products))
     return found
-
-
-def _spreading(size: int) -> Float64Array:
-    """Return an orthogonal matrix of about equal magnitudes: Hadamard's, times a cosine transform's."""
-    found: Float64Array = np.ones((1, 1))
-    while size % 2 == 0:
-        found, size = np.kron(found, np.array([[1, 1], [1, -1]])) / 2**0.5, size // 2
-    places = np.arange(size)
-    cosines = np.cos(np.pi * places[:, None] * (places + 0.5) / size) * (2 / size) ** 0.5
-    cosines[0] /= 2**0.5
-    return np.kron(found, cosines)

@@ -30,10 +30,14 @@ def _matrix(channels: int) -> Float32Array:
     H is Sylvester's, of the largest power of two, C the cosine transform (DCT-II) of the odd share of the
     channels. With both signs, the sums of rows and of columns are alike, and S changes all numbers little.
     """
-    power = channels & -channels
     signs = np.random.default_rng(_SEED).choice(np.array([-1.0, 1.0]), (2, channels))
-    spread = np.kron(_hadamard(power), _cosine(channels // power))
-    return _keeping_ones(signs[0][:, None] * spread * signs[1]).astype(np.float32)
+    return _keeping_ones(signs[0][:, None] * spreading(channels) * signs[1]).astype(np.float32)
+
+
+def spreading(size: int) -> Float64Array:
+    """Return H x C, an orthogonal matrix [size, size] of about equal magnitudes."""
+    power = size & -size
+    return np.asarray(np.kron(_hadamard(power), _cosine(size // power)), np.float64)
 
 
 def _keeping_ones(matrix: Float64Array) -> Float64Array:
