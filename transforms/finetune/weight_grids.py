@@ -13,8 +13,10 @@ from ops.formats import Format
 from ops.grids import Grid, weight_grid
 from ops.integer_blocks import block_rows
 from ops.integers import weight_range, weight_scale
+from ops.pair_sums import paired_scale, wide_pairs
 from ops.powers_of_two import are_powers, ceil_power
 from transforms.finetune.round_bias import least_scale
+from transforms.graph.constants import load
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.layers.scale_blocks import lay_out, pack_scales, unpack_scales
 
@@ -94,8 +96,17 @@ def integer_grid(matched: MatchedLayer, parameters: QParams) -> Grid:
     scale, zero_point = map(matched.layer.spread, parameters)
     grid = weight_grid(matched.float_weight, fmt, scale=scale, zero_point=zero_point.astype(np.int64))
     if matched.weight.is_narrow and not np.any(zero_point):
-        return dataclasses.replace(grid, lowest=-grid.highest)
+        return dataclasses.replace(grid, lowest=-grid.highest, pairs=has_bounded_pairs(matched))
     return grid
+
+
+def has_bounded_pairs(matched: MatchedLayer) -> bool:
+    """Return whether a layer's int8 weights are such that no pair of products saturates at 16 bits."""
+    stored = load(matched.weight.source)
+    if stored.dtype != np.int8 or matched.weight.block:
+        return False
+    packed = matched.layer.pack(stored)
+    return not wide_pairs(packed.reshape(*packed.shape[:2], -1), (2,))
 
 
 def turned_grid(scale: Float64Array, lowest: Float64Array, highest: Float64Array) -> Grid:
@@ -126,6 +137,9 @@ def _other_scale(
     powers = has_power_scale(matched)
     if _is_symmetric(fmt, zero_point):
         scale = weight_scale(weights, fmt, axis, method="MSE", importance=weighed, power_of_two=powers)
+        if has_bounded_pairs(matched):
+            sums = [part.reshape(-1, importance.shape[-1]) for part in (weights, weighed)]
+            scale = paired_scale(sums[0], scale, (1,), axis, importance=sums[1], power_of_two=powers)
     elif not powers:
         scale, zero_point = weight_range(weights, fmt, axis, importance=weighed)
     least = least_scale(matched, biases, scale)

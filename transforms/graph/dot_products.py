@@ -64,6 +64,19 @@ def sum_axis(node: gs.Node, index: int, rank: int | None) -> int:
     return (rank or 0) - (1 if (index == 0) != transposed else 2)
 
 
+def pair_axes(node: gs.Node, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the axes of a second operand in the order in which an integer kernel sums, the last the fastest.
+
+    A convolution sums place by place, the channels of a group at each. Empty for a depthwise one, which
+    adds in 32 bits, and for ConvTranspose, which has no such kernel (:mod:`ops.pair_sums`).
+    """
+    rank = len(shape)
+    if node.op not in _CONVOLUTIONS:
+        return (sum_axis(node, 1, rank),)
+    is_depthwise = shape[0] == node.attrs.get("group", 1) and shape[1] == 1
+    return () if node.op == "ConvTranspose" or is_depthwise else (*range(2, rank), 1)
+
+
 def channel_axis(node: gs.Node, index: int, rank: int) -> int | None:
     """Return the axis of an operand along which each output channel has its own numbers, or None.
 

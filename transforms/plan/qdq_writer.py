@@ -13,6 +13,7 @@ import ops
 from ops.array_types import QParams
 from ops.integer_blocks import dequantize_blocks, quantize_blocks
 from ops.integers import as_float_type, dequantize, quantize
+from ops.pair_sums import bound_pairs
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import exportable
 from transforms.graph.lazy_values import Computed, Weight, constant, derived, is_weightless
@@ -68,7 +69,7 @@ class QdqWriter:
         """
         fmt = step.format
         if keep_node:
-            nodes = self.put(source, step, parameters, None)
+            nodes = self.put(self._paired(source, step, parameters), step, parameters, None)
             return nodes[-1].outputs[0], nodes
         if fmt.op in BLOCKS:
             return self._constant(source, fmt.name, self._on_grid(source, step, parameters)), []
@@ -76,6 +77,12 @@ class QdqWriter:
             return self._store_rows(source, step, parameters)
         (_, op), domain = self._pair(fmt)
         return self._store(source, step, parameters, op, domain)
+
+    def _paired(self, source: gs.Constant, step: QuantSpec, parameters: QParams | None) -> gs.Constant:
+        """Return what nodes round to numbers of which no pair saturates: the source, or a new constant."""
+        if not step.pairs:
+            return source
+        return self._constant(source, "paired", rounded(source.values, step, parameters))
 
     def store_bias(
         self, source: gs.Constant, step: QuantSpec, parameters: QParams
@@ -189,4 +196,5 @@ def _stored(values: NDArray[np.floating], step: QuantSpec, parameters: QParams |
         return as_float_type(values, step.format)
     if step.block and step.axis is not None:
         return quantize_blocks(values, parameters, step.format, step.axis, step.block)
-    return quantize(values, *parameters, step.format, step.axis)
+    stored = quantize(values, *parameters, step.format, step.axis)
+    return bound_pairs(stored, step.pairs) if step.pairs else stored

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -15,6 +15,7 @@ import ops
 from ops.array_types import QParams
 from ops.integer_blocks import block_parameters
 from ops.integers import finite_range, range_scale, weight_scale
+from ops.pair_sums import paired_scale
 from ops.powers_of_two import are_powers, ceil_power
 from transforms.graph import dot_products, walk
 from transforms.graph.dot_products import TensorAxis
@@ -47,6 +48,13 @@ _MARGIN = 1 + 2.0**-20  # the quotient of a bias and its scale is rounded to flo
 
 GridKey = tuple[int, QuantSpec]
 """The id of a tensor, and a step on its way to its grid."""
+
+
+class _Weighing(TypedDict):
+    """What the scale of a weight is chosen by besides its numbers."""
+
+    importance: NDArray[np.float64] | None
+    power_of_two: bool
 
 
 class Ranges(Protocol):
@@ -205,14 +213,15 @@ class QParamsTable:
             return self._legal(np.abs(scale)) if self._powers else scale, zero
         weighed = None if counts is None else (counts.shape, counts.tobytes())
         source = tensor._values if isinstance(tensor._values, Computed) else _values()
-        scale = self._memory.recall(
-            source,
-            ("scale", step, plain, weighed, self._powers),
-            lambda: weight_scale(
-                _values(), step.format, step.axis, method=plain, importance=counts, power_of_two=self._powers
-            ),
-        )
-        return scale, np.zeros(scale.shape, step.format.dtype)
+
+        def _scale() -> NDArray[np.float32]:
+            how: _Weighing = {"importance": counts, "power_of_two": self._powers}
+            scale = weight_scale(_values(), step.format, step.axis, method=plain, **how)
+            return paired_scale(_values(), scale, step.pairs, step.axis, **how) if step.pairs else scale
+
+        scale = self._memory.recall(source, ("scale", step, plain, weighed, self._powers), _scale)
+        middle = 0 if step.format.is_signed else int(step.format.highest + 1) // 2
+        return scale, np.full(scale.shape, middle, step.format.dtype)
 
     def _refine(self, node: gs.Node, bias: gs.Tensor) -> None:
         """Lower scales of operands that are always 0 until the bias of the node has enough steps.

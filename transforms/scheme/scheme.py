@@ -21,6 +21,7 @@ from transforms.scheme.layer_rule import LayerRule, make_rule
 from transforms.scheme.mixing_rule import MIXING, MixingRule
 from transforms.scheme.outlier_move import OutlierMove, parse_move
 from transforms.scheme.scheme_values import (
+    AVOID,
     METHODS,
     OFF,
     SPREAD,
@@ -30,7 +31,7 @@ from transforms.scheme.scheme_values import (
     has_few_bits,
     range_rule,
 )
-from transforms.scheme.targets import Target, target
+from transforms.scheme.targets import ON_CPU, Target, target
 from transforms.scheme.toml_writer import to_toml
 
 __all__ = ["AUTO", "FLOAT32", "FOUND", "POWER_OF_TWO", "LayerRule", "Scheme", "check_keys"]
@@ -53,6 +54,7 @@ class Scheme:
     * which nodes: ``op_types``, ``exclude_nodes``, ``exclude_op_types``, ``arithmetic``;
     * scales: ``per_channel``, ``block_size``, ``scale``, ``activation_symmetric``, ``weight_symmetric``, how
       ranges of activations and weights are found; ``align_concat``, ``align_slice``: which tensors share one;
+      ``saturation``: whether sums are exact on every processor;
     * accuracy: ``finer_share``, ``correct_biases``, ``fit_weights``, ``full_range``, ``equalize_layers``,
       ``balance_channels``, ``rotate_channels``, ``move_outliers``, ``outliers`` as decided; ``keep_float``;
     * what is made: ``target``, ``opset``, ``input_shapes``, the other rewrites, domains of operators;
@@ -90,6 +92,7 @@ class Scheme:
     align_concat: bool | str = False
     align_slice: bool | str = False
     align_eltwise_quant_type: bool = False
+    saturation: str = AVOID
     dual_quant_nodes: bool = False
     keep_weight_nodes: bool = False
     equalize_layers: bool | str = False
@@ -159,6 +162,11 @@ class Scheme:
         """The target whose kernels decide which operators read integers, None without one."""
         row = target(self.target) if self.target else None
         return row if row is not None and row.takes_integers else None
+
+    @property
+    def avoids_saturation(self) -> bool:
+        """Whether sums of 8 bits are to be exact on every processor that ONNX Runtime runs on."""
+        return self.saturation == AVOID and self.target in ("", ON_CPU)
 
     @property
     def other_format(self) -> Format | None:

@@ -31,6 +31,9 @@ FULL_RANGE = PADDED, FREE, OFF = ("padded", "free", "off")
 """Which int8 tensors that are never negative may use the full range if outputs get better: also those before
 a Conv that pads, by a Pad, inputs and means, by a Sub; those for which nothing has to be added; none."""
 
+SATURATION = AVOID, IGNORE = ("avoid", "ignore")
+"""Whether int8 weights are such that no pair of products saturates at 16 bits (:mod:`ops.pair_sums`)."""
+
 _LEGAL: Mapping[str, tuple[object, ...]] = {
     "block_size": (0, 16, 32, 64, 128, 256),
     "other": ("auto", "float32", "bfloat16", "float16"),
@@ -38,6 +41,7 @@ _LEGAL: Mapping[str, tuple[object, ...]] = {
     "scale": ("float", "power_of_two"),
     "full_range": FULL_RANGE,
     "weight_method": ("auto", "MinMax", "MSE", "WeightedMSE"),
+    "saturation": SATURATION,
     "qdq_domain": ("", "com.microsoft"),
     "domain": (DOMAIN, AMD_DOMAIN),
     "bfloat16_as": ("qdq", "cast"),

@@ -1,0 +1,171 @@
+"""8-bit sums as x86 processors without VNNI add them, and weights for which those sums are exact.
+
+There uint8 activations meet int8 weights in ``vpmaddubsw`` (Intel 64 and IA-32 Architectures Software
+Developer's Manual, volume 2, PMADDUBSW): the products of two neighbours in a sum are added in 16 bits, which
+saturate, before they are added in 32. int8 activations have 128 added first. Neighbours are numbers 2 i and
+2 i + 1 of the flat sum, as the kernels of ONNX Runtime lay it: the rows of a matrix; of a convolution its
+places one after another, with the input channels of a group at each.
+
+``axes`` are always those of a sum in the order in which the kernel walks them, the last the fastest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops.array_types import AnyArray, Float32Array, Float64Array
+from ops.subnormals import keeps_subnormals
+
+LARGEST_PAIR = 128
+"""Largest sum of two weights of one sign that any two activations leave exact: 255 * 128 = 32,640 is within
+16 bits, and so is -32,640; 255 * 129 = 32,895 is not. Weights of two signs, at most 255 * 127, always are."""
+
+_MEAN_SQUARE = 1 / 12
+"""Of an error that is spread evenly over one step."""
+
+_GROWTH = np.linspace(1, 2, 51)
+"""Factors of a scale that are tried: with 2, no pair is beyond, since the largest numbers stand for 64."""
+
+
+def pair_sums(activations: NDArray[np.integer], weights: NDArray[np.int8]) -> NDArray[np.int64]:
+    """Return activations [..., M, K] times weights [..., K, N], added in pairs that saturate at 16 bits.
+
+    ``activations`` are the numbers that the kernel multiplies; ValueError for others than 0 to 255.
+    """
+    low, high = int(activations.min(initial=0)), int(activations.max(initial=0))
+    if low < 0 or high > np.iinfo(np.uint8).max:
+        raise ValueError(f"activations go from {low} to {high}, legal are 0 to 255")
+    read, stored = _even(activations.astype(np.int64)), _even(np.swapaxes(weights, -1, -2).astype(np.int64))
+    products = read[..., :, None, :] * stored[..., None, :, :]
+    limits = np.iinfo(np.int16)
+    return np.asarray(np.clip(products[..., 0::2] + products[..., 1::2], limits.min, limits.max).sum(-1))
+
+
+def wide_pairs(weights: NDArray[np.int8], axes: tuple[int, ...]) -> int:
+    """Return how many pairs of int8 weights saturate with some activations."""
+    return int((np.abs(_totals(_in_sums(weights, axes))) > LARGEST_PAIR).sum())
+
+
+def bound_pairs(weights: NDArray[np.int8], axes: tuple[int, ...]) -> NDArray[np.int8]:
+    """Return int8 weights of which no pair saturates: an array of its own if that changes any.
+
+    Both of a pair beyond :data:`LARGEST_PAIR` lose half of what is beyond, the larger one an odd one more.
+    """
+    rows = _even(_in_sums(weights, axes))
+    totals = _totals(rows)
+    wide = np.nonzero(np.abs(totals) > LARGEST_PAIR)
+    if not wide[0].size:
+        return weights
+    first, second = ((*wide[:-1], 2 * wide[-1] + i) for i in (0, 1))
+    sign = np.sign(totals[wide])
+    beyond = np.abs(totals[wide]) - LARGEST_PAIR
+    from_first = (beyond + (sign * rows[first] >= sign * rows[second])) // 2
+    rows[first] -= (sign * from_first).astype(np.int8)
+    rows[second] -= (sign * (beyond - from_first)).astype(np.int8)
+    return _from_sums(rows, weights.shape, axes)
+
+
+@keeps_subnormals
+def paired_scale(
+    weights: Float32Array,
+    scale: Float32Array,
+    axes: tuple[int, ...],
+    axis: int | None,
+    *,
+    importance: NDArray[np.floating] | None = None,
+    power_of_two: bool = False,
+) -> Float32Array:
+    """Return the scale of int8 weights, not below ``scale``, that suits them once pairs are bounded.
+
+    ``scale`` is one, or one for each index of ``axis``. Each is multiplied by the factor from 1 to 2 (1 or 2,
+    with ``power_of_two``) of the least expected error: (f s)^2 / 12 for each weight by rounding, and
+    (p - 128 f s)^2 / 2 for each pair of one sign with the sum p beyond 128 f s, of which each weight bears
+    half. ``importance`` multiplies the errors of weights, is not negative, and broadcasts to their shape.
+    """
+    rows = _even(_in_sums(weights, axes))
+    same_sign = rows[..., 0::2] * rows[..., 1::2] > 0
+    sums = np.where(same_sign, np.abs(_totals(rows)), 0)
+    channels = _channels(weights.shape, axes, axis)
+    scales = np.asarray(scale, np.float64).reshape(-1)
+    wide = np.nonzero(sums > LARGEST_PAIR * scales[channels][..., None])
+    if not wide[0].size:
+        return scale
+    of_pair, total = _weighed(importance, weights.shape, axes, wide)
+    rounding = np.bincount(channels.reshape(-1), total.reshape(-1), scales.size) * _MEAN_SQUARE
+    places, sums = channels[wide[:-1]], sums[wide].astype(np.float64)
+    factors = np.array([1.0, 2.0]) if power_of_two else _GROWTH
+    errors = [
+        rounding * (factor * scales) ** 2 + np.bincount(places, of_pair * excess**2, scales.size)
+        for factor in factors
+        for excess in [np.maximum(sums - LARGEST_PAIR * factor * scales[places], 0)]
+    ]
+    grown = (scales * factors[np.argmin(errors, axis=0)]).astype(np.float32)
+    return np.maximum(grown, np.reshape(scale, -1)).reshape(np.shape(scale))
+
+
+def _weighed(
+    importance: NDArray[np.floating] | None,
+    shape: tuple[int, ...],
+    axes: tuple[int, ...],
+    wide: tuple[NDArray[np.intp], ...],
+) -> tuple[Float64Array | float, Float64Array]:
+    """Return what the square of the excess of each wide pair counts, and the importance of all of each sum.
+
+    Two weights that share an excess by their importance i and j leave i j / (i + j) of its square.
+    """
+    if importance is None:
+        length = math.prod(shape[i] for i in axes)
+        others = [shape[i] for i in _others(len(shape), axes)]
+        return 0.5, np.full(others, float(length))
+    rows = _even(_in_sums(np.broadcast_to(importance, shape), axes))
+    left, right = (rows[..., i::2][wide].astype(np.float64) for i in (0, 1))
+    both = np.maximum(left + right, np.finfo(np.float64).tiny)
+    return left * right / both, rows.sum(-1, dtype=np.float64)
+
+
+def _channels(shape: tuple[int, ...], axes: tuple[int, ...], axis: int | None) -> NDArray[np.intp]:
+    """Return which scale the weights of each sum have."""
+    others = _others(len(shape), axes)
+    sizes = [shape[i] for i in others]
+    if axis is None:
+        return np.zeros(sizes, np.intp)
+    place = others.index(axis % len(shape))
+    counted = np.arange(sizes[place]).reshape([-1 if i == place else 1 for i in range(len(sizes))])
+    return np.broadcast_to(counted, sizes)
+
+
+def _others(rank: int, axes: Iterable[int]) -> list[int]:
+    return [i for i in range(rank) if i not in axes]
+
+
+def _in_sums(array: AnyArray, axes: tuple[int, ...]) -> AnyArray:
+    """Return an array with its sums along the last axis, [..., K]."""
+    others = _others(array.ndim, axes)
+    turned = array.transpose(*others, *axes)
+    return turned.reshape(*(array.shape[i] for i in others), -1)
+
+
+def _from_sums(rows: AnyArray, shape: tuple[int, ...], axes: tuple[int, ...]) -> AnyArray:
+    """Return the array that ``_in_sums`` and ``_even`` laid out."""
+    order = [*_others(len(shape), axes), *axes]
+    length = math.prod(shape[i] for i in axes)
+    turned = rows[..., :length].reshape([shape[i] for i in order])
+    return np.ascontiguousarray(turned.transpose(np.argsort(order)))
+
+
+def _even(rows: AnyArray) -> AnyArray:
+    """Return rows of an even length of their own, with a 0 at the end of odd ones."""
+    padded = np.zeros((*rows.shape[:-1], rows.shape[-1] + rows.shape[-1] % 2), rows.dtype)
+    padded[..., : rows.shape[-1]] = rows
+    return padded
+
+
+def _totals(rows: AnyArray) -> AnyArray:
+    """Return the sums of neighbours; a last number without one stands alone."""
+    whole = _even(rows) if rows.shape[-1] % 2 else rows
+    kind = np.int16 if whole.dtype == np.int8 else whole.dtype
+    return np.asarray(whole[..., 0::2].astype(kind) + whole[..., 1::2])
