@@ -24,6 +24,8 @@ LARGEST_PAIR = 128
 """Largest sum of two weights of one sign that any two activations leave exact: 255 * 128 = 32,640 is within
 16 bits, and so is -32,640; 255 * 129 = 32,895 is not. Weights of two signs, at most 255 * 127, always are."""
 
+_LARGEST = 127
+
 _MEAN_SQUARE = 1 / 12
 """Of an error that is spread evenly over one step."""
 
@@ -67,6 +69,27 @@ def bound_pairs(weights: NDArray[np.int8], axes: tuple[int, ...]) -> NDArray[np.
     rows[first] -= (sign * from_first).astype(np.int8)
     rows[second] -= (sign * (beyond - from_first)).astype(np.int8)
     return _from_sums(rows, weights.shape, axes)
+
+
+def pair_limits(
+    weights: NDArray[np.int8], axes: tuple[int, ...]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the lowest and the highest number that each weight may become so that no pair saturates.
+
+    ``weights`` have no wide pair. Both of a pair may move by half of what is left up to the limits, a last
+    one without a neighbour freely.
+    """
+    length = math.prod(weights.shape[i] for i in axes)
+    rows = _even(_in_sums(weights, axes)).astype(np.int64)
+    totals = _totals(rows)
+    ends = []
+    for sign in (-1, 1):
+        room = LARGEST_PAIR - sign * totals
+        end = rows + sign * np.stack([room // 2, room - room // 2], -1).reshape(rows.shape)
+        end[..., length - length % 2 : length] = sign * _LARGEST
+        ends.append(end)
+    lowest, highest = (_from_sums(end, weights.shape, axes) for end in ends)
+    return np.maximum(lowest, -_LARGEST), np.minimum(highest, _LARGEST)
 
 
 @keeps_subnormals

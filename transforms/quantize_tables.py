@@ -13,6 +13,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import DTypeLike, NDArray
 
 from ops.integers import quantize, weight_scale
+from ops.pair_sums import bound_pairs
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.embeddings import is_lookup
@@ -146,7 +147,10 @@ def _is_of_layer(node: gs.Node) -> bool:
 
 
 def _rounds(layer: gs.Node, table: gs.Constant, *, is_turned: bool) -> bool:
-    """Return whether the integers of a layer are a table's rounding, or the transpose of that."""
+    """Return whether the integers of a layer are a table's rounding, or the transpose of that.
+
+    A layer's may be such that its sums are exact on every processor (:mod:`ops.pair_sums`).
+    """
     stored, scale, zero_point = layer.inputs
     sizes = list(table.shape)[::-1] if is_turned else list(table.shape)
     along = None if scale.values.size == 1 else int(is_turned)
@@ -158,4 +162,5 @@ def _rounds(layer: gs.Node, table: gs.Constant, *, is_turned: bool) -> bool:
     numbers = quantize(
         load(table), steps, np.zeros_like(steps, np.int8), TABLE_FORMAT, None if along is None else 0
     )
-    return bool(np.array_equal(numbers, load(stored).T if is_turned else load(stored)))
+    rows = load(stored).T if is_turned else load(stored)
+    return any(np.array_equal(candidate, rows) for candidate in (numbers, bound_pairs(numbers, (1,))))

@@ -7,7 +7,7 @@ the numbers of a small floating type.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import Float64Array, FloatArray
-from ops.pair_sums import bound_pairs
 from ops.reference import Element
 from ops.subnormals import keeps_subnormals
 
@@ -30,23 +29,13 @@ class Grid:
     """The numbers scale * u for integers u, or numbers u of a floating ``element``, within limits.
 
     ``scale`` [..., N, K] is positive; ``lowest`` and ``highest`` [..., N, K] are in its units. ``element`` is
-    None for integers; of a floating one only the bits of the mantissa and the bias are used. ``pairs``:
-    whether no two neighbours of int8 along K may saturate (:mod:`ops.pair_sums`).
+    None for integers; of a floating one only the bits of the mantissa and the bias are used.
     """
 
     scale: Float64Array
     lowest: Float64Array
     highest: Float64Array
     element: Element | None = None
-    pairs: bool = False
-
-    @keeps_subnormals
-    def bounded(self, weights: FloatArray) -> FloatArray:
-        """Return weights [..., N, K] of the grid of which no pair saturates; the same without ``pairs``."""
-        if not self.pairs:
-            return weights
-        codes = np.rint(weights / self.scale).astype(np.int8)
-        return np.asarray(bound_pairs(codes, (codes.ndim - 1,)) * self.scale, weights.dtype)
 
     @keeps_subnormals
     def round(self, weights: FloatArray) -> Float64Array:
@@ -56,7 +45,7 @@ class Grid:
         np.maximum(u, self.lowest, out=u)
         np.minimum(u, self.highest, out=u)
         u *= self.scale
-        return self.bounded(u)
+        return u
 
     @keeps_subnormals
     def neighbours(self, weights: FloatArray) -> tuple[Float64Array, Float64Array]:
@@ -81,7 +70,7 @@ class Grid:
     def rows(self, part: slice) -> Grid:
         """Return the grid of some of the outputs."""
         scale, lowest, highest = (side[..., part, :] for side in (self.scale, self.lowest, self.highest))
-        return replace(self, scale=scale, lowest=lowest, highest=highest)
+        return Grid(scale, lowest, highest, self.element)
 
     @cached_property
     def columns(self) -> tuple[Float64Array, Float64Array, Float64Array]:

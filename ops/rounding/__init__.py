@@ -88,7 +88,7 @@ def solve_form(
     refuse_unknown(algorithm, ALGORITHMS, "algorithm")
     chosen = options or Options()
     weights = ALGORITHMS[algorithm](form, grid, chosen)
-    return grid.bounded(coordinate_descent(form, grid, weights, sweeps=chosen.sweeps))
+    return coordinate_descent(form, grid, weights, sweeps=chosen.sweeps)
 
 
 def _stepped(solver: Callable[..., FloatArray]) -> Solver:

@@ -97,7 +97,7 @@ def _maker(tensor: gs.Tensor) -> str | None:
 
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_the_model_computes_what_one_with_uint8_does(per_channel: bool) -> None:
-    float_graph, quantized = tunable.pair(NET, "A8W8", DATA, per_channel=per_channel)
+    float_graph, quantized = tunable.pair(NET, "A8W8", DATA, per_channel=per_channel, saturation="ignore")
     shifted = copy_graph(quantized)
     shifts = shift_tensors(shifted, MAKERS)
     assert len(shifts) == len(MAKERS)
@@ -153,7 +153,7 @@ def test_layers_that_pad_read_a_pad_of_the_level_of_zero(per_channel: bool) -> N
 
 
 def test_an_input_without_negative_numbers_is_shifted_in_float() -> None:
-    float_graph, quantized = tunable.pair(PADDED, "A8W8", PADDED_DATA)
+    float_graph, quantized = tunable.pair(PADDED, "A8W8", PADDED_DATA, saturation="ignore")
     _, shifted, count = on_full_range(float_graph, quantized, padded_for=PADDED_DATA)
     assert count == len(MAKERS) + 1 and [node.op for node in shifted.nodes].count("Sub") == 1
     judge = OutputError(float_graph, PADDED_DATA)
@@ -238,7 +238,7 @@ def test_a_mean_is_shifted_in_float(kernel: int) -> None:
     """Oracle: the float model."""
     net = _classifier(kernel)
     data = tunable.samples(net, 16)
-    float_graph, quantized = tunable.pair(net, "A8W8", data)
+    float_graph, quantized = tunable.pair(net, "A8W8", data, saturation="ignore")
     shifted = copy_graph(quantized)
     assert shift_tensors(shifted, {"g"}, tops={"g": 8 / 7 * _highest(net, "g", data)}).keys() == {"g"}
     assert len(shifted.nodes) == len(quantized.nodes) + 1 and count_added(shifted) == 1

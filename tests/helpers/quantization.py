@@ -64,9 +64,9 @@ class Given:
 
 
 def scheme(name: str | Scheme, **changes: Any) -> Scheme:
-    """Return a preset with changes, and without search for the scale of a weight unless it is asked for."""
+    """Return a preset with changes, and weights rounded to nearest by their range unless it is asked for."""
     chosen = preset(name) if isinstance(name, str) else name
-    return chosen.with_(**{"weight_method": "MinMax", **changes})
+    return chosen.with_(**{"weight_method": "MinMax", "saturation": "ignore", **changes})
 
 
 def write(

@@ -37,7 +37,7 @@ FORMATS = {
 @pytest.mark.parametrize("name", tunable.PRESETS)
 @pytest.mark.parametrize("changes", [{}, {"keep_weight_nodes": True}])
 def test_every_layer_is_found_with_its_format(name: str, changes: dict[str, bool]) -> None:
-    float_graph, quantized = tunable.pair(CONV, name, CONV_DATA, **changes)
+    float_graph, quantized = tunable.pair(CONV, name, CONV_DATA, saturation="ignore", **changes)
     layers, left = match_layers(float_graph, quantized)
     assert not left
     assert [layer.name for layer in layers] == ["conv", "depthwise", "transposed", "dense"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ops.integers import quantize, weight_scale
-from ops.pair_sums import LARGEST_PAIR, bound_pairs, pair_sums, paired_scale, wide_pairs
+from ops.pair_sums import LARGEST_PAIR, bound_pairs, pair_limits, pair_sums, paired_scale, wide_pairs
 
 RNG = np.random.default_rng(7)
 LAYOUTS = [  # shape of a weight, axes of its sum as kernels walk them, axis of its scales
@@ -27,7 +27,9 @@ LAYOUTS = [  # shape of a weight, axes of its sum as kernels walk them, axis of 
 def _summed_by_hand(activations: list[int], weights: list[int]) -> int:
     total = 0
     for place in range(0, len(weights), 2):
-        pair = sum(a * w for a, w in zip(activations[place : place + 2], weights[place : place + 2], strict=True))
+        pair = sum(
+            a * w for a, w in zip(activations[place : place + 2], weights[place : place + 2], strict=True)
+        )
         total += min(max(pair, -(2**15)), 2**15 - 1)
     return total
 
@@ -80,6 +82,23 @@ def test_bounded_weights_are_the_nearest_without_wide_pairs(
     assert bound_pairs(bounded, axes) is bounded
 
 
+@pytest.mark.parametrize(("shape", "axes", "axis"), LAYOUTS)
+def test_limits_leave_no_wide_pairs(shape: tuple[int, ...], axes: tuple[int, ...], axis: int | None) -> None:
+    weights = bound_pairs(RNG.integers(-127, 128, shape).astype(np.int8), axes)
+    limits = pair_limits(weights, axes)
+    assert (limits[0] <= weights).all() and (weights <= limits[1]).all()
+    assert (limits[0] >= -127).all() and (limits[1] <= 127).all()
+    for end in limits:
+        assert not wide_pairs(end.astype(np.int8), axes)
+    rows = [_pairs(_rows(array, axes)) for array in (weights, *limits)]
+    for (first, second), low, high in zip(
+        *rows, strict=True
+    ):  # nothing is left over, but for the ends of int8
+        assert sum(high) == LARGEST_PAIR or 127 in high
+        assert sum(low) == -LARGEST_PAIR or -127 in low
+        assert first + second in range(sum(low), sum(high) + 1)
+
+
 def _rows(array: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     others = [i for i in range(array.ndim) if i not in axes]
     sums = array.transpose(*others, *axes)
@@ -88,7 +107,9 @@ def _rows(array: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
 
 def _pairs(rows: np.ndarray) -> list[tuple[int, int]]:
     return [
-        (int(row[i]), int(row[i + 1]) if i + 1 < len(row) else 0) for row in rows for i in range(0, len(row), 2)
+        (int(row[i]), int(row[i + 1]) if i + 1 < len(row) else 0)
+        for row in rows
+        for i in range(0, len(row), 2)
     ]
 
 

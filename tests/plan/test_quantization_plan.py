@@ -28,6 +28,8 @@ CNN = """(float[1,3,8,8] x) => (float[1,5] y) {
 OPERANDS = {"a.0", "a.1", "d.0", "d.1", "z.0", "z.1"}
 BIASES = {"a.2", "d.2", "z.2"}
 INTEGERS = OPERANDS | {"s.0", "s.1", "p.0", "q.0"}
+WIDENED = {"a.1": "uint8", "z.1": "uint8"}
+"""Weights of three channels, and of one row a sample, whose sums would saturate (exact_sums)."""
 
 
 def reads(
@@ -41,7 +43,8 @@ def all_in(places: set[str], name: str) -> dict[str, str]:
 
 
 def test_integers() -> None:
-    assert reads("A8W8") == all_in(INTEGERS, "int8") | all_in(BIASES, "int32")
+    assert reads("A8W8") == all_in(INTEGERS, "int8") | all_in(BIASES, "int32") | WIDENED
+    assert reads("A8W8", saturation="ignore") == all_in(INTEGERS, "int8") | all_in(BIASES, "int32")
 
 
 @pytest.mark.parametrize("name", ("BFP16", "MX9", "MXINT8", "MXFP4E2M1"))
@@ -55,7 +58,8 @@ def test_other_values_in_bfloat16(name: str) -> None:
     inner = preset(name).activation
     found = reads(name, other="bfloat16")
     rest = {"s.0", "s.1", "p.0", "q.0", "y.0", "=y"}
-    taken = all_in(INTEGERS, inner) | all_in(BIASES, "int32") if name == "A8W8" else all_in(OPERANDS, inner)
+    integers = all_in(INTEGERS, inner) | all_in(BIASES, "int32") | WIDENED
+    taken = integers if name == "A8W8" else all_in(OPERANDS, inner)
     assert found == all_in(rest | BIASES, "bfloat16") | taken
 
 
@@ -123,13 +127,13 @@ def test_a_node_kept_out_of_bfloat16_as_the_conversions_keep_it(node: str) -> No
 def test_all_operator_types_on_request(name: str, inner: str) -> None:
     found = reads(name, quantize_all_op_types=True)
     everything = INTEGERS | BIASES | {"y.0", "=y"}
-    wanted = all_in(everything, inner) | (all_in(BIASES, "int32") if name == "A8W8" else {})
+    wanted = all_in(everything, inner) | (all_in(BIASES, "int32") | WIDENED if name == "A8W8" else {})
     assert found == wanted
 
 
 def test_all_operator_types_of_a_layer_that_is_not_float() -> None:
     found = reads("A8W8", quantize_all_op_types=True, exclude_op_types=["Softmax"])
-    assert found == all_in(INTEGERS, "int8") | all_in(BIASES, "int32")
+    assert found == all_in(INTEGERS, "int8") | all_in(BIASES, "int32") | WIDENED
 
 
 BODIES = """(float[2,2] x, bool c, int64 n) => (float[2,2] y) <bool on = {1}> {

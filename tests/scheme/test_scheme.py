@@ -133,6 +133,7 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
         qdq_domain="com.microsoft",
         domain="com.amd.quark",
         bfloat16_as="cast",
+        saturation="ignore",
         formats={"small": {"base": "bfp16", "bit_width": 13, "block_size": 16}},
         layers={
             "/body/conv*": LayerRule("int16", bias="auto", per_channel=False),

@@ -292,7 +292,7 @@ def test_the_summary_of_integers(bench: EvaluationSet) -> None:
     assert err == ""
     sizes = bench.source.stat().st_size, bench.target.stat().st_size
     lines = out.splitlines()
-    assert "Quantized to int8: 3 activations, 2 weights" in lines
+    assert "Quantized to int8: 3 activations" in lines and "Quantized to uint8: 2 weights" in lines
     assert "Quantized to int32: 2 biases" in lines
     expected = f"Size: {sizes[0]:,} -> {sizes[1]:,} bytes ({sizes[1] / sizes[0]:.2f}x), written to '"
     assert any(line.startswith(expected) for line in lines)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ops.array_types import AnyArray, Float64Array, QParams
+from ops.array_types import AnyArray, Float32Array, Float64Array, QParams
 from ops.block_scales import range_block_parameters, signed_block_scales
 from ops.formats import Format
 from ops.grids import Grid, weight_grid
 from ops.integer_blocks import block_rows
 from ops.integers import weight_range, weight_scale
-from ops.pair_sums import paired_scale, wide_pairs
+from ops.pair_sums import bound_pairs, pair_limits, paired_scale, wide_pairs
 from ops.powers_of_two import are_powers, ceil_power
 from transforms.finetune.round_bias import least_scale
 from transforms.graph.constants import load
@@ -25,6 +25,7 @@ PRESENT = "same "
 
 _FEW_BITS = 6
 _ALL = slice(None)
+_SUM = (2,)  # of weights [G, N, K]
 
 
 def layer_grids(
@@ -96,8 +97,16 @@ def integer_grid(matched: MatchedLayer, parameters: QParams) -> Grid:
     scale, zero_point = map(matched.layer.spread, parameters)
     grid = weight_grid(matched.float_weight, fmt, scale=scale, zero_point=zero_point.astype(np.int64))
     if matched.weight.is_narrow and not np.any(zero_point):
-        return dataclasses.replace(grid, lowest=-grid.highest, pairs=has_bounded_pairs(matched))
+        narrow = dataclasses.replace(grid, lowest=-grid.highest)
+        return _without_wide_pairs(narrow, matched.float_weight) if has_bounded_pairs(matched) else narrow
     return grid
+
+
+def _without_wide_pairs(grid: Grid, weight: Float32Array) -> Grid:
+    """Return a grid of weights [G, N, S, C] on which no pair of products saturates at 16 bits."""
+    nearest = grid.round(weight.reshape(*weight.shape[:2], -1)) / grid.scale
+    lowest, highest = pair_limits(bound_pairs(np.rint(nearest).astype(np.int8), _SUM), _SUM)
+    return dataclasses.replace(grid, lowest=lowest.astype(np.float64), highest=highest.astype(np.float64))
 
 
 def has_bounded_pairs(matched: MatchedLayer) -> bool:
@@ -106,7 +115,7 @@ def has_bounded_pairs(matched: MatchedLayer) -> bool:
     if stored.dtype != np.int8 or matched.weight.block:
         return False
     packed = matched.layer.pack(stored)
-    return not wide_pairs(packed.reshape(*packed.shape[:2], -1), (2,))
+    return not wide_pairs(packed.reshape(*packed.shape[:2], -1), _SUM)
 
 
 def turned_grid(scale: Float64Array, lowest: Float64Array, highest: Float64Array) -> Grid:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -38,8 +39,9 @@ class IntegerLayer:
 
     @property
     def integers(self) -> NDArray[np.int64]:
-        """The weight as integers, outputs first: [N, K]."""
-        found = np.asarray(load(self.weight.inputs[0])).astype(np.int64)
+        """The weight as integers less their zero point, outputs first: [N, K]."""
+        stored = load(self.weight.inputs[0])
+        found = stored.astype(np.int64) - middle_of(stored.dtype)
         return (found if _is_first(self.node) else found.T).reshape(load(self.numbers).size, -1)
 
 
@@ -67,9 +69,9 @@ def integer_layer(node: gs.Node) -> IntegerLayer | None:
 
 
 def _stored(tensor: gs.Tensor) -> gs.Node | None:
-    """Return the node that makes stored integers without a zero point float, by float32 scales."""
+    """Return the node that makes stored integers float, by float32 scales, whose middle stands for 0."""
     node = walk.producer(tensor)
-    if node is None or node.op != "DequantizeLinear" or not is_at_zero(node):
+    if node is None or node.op != "DequantizeLinear" or not _is_at_middle(node):
         return None
     is_stored = all(isinstance(one, gs.Constant) for one in node.inputs[:2])
     return node if is_stored and load(node.inputs[1]).dtype == np.float32 else None
@@ -96,6 +98,21 @@ def is_at_zero(node: gs.Node) -> bool:
         return False
     zero = node.inputs[2] if len(node.inputs) > 2 else None
     return zero is None or zero.is_empty() or (isinstance(zero, gs.Constant) and not np.any(load(zero)))
+
+
+def _is_at_middle(node: gs.Node) -> bool:
+    """Return whether the middle of the type of stored integers stands for 0: 128 of uint8, 0 with a sign."""
+    stored, zero = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None
+    middle = middle_of(load(stored).dtype) if isinstance(stored, gs.Constant) else 0
+    if not middle:
+        return is_at_zero(node)
+    is_plain = node.domain in STANDARD_DOMAINS and not node.attrs.get("block_size", 0)
+    return is_plain and isinstance(zero, gs.Constant) and bool(np.all(load(zero) == middle))
+
+
+def middle_of(dtype: np.dtype[Any]) -> int:
+    """Return the middle of a type of integers: 128 of uint8, 0 of those with a sign."""
+    return 128 if dtype == np.uint8 else 0
 
 
 def move_zero(
@@ -137,7 +154,7 @@ def layer_that_reads(node: gs.Node, scale: float, *, padded: bool) -> IntegerLay
     layer = integer_layer(node)
     if layer is None or (any(node.attrs.get("pads", ())) and not padded):
         return None
-    if layer.weight.inputs[0].dtype != np.int8:
+    if layer.weight.inputs[0].dtype not in (np.int8, np.uint8):
         return None
     if node.attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return None
@@ -161,9 +178,11 @@ def _grow(layer: IntegerLayer, growth: Float64Array) -> None:
     if not (growth > 1).any():
         return
     weight, scale = layer.weight.inputs[:2]
-    numbers, factors = load(weight), growth.astype(np.float32)
+    stored, factors = load(weight), growth.astype(np.float32)
+    middle = middle_of(stored.dtype)
+    numbers = stored.astype(np.float64) - middle
     by_output = growth.reshape(-1, *[1] * (numbers.ndim - 1)) if _is_first(layer.node) else growth
-    weight.values = exportable(np.rint(numbers.astype(np.float64) / by_output).astype(numbers.dtype))
+    weight.values = exportable((np.rint(numbers / by_output) + middle).astype(stored.dtype))
     scale.values = load(scale) * factors.reshape(load(scale).shape)
     layer.steps.values = load(layer.steps) * factors.reshape(load(layer.steps).shape)
     layer.numbers.values = np.rint(load(layer.numbers) / growth).astype(np.int32)

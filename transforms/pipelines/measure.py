@@ -22,6 +22,8 @@ from transforms.pipelines.work import Work
 from transforms.plan.weight_cache import WeightMemory
 from transforms.run.events import Progress
 from transforms.scheme import Scheme
+from transforms.scheme.scheme import AUTO
+from transforms.scheme.scheme_values import SPREAD
 
 
 def measure(work: Work) -> None:
@@ -83,6 +85,8 @@ def measure_for_candidates(
 ) -> Calibration | None:
     """Return statistics of a form of the graph, of both folds too, that are enough for all candidates."""
     means = work.asked.correct_biases is not False
+    if work.asked.per_channel == AUTO:  # weights with one scale need to know what they are multiplied with
+        scheme = scheme.with_(per_channel=SPREAD)
     plan = work.plan(graph, scheme)
     return calibrate_plan(plan, data, progress=progress, halved=True, most=MOST_COUNTED, means=means)
 

@@ -30,7 +30,7 @@ from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.recurrent import is_recurrent
 from transforms.graph.selection import NodeSet
 from transforms.plan.dynamic_weights import pays_in_integers
-from transforms.plan.exact_sums import exact_sums, sums_saturate
+from transforms.plan.exact_sums import ExactSums
 from transforms.plan.graph_facts import GraphFacts
 from transforms.plan.infinities import is_infinite
 from transforms.plan.integer_sites import IntegerSites
@@ -66,9 +66,8 @@ class SpecChooser:
         self.formats = FormatTable(graph, scheme, targets, facts)
         self.owners = owners(graph)
         self._main = {id(node) for node in graph.nodes}
-        first_sizes = (tensor.shape[0] for tensor in graph.inputs if tensor.shape)
-        self._batch = {size for size in first_sizes if isinstance(size, str)}
-        self._exact, self._weights = facts.exact, WeightSpecs(scheme, targets, self.formats, facts)
+        weights, self._exact = WeightSpecs(scheme, targets, self.formats, facts), facts.exact
+        self._weights = ExactSums(graph, scheme, targets.fixed, weights)
         self._infinite = facts.infinite if scheme.quantize_all_op_types else frozenset[int]()
         formats = [*scheme.named_formats, *filter(None, [scheme.other_format])]
         self._meant = facts.meant_infinities if any(map(saturates, formats)) else frozenset[int]()
@@ -262,13 +261,6 @@ class SpecChooser:
         """Return the format of what a node makes that is neither a dot product nor an integer layer."""
         return self._computed(node) if self._scheme.quantize_all_op_types else self.formats[node].other
 
-    def _with_exact_sums(self, spec: QuantSpec, node: gs.Node, index: int) -> QuantSpec:
-        """Return the grid of a weight with which sums are exact, if the scheme wants that."""
-        if index != 1 or not self._scheme.avoids_saturation:
-            return spec
-        is_wide = sums_saturate(spec, self.of_input(node, 0)[0])
-        return exact_sums(spec, node, self._batch) if is_wide else spec
-
     def _spec(
         self,
         fmt: ops.Format | None,
@@ -285,7 +277,7 @@ class SpecChooser:
             used = wider(fmt, node, index, tensor)
             if used is not fmt and tensor.name not in self.widened:
                 self.widened.append(tensor.name)
-            return self._with_exact_sums(self._weights.of(used, tensor, node, index), node, index)
+            return self._weights.of(used, node, index, self.of_input)
         if fmt.is_integer:
             symmetric = fmt.is_signed if role in (WEIGHT, BIAS) else self._scheme.is_symmetric(fmt)
             return QuantSpec(fmt, symmetric=symmetric)

@@ -14,14 +14,19 @@ Depthwise convolutions have kernels that add in 32 bits, and ConvTranspose has n
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import replace
 
 import onnx_graphsurgeon as gs
 
 import ops
 from transforms.graph import dot_products
-from transforms.plan.quant_spec import QuantSpec
+from transforms.plan.quant_spec import WEIGHT, QuantSpec
+from transforms.plan.tensor_grids import FixedGrids
+from transforms.plan.weight_specs import WeightSpecs
+from transforms.scheme.scheme import POWER_OF_TWO, Scheme
+from transforms.scheme.scheme_values import AVOID
+from transforms.scheme.targets import ON_CPU
 
 _SATURATES, _BITS = "int8", 8
 _WIDENED = "uint8"
@@ -30,28 +35,50 @@ _FEW_CHANNELS = 3
 """Channels in a group up to which a convolution gathers its input (im2col) for longer than it multiplies:
 kernels that gather nothing take multiples of four."""
 
-
-def sums_saturate(weight: QuantSpec, activation: QuantSpec | None) -> bool:
-    """Return whether the sums of a product's second input may saturate beside an activation."""
-    if weight.block or weight.in_rows or weight.format.name != _SATURATES or activation is None:
-        return False
-    return activation.format.is_integer and activation.format.bits <= _BITS
+OfInput = Callable[[gs.Node, int], tuple[QuantSpec | None, str]]
 
 
-def exact_sums(spec: QuantSpec, node: gs.Node, batch: Collection[object]) -> QuantSpec:
-    """Return the grid of a weight, the second input of a product, with which its sums are exact.
+class ExactSums:
+    """The grids of weights with which sums are exact, for the layers of one graph."""
 
-    ``batch``: sizes that stand for the number of samples.
-    """
-    axes = dot_products.pair_axes(node, node.inputs[1].shape)
-    if axes and _is_cheap(node, batch):
-        return replace(spec, format=ops.get_format(_WIDENED), symmetric=True)
-    return replace(spec, pairs=axes)
+    def __init__(self, graph: gs.Graph, scheme: Scheme, fixed: FixedGrids, weights: WeightSpecs) -> None:
+        """Look at the scheme, at grids that are given, and at the inputs of a prepared graph.
+
+        ``weights``: the grids of weights whatever becomes of sums.
+        """
+        self._is_wanted = scheme.saturation == AVOID and scheme.target in ("", ON_CPU)
+        self._may_widen = scheme.scale != POWER_OF_TWO  # whose kernels shift, and take no zero points
+        self._fixed, self._weights = fixed, weights
+        first_sizes = (tensor.shape[0] for tensor in graph.inputs if tensor.shape)
+        self._batch = {size for size in first_sizes if isinstance(size, str)}
+
+    def of(self, fmt: ops.Format, node: gs.Node, index: int, of_input: OfInput) -> QuantSpec:
+        """Return the grid of a weight of a format, which a product reads as its input ``index``.
+
+        ``of_input`` returns the grid of an input of a node, and what it is to it.
+        """
+        weight = node.inputs[index]
+        spec = self._weights.of(fmt, weight, node, index)
+        if not self._is_wanted or index != 1 or spec.format.name != _SATURATES or spec.block or spec.in_rows:
+            return spec
+        if not _has_few_bits(of_input(node, 0)[0]):
+            return spec
+        axes = dot_products.pair_axes(node, weight.shape)
+        is_given = self._fixed and self._fixed.of([weight.name], fmt, WEIGHT, spec.axis) is not None
+        if axes and self._may_widen and not is_given and self._is_cheap(node):
+            return replace(self._weights.of(ops.get_format(_WIDENED), weight, node, index), symmetric=True)
+        return replace(spec, pairs=axes)
+
+    def _is_cheap(self, node: gs.Node) -> bool:
+        """Return whether a layer takes no longer with widened weights, and has its weight for itself."""
+        if len(node.inputs[1].outputs) > 1:
+            return False
+        if node.op == "Conv":
+            return int(node.inputs[1].shape[1]) <= _FEW_CHANNELS
+        shape = node.inputs[0].shape
+        is_matrix = shape is not None and len(shape) > 1
+        return is_matrix and all(size == 1 or size in self._batch for size in shape[:-1])
 
 
-def _is_cheap(node: gs.Node, batch: Collection[object]) -> bool:
-    """Return whether a layer takes no longer with weights that are widened."""
-    if node.op == "Conv":
-        return int(node.inputs[1].shape[1]) <= _FEW_CHANNELS
-    shape = node.inputs[0].shape
-    return shape is not None and len(shape) > 1 and all(size == 1 or size in batch for size in shape[:-1])
+def _has_few_bits(activation: QuantSpec | None) -> bool:
+    return activation is not None and activation.format.is_integer and activation.format.bits <= _BITS

@@ -21,7 +21,6 @@ from transforms.scheme.layer_rule import LayerRule, make_rule
 from transforms.scheme.mixing_rule import MIXING, MixingRule
 from transforms.scheme.outlier_move import OutlierMove, parse_move
 from transforms.scheme.scheme_values import (
-    AVOID,
     METHODS,
     OFF,
     SPREAD,
@@ -31,7 +30,7 @@ from transforms.scheme.scheme_values import (
     has_few_bits,
     range_rule,
 )
-from transforms.scheme.targets import ON_CPU, Target, target
+from transforms.scheme.targets import Target, target
 from transforms.scheme.toml_writer import to_toml
 
 __all__ = ["AUTO", "FLOAT32", "FOUND", "POWER_OF_TWO", "LayerRule", "Scheme", "check_keys"]
@@ -92,7 +91,7 @@ class Scheme:
     align_concat: bool | str = False
     align_slice: bool | str = False
     align_eltwise_quant_type: bool = False
-    saturation: str = AVOID
+    saturation: str = "avoid"
     dual_quant_nodes: bool = False
     keep_weight_nodes: bool = False
     equalize_layers: bool | str = False
@@ -164,11 +163,6 @@ class Scheme:
         return row if row is not None and row.takes_integers else None
 
     @property
-    def avoids_saturation(self) -> bool:
-        """Whether sums of 8 bits are to be exact on every processor that ONNX Runtime runs on."""
-        return self.saturation == AVOID and self.target in ("", ON_CPU)
-
-    @property
     def other_format(self) -> Format | None:
         """The format of values that no rule of the activation's format reaches, None for float32."""
         if self.other != AUTO:
@@ -189,7 +183,8 @@ class Scheme:
         name = (rule.bias if rule else None) or self.bias
         if name != AUTO:
             return self.format(name)
-        if _multiplies_into_int32(activation, weight):
+        is_integer = (fmt and fmt.is_integer and fmt.bits <= _WIDEST_FACTOR for fmt in (activation, weight))
+        if all(is_integer):  # beside 32 bits the scale of a product is too fine for int32
             return FORMATS["int32"]
         return self.other_format
 
@@ -295,11 +290,6 @@ class Scheme:
             raise ValueError(f"{place} is '{name}', but {name} is for weights")
         if part == "bias" and name != "int32":
             raise ValueError(f"{place} is '{name}', the only integer format for a bias is int32")
-
-
-def _multiplies_into_int32(*operands: Format | None) -> bool:
-    """Return whether the scale of a product is coarse enough for int32 biases: not with 32-bit operands."""
-    return all(fmt is not None and fmt.is_integer and fmt.bits <= _WIDEST_FACTOR for fmt in operands)
 
 
 def check_keys(values: Mapping[str, Any], *more: str) -> None:
