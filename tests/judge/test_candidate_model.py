@@ -22,6 +22,7 @@ from transforms.model.copy_graph import copy_graph
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_cache import WeightMemory
 from transforms.run.coded_caches import Run
+from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme, preset
 
 CANDIDATES: list[dict[str, Any]] = [
@@ -43,7 +44,7 @@ class _Case:
         found = calibrate_plan(self.plan_of(graph, self.scheme), CalibrationData(data), halved=True)
         assert found is not None
         self.statistics: Calibration = found
-        self.judge = Judge(graph, data)
+        self.judge = Judge(graph, data, RunOptions(simulate=True))
 
     def plan_of(self, graph: gs.Graph, scheme: Scheme) -> QuantizationPlan:
         named = self._targets.naming(self.graph, scheme)

@@ -7,6 +7,7 @@ from transforms import model_io
 from transforms.judge.errors import gain
 from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
+from transforms.runtime.session import RunOptions
 
 
 def test_another_form_is_judged_on_as_many_samples() -> None:
@@ -33,8 +34,10 @@ def test_more_samples_than_judge_moves_are_judged_on_if_asked_for() -> None:
     assert judge.rewritten(form).count == len(judge.rewritten(form).reference.feeds) == 40
 
 
-def test_models_run_as_users_run_them_if_asked_for() -> None:
+def test_models_run_as_users_run_them_or_as_they_say() -> None:
     """With kernels for integers, which may do something else with weights in the order that they like."""
     graph, feeds = model_io.load(network(0, 0.5, 1.0)), samples(2, 3)
-    options = [Judge(graph, feeds, simulate=simulate).reference.options for simulate in (True, False)]
+    options = [
+        Judge(graph, feeds, RunOptions(simulate=simulate)).reference.options for simulate in (True, False)
+    ]
     assert [(one.simulate, one.prepack) for one in options] == [(True, False), (False, True)]

@@ -40,7 +40,6 @@ class Judge:
         run: RunOptions | None = None,
         *,
         most: int | None = MOST_SAMPLES,
-        simulate: bool = True,
         known: KnownNames | None = None,
         stays: bool = False,
     ) -> None:
@@ -48,13 +47,12 @@ class Judge:
 
         Unless it ``stays`` as it is: no copy is made then.
 
-        ``most``: of the feeds, None for all, as a metric of the user's needs them. ``simulate``: models
-        compute as they say, and not as kernels of the runtime here do, which may round inputs of products to
-        8 bits. ``known``: names of the tensors by which outputs can be compared whose rows numbers choose;
-        without it, all.
+        ``most``: of the feeds, None for all, as a metric of the user's needs them. ``run``: as users open
+        models by default; with ``simulate``, models compute as they say, and not as kernels of the runtime
+        here do, which may round inputs of products to 8 bits. ``known``: names of the tensors by which
+        outputs can be compared whose rows numbers choose; without it, all.
         """
-        samples, how = feeds[:most], {"simulate": simulate, "stays": stays}
-        self.reference = Reference(graph, samples, run, known=known, **how)
+        self.reference = Reference(graph, feeds[:most], run, known=known, stays=stays)
         self.count = len(self.reference.feeds)
         self.run = run
         self._signal: dict[int, Float64Array] = {}
@@ -65,8 +63,7 @@ class Judge:
             same = copy(self)
             same.reference = self.reference.in_form(graph)
             return same
-        simulate, known = self.reference.options.simulate, self.reference.known
-        found = Judge(graph, self.reference.feeds, self.run, most=None, simulate=simulate, known=known)
+        found = Judge(graph, self.reference.feeds, self.run, most=None, known=self.reference.known)
         found.count = self.count
         return found
 

@@ -54,7 +54,6 @@ class Reference:
         feeds: Sequence[Feed],
         run: RunOptions | None,
         *,
-        simulate: bool = True,
         known: KnownNames | None = None,
         stays: bool = False,
     ) -> None:
@@ -64,7 +63,7 @@ class Reference:
         """
         self._graph, self._run = graph if stays else copy_graph(graph), run
         self.known = known
-        self.feeds, self.options = feeds, _options(feeds, run, simulate=simulate)
+        self.feeds, self.options = feeds, _options(feeds, run)
         self.judged, self._views = _compared(graph, known)
         self.view = output_view(graph)
         self.logits = self.view.logits
@@ -193,8 +192,8 @@ def _compared(
     return judged, {name: output for name, output in views_of(graph).items() if name not in shapes.names}
 
 
-def _options(feeds: Sequence[Feed], run: RunOptions | None, *, simulate: bool) -> RunOptions:
+def _options(feeds: Sequence[Feed], run: RunOptions | None) -> RunOptions:
     """Return how models are run on samples; kernels may compute something else with weights in order."""
-    prepack = not simulate or len(feeds) > _UNPACKED
-    resting = replace(with_resting_threads(run), simulate=simulate, prepack=prepack)
+    resting = with_resting_threads(run)
+    resting = replace(resting, prepack=not resting.simulate or len(feeds) > _UNPACKED)
     return with_bounded_memory(resting, feeds)

@@ -39,7 +39,7 @@ def beside_preset(work: Work) -> None:
     if judge is None or not judge.can_judge or not is_asked_for(work):
         return
     feeds = judge.reference.feeds[:SEARCHED_ON]
-    judge = Judge(work.float_form(), feeds, work.options.run, known=judge.reference.known, stays=True)
+    judge = Judge(work.float_form(), feeds, work.run_here, known=judge.reference.known, stays=True)
     own = _decibels(judge, work.graph)
     if own + NEAR >= FINE:
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from transforms.pipelines.check_outputs import UselessError, check_outputs
 from transforms.pipelines.gate import keep_figure
 from transforms.pipelines.work import Work
@@ -25,7 +27,8 @@ def compare(work: Work) -> None:
         return
     work.events.phase("comparing")
     graph = work.graph if first.why_not is None or work.unstored is None else work.unstored
-    outputs = check_outputs(work.float_form(), graph, work.data, work.record.decisions)
+    data = replace(work.data, run=work.run_here)
+    outputs = check_outputs(work.float_form(), graph, data, work.record.decisions)
     if outputs and outputs.is_diverged:
         raise UselessError(outputs)
     if last or first.kept:
@@ -37,7 +40,7 @@ def _check_goal(work: Work) -> None:
     goal, apart = work.options.goal, work.held_out
     if goal is None or apart is None:
         return
-    found = goal_bench(work.float_form(), apart.feeds, goal, work.options.run).scored(work.graph)
+    found = goal_bench(work.float_form(), apart.feeds, goal, work.run_here).scored(work.graph)
     goal.check(found.value, f"the model as it is written, on {apart.where},", found.error)
     said = goal.text(found.value, found.error)
     keep_figure(work, found.value, found.error)

@@ -6,7 +6,7 @@ Divergences of attentions add up within a tenth, so that each is measured once, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
@@ -50,7 +50,7 @@ def finer_caches(
     The attentions of least divergence have 4 bits, as many as have no more than ``MOST_NATS`` together. None
     is finer in a model that makes no probabilities of tokens, or not the same of a text in two steps.
     """
-    judge = Judge(graph, feeds[:_MOST_SAMPLES], run)
+    judge = Judge(graph, feeds[:_MOST_SAMPLES], replace(run, simulate=True))
     reference = judge.reference
     places = reference.tokens(reference.outputs)
     whole = copy_graph(graph)

@@ -33,7 +33,7 @@ def gate(work: Work) -> None:
     from transforms.precision.reach import choose_layers
     from transforms.precision.switched_layers import SwitchedLayers
 
-    first, reference, run = work.graph, work.float_form(), work.options.run
+    first, reference, run = work.graph, work.float_form(), work.run_here
     progress = work.events.phase("searching", "model")
     names = {label_of(node) for node in walk.nodes(first)}
 

@@ -73,7 +73,7 @@ def _found(work: Work, judge: Judge) -> tuple[LossyLayers, Work]:
     count, build = len(feeds), LastRebuilt(work)
     runs = Budget.of(floats, work.statistics, work.options.effort).runs
     ranked, judged = taken(feeds, ranking_layers(count)), taken(feeds, judging_layers(count))
-    apart = Judge(floats, judged, work.options.run, known=judge.reference.known, stays=True)
+    apart = Judge(floats, judged, work.run_here, known=judge.reference.known, stays=True)
     first = work.graph, work.scheme
     resting = with_bounded_memory(with_resting_threads(work.options.run), feeds)
     load = partial(read_float, work, work.scheme)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 
 import onnx_graphsurgeon as gs
@@ -47,7 +48,8 @@ def measure(work: Work) -> None:
     first = [feed for _, feed in islice(work.data.feeds(work.graph), FIRST)]
     work.float_graph = copy_graph(work.graph)
     judged = judging(len(first), texts=bool(logits_of(work.graph)))
-    work.judge = Judge(work.float_graph, first[: judged.stop], work.data.run, stays=True)
+    run = replace(work.options.run, simulate=True)  # scales of candidates are fed
+    work.judge = Judge(work.float_graph, first[: judged.stop], run, stays=True)
 
 
 def measure_by_rule(work: Work, progress: Progress | None = None) -> None:

@@ -34,7 +34,7 @@ def reach(work: Work) -> None:
         apart.feeds,
         goal,
         fallback_rule(work.options.fallback, work.scheme),
-        work.options.run,
+        work.run_here,
         lambda done, note: progress(done, None, note),
     )
     work.record.reached = found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
@@ -23,8 +23,10 @@ from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.plan.weight_cache import WeightMemory
 from transforms.run.events import SILENT, Events
+from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.finetune_rule import FinetuneRule
+from transforms.scheme.targets import ON_CPU
 
 if TYPE_CHECKING:
     from transforms.precision.held_out import HeldOut
@@ -127,6 +129,11 @@ class Work:
         if self.targets is None:
             raise ValueError("the graph is not prepared yet: the step 'prepare' comes first")
         return self.targets
+
+    @property
+    def run_here(self) -> RunOptions:
+        """How a model is run for figures of it: as users open it, or as it says if it is for elsewhere."""
+        return replace(self.options.run, simulate=self.asked.target not in ("", ON_CPU))
 
     def plan(
         self, graph: gs.Graph | None = None, scheme: Scheme | None = None, record: Record | None = None

@@ -169,7 +169,7 @@ def mixing_bench(
     It holds for what the runtime here makes of the model, which also times layers for ``latency``.
     ``labels`` [n]: the right class of each row of the outputs.
     """
-    judge = Judge(float_graph, feeds, run, most=None, simulate=False, known=known)
+    judge = Judge(float_graph, feeds, run, most=None, known=known)
     measure, whole = _mixing_measure(rule, labels, feeds), bool(rule.evaluate)
     return Bench(float_graph, judge, measure, rule.bound, index=rule.output_index, whole=whole)
 
