@@ -128,7 +128,7 @@ def test_rows_and_head_are_those_of_the_stored_numbers(
 
 
 def test_one_table_is_stored() -> None:
-    """Of 200 x 64 numbers: 12,800 bytes, 2 for each of 200 scales, and shapes of blocks and of zero points."""
+    """Of 200 x 64 numbers: 12,800 bytes, 2 for each of 200 scales, and shapes of blocks and zero points."""
     graph = graph_proto.import_model(_language(200, 64, "copy"))
     tie_embeddings(graph)
     store_embeddings(graph)
