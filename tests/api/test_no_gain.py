@@ -1,4 +1,4 @@
-"""Oracle: the bytes and times that are given: a model gains by fewer bytes, if it is slower by clearly fewer."""
+"""Oracle: the bytes and times given: a model gains by fewer bytes, if it is slower by clearly fewer."""
 
 from __future__ import annotations
 
