@@ -43,8 +43,8 @@ class Chosen:
 
     def with_layers(self, graph: gs.Graph, layers: tuple[Part, ...], count: int, scored: Scored) -> Chosen:
         """Return the same with layers, of so many, in a finer format, and what is scored then."""
-        figures = {"after": scored.value, "error": scored.error}
-        return replace(self, graph=graph, layers=layers, count=count, **figures)
+        found = replace(self, graph=graph, layers=layers, count=count)
+        return replace(found, after=scored.value, error=scored.error)
 
 
 @dataclass(frozen=True)
