@@ -61,8 +61,8 @@ are ranked by the error that each makes alone in the outputs; as few of the wors
 of --fallback, and the model is quantized anew until the held-out samples show the target:
 10 log10(sum f^2 / sum (f - q)^2) of each float output that is not a cache. The figure less its standard
 error by the jackknife over samples has to reach it, so that it holds for other samples. The summary names
-these layers. If no choice is enough, or samples are too few to show it, nothing is written. Not with tables
-[finetune] and [auto_mixed_precision].
+these layers. If no choice is enough, or samples are too few to show it, nothing is written, unless
+--allow-miss is given. Not with tables [finetune] and [auto_mixed_precision].
 
 --target ort-cpu leaves layers in float that are faster so on this machine, with the conversions around them:
 layers that lose time by the profiles of the float and the quantized model are tried, and models take turns.
@@ -87,8 +87,8 @@ model NAME.onnx may lie in DIR/NAME.
 
 {SAMPLES_HELP}
 
-exit codes: 0 done; 1 error in the model, the data or the machine; 2 usage; 3 nothing to quantize, or
---metric is not kept to: no file is written.
+exit codes: 0 done; 1 error in the model, the data or the machine; 2 usage; 3 nothing to quantize, only float
+keeps to the target, or --metric is not kept to: no file is written.
 """
 
 

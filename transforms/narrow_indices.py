@@ -8,6 +8,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
+from transforms.graph.qdq import DEQUANTIZE
 from transforms.graph.rewire import Insertions
 
 _LEAST = 1 << 12  # bytes
@@ -20,12 +21,13 @@ def narrow_indices(graph: gs.Graph) -> int:
 
     A Cast makes them what they were; ONNX Runtime folds it when it opens a model. Positions, of a
     ScatterND for example, can take more bytes than weights. Does nothing to constants of less than 4 KiB, as
-    shapes and axes are, and to inputs and outputs.
+    shapes and axes are, to inputs and outputs, and to integers that are dequantized: their type is that of
+    their grid, and runtimes look for the int32 bias of a layer right in front of its DequantizeLinear.
     """
     walk.check_graph(graph)
     owners, ends = walk.constant_owners(graph), walk.ends(graph)
     names, insertions = walk.Names(graph), Insertions()
-    found = [t for t in walk.constants(graph) if _is_wide(t) and id(t) not in ends]
+    found = [t for t in walk.constants(graph) if _is_wide(t) and id(t) not in ends and not _is_on_grid(t)]
     count = 0
     for tensor in found:
         values = load(tensor)
@@ -48,6 +50,10 @@ def _is_wide(tensor: gs.Constant) -> bool:
     element = dtypes.element_type(tensor)
     is_integer = element in (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
     return is_integer and np.dtype(tensor.dtype) in _WIDE and tensor._values.nbytes >= _LEAST
+
+
+def _is_on_grid(tensor: gs.Constant) -> bool:
+    return any(node.op in DEQUANTIZE for node in tensor.outputs)
 
 
 def _narrowest(values: np.ndarray) -> np.dtype | None:

@@ -219,26 +219,30 @@ def _zero_points(
 ) -> tuple[tuple[list[gs.Tensor], list[gs.Node]], list[gs.Tensor]]:
     """Return the zero points of lookups and nodes that make them, and those of products.
 
-    There are none where the middle is the zero point.
+    Products have none where the middle is the zero point. Lookups always have them: the CUDA provider takes 0
+    for one that is missing (onnxruntime issue 31692), the CPU provider the middle.
     """
-    if stored.minimum is None:
-        if stored.zeros is None:
-            return ([], []), []
+    if stored.zeros is not None and stored.minimum is None:
         packed = gs.Constant(names.derive(name, "zero_points"), pack_numbers(stored.zeros, stored.bits))
         return ([packed], []), [packed]
-    rows, blocks = stored.scale.shape
-    shape = gs.Constant(
-        names.derive(name, "shape"), np.array([rows, -(-blocks * stored.bits // 8)], np.int64)
-    )
-    zeros = gs.Variable(names.derive(name, "zeros"), np.uint8)
-    value = gs.Constant("", np.zeros(1, np.uint8))
-    fill = gs.Node(
-        "ConstantOfShape", names.derive(name, "ConstantOfShape"), {"value": value}, [shape], [zeros]
-    )
+    zero = 0 if stored.minimum is not None else 1 << (stored.bits - 1)
     products: list[gs.Tensor] = []
-    if stored.float_zeros is not None:
+    if stored.minimum is not None and stored.float_zeros is not None:
         products.append(gs.Constant(names.derive(name, "zero_points"), stored.float_zeros))
-    return ([zeros], [fill]), products
+    return _filled(stored, zero, name, names), products
+
+
+def _filled(
+    stored: StoredTable, zero: int, name: str, names: walk.Names
+) -> tuple[list[gs.Tensor], list[gs.Node]]:
+    """Return one zero point for all blocks of a table, and the node that makes it, in few bytes."""
+    rows, blocks = stored.scale.shape
+    packed = np.array([rows, -(-blocks * stored.bits // 8)], np.int64)
+    zeros = gs.Variable(names.derive(name, "zeros"), np.uint8)
+    value = gs.Constant("", pack_numbers(np.full((1, 8 // stored.bits), zero, np.uint8), stored.bits)[0])
+    shape = gs.Constant(names.derive(name, "shape"), packed)
+    label = names.derive(name, "ConstantOfShape")
+    return [zeros], [gs.Node("ConstantOfShape", label, {"value": value}, [shape], [zeros])]
 
 
 class _Lookup:

@@ -59,6 +59,7 @@ KINDS: Mapping[str, Kind] = {
     "metric": METRIC,
     "min_metric": number(),
     "max_loss": number(0),
+    "allow_miss": FLAG,
     "fallback": choice(*FALLBACKS),
     "random_data": whole(),
     # samples

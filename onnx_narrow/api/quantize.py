@@ -57,6 +57,7 @@ def quantize(
     metric: UserMetric | str | None = None,
     min_metric: float | None = None,
     max_loss: float | None = None,
+    allow_miss: bool = False,
     fallback: str | None = None,
     calibrate_method: str | None = None,
     per_channel: bool | None = None,
@@ -132,6 +133,9 @@ def quantize(
         docs/mixed_precision.md says.
     min_metric, max_loss : float, optional
         The least that the metric may be, or the most by which it may be less than the float model's.
+    allow_miss : bool
+        Where no choice of layers keeps to ``min_sqnr``, ``top1`` or ``metric``, take the best that was found,
+        whose figure is ``result.metric``.
     fallback : str, optional
         ``"float32"`` (default), ``"int16"`` or ``"bf16"``.
     calibrate_method, per_channel, full_range, keep_weight_nodes, optimize, domain, qdq_domain : optional
@@ -203,7 +207,8 @@ def quantize(
     ------
     TypeError, ValueError
         If keywords are of another type, have another value or do not fit, nothing can be quantized, or the
-        model cannot be; a ModelError names the node. GateError where no choice of layers keeps to ``metric``.
+        model cannot be; a ModelError names the node. GateError where no choice of layers keeps to ``metric``,
+        FloatAloneError where only float keeps to another target.
     OSError
         If a file cannot be read or written.
 

@@ -1,4 +1,4 @@
-"""The last line on a model that is not smaller than its float model."""
+"""The last line on a model that gains nothing over its float model."""
 
 from __future__ import annotations
 
@@ -9,22 +9,29 @@ from transforms.files.spelling import as_option
 from transforms.pipelines.smaller import smaller_presets
 from transforms.pipelines.work import Work
 
+_AS_LARGE = 0.98
+"""Share of the bytes of the float file from which on a slower model gains nothing."""
+
+_LARGER = "Not smaller than the float file"
+
 _SMALLER = 0.95
 """Share of the bytes of the float file that a preset has to be below to be named."""
 
 
 def no_gain_line(work: Work, sizes: Sizes) -> Iterator[str]:
-    """Yield the line, none for a model that is smaller: its time has a line already.
+    """Yield the line, none for a model that is smaller and no slower: its time has a line already.
 
-    Without a target it names a preset that was built and is smaller, or says that none is. Options that
-    store weights in fewer bits have a line of their own.
+    A model that is slower has to be clearly smaller. Without a target the line names a preset that was built
+    and is smaller, or says that none is. Options that store weights in fewer bits have a line of their own.
     """
     assert work.record.first is not None and work.source is not None, "the model was tried out"
     time = work.record.first.time
-    if sizes.ratio >= 1:
-        slower = ", and slower here" if time is not None and time.is_slower else ""
-        other = "" if work.scheme.target else f": {_other(work, sizes)}"
-        yield f"Not smaller than the float file{slower}{other}"
+    is_slower = time is not None and time.is_slower
+    if sizes.ratio < (_AS_LARGE if is_slower else 1):
+        return
+    size = "not smaller than" if sizes.ratio >= 1 else f"{sizes.ratio:.2f} of the bytes of"
+    said = f"Gained nothing: {size} the float file, and slower here" if is_slower else _LARGER
+    yield said if work.scheme.target else f"{said}: {_other(work, sizes)}"
 
 
 def _other(work: Work, sizes: Sizes) -> str:

@@ -10,7 +10,7 @@ from transforms.files.spelling import as_option, spelled
 from transforms.graph.selection import exactly
 from transforms.graph.some_names import counted, some_names
 from transforms.precision.chosen import BesidePreset, FloatLayers, LossyLayers, Reached
-from transforms.search.target import LOST_TOP1, Target
+from transforms.search.target import LOST_TOP1, Scored, Target
 
 
 def lossy_lines(found: LossyLayers | None) -> Iterator[str]:
@@ -59,18 +59,21 @@ def preset_lines(found: BesidePreset | None, config: str) -> Iterator[str]:
 def reached_lines(found: Reached | None, goal: Target | None, fallback: str, where: str) -> Iterator[str]:
     """Yield how a goal was reached: the metric before and after, the layers by name, and their price.
 
-    ``where``: the samples that it was judged on.
+    ``where``: the samples that it was judged on. A goal that was allowed to be missed is said to be, where
+    these do not show it.
     """
     if found is None or goal is None:
         return
     if found.left_out:
         yield f"Left out of the target: {some_names(found.left_out)}, fed back as {_kind(goal)}"
+    is_shown = goal.is_shown(Scored(found.after, found.error))
+    target = f"Target of {goal.bound}: {'' if is_shown else 'missed, '}"
     if not found.layers:
         said = goal.text(found.before, found.error)
-        yield f"Target of {goal.bound}: {said} on {where}, no layer needs {fallback}"
+        yield f"{target}{said} on {where}, no layer {'needs' if is_shown else 'is better in'} {fallback}"
         return
     change = f"{goal.text(found.before)} -> {goal.text(found.after, found.error)}"
-    yield f"Target of {goal.bound}: {change} on {where}"
+    yield f"{target}{change} on {where}"
     names = some_names([part.name for part in found.layers])
     yield f"In {fallback}: {len(found.layers)} of {counted(found.count, 'layer')}: {names}"
     for part in found.layers:

@@ -13,8 +13,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
+import onnx_narrow
 from tests.helpers import build
-from transforms.deploy.low_precision import low_precision
+from transforms.deploy.low_precision import has_low_precision, low_precision
 from transforms.model import graph_proto
 from transforms.scheme.targets import ON_CPU, target
 
@@ -60,3 +61,29 @@ def test_an_addition_is_one_of_integers_where_the_runtime_makes_it_one(case: str
     made = [one.op_type for one in onnx.load(tmp_path / "optimized.onnx").graph.node]
     assert found.low["Add"] == made.count("QLinearAdd")
     assert found.count + sum(map(len, found.high.values())) == sum(one.name != "" for one in CASES[case])
+
+
+@pytest.mark.parametrize(
+    ("config", "keywords"),
+    [
+        *((name, {}) for name in ("W8", "W4A8", "MX6", "BF16", "FP16", "A8W8_DYNAMIC", "BF16_BFP16")),
+        *(("W4", {"matmul_nbits": form}) for form in (True, False)),
+        ("MX6", {"storage": "packed"}),
+        ("MXFP8E4M3", {"storage": "onnx-mx"}),
+    ],
+)
+def test_every_preset_puts_numbers_in_low_precision(config: str, keywords: dict[str, Any]) -> None:
+    """The float model has none of it, nor with inputs and outputs of float16 alone."""
+    source = build.dense(32, layers=2)
+    halves = [
+        helper.make_node("Cast", ["h"], ["x"], "widen", to=onnx.TensorProto.FLOAT),
+        *source.graph.node,
+        helper.make_node("Cast", ["y"], ["n"], "narrow", to=onnx.TensorProto.FLOAT16),
+    ]
+    ends = [build.value(name, ["rows", 32], np.float16) for name in ("h", "n")]
+    weights = {one.name: onnx.numpy_helper.to_array(one) for one in source.graph.initializer}
+    for model in (source, build.model(halves, ends[:1], ends[1:], weights)):
+        assert not has_low_precision(graph_proto.import_model(model))
+    data = {"random_data": 4} if config == "W4A8" else {}
+    made = onnx_narrow.quantize(source, config=config, time=False, **data, **keywords).model
+    assert has_low_precision(graph_proto.import_model(made))

@@ -40,3 +40,19 @@ def test_small_ones_and_wide_numbers_stay() -> None:
         node = helper.make_node("Gather", ["x", "indices"], ["y"], "gather")
         ends = [build.value("x", ["n"])], [build.value("y", [len(indices)])]
         assert narrow_indices(graph_proto.import_model(build.model([node], *ends, {"indices": indices}))) == 0
+
+
+def test_the_int32_bias_of_a_layer_stays_in_front_of_its_dequantize_linear() -> None:
+    """Its numbers fit int8; behind a Cast a target's rules take it for an activation of int32."""
+    outputs = 2048
+    nodes = [
+        helper.make_node("DequantizeLinear", ["stored", "scale"], ["bias"], "dequantize"),
+        helper.make_node("Gemm", ["x", "weight", "bias"], ["y"], "head"),
+    ]
+    constants = {
+        "stored": np.resize(np.arange(-9, 9, dtype=np.int32), outputs),
+        "scale": np.float32(0.1),
+        "weight": np.ones((2, outputs), np.float32),
+    }
+    model = build.model(nodes, [build.value("x", [1, 2])], [build.value("y", [1, outputs])], constants)
+    assert narrow_indices(graph_proto.import_model(model)) == 0

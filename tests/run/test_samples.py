@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from transforms.run.image_inputs import ImageOptions, read_image
+from transforms.run.image_transform import ImageTransform
 from transforms.run.samples import Samples
 from transforms.runtime.inputs import ModelInput
 
@@ -103,6 +104,28 @@ def test_layouts_and_channels(tmp_path: Path, mode: str, channels: int, layout: 
     found = read_image(tmp_path / "p.png", image_input(*shape), ImageOptions())
     wanted = pixels.transpose(2, 0, 1) if layout == "NCHW" else pixels
     assert found.shape == shape and found.dtype == np.float32 and np.array_equal(found[0], wanted)
+
+
+@pytest.mark.parametrize("suffix", ["png", "tiff"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_grey_of_16_bits_is_scaled_to_0_to_255(tmp_path: Path, suffix: str, channels: int) -> None:
+    """Every number of 16 bits, rounded to the nearest of 8; a PNG, and a TIFF with the last byte first."""
+    grey = np.arange(1 << 16, dtype=np.uint16).reshape(256, 256)
+    order = "<" if suffix == "png" else ">"
+    Image.fromarray(grey.astype(f"{order}u2")).save(tmp_path / f"p.{suffix}")
+    path = (tmp_path / f"p.{suffix}").rename(tmp_path / "p.png")
+    wanted = np.round(grey / 65535 * 255)
+    seen: list[np.ndarray] = []
+
+    def _transform(image: Image.Image) -> np.ndarray:
+        seen.append(np.asarray(image))
+        return np.zeros((channels, 256, 256), np.float32)
+
+    own = ImageOptions(transform=ImageTransform(function=_transform))
+    found = read_image(path, image_input(1, channels, 256, 256), ImageOptions())
+    read_image(path, image_input(1, channels, 256, 256), own)
+    for one in (*found[0], *seen[0].reshape(256, 256, channels).transpose(2, 0, 1)):
+        np.testing.assert_array_equal(one, wanted)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.uint8, np.int64])

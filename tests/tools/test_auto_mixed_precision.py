@@ -375,7 +375,10 @@ def test_a_plot_of_the_models_that_were_tried(folder: Path) -> None:
     assert "<svg" in (folder / "p.svg").read_text()
 
 
-def test_a_run_goes_on_from_another_s_results(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_goes_on_from_another_s_results(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With other options it begins anew, and says so."""
     rule = ["--target", "mx6", "--l2-target", "0.03", "--resume", str(folder / "kept")]
     assert run(folder, "BF16", *rule) == 0
     calls: list[str] = []
@@ -384,9 +387,12 @@ def test_a_run_goes_on_from_another_s_results(folder: Path, monkeypatch: pytest.
     assert run(folder, "BF16", *rule, output="second.onnx") == 0
     assert not calls and moved(folder) == moved(folder, "second.onnx")
     assert len(list((folder / "kept").iterdir())) == 1
+    assert "Begun anew" not in capsys.readouterr().out
     for i, other in enumerate((["--data-size", "3"], ["--limit", "3"], ["--set", "dual_quant_nodes=true"])):
         assert run(folder, "BF16", *rule, *other, output=f"other{i}.onnx") == 0
         assert len(list((folder / "kept").iterdir())) == 2 + i
+        jobs = f"{1 + i} job{'s' if i else ''} on another model, scheme, options or samples"
+        assert f"Begun anew: '{folder / 'kept'}' holds results of {jobs}" in capsys.readouterr().out
     assert {"layer", "model"} == set(calls)
     build.save(tunable.conv_net(seed=1), folder / "float.onnx")
     assert run(folder, "BF16", *rule, output="another.onnx") == 0

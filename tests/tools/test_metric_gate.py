@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from onnx import helper
 
 import onnx_narrow
+from tests.helpers import build
 from transforms.judge.sample_roles import goal_judging
 
 MODEL = Path("tests/examples/digits.onnx").resolve()
@@ -147,6 +150,82 @@ def test_options_that_do_not_go_together(
     with pytest.raises(SystemExit) as left:
         tool("quantize", f"{JOBS['quantize']} --output o.onnx {words}")
     assert left.value.code == 2 and error in capsys.readouterr().err
+
+
+@pytest.fixture
+def spread(tool: Tool) -> Tool:
+    """Quantize a model that few bits ruin: a Mul spreads channels over e^8 before its second product.
+
+    Beside its three products the Mul is a layer; without these, nothing in the model is in low precision.
+    """
+    random = np.random.default_rng(5)
+    sizes = {"w1": (32, 32), "w2": (32, 32), "w3": (32, 10)}
+    weights = {name: random.standard_normal(size, np.float32) for name, size in sizes.items()}
+    weights["scales"] = np.exp(2 * random.standard_normal(32)).astype(np.float32)
+    steps = ("MatMul x w1", "Relu a", "Mul b scales", "MatMul c w2", "Relu d", "MatMul e w3")
+    nodes = [
+        helper.make_node(op, inputs, [output], f"{op}_{output}")
+        for (op, *inputs), output in zip(map(str.split, steps), "abcdey", strict=True)
+    ]
+    ends = build.value("x", ["n", 32]), build.value("y", ["n", 10])
+    build.save(build.model(nodes, [ends[0]], [ends[1]], weights), Path("spread.onnx"))
+    Path("rows").mkdir()
+    for place in range(64):
+        row = np.random.default_rng(place).standard_normal((1, 32), np.float32)
+        np.save(f"rows/{place:02d}.npy", row)
+    return lambda words: tool(
+        "quantize", f"--input spread.onnx --output o.onnx --data rows --no-time {words}"
+    )
+
+
+def sqnr_of_spread() -> float:
+    """Return the SQNR of the written model on the samples that were held out, all outputs together."""
+    rows = np.concatenate([np.load(f"rows/{place:02d}.npy") for place in goal_judging(64, 2)])
+    runs = [ort.InferenceSession(path).run(None, {"x": rows})[0] for path in ("spread.onnx", "o.onnx")]
+    signal, noise = (np.sum(np.square(array, dtype=np.float64)) for array in (runs[0], runs[0] - runs[1]))
+    return float(10 * np.log10(signal / noise))
+
+
+IN_FLOAT_ALONE = {
+    "--config W4A8 --metric top1 --max-loss 0.05": "most of the error comes from '",
+    "--config U8S8 --metric sqnr --min-metric 90": "only with every layer in float32",
+    "--config W4A8 --min-sqnr 90": "only with every layer in float32",
+}
+
+
+@pytest.mark.parametrize("words", IN_FLOAT_ALONE)
+def test_a_model_in_float_alone_is_not_written(words: str, spread: Tool) -> None:
+    code, printed, errors = spread(words)
+    assert code == 3 and not Path("o.onnx").exists() and "Size" not in printed
+    assert IN_FLOAT_ALONE[words] in errors.splitlines()[-1]
+
+
+@pytest.mark.parametrize("goal", ["--metric sqnr --min-metric 90", "--min-sqnr 90"])
+def test_a_goal_that_may_be_missed_takes_the_best_model_in_low_precision(goal: str, spread: Tool) -> None:
+    code, printed, errors = spread(f"--config W4A8 {goal} --allow-miss")
+    assert code == 0, errors
+    (said,) = re.findall(r"^Target of at least 90 dB: missed, sqnr ([\d.]+) dB -> ", printed, re.MULTILINE)
+    assert "In float32: " in printed
+    operators = {node.op_type for node in onnx.load("o.onnx").graph.node}
+    assert operators & {"QuantizeLinear", "DequantizeLinear"}
+    entry = metadata("o.onnx")
+    assert entry["name"] == "sqnr" and entry["bound"] == "at least 90 dB"
+    assert float(said) < entry["value"] < 90, "layers in float are better than none"  # type: ignore[operator]
+    if "metric" in goal:
+        assert entry["value"] == pytest.approx(sqnr_of_spread(), abs=0.05)
+
+
+def test_what_is_met_is_not_said_to_be_missed(spread: Tool) -> None:
+    code, printed, errors = spread("--config A8W8 --min-sqnr 5 --allow-miss")
+    assert code == 0 and "Target of at least 5 dB: sqnr " in printed, errors
+
+
+def test_a_loss_of_0_is_no_bound(tool: Tool, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        tool("quantize", f"{JOBS['quantize']} --output o.onnx --data data --metric top1 --max-loss 0")
+    assert left.value.code == 2 and "--max-loss 0 is no bound" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"^max_loss=0 is no bound"):
+        onnx_narrow.quantize(MODEL, config="A8W8", data=[IMAGES[:1]] * 8, metric="top1", max_loss=0)
 
 
 def test_fewer_samples_than_can_be_held_out_are_refused(tool: Tool) -> None:

@@ -152,7 +152,7 @@ def test_embeddings_go_with_any_formats(folder: Path, config: str) -> None:
     model = _quantize(folder, "--config", config, "--embeddings", "int8", *data)
     operators = Counter(node.op_type for node in model.graph.node)
     assert operators["GatherBlockQuantized"] == operators["MatMulNBits"] == operators["MatMul"] == 1
-    assert (folder / "quantized.onnx").stat().st_size < 300 * 64 + 2 * 64 * 64 + 9000
+    assert (folder / "quantized.onnx").stat().st_size < 300 * 64 + 2 * 64 * 64 + 9400
 
 
 @pytest.mark.parametrize("is_tied", [True, False])

@@ -84,6 +84,11 @@ class QuantizeJob(SchemeJob, GateOptions):
         choices=FALLBACKS,
         default=FALLBACKS[0],
     )
+    allow_miss: bool = option(
+        "--allow-miss",
+        "write the best that was found where none is good enough, with its figure in the metadata",
+        group=SEARCH,
+    )
     matmul_nbits: bool = option(
         "--matmul-nbits",
         "write products with integers in blocks as ONNX Runtime's MatMulNBits",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
@@ -13,8 +13,8 @@ from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.qdq import BLOCKS, DEQUANTIZE, PAIRS, QUANTIZE
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.selection import label_of
-from transforms.graph.stored_rows import is_made_of_constants
-from transforms.scheme.targets import INTEGER_OPERATORS, MOVED, PRODUCTS, Target
+from transforms.graph.stored_rows import is_made_of_constants, reads_rows
+from transforms.scheme.targets import CONTRIB_INTEGERS, INTEGER_OPERATORS, MOVED, PRODUCTS, Target
 
 _SILENT = frozenset({"Constant", "Cast", "Shape", "Size", "ConstantOfShape", *PAIRS, *BLOCKS})
 _SILENT |= {"DynamicQuantizeLinear"}
@@ -23,6 +23,7 @@ _RECTIFIERS = ("Relu", "Clip")
 _NO_KERNEL = "no kernel in low precision"
 _IN_FLOAT = "its tensors are float"
 _LOW = (dtypes.BFLOAT16, dtypes.FLOAT16)
+_LOW_OPERATORS = frozenset({*PAIRS, *BLOCKS}) | INTEGER_OPERATORS | CONTRIB_INTEGERS
 
 
 @dataclass
@@ -68,6 +69,23 @@ def low_precision(graph: gs.Graph, row: Target) -> Verdicts:
         else:
             found.high.setdefault(reason, []).append((node.op, label_of(node)))
     return found
+
+
+def has_low_precision(graph: gs.Graph) -> bool:
+    """Return whether a model stores or computes any number in fewer bits than float32, on any runtime.
+
+    Float16 inputs and outputs of the model alone are not enough: the float model may have them.
+    """
+    ends = {id(tensor) for tensor in (*graph.inputs, *graph.outputs)}
+    return any(_is_low(node, ends) for node in walk.nodes(graph))
+
+
+def _is_low(node: gs.Node, ends: Container[int]) -> bool:
+    known = node.op in _LOW_OPERATORS or node.op.startswith(_INTEGER_PREFIXES) or node.domain == DOMAIN
+    if known or reads_rows(node):
+        return True
+    tensors = (tensor for tensor in (*node.inputs, *node.outputs) if id(tensor) not in ends)
+    return any(dtypes.element_type(tensor) in _LOW for tensor in tensors)
 
 
 def _why_not_in_integers(node: gs.Node, row: Target) -> str | None:

@@ -72,7 +72,11 @@ def decide(work: Work) -> None:
     work.events.phase("quantizing")
     prepared, statistics = work.scheme, work.statistics
     if statistics is None and is_dynamic(work.asked):
-        _move_outliers(work, work.judge)
+        if work.judge.can_judge and work.judge.count >= FEW_SAMPLES:
+            _move_outliers(work, work.judge)
+        else:
+            move_unjudged(work)
+            prepared = work.scheme  # the graph has its form already
     elif statistics is None:
         work.scheme = _without_ranges(work, work.judge)
     elif not work.judge.can_judge:
@@ -89,15 +93,11 @@ def decide(work: Work) -> None:
 
 
 def _move_outliers(work: Work, judge: Judge) -> None:
-    """Move outliers of what is rounded at run time if outputs are better for it; unjudged on few samples."""
-    if judge.can_judge and judge.count >= FEW_SAMPLES:
-        best = _best(
-            work, Form(work.graph, work.scheme, None, judge, work.plan, work.memory), Budget(sys.maxsize)
-        )
-        try_outliers(best)
-        work.scheme, work.judge = best.scheme, best.form.judge
-    else:
-        move_unjudged(work)
+    """Move outliers of what is rounded at run time if outputs are better for it."""
+    form = Form(work.graph, work.scheme, None, judge, work.plan, work.memory)
+    best = _best(work, form, Budget(sys.maxsize))
+    try_outliers(best)
+    work.scheme, work.judge = best.scheme, best.form.judge
 
 
 def _improve(work: Work, judge: Judge, statistics: Calibration) -> None:

@@ -22,7 +22,8 @@ from transforms.search.target import Scored
 def gate(work: Work) -> None:
     """Take quantizations out around as few layers as are found for the gate on held-out samples.
 
-    Does nothing to a model that was held to it already. Raises GateError where no choice is enough.
+    Does nothing to a model that was held to it already. Raises GateError where no choice is enough, unless
+    the options allow to miss it.
     """
     goal, apart = work.options.goal, work.held_out
     if not isinstance(goal, Gate) or apart is None or work.record.metric is not None:
@@ -48,7 +49,8 @@ def gate(work: Work) -> None:
 
     bench = goal_bench(reference, apart.feeds, goal, run, lambda done, note: progress(done, None, note))
     feeds = taken((feed for _, feed in apart.data.feeds(reference)), searching(SEARCHED_ON))
-    found = choose_layers(first, _switched, lambda: names, _built, feeds, bench, "float32")
+    miss = work.options.allow_miss
+    found = choose_layers(first, _switched, lambda: names, _built, feeds, bench, "float32", allow_miss=miss)
     sizes = bytes_of_numbers(first), bytes_of_numbers(found.graph)
     work.record.reached = Reached(
         **vars(found), scheme=work.scheme, bytes_before=sizes[0], bytes_after=sizes[1]
@@ -58,8 +60,8 @@ def gate(work: Work) -> None:
 
 
 def keep_figure(work: Work, value: float, error: float) -> None:
-    """Keep the metric of the model, where a gate holds for it."""
+    """Keep the metric of the model, where a gate holds for it, or a goal that it may miss."""
     goal, apart = work.options.goal, work.held_out
-    if isinstance(goal, Gate) and apart is not None:
+    if goal is not None and apart is not None and (isinstance(goal, Gate) or work.options.allow_miss):
         scored = Scored(value, error, len(apart.feeds))
         work.record.metric = MetricFigure(goal.words, scored, goal.bound, work.record.judged_digest)

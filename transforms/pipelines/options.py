@@ -25,6 +25,8 @@ class Options:
         How models run.
     goal : Target or None
         What the outputs have to reach on held-out samples, by layers in ``fallback``.
+    allow_miss : bool
+        Whether the best model that was found is taken where none reaches the goal.
     fallback : str
         One of :data:`transforms.search.target.FALLBACKS`.
     effort : str
@@ -47,6 +49,7 @@ class Options:
 
     run: RunOptions = field(default_factory=RunOptions)
     goal: Target | None = None
+    allow_miss: bool = False
     fallback: str = "float32"
     effort: str = "normal"
     times: bool = True

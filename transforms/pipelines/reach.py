@@ -13,7 +13,7 @@ from transforms.pipelines.work import Work
 def reach(work: Work) -> None:
     """Search the layers, judge each model on the samples that were held out, and take the last one.
 
-    Raises TargetError where no choice of layers reaches the goal.
+    Raises TargetError where no choice of layers reaches the goal, unless the options allow to miss it.
     """
     goal, apart = work.options.goal, work.held_out
     if goal is None or apart is None or work.tuning is not None:
@@ -36,6 +36,7 @@ def reach(work: Work) -> None:
         fallback_rule(work.options.fallback, work.scheme),
         work.run_here,
         lambda done, note: progress(done, None, note),
+        allow_miss=work.options.allow_miss,
     )
     work.record.reached = found
     if found.layers:

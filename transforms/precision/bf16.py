@@ -86,7 +86,14 @@ def keep_float(
     if not target.is_shown(bench.scored(form.keeping(layers))):
         form.layers = layers
     found = choose_layers(
-        first, lambda: switched, lambda: form.names.keys(), form.keeping, feeds, bench, "float32"
+        first,
+        lambda: switched,
+        form.names.keys,
+        form.keeping,
+        feeds,
+        bench,
+        "float32",
+        is_low=lambda graph: True,  # numbers may be rounded to bfloat16 in float32
     )
     kept = form.patterns(node for layer in found.layers for node in layer.nodes)
     return KeptFloat(kept, found.layers, found.count, before.value, found.after, found.error)

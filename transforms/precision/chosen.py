@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
 from transforms.judge.errors import Gain
 from transforms.run.turns import Timing
 from transforms.scheme import Scheme
+from transforms.search.target import Scored
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class Chosen:
     after: float
     error: float
     left_out: tuple[str, ...]
+
+    def with_layers(self, graph: gs.Graph, layers: tuple[Part, ...], count: int, scored: Scored) -> Chosen:
+        """Return the same with layers, of so many, in a finer format, and what is scored then."""
+        found = replace(self, graph=graph, layers=layers, count=count)
+        return replace(found, after=scored.value, error=scored.error)
 
 
 @dataclass(frozen=True)

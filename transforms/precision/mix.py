@@ -138,10 +138,10 @@ def mix_precision(
         return walk.tensors(model.build({}).graph).keys()
 
     bench = mixing_bench(graph, feeds, rule, options.run, options.labels, _known)
-    with open_results(model, data.source, rule, options) as log:
+    with open_results(model, data.source, rule, options) as (log, begun_anew):
         candidates = measure_candidates(nodes, graph, feeds[0], bench.run)
         mixing = _Mixing(model, candidates, choices, rule, bench, log, options)
-        return replace(mixing.run(watch), notes=[*bench.notes, *uneven])
+        return replace(mixing.run(watch), notes=[*bench.notes, *uneven, *begun_anew])
 
 
 @dataclass(frozen=True)

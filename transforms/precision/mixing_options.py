@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transforms.files import cleanup
+from transforms.graph.some_names import counted
 from transforms.model import provenance
 from transforms.model.graph_proto import model_hash
 from transforms.model_io import bytes_written
@@ -25,6 +26,8 @@ from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.search.user_metric import split_place
+
+_RESULTS = "results.jsonl"
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,22 @@ class MixingOptions:
 @contextmanager
 def open_results(
     model: MixedModel, feeds: Feeds, rule: MixingRule, options: MixingOptions
-) -> Iterator[TaskLog]:
-    """Yield the log of what was measured, in the folder of the options; without one it is not kept."""
+) -> Iterator[tuple[TaskLog, list[str]]]:
+    """Yield the log of what was measured, in the folder of the options; without one it is not kept.
+
+    With it comes a line where the folder has results of other jobs alone, which are not used.
+    """
     kept = options.folder and options.folder.resolve() / _key(model, feeds, rule, options)
+    notes = _not_used(kept) if kept is not None else []
     with cleanup.temporary_folder() if kept is None else nullcontext(kept) as folder:
         folder.mkdir(parents=True, exist_ok=True)
-        yield TaskLog(folder / "results.jsonl")
+        yield TaskLog(folder / _RESULTS), notes
+
+
+def _not_used(kept: Path) -> list[str]:
+    others = 0 if kept.exists() else sum(1 for _ in kept.parent.glob(f"*/{_RESULTS}"))
+    of_others = f"results of {counted(others, 'job')} on another model, scheme, options or samples"
+    return [f"Begun anew: '{kept.parent}' holds {of_others}"] if others else []
 
 
 def _key(model: MixedModel, feeds: Feeds, rule: MixingRule, options: MixingOptions) -> str:

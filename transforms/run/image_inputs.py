@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +14,13 @@ from transforms.run.array_files import IMAGE_SUFFIXES, open_image
 from transforms.run.image_transform import ImageTransform
 from transforms.runtime.inputs import ModelInput
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+_STEP = 65535 // 255
+"""Numbers of 16 bits for one of 8 bits."""
 
 SCALINGS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),
@@ -74,19 +81,20 @@ def read_image(path: Path, wanted: ModelInput, options: ImageOptions) -> np.ndar
     """Return an image file as a batch of one, in the type of the model's input.
 
     Grey, RGB or RGBA as the input has 1, 3 or 4 channels, resized (bilinear) unless it has the size already.
+    Grey of 16 bits becomes 8 bits, 65535 white.
     Raises ValueError, naming the file, when the input is not an image or its size must be given.
     """
     from PIL import Image
 
     if options.transform is not None:
         with named(path), open_image(path) as image:
-            picture = image.convert(_mode(wanted))
+            picture = _in_8_bits(image).convert(_mode(wanted))
         return options.transform.array(picture, wanted, path.name)
     layout = options.layout or _layout(wanted, path)
     height, width, channels = _image_shape(wanted, layout, path)
     height, width = options.size or (height, width)
     with named(path), open_image(path) as image:
-        picture = image.convert(_MODES[channels])
+        picture = _in_8_bits(image).convert(_MODES[channels])
     if height and width and picture.size != (width, height):
         picture = picture.resize((width, height), Image.Resampling.BILINEAR)
     pixels: np.ndarray = np.asarray(picture, np.float32).reshape(picture.height, picture.width, channels)
@@ -99,6 +107,19 @@ def read_image(path: Path, wanted: ModelInput, options: ImageOptions) -> np.ndar
     pixels /= np.array(options.std, np.float32)
     batch = pixels[None] if layout == "NHWC" else np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
     return batch.astype(wanted.dtype)
+
+
+def _in_8_bits(image: Image) -> Image:
+    """Return an image with grey of 16 bits brought to 0 to 255: Pillow would make all above 255 white.
+
+    Older versions of Pillow read such a PNG, which has no more bits, as 32-bit integers.
+    """
+    if not (image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG")):
+        return image
+    from PIL import Image
+
+    wide = np.asarray(image).astype(np.uint32)
+    return Image.fromarray(((wide + _STEP // 2) // _STEP).astype(np.uint8))
 
 
 def _mode(wanted: ModelInput) -> str:

@@ -33,8 +33,11 @@ def gate_of(metric: UserMetric | str, least: float | None, loss: float | None) -
     """Return the gate of a metric: a name, ``FILE.py:FUNCTION`` or a function, and one of both bounds.
 
     Raises ValueError for a name that is none, a file or a function that will not do, UsageError for a bound
-    that the metric has not.
+    that the metric has not, and for a loss of 0, which no samples can show.
     """
+    if loss == 0:
+        why = "is no bound, since samples cannot show that nothing is lost: give the loss that is allowed"
+        raise UsageError(spelled("{max_loss:0} ") + why)
     name, figures = named_figures(metric)
     is_own = metric not in NAMES
     if name == _SQNR and loss is not None:

@@ -27,6 +27,10 @@ class TargetError(ValueError):
     """A target that the model cannot meet."""
 
 
+class FloatAloneError(TargetError):
+    """A target that is met in float alone, where nothing is gained: no file is written."""
+
+
 @dataclass(frozen=True)
 class Scored:
     """A metric over so many samples, with its standard error in the same unit: 0 where none can be told."""
