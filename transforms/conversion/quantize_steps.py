@@ -27,8 +27,10 @@ from transforms.lower_opset import lower_opset
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
 from transforms.narrow_indices import narrow_indices
+from transforms.order_channels import order_channels
 from transforms.part_biases import part_biases
 from transforms.plan.dynamic_products import dynamic_products
+from transforms.plan.exact_sums import orders_channels
 from transforms.plan.qparams import Ranges
 from transforms.plan.quant_spec import QUANTIZED_BY, TABLE
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -58,6 +60,7 @@ from transforms.write_out_axes import write_out_axes
 
 EQUALIZED = "pairs of layers equalized"
 ROTATED = "weights with rotated channels"
+ORDERED = "groups of channels in an order in which sums saturate less"
 SCALED = "tensors with channels scaled between layers"
 MOVED = "tensors with outliers moved into weights"
 DYNAMIC = "products that round their inputs at run time"
@@ -187,6 +190,8 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Reco
         done.notes += [f"Saturated at +-3.38953139e38: {some_names(saturated)}"] if saturated else []
     leave_out_biases(graph)  # of what was put together or taken apart meanwhile, too
     done.changes["biases with masks, added after the layer"] = _part_biases(graph, scheme, targets)
+    if orders_channels(scheme):  # before anything that names channels by their numbers
+        done.changes[ORDERED] = order_channels(graph, exclude=targets.excluded)
     if scheme.equalize_layers is True:
         equalize(graph, targets, done)
     if scheme.rotate_channels:

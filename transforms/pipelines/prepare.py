@@ -20,7 +20,7 @@ from transforms.plan.sampled_exceptions import (
 )
 from transforms.run.mend_shapes import mend_shapes
 from transforms.scheme.scheme import FLOAT32
-from transforms.scheme.scheme_values import FEW_BITS, OFF
+from transforms.scheme.scheme_values import AVOID, FEW_BITS, IN_PLACE, OFF
 
 
 def prepare(work: Work) -> None:
@@ -37,6 +37,8 @@ def prepare(work: Work) -> None:
         corrects = work.scheme.correct_biases
         corrected = corrects is True or (work.data is not None and corrects is not False)
         work.asked = work.scheme = work.scheme.by_rule().with_(correct_biases=corrected, full_range=OFF)
+    if (work.fixed or work.record.grids is not None) and work.scheme.saturation == AVOID:
+        work.asked = work.scheme = work.scheme.with_(saturation=IN_PLACE)  # files of grids go by channels
     work.targets = prepare_for(work.graph, work.scheme, work.record)
     work.targets.fixed = work.fixed
     note_found(work)

@@ -7,7 +7,8 @@ Each weight beside activations of 8 bits gets what costs least:
   channels in a group, whose time is that of gathering the input, and products of one row for each sample,
   whose time is that of reading the weight. Elsewhere it takes 1.2 to 2.7 times int8's on a processor with
   VNNI, here 0.98 to 1.38 (``python -m tests.benchmarks.bench_sums``);
-* int8 with pairs that cannot saturate, by larger scales and by lowering the pairs that are still beyond.
+* int8 with pairs that cannot saturate, by larger scales and by lowering the pairs that are still beyond; how
+  many these are depends on the order of channels (:mod:`transforms.order_channels`).
 
 Depthwise convolutions have kernels that add in 32 bits, and ConvTranspose has none for integers.
 """
@@ -25,7 +26,7 @@ from transforms.plan.quant_spec import WEIGHT, QuantSpec
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.plan.weight_specs import WeightSpecs
 from transforms.scheme.scheme import POWER_OF_TWO, Scheme
-from transforms.scheme.scheme_values import AVOID
+from transforms.scheme.scheme_values import AVOID, IGNORE
 from transforms.scheme.targets import ON_CPU
 
 _SATURATES, _BITS = "int8", 8
@@ -46,7 +47,7 @@ class ExactSums:
 
         ``weights``: the grids of weights whatever becomes of sums.
         """
-        self._is_wanted = scheme.saturation == AVOID and scheme.target in ("", ON_CPU)
+        self._is_wanted = scheme.saturation != IGNORE and scheme.target in ("", ON_CPU)
         self._may_widen = scheme.scale != POWER_OF_TWO  # whose kernels shift, and take no zero points
         self._fixed, self._weights = fixed, weights
         first_sizes = (tensor.shape[0] for tensor in graph.inputs if tensor.shape)
@@ -78,6 +79,14 @@ class ExactSums:
         shape = node.inputs[0].shape
         is_matrix = shape is not None and len(shape) > 1
         return is_matrix and all(size == 1 or size in self._batch for size in shape[:-1])
+
+
+def orders_channels(scheme: Scheme) -> bool:
+    """Return whether channels may be put in an order in which sums of 8 bits saturate less."""
+    if scheme.saturation != AVOID or scheme.target not in ("", ON_CPU) or scheme.weight != _SATURATES:
+        return False
+    activation = scheme.format(scheme.activation)
+    return activation is not None and activation.is_integer and activation.bits <= _BITS
 
 
 def _has_few_bits(activation: QuantSpec | None) -> bool:

@@ -31,8 +31,9 @@ FULL_RANGE = PADDED, FREE, OFF = ("padded", "free", "off")
 """Which int8 tensors that are never negative may use the full range if outputs get better: also those before
 a Conv that pads, by a Pad, inputs and means, by a Sub; those for which nothing has to be added; none."""
 
-SATURATION = AVOID, IGNORE = ("avoid", "ignore")
-"""Whether int8 weights are such that no pair of products saturates at 16 bits (:mod:`ops.pair_sums`)."""
+SATURATION = AVOID, IN_PLACE, IGNORE = ("avoid", "in_place", "ignore")
+"""Whether no pair of products of 8 bits saturates (:mod:`ops.pair_sums`): also by the order of channels; by
+the weights alone; whatever comes of it."""
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {
     "block_size": (0, 16, 32, 64, 128, 256),

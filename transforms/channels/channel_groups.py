@@ -1,0 +1,191 @@
+"""Channels of tensors that can be put in another order together, without changing what a model computes.
+
+Between layers that make channels and layers that sum over them, operators act on each channel by itself.
+Where that is so on all ways from all layers that make a group of tensors to all that read it, one permutation
+of the rows of some weights, and of the columns of others, permutes all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from transforms.graph import dtypes, walk
+from transforms.graph.constants import load
+from transforms.graph.rewire import STANDARD_DOMAINS
+
+_LAYERS = frozenset({"Conv", "Gemm", "MatMul"})
+
+_ELEMENTWISE = frozenset(
+    {"Abs", "Add", "Ceil", "Clip", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish"}
+    | {
+        "Identity",
+        "LeakyRelu",
+        "Log",
+        "Max",
+        "Min",
+        "Mish",
+        "Mul",
+        "Neg",
+        "PRelu",
+        "Pow",
+        "Reciprocal",
+        "Relu",
+    }
+    | {"Round", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tanh", "ThresholdedRelu"}
+)
+"""Operators that compute each number of their inputs at the same place, which they broadcast."""
+
+_POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "LpPool", "MaxPool"})
+"""Operators that compute each channel of an image from that channel."""
+
+IMAGE, ROWS = "image", "rows"
+_BIAS = 2
+
+Order = NDArray[np.int64]
+Key = tuple[int, str]
+"""The ``id`` of a tensor, and which of its axes has the channels: the second of images, the last of rows."""
+
+
+@dataclass
+class ChannelGroup:
+    """Tensors whose ``channels``, so many, go together.
+
+    ``readers``: the layers that sum over them; ``held``: the constants that have numbers for each of them,
+    with the axis along which these lie.
+    """
+
+    channels: int
+    readers: list[gs.Node] = field(default_factory=list)
+    held: list[tuple[gs.Constant, int]] = field(default_factory=list)
+
+    def permute(self, order: Order) -> None:
+        """Put the channels in another order: ``order`` has the present number of each."""
+        for constant, axis in self.held:
+            constant.values = np.ascontiguousarray(np.take(load(constant), order, axis))
+
+
+def channel_groups(graph: gs.Graph, exclude: Container[gs.Node] = ()) -> list[ChannelGroup]:
+    """Return the groups of the outermost graph whose channels may be put in any order, in that of its nodes.
+
+    Conv (of one group, and depthwise), MatMul and Gemm with float32 weights of their own make channels and
+    sum over them; element-wise operators and pooling pass them. A group that reaches anything else is left
+    out: inputs and outputs, bodies, nodes in ``exclude``, other operators, constants that several nodes read.
+    """
+    search = _Search(graph)
+    for node in graph.nodes:
+        search.visit(node, is_known=node not in exclude and node.domain in STANDARD_DOMAINS)
+    return search.groups()
+
+
+class _Search:
+    """Joins the keys that nodes tie together; notes what holds their channels, who reads them, and ends."""
+
+    def __init__(self, graph: gs.Graph) -> None:
+        self._fixed, self._members = walk.ends(graph), {id(node) for node in graph.nodes}
+        self._leaders: dict[Key, Key] = {}
+        self._closed: list[Key] = []
+        self._held: list[tuple[Key, gs.Constant, int]] = []
+        self._readers: list[tuple[Key, gs.Node]] = []
+
+    def groups(self) -> list[ChannelGroup]:
+        """Return the groups that nothing closes, and whose constants agree on their size."""
+        closed, found = {self._leader(key) for key in self._closed}, dict[Key, ChannelGroup]()
+        for key, constant, axis in self._held:
+            leader, size = self._leader(key), int(constant.shape[axis])
+            if found.setdefault(leader, ChannelGroup(size)).channels != size:
+                closed.add(leader)
+            found[leader].held.append((constant, axis))
+        for key, node in self._readers:
+            found[self._leader(key)].readers.append(node)
+        return [group for leader, group in found.items() if leader not in closed]
+
+    def visit(self, node: gs.Node, *, is_known: bool) -> None:
+        """Tie, or close, both kinds of channels of all tensors of a node."""
+        kinds = self._passed(node) if is_known else set()
+        for tensor in (*node.inputs, *node.outputs):
+            uses = () if isinstance(tensor, gs.Constant) else walk.uses(tensor)
+            is_end = id(tensor) in self._fixed or any(id(user) not in self._members for user, _ in uses)
+            self._closed += [(id(tensor), kind) for kind in (IMAGE, ROWS) if is_end or kind not in kinds]
+
+    def _passed(self, node: gs.Node) -> set[str]:
+        """Tie the channels that a node passes or makes; return their kinds."""
+        if node.op in _LAYERS:
+            return self._layer(node, IMAGE if node.op == "Conv" else ROWS)
+        if node.op in _POOLS and len(node.outputs) == 1:
+            self._tie((id(node.inputs[0]), IMAGE), (id(node.outputs[0]), IMAGE))
+            return {IMAGE}
+        if node.op in _ELEMENTWISE and node.outputs[0].shape is not None:
+            return {kind for kind in (IMAGE, ROWS) if self._elementwise(node, kind)}
+        return set()
+
+    def _layer(self, node: gs.Node, kind: str) -> set[str]:
+        """Note the channels that a layer with a weight of its own sums over, and those that it makes."""
+        data, made, weight = (id(node.inputs[0]), kind), (id(node.outputs[0]), kind), node.inputs[1]
+        if (
+            not self._is_own(weight)
+            or node.attrs.get("transA", 0)
+            or (kind == ROWS and len(weight.shape) != 2)
+        ):
+            return set()
+        first = node.op == "Conv" or bool(node.attrs.get("transB", 0))
+        added, groups = node.inputs[_BIAS : _BIAS + 1], int(node.attrs.get("group", 1))
+        if not all(self._hold(made, tensor, -1) for tensor in added):
+            return set()
+        self._held.append((made, weight, 0 if first else 1))
+        if groups == 1:
+            self._held.append((data, weight, 1 if first else 0))
+            self._readers.append((data, node))
+            return {kind}
+        self._tie(data, made)
+        return {kind} if groups == weight.shape[0] and weight.shape[1] == 1 else set()
+
+    def _elementwise(self, node: gs.Node, kind: str) -> bool:
+        """Tie the channels of one kind of all that a node reads and makes; return whether it can be."""
+        made = node.outputs[0]
+        axis = -1 if kind == ROWS else 1 - len(made.shape)
+        if len(made.shape) < (2 if kind == ROWS else 3):
+            return False
+        for tensor in node.inputs:
+            if isinstance(tensor, gs.Constant):
+                if not self._hold((id(made), kind), tensor, axis):
+                    return False
+            elif not tensor.is_empty():
+                shapes = [
+                    one.shape[axis] if one.shape and len(one.shape) >= -axis else None
+                    for one in (tensor, made)
+                ]
+                if shapes[0] is None or shapes[0] != shapes[1]:
+                    return False
+                self._tie((id(made), kind), (id(tensor), kind))
+        return True
+
+    def _hold(self, key: Key, tensor: gs.Tensor, axis: int) -> bool:
+        """Note a constant beside channels, if it has a number for each; return whether it can be permuted."""
+        if tensor.is_empty() or (isinstance(tensor, gs.Constant) and _is_broadcast(tensor, axis)):
+            return True
+        if not self._is_own(tensor):
+            return False
+        self._held.append((key, tensor, axis))
+        return True
+
+    def _is_own(self, tensor: gs.Tensor) -> bool:
+        is_stored = isinstance(tensor, gs.Constant) and id(tensor) not in self._fixed
+        return is_stored and dtypes.is_type(tensor, dtypes.FLOAT) and walk.is_read_once(tensor)
+
+    def _tie(self, first: Key, second: Key) -> None:
+        self._leaders[self._leader(second)] = self._leader(first)
+
+    def _leader(self, key: Key) -> Key:
+        while (leader := self._leaders.setdefault(key, key)) != key:
+            key = leader
+        return key
+
+
+def _is_broadcast(constant: gs.Constant, axis: int) -> bool:
+    """Return whether a constant has the same numbers for all indices of an axis, counted from the end."""
+    return len(constant.shape) < -axis or constant.shape[axis] == 1
