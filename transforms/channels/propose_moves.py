@@ -24,6 +24,7 @@ from transforms.graph import walk
 from transforms.plan.dynamic_products import dynamic_products
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.run_time_rounding import HIGHEST, MIDDLE, rounds_rows
 from transforms.scheme.outlier_move import OutlierMove
 
 _MOST_BITS = 8  # of activations: with more, one channel may set the range of all others
@@ -32,6 +33,7 @@ _LEAST_ROWS = 32  # of either half
 _LOWERED = (1, 2, 3, 4)  # powers of two by which the range of a tensor may shrink
 _SMOOTHED = (0.5, 0.75)  # shares of the differences between channels that weights take
 _SPLIT = (1, 2, 4, 8, 16)  # channels that may get products of their own
+_OF_ROWS = np.float32(HIGHEST - MIDDLE)  # steps to the largest magnitude of a row
 _TINY = float(np.finfo(np.float32).tiny)
 _SIMILAR = 10**0.05  # errors that differ by half a dB: the move that costs less will do
 _LEAST_GAIN = 10**-0.1  # what is left of the error if a move is worth its nodes: 1 dB
@@ -115,6 +117,7 @@ class Operand:
     """A computed tensor, the layers that multiply it with constant weights, and the grids of both.
 
     ``may_split``: whether products of single channels and their sum bring no further rounding into the model.
+    ``in_rows``: whether each row is rounded to a range of its own.
     """
 
     tensor: gs.Tensor
@@ -122,6 +125,7 @@ class Operand:
     grid: QuantSpec
     weight_grids: tuple[QuantSpec, ...]
     may_split: bool
+    in_rows: bool = False
 
     @cached_property
     def weights(self) -> list[LayerWeights]:
@@ -143,7 +147,7 @@ def find_operands(plan: QuantizationPlan) -> list[Operand]:
 
 
 def dynamic_operands(plan: QuantizationPlan) -> list[Operand]:
-    """Return the operands that products alone round, at run time, to the range of the tensor.
+    """Return the operands that products alone round, at run time, to the range of the tensor or its rows.
 
     Products of single channels cost the time of an Add: they pay where layers make no more than they read.
     """
@@ -160,7 +164,8 @@ def dynamic_operands(plan: QuantizationPlan) -> list[Operand]:
         made = sum(rows_of(node, np.empty(node.inputs[1].shape, np.bool_)).shape[1] for node in layers)
         may_split = made <= channels_of(layers[0])
         grids = _weight_grids(plan, layers)
-        found.append(Operand(tensor, tuple(layers), _AT_RUN_TIME, grids, may_split))
+        in_rows = rounds_rows(tensor, plan.scheme.dynamic_ranges)
+        found.append(Operand(tensor, tuple(layers), _AT_RUN_TIME, grids, may_split, in_rows))
     return found
 
 
@@ -269,7 +274,19 @@ def total_error(move: OutlierMove, rows: Sequence[Float32Array], operand: Operan
     divisors = factors.astype(np.float32)
     seen, held_out = (np.divide(half, divisors, dtype=np.float32) for half in rows)
     seen[:, own] = held_out[:, own] = 0  # zero is exact, and in every range
+    if operand.in_rows:
+        return row_error(held_out, norms) + rounded
     return rounding_error(seen, held_out, norms, operand.grid, clips=clips) + rounded
+
+
+def row_error(held_out: Float32Array, norms: Float64Array) -> float:
+    """Return the mean squared error of what layers make that rounding rows, each to its range, causes.
+
+    ``norms``: of the weights' rows.
+    """
+    scales = np.abs(held_out).max(1, keepdims=True, initial=_TINY) / _OF_ROWS
+    errors = held_out - np.rint(held_out / scales) * scales
+    return float(channel_sums(errors, 1)[1] @ norms) / max(1, len(held_out))
 
 
 def rounding_error(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
-from transforms.graph.qdq import DEQUANTIZE_LINEAR
 from transforms.graph.rewire import Insertions
 from transforms.plan.quant_spec import WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.run_time_rounding import RunTimeRounding
 
 PRODUCTS = frozenset({"MatMul", "Gemm"})
 """Operators for which ONNX Runtime is faster so; a convolution would be slower than in float."""
@@ -30,13 +29,14 @@ def _is_dynamic(plan: QuantizationPlan, node: gs.Node) -> bool:
     return weight is not None and role == WEIGHT and weight.format.is_integer
 
 
-def round_at_run_time(graph: gs.Graph, products: Sequence[gs.Node]) -> None:
+def round_at_run_time(graph: gs.Graph, products: Sequence[gs.Node], ranges: str) -> None:
     """Let dynamic products read what they would round their inputs to, in float.
 
     The products themselves stay float, so that their weights may be fed: the same numbers but for the order
-    of sums.
+    of sums. ``ranges``: ``row`` or ``tensor``, as the scheme has it.
     """
     names, insertions = walk.Names(graph), Insertions()
+    rounding = RunTimeRounding(graph, names, ranges)
     read = {id(node): node for node in products}
     for owner in walk.graphs(graph):
         rounded: dict[int, gs.Tensor] = {}
@@ -45,7 +45,7 @@ def round_at_run_time(graph: gs.Graph, products: Sequence[gs.Node]) -> None:
                 continue
             tensor = node.inputs[0]
             if id(tensor) not in rounded:
-                nodes = _round_trip(tensor, names)
+                nodes = _round_trip(tensor, rounding)
                 insertions.add(owner, _producer_in(owner, tensor), nodes)
                 rounded[id(tensor)] = nodes[-1].outputs[0]
             node.inputs[0] = rounded[id(tensor)]
@@ -58,15 +58,11 @@ def _producer_in(owner: gs.Graph, tensor: gs.Tensor) -> gs.Node | None:
     return producer if any(producer is node for node in owner.nodes) else None
 
 
-def _round_trip(tensor: gs.Tensor, names: walk.Names) -> list[gs.Node]:
-    numbers = gs.Variable(names.derive(tensor.name, "quantized"), np.uint8, tensor.shape)
-    scale = gs.Variable(names.derive(tensor.name, "scale"), np.float32, [])
-    zero_point = gs.Variable(names.derive(tensor.name, "zero_point"), np.uint8, [])
-    rounded = dtypes.variable(names.derive(tensor.name, "rounded"), dtypes.FLOAT, tensor)
-    grid = [numbers, scale, zero_point]
-    name = names.derive(tensor.name, "DynamicQuantizeLinear")
-    back = names.derive(tensor.name, DEQUANTIZE_LINEAR)
-    return [
-        gs.Node("DynamicQuantizeLinear", name, {}, [tensor], grid),
-        gs.Node(DEQUANTIZE_LINEAR, back, {}, grid, [rounded]),
-    ]
+def _round_trip(tensor: gs.Tensor, rounding: RunTimeRounding) -> list[gs.Node]:
+    operand = rounding.round(tensor)
+    steps = rounding.steps(operand, tensor)
+    if not operand.in_rows:
+        return [*operand.nodes, steps]
+    result = dtypes.variable(rounding.names.derive(tensor.name, "rounded"), dtypes.FLOAT, tensor)
+    label = rounding.names.derive(result.name, "Mul")
+    return [*operand.nodes, steps, gs.Node("Mul", label, {}, [steps.outputs[0], operand.scale], [result])]

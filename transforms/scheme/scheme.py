@@ -49,7 +49,8 @@ class Scheme:
 
     * formats: ``activation``, ``weight``, ``bias`` and ``other`` of the model, ``layers`` of nodes by name
       pattern or operator type, ``tensors`` by name, before all others; ``formats`` defines new block formats;
-    * ``dynamic``: whether products with weights of 8 bits round float activations at run time;
+    * ``dynamic``: whether products with weights of 8 bits round float activations at run time, to the range
+      of each row or tensor: ``dynamic_ranges``;
     * which nodes: ``op_types``, ``exclude_nodes``, ``exclude_op_types``, ``arithmetic``;
     * scales: ``per_channel``, ``block_size``, ``scale``, ``activation_symmetric``, ``weight_symmetric``, how
       ranges of activations and weights are found; ``align_concat``, ``align_slice``: which tensors share one;
@@ -66,6 +67,7 @@ class Scheme:
     bias: str = AUTO
     other: str = AUTO
     dynamic: bool = False
+    dynamic_ranges: str = "row"
     per_channel: bool | str = False
     scale: str = "float"
     block_size: int = 0
