@@ -1,10 +1,10 @@
 """Products with stored 8-bit weights, written so that they multiply integers: inputs are rounded at run time.
 
-By rows, a QuantizeLinear on scales that nodes measure makes integers, and a DequantizeLinear of step 1, the
-MatMul and the DequantizeLinear of the weight become ONNX Runtime's MatMulIntegerToFloat; a Mul with the scales
-of rows follows. By tensors, ONNX's DynamicQuantizeLinear takes the range of all of a tensor, with zero in it;
-MatMulInteger multiplies that with the weight; a Cast and a Mul with the product of both scales make floats of
-the sums. ONNX Runtime makes its MatMulIntegerToFloat and DynamicQuantizeMatMul of these nodes, in this form.
+By rows, these are divided by their largest magnitudes; QuantizeLinear and DequantizeLinear on a fixed grid
+follow, which ONNX Runtime puts into MatMulIntegerToFloat together with the MatMul and the DequantizeLinear of
+the weight; a Mul gives rows their sizes back. By tensors, ONNX's DynamicQuantizeLinear takes the range of all
+of a tensor, with zero in it; MatMulInteger multiplies that with the weight; a Cast and a Mul with the product
+of both scales make floats of the sums. Of these, in this form, it makes DynamicQuantizeMatMul.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def quantize_dynamic(
     Also in bodies. Returns how many. Its float input is rounded to uint8 once for all products of one graph
     that read it, and multiplied with the integers of the weight as they are stored: with one scale and zero
     point, or one of each for an output. ``ranges``: ``row`` for a range of each row, along the last axis, so
-    that results do not depend on padding and batch (from opset 13 on); ``tensor`` for one of all rows, as a
-    tensor of a single row has. A Gemm's ``alpha`` goes into the scales, its bias into an Add.
+    that results do not depend on padding and batch; ``tensor`` for one of all rows, as a tensor of a single
+    row has. A Gemm's ``alpha`` goes into the scales, its bias into an Add.
 
     Does nothing for a product with both operands or a vector computed, for other weights, such as those in
     blocks or with scales along the sum, for a Gemm that transposes its input or scales a bias that is not
@@ -125,30 +125,37 @@ class _Writer:
                 rounded[id(data)] = self._rounding.round(data)
                 made += rounded[id(data)].nodes
             operand = rounded[id(data)]
-            made += (self._of_rows if operand.in_rows else self._of_tensor)(node, weight, operand)
+            made += self._product(node, weight, operand)
             made += self._bias(node, made[-1])
             take_over(made[-1], node.outputs[0])
             replacements.replace([node], made)
         replacements.place()
         return len(found)
 
-    def _of_rows(self, node: gs.Node, weight: _Weight, operand: RoundedTensor) -> list[gs.Node]:
+    def _product(self, node: gs.Node, weight: _Weight, operand: RoundedTensor) -> list[gs.Node]:
+        if operand.factor is None:
+            return self._of_tensor(node, weight, operand)
+        return self._of_rows(node, weight, operand, operand.factor)
+
+    def _of_rows(
+        self, node: gs.Node, weight: _Weight, operand: RoundedTensor, factor: gs.Tensor
+    ) -> list[gs.Node]:
         """Return the nodes that multiply integers in rows, the last one without an output.
 
         The MatMul has the product's name: the layer is known by it.
         """
         result, label = node.outputs[0], node.name
-        steps, made = self._rounding.steps(operand, node.inputs[0]), self._factor(node, weight)
-        factor = made[-1].outputs[0] if made else node.inputs[1]
-        sums = dtypes.variable(self._names.derive(result.name, "steps"), dtypes.FLOAT, result)
+        data, made = self._rounding.dequantize(operand, node.inputs[0]), self._matrix(node, weight)
+        matrix = made[-1].outputs[0] if made else node.inputs[1]
+        divided = dtypes.variable(self._names.derive(result.name, "divided"), dtypes.FLOAT, result)
         return [
-            steps,
+            data,
             *made,
-            gs.Node("MatMul", label, {}, [steps.outputs[0], factor], [sums]),
-            gs.Node("Mul", self._names.derive(label, "scaled"), {}, [sums, operand.scale], []),
+            gs.Node("MatMul", label, {}, [data.outputs[0], matrix], [divided]),
+            gs.Node("Mul", self._names.derive(label, "scaled"), {}, [divided, factor], []),
         ]
 
-    def _factor(self, node: gs.Node, weight: _Weight) -> list[gs.Node]:
+    def _matrix(self, node: gs.Node, weight: _Weight) -> list[gs.Node]:
         """Return the node that dequantizes a Gemm's weight as a MatMul reads it; none if it is as it was."""
         if not weight.is_turned and node.attrs.get("alpha", 1) == 1:
             return []
@@ -161,7 +168,7 @@ class _Writer:
             gs.Constant(self._names.derive(stem, "scale"), scale),
             gs.Constant(self._names.derive(stem, "zero_point"), zero_point),
         ]
-        made = gs.Variable(self._names.derive(stem, "factor"), np.float32, list(integers.shape))
+        made = gs.Variable(self._names.derive(stem, "matrix"), np.float32, list(integers.shape))
         label = self._names.derive(made.name, DEQUANTIZE_LINEAR)
         return [gs.Node(DEQUANTIZE_LINEAR, label, {"axis": 1}, [integers, *grid], [made])]
 
@@ -184,7 +191,7 @@ class _Writer:
         ]
 
     def _bias(self, node: gs.Node, last: gs.Node) -> list[gs.Node]:
-        """Return the Add of a Gemm's bias to what the last node makes, without an output; none without one."""
+        """Return the Add of a Gemm's bias, if it has one, to what the last node makes, without an output."""
         added, result = bias(node), node.outputs[0]
         if added is None:
             return []

@@ -60,9 +60,9 @@ def _producer_in(owner: gs.Graph, tensor: gs.Tensor) -> gs.Node | None:
 
 def _round_trip(tensor: gs.Tensor, rounding: RunTimeRounding) -> list[gs.Node]:
     operand = rounding.round(tensor)
-    steps = rounding.steps(operand, tensor)
-    if not operand.in_rows:
-        return [*operand.nodes, steps]
+    back = rounding.dequantize(operand, tensor)
+    if operand.factor is None:
+        return [*operand.nodes, back]
     result = dtypes.variable(rounding.names.derive(tensor.name, "rounded"), dtypes.FLOAT, tensor)
     label = rounding.names.derive(result.name, "Mul")
-    return [*operand.nodes, steps, gs.Node("Mul", label, {}, [steps.outputs[0], operand.scale], [result])]
+    return [*operand.nodes, back, gs.Node("Mul", label, {}, [back.outputs[0], operand.factor], [result])]
