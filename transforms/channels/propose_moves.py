@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 from ops import FORMATS
 from ops.array_types import Float32Array, Float64Array
 from ops.channel_sums import channel_sums
-from ops.integers import range_scale
-from ops.squared_errors import squared_errors
 from transforms.channels.factor_takers import FactorTakers, channels_of, layers_on, rows_of
 from transforms.channels.move_outliers import lowering, smoothing
+from transforms.channels.rounding_errors import rounding_error, row_error
 from transforms.graph import walk
 from transforms.plan.dynamic_products import dynamic_products
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.run_time_rounding import HIGHEST, MIDDLE, rounds_rows
+from transforms.plan.run_time_rounding import rounds_rows
 from transforms.scheme.outlier_move import OutlierMove
 
 _MOST_BITS = 8  # of activations: with more, one channel may set the range of all others
@@ -33,11 +32,9 @@ _LEAST_ROWS = 32  # of either half
 _LOWERED = (1, 2, 3, 4)  # powers of two by which the range of a tensor may shrink
 _SMOOTHED = (0.5, 0.75)  # shares of the differences between channels that weights take
 _SPLIT = (1, 2, 4, 8, 16)  # channels that may get products of their own
-_OF_ROWS = np.float32(HIGHEST - MIDDLE)  # steps to the largest magnitude of a row
 _TINY = float(np.finfo(np.float32).tiny)
 _SIMILAR = 10**0.05  # errors that differ by half a dB: the move that costs less will do
 _LEAST_GAIN = 10**-0.1  # what is left of the error if a move is worth its nodes: 1 dB
-_SHARES = (1.0, 0.8, 0.64)  # of the full range, for methods that clip
 _CLIPPED = 0.7  # of the largest weight: about what one scale of least error for all channels covers
 
 _COLUMNS = 1 << 13
@@ -277,30 +274,3 @@ def total_error(move: OutlierMove, rows: Sequence[Float32Array], operand: Operan
     if operand.in_rows:
         return row_error(held_out, norms) + rounded
     return rounding_error(seen, held_out, norms, operand.grid, clips=clips) + rounded
-
-
-def row_error(held_out: Float32Array, norms: Float64Array) -> float:
-    """Return the mean squared error of what layers make that rounding rows, each to its range, causes.
-
-    ``norms``: of the weights' rows.
-    """
-    scales = np.abs(held_out).max(1, keepdims=True, initial=_TINY) / _OF_ROWS
-    errors = held_out - np.rint(held_out / scales) * scales
-    return float(channel_sums(errors, 1)[1] @ norms) / max(1, len(held_out))
-
-
-def rounding_error(
-    seen: Float32Array, held_out: Float32Array, norms: Float64Array, grid: QuantSpec, *, clips: bool
-) -> float:
-    """Return the mean squared error of what layers make that rounding their input causes.
-
-    ``seen`` gives the range, ``held_out`` the error; ``norms``: of the weights' rows.
-    """
-    shares = np.array(_SHARES if clips else _SHARES[:1])
-    low, high = shares * float(seen.min(initial=0)), shares * float(seen.max(initial=0))
-    scales, zeros = range_scale(low, high, grid.format, symmetric=grid.symmetric)
-    errors = squared_errors(seen.reshape(1, 1, -1), scales[:, None], zeros[:, None], grid.format)
-    best, channels = [int(errors.argmin())], held_out.shape[1]
-    scale, zero = (np.repeat(of[best], channels)[None] for of in (scales, zeros))
-    squares = squared_errors(held_out[..., None], scale, zero, grid.format)[0] / max(1, len(held_out))
-    return float(squares @ norms)

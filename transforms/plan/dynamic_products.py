@@ -9,12 +9,10 @@ import onnx_graphsurgeon as gs
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.rewire import Insertions
+from transforms.plan.dynamic_weights import PRODUCTS
 from transforms.plan.quant_spec import WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.run_time_rounding import RunTimeRounding
-
-PRODUCTS = frozenset({"MatMul", "Gemm"})
-"""Operators for which ONNX Runtime is faster so; a convolution would be slower than in float."""
 
 
 def dynamic_products(plan: QuantizationPlan) -> list[gs.Node]:

@@ -8,6 +8,9 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph.dot_products import is_of_outliers, weight_index
 
+PRODUCTS = frozenset({"MatMul", "Gemm"})
+"""Operators for which ONNX Runtime is faster so; a convolution would be slower than in float."""
+
 LEAST_NUMBERS = 1 << 10
 """Of a weight: for fewer, nodes and scales take as many bytes as integers save, and more time."""
 

@@ -12,9 +12,10 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 import ops
-from ops.array_types import QParams
+from ops.array_types import Float32Array, QParams
 from ops.integer_blocks import block_parameters
 from ops.integers import finite_range, range_scale, weight_scale
+from ops.pair_sums import pair_scale
 from ops.powers_of_two import are_powers, ceil_power
 from transforms.graph import dot_products, walk
 from transforms.graph.dot_products import TensorAxis
@@ -208,11 +209,21 @@ class QParamsTable:
         scale = self._memory.recall(
             source,
             ("scale", step, plain, weighed, self._powers),
-            lambda: weight_scale(
-                _values(), step.format, step.axis, method=plain, importance=counts, power_of_two=self._powers
-            ),
+            lambda: self._weight_scale(_values(), step, plain, counts),
         )
         return scale, np.zeros(scale.shape, step.format.dtype)
+
+    def _weight_scale(
+        self, values: Float32Array, step: QuantSpec, method: str, counts: NDArray[np.floating] | None
+    ) -> Float32Array:
+        """Return the scales of a weight, large enough for the sums of its neighbours."""
+        powers = self._powers
+        scale = weight_scale(
+            values, step.format, step.axis, method=method, importance=counts, power_of_two=powers
+        )
+        if step.pair_axis is None:
+            return scale
+        return np.maximum(scale, self._legal(pair_scale(values, step.pair_axis, step.axis)))
 
     def _refine(self, node: gs.Node, bias: gs.Tensor) -> None:
         """Lower scales of operands that are always 0 until the bias of the node has enough steps.

@@ -45,7 +45,8 @@ class QuantSpec:
 
     ``block`` is the size of blocks of integers, 0 for none; a block format has its own.
     ``method``: how the scale of a weight is found, if a rule says so. ``in_rows``: a weight of a recurrent
-    operator, with scales for rows or blocks of them.
+    operator, with scales for rows or blocks of them. ``pair_axis``: that of a sum in which neighbours
+    must not be large together, see :mod:`ops.pair_sums`.
     """
 
     format: ops.Format
@@ -54,6 +55,7 @@ class QuantSpec:
     block: int = 0
     method: str = AUTO
     in_rows: bool = False
+    pair_axis: int | None = None
 
     @property
     def needs_range(self) -> bool:

@@ -24,8 +24,10 @@ ROW, TENSOR = RANGES = ("row", "tensor")
 MIDDLE, HIGHEST = 128, 255
 """Of uint8: what stands for 0 in a row of both signs, and the largest number."""
 
+LEAST = np.finfo(np.float32).tiny
+"""By which rows of zeros are divided."""
+
 _AXES_AS_INPUT = 18  # opset of ReduceMax
-_LEAST = np.finfo(np.float32).tiny  # by which rows of zeros are divided
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class RunTimeRounding:
         largest = chain.add(
             "ReduceMax", [magnitudes, last] if is_input else [magnitudes], "largest", rows, keepdims=1, **axes
         )
-        least = self._constant("least", np.array(_LEAST, np.float32))
+        least = self._constant("least", np.array(LEAST, np.float32))
         factor = chain.add("Max", [largest, least], "range", rows)
         shares = chain.add("Div", [tensor, factor], "divided", tensor.shape)
         scale = self._constant("step", np.array(1 / (HIGHEST - zero), np.float32))
