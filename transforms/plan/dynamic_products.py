@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
-from transforms.graph.dot_products import is_dot_product
 from transforms.graph.rewire import Insertions
-from transforms.plan.dynamic_weights import PRODUCTS
+from transforms.plan.dynamic_weights import multiplies_integers
 from transforms.plan.quant_spec import WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.run_time_rounding import RunTimeRounding
@@ -21,7 +20,7 @@ def dynamic_products(plan: QuantizationPlan) -> list[gs.Node]:
 
 
 def _is_dynamic(plan: QuantizationPlan, node: gs.Node) -> bool:
-    if not plan.specs.formats[node].dynamic or node.op not in PRODUCTS or not is_dot_product(node):
+    if not plan.specs.formats[node].dynamic or not multiplies_integers(node, plan.scheme.dynamic_ranges):
         return False
     weight, role = plan.specs.of_input(node, 1)
     return weight is not None and role == WEIGHT and weight.format.is_integer

@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms.graph.dot_products import sum_axis
 from transforms.graph.recurrent import is_recurrent
-from transforms.plan.dynamic_weights import PRODUCTS
+from transforms.plan.dynamic_weights import multiplies_integers
 from transforms.plan.graph_facts import GraphFacts
 from transforms.plan.quant_spec import UNSIGNED, WEIGHT, QuantSpec, rows_spec, scale_axis, scale_block_axis
 from transforms.plan.scheme_targets import FormatTable, Targets
@@ -39,8 +39,10 @@ class WeightSpecs:
             return QuantSpec(fmt, axis, fmt.is_signed, size, formats.weight_method)
         per_channel = formats.per_channel if given is None else bool(given.scale.ndim)
         axis = scale_axis(node, index, weight, per_channel)
-        is_paired = given is None and formats.dynamic and node.op in PRODUCTS and fmt.name == _PAIRED
-        pairs = sum_axis(node, index, len(weight.shape)) if is_paired else None
+        pairs = None
+        if given is None and formats.dynamic and fmt.name == _PAIRED:
+            is_product = multiplies_integers(node, self._scheme.dynamic_ranges)
+            pairs = sum_axis(node, index, len(weight.shape)) if is_product else None
         return QuantSpec(fmt, axis, fmt.is_signed, method=formats.weight_method, pair_axis=pairs)
 
     def _format_of_blocks(self, fmt: ops.Format, weight: gs.Constant) -> ops.Format:
