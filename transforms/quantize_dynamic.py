@@ -24,7 +24,7 @@ from transforms.graph.lazy_values import Weight, constant, derived
 from transforms.graph.qdq import DEQUANTIZE_LINEAR
 from transforms.graph.rewire import Replacements, onnx_op, take_over
 from transforms.graph.selection import Choice, Exclusion, resolve
-from transforms.plan.run_time_rounding import RANGES, ROW, RoundedTensor, RunTimeRounding
+from transforms.plan.run_time_rounding import RANGES, ROW, DividedRows, RoundedTensor, RunTimeRounding
 
 _STORED = frozenset({"int8", "uint8"})
 _FIRST_OPSET = 11  # of DynamicQuantizeLinear
@@ -118,41 +118,36 @@ class _Writer:
 
     def write(self, owner: gs.Graph, found: list[tuple[gs.Node, _Weight]]) -> int:
         """Write the products of one graph; return how many."""
-        replacements, rounded = Replacements(owner), dict[int, RoundedTensor]()
+        replacements, rounded = Replacements(owner), dict[int, RoundedTensor | DividedRows]()
         for node, weight in found:
             data, made = node.inputs[0], list[gs.Node]()
             if id(data) not in rounded:
                 rounded[id(data)] = self._rounding.round(data)
                 made += rounded[id(data)].nodes
             operand = rounded[id(data)]
-            made += self._product(node, weight, operand)
+            if isinstance(operand, DividedRows):
+                made += self._of_rows(node, weight, operand)
+            else:
+                made += self._of_tensor(node, weight, operand)
             made += self._bias(node, made[-1])
             take_over(made[-1], node.outputs[0])
             replacements.replace([node], made)
         replacements.place()
         return len(found)
 
-    def _product(self, node: gs.Node, weight: _Weight, operand: RoundedTensor) -> list[gs.Node]:
-        if operand.factor is None:
-            return self._of_tensor(node, weight, operand)
-        return self._of_rows(node, weight, operand, operand.factor)
-
-    def _of_rows(
-        self, node: gs.Node, weight: _Weight, operand: RoundedTensor, factor: gs.Tensor
-    ) -> list[gs.Node]:
+    def _of_rows(self, node: gs.Node, weight: _Weight, operand: DividedRows) -> list[gs.Node]:
         """Return the nodes that multiply integers in rows, the last one without an output.
 
         The MatMul has the product's name: the layer is known by it.
         """
         result, label = node.outputs[0], node.name
-        data, made = self._rounding.dequantize(operand, node.inputs[0]), self._matrix(node, weight)
+        made = self._matrix(node, weight)
         matrix = made[-1].outputs[0] if made else node.inputs[1]
         divided = dtypes.variable(self._names.derive(result.name, "divided"), dtypes.FLOAT, result)
         return [
-            data,
             *made,
-            gs.Node("MatMul", label, {}, [data.outputs[0], matrix], [divided]),
-            gs.Node("Mul", self._names.derive(label, "scaled"), {}, [divided, factor], []),
+            gs.Node("MatMul", label, {}, [operand.divided, matrix], [divided]),
+            gs.Node("Mul", self._names.derive(label, "scaled"), {}, [divided, operand.factor], []),
         ]
 
     def _matrix(self, node: gs.Node, weight: _Weight) -> list[gs.Node]:

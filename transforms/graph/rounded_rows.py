@@ -18,7 +18,7 @@ from transforms.graph.rewire import onnx_op
 
 @dataclass(frozen=True)
 class RoundedRows:
-    """A tensor ``source`` whose rows are rounded: by ``measured``, nodes that divide it by ``factor`` [.., 1].
+    """A tensor ``source`` whose rows are rounded: ``measured`` divide it by ``factor`` [.., 1].
 
     ``dequantize``: the node that makes floats of the integers; ``products``: each node that reads it, and the
     Mul that gives what it makes the sizes of the rows.

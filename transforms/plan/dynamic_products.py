@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
+from transforms.graph.qdq import DEQUANTIZE_LINEAR
 from transforms.graph.rewire import Insertions
 from transforms.plan.dynamic_weights import multiplies_integers
 from transforms.plan.quant_spec import WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.run_time_rounding import RunTimeRounding
+from transforms.plan.run_time_rounding import DividedRows, RunTimeRounding
 
 
 def dynamic_products(plan: QuantizationPlan) -> list[gs.Node]:
@@ -56,10 +57,11 @@ def _producer_in(owner: gs.Graph, tensor: gs.Tensor) -> gs.Node | None:
 
 
 def _round_trip(tensor: gs.Tensor, rounding: RunTimeRounding) -> list[gs.Node]:
-    operand = rounding.round(tensor)
-    back = rounding.dequantize(operand, tensor)
-    if operand.factor is None:
-        return [*operand.nodes, back]
-    result = dtypes.variable(rounding.names.derive(tensor.name, "rounded"), dtypes.FLOAT, tensor)
-    label = rounding.names.derive(result.name, "Mul")
-    return [*operand.nodes, back, gs.Node("Mul", label, {}, [back.outputs[0], operand.factor], [result])]
+    """Return the nodes that round a tensor, the last of which makes floats again."""
+    operand, names = rounding.round(tensor), rounding.names
+    if isinstance(operand, DividedRows):
+        op, inputs = "Mul", [operand.divided, operand.factor]
+    else:
+        op, inputs = DEQUANTIZE_LINEAR, [operand.numbers, operand.scale, operand.zero_point]
+    result = dtypes.variable(names.derive(tensor.name, "rounded"), dtypes.FLOAT, tensor)
+    return [*operand.nodes, gs.Node(op, names.derive(result.name, op), {}, inputs, [result])]

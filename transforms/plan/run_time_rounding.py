@@ -32,16 +32,24 @@ _AXES_AS_INPUT = 18  # opset of ReduceMax
 
 @dataclass(frozen=True)
 class RoundedTensor:
-    """A tensor on integers: the nodes that make them, uint8 numbers, scale and zero point, both scalars.
-
-    ``factor`` [.., 1]: what else rows are multiplied with to be what was rounded, None for one range.
-    """
+    """A tensor on one range: the nodes that round it, uint8 numbers, their scale and zero point, scalars."""
 
     nodes: Sequence[gs.Node]
     numbers: gs.Tensor
     scale: gs.Tensor
     zero_point: gs.Tensor
-    factor: gs.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class DividedRows:
+    """A tensor on a range for each row: the nodes that round it, and floats of the integers.
+
+    These, ``divided``, are within -1 and 1; times ``factor`` [.., 1] they are what was rounded.
+    """
+
+    nodes: Sequence[gs.Node]
+    divided: gs.Tensor
+    factor: gs.Tensor
 
 
 def rounds_rows(tensor: gs.Tensor, ranges: str) -> bool:
@@ -61,16 +69,9 @@ class RunTimeRounding:
         self.names = names
         self._constants: dict[tuple[bytes, str, tuple[int, ...]], gs.Constant] = {}
 
-    def round(self, tensor: gs.Tensor) -> RoundedTensor:
+    def round(self, tensor: gs.Tensor) -> RoundedTensor | DividedRows:
         """Return a float32 tensor of rank 2 or more on integers, which nothing reads yet."""
-        return (self._in_rows if rounds_rows(tensor, self._ranges) else self._whole)(tensor)
-
-    def dequantize(self, rounded: RoundedTensor, tensor: gs.Tensor) -> gs.Node:
-        """Return the node that makes floats of the integers, rows still without their factors."""
-        chain = _Chain(self.names, tensor)
-        grid = [rounded.numbers, rounded.scale, rounded.zero_point]
-        chain.add(DEQUANTIZE_LINEAR, grid, "dequantized", tensor.shape)
-        return chain.nodes[0]
+        return self._in_rows(tensor) if rounds_rows(tensor, self._ranges) else self._whole(tensor)
 
     def _whole(self, tensor: gs.Tensor) -> RoundedTensor:
         """Round by ONNX's DynamicQuantizeLinear: a range with zero in it, and a zero point that fits it."""
@@ -82,7 +83,7 @@ class RunTimeRounding:
         node = gs.Node("DynamicQuantizeLinear", label, {}, [tensor], outputs)
         return RoundedTensor([node], numbers, scale, zero_point)
 
-    def _in_rows(self, tensor: gs.Tensor) -> RoundedTensor:
+    def _in_rows(self, tensor: gs.Tensor) -> DividedRows:
         """Divide rows by their largest magnitudes, and round them to the grid of 1."""
         chain, magnitudes, zero = _Chain(self.names, tensor), tensor, 0
         if limits_of(tensor)[0] < 0:
@@ -100,7 +101,8 @@ class RunTimeRounding:
         zero_point = self._constant("zero_point", np.array(zero, np.uint8))
         grid = [scale, zero_point]
         numbers = chain.add(QUANTIZE_LINEAR, [shares, *grid], "quantized", tensor.shape, np.uint8)
-        return RoundedTensor(chain.nodes, numbers, *grid, factor)
+        back = chain.add(DEQUANTIZE_LINEAR, [numbers, *grid], "dequantized", tensor.shape)
+        return DividedRows(chain.nodes, back, factor)
 
     def _constant(self, name: str, values: AnyArray) -> gs.Constant:
         """Return the constant that holds these values."""
