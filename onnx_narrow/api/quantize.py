@@ -245,7 +245,7 @@ def quantize(
                 options=options_of(given, run),
                 tuning=scheme.finetune,
                 compares=data is not None and not (fast or ranges or does_itself),
-                may_compare=data is not None and not fast,
+                may_compare=not fast,
                 moves=moves,
                 events=told,
                 recorded=recorded(wish, given),
