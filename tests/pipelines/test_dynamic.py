@@ -187,3 +187,25 @@ def test_free_dimensions_of_a_name_have_one_size() -> None:
     shapes = {name: array.shape for name, array in feed.items()}
     assert shapes == {"x": (1, LENGTH, 8), "mask": (1, LENGTH), "on": (LENGTH,)}
     assert feed["mask"].all() and feed["on"].all() and feed["x"].std() > 0.5
+
+
+def test_without_samples_the_figure_is_of_random_numbers() -> None:
+    result = quantized()
+    [line] = [note for note in result.notes if note.startswith("Outputs:")]
+    assert line.endswith("on 4 inputs of random numbers")
+    assert not any("nothing was measured" in warning for warning in result.warnings)
+    assert result.samples == 4 and not result.held_out
+    assert not any(note.startswith("Outputs:") for note in quantized(fast=True).notes)
+
+
+def test_a_language_model_that_diverges_on_random_tokens_is_refused() -> None:
+    """One channel of the last norm is so loud that all others round to 0."""
+    model = pre_norm(width=128)
+    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    for name, factor, loud in (("final.scale", 1, 5e3), ("final.added", 1, 5e3), ("head.weight", 8, 0)):
+        values = factor * numpy_helper.to_array(stored[name])
+        values[LOUD] *= loud
+        stored[name].CopyFrom(numpy_helper.from_array(values.astype(np.float32), name))
+    with pytest.raises(ValueError, match=r"nats a token on 4 inputs of random numbers, more than 0\.5"):
+        quantized(model=model, assignments=["move_outliers=false"])
+    assert quantized(model=model, assignments=["move_outliers=false"], fast=True).model

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ops import FORMATS
 from ops.array_types import Float32Array, Float64Array
 from ops.channel_sums import channel_sums
+from ops.pair_sums import pair_scale
 from transforms.channels.factor_takers import FactorTakers, channels_of, layers_on, rows_of
 from transforms.channels.move_outliers import lowering, smoothing
 from transforms.channels.rounding_errors import rounding_error, row_error
@@ -78,17 +79,36 @@ class LayerWeights:
         ``own`` channels stay out of it. An error that is spread evenly over a step s has the mean square
         s^2 / 12.
         """
-        largest = self._largest_without(own)
-        raised = np.flatnonzero(factors != 1)
-        by = factors[raised, None].astype(np.float32)
-        scaled = [(np.abs(part[raised]) * by).max(0, initial=0) for part in _parts(self.numbers)]
-        largest = np.maximum(largest, np.concatenate(scaled)).astype(np.float64)
+        largest = (
+            self._of_pairs(factors, own)
+            if self.grid.pair_axis is not None
+            else self._of_numbers(factors, own)
+        )
         if self.grid.axis is None:
             largest = np.full_like(largest, _CLIPPED * largest.max())
         steps = largest / self.grid.format.highest
         kept = squares / factors**2
         kept[own] = 0
         return float(np.square(steps).sum() / 12 * kept.sum())
+
+    def _of_numbers(self, factors: Float64Array, own: Channels) -> Float64Array:
+        """Return the largest magnitude of each output of a weight that is multiplied with factors."""
+        largest = self._largest_without(own)
+        raised = np.flatnonzero(factors != 1)
+        by = factors[raised, None].astype(np.float32)
+        scaled = [(np.abs(part[raised]) * by).max(0, initial=0) for part in _parts(self.numbers)]
+        return np.maximum(largest, np.concatenate(scaled)).astype(np.float64)
+
+    def _of_pairs(self, factors: Float64Array, own: Channels) -> Float64Array:
+        """Return the same where sums of neighbours give the scale, if they are larger."""
+        kept = factors.astype(np.float32)
+        kept[own] = 0
+        largest = []
+        for part in _parts(self.numbers):
+            scaled = part * kept[:, None]
+            pairs = pair_scale(scaled, 0, 1) * self.grid.format.highest
+            largest.append(np.maximum(np.abs(scaled).max(0, initial=0), pairs))
+        return np.concatenate(largest).astype(np.float64)
 
     def _largest_without(self, own: Channels) -> Float32Array:
         """Return the largest magnitude of each output, some channels left out."""
