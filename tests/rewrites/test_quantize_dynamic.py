@@ -149,10 +149,15 @@ def test_no_number_is_lost_beside_infinities_but_nan_is() -> None:
 
 
 def expected_rows(
-    x: NDArray[np.float32], weight: str = "int8", alpha: float = 1, zero: int = 128
+    x: NDArray[np.float32],
+    weight: str = "int8",
+    alpha: float = 1,
+    zero: int = 128,
+    least: np.float32 | None = None,
 ) -> NDArray[np.float32]:
-    """Rows divided by their largest magnitudes, from -1 to 1 (or 0 to 1) in steps of 1 / 127 (or 1 / 255)."""
-    factor = np.maximum(np.abs(x).max(-1, keepdims=True, initial=0), np.finfo(np.float32).tiny)
+    """Rows divided by their largest numbers, which are 127 steps, or more if few numbers are negative."""
+    numbers = np.abs(x) if zero == 128 else x
+    factor = np.maximum(numbers.max(-1, keepdims=True, initial=0), least or np.finfo(np.float32).tiny)
     step = np.float32(1 / (255 - zero))
     numbers = np.clip(np.rint(x / factor / step) + zero, 0, 255).astype(np.int64) - zero
     sums = numbers @ (WEIGHTS[weight].astype(np.int64) - ZEROS[weight])
@@ -201,17 +206,25 @@ def test_a_row_is_the_same_alone_and_in_a_batch_and_infinities_stay_in_theirs() 
         np.testing.assert_array_equal(found, together)
 
 
-def test_a_single_row_is_a_tensor_and_what_is_never_negative_has_all_levels() -> None:
+def test_a_single_row_is_a_tensor() -> None:
     one = rewritten(product(shape=(1, 1, K)), ranges="row")
     assert one.graph.node[0].op_type == "DynamicQuantizeLinear"
+
+
+@pytest.mark.parametrize(("op", "zero", "low"), [("Relu", 0, 0), ("Gelu", 48, -0.1701), ("Elu", 128, None)])
+def test_rows_of_few_or_no_negative_numbers_have_finer_steps(op: str, zero: int, low: float | None) -> None:
+    """The least number of all rows gives the range of those whose largest one is small."""
     model = product()
-    model.graph.node.insert(1, helper.make_node("Relu", ["x"], ["above"]))
+    model.graph.node.insert(1, helper.make_node(op, ["x"], ["above"]))
     model.graph.node[2].input[0] = "above"
-    x = INPUTS["rows"].astype(np.float32)
+    model.graph.output.append(helper.make_tensor_value_info("above", 1, ["rows", K]))
+    x = np.concatenate([INPUTS["rows"], 0.01 * INPUTS["rows"], -abs(INPUTS["rows"])]).astype(np.float32)
     made = rewritten(model, ranges="row")
-    exact = expected_rows(np.maximum(x, 0), zero=0)
-    np.testing.assert_array_equal(outputs(made, x, optimized=True), exact)
-    assert "Abs" not in [node.op_type for node in made.graph.node]
+    session = ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    found, above = session.run(None, {"x": x})
+    least = None if low is None else np.float32(-low * (255 - zero) / max(zero, 1))
+    np.testing.assert_array_equal(found, expected_rows(above, zero=zero, least=least))
+    assert ("Abs" in [node.op_type for node in made.graph.node]) == (zero == 128)
 
 
 @pytest.mark.parametrize("ranges", ["row", "tensor"])

@@ -24,7 +24,7 @@ from transforms.graph import walk
 from transforms.plan.dynamic_products import dynamic_products
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.run_time_rounding import rounds_rows
+from transforms.plan.run_time_rounding import SYMMETRIC, RowGrid, rounds_rows, row_grid
 from transforms.scheme.outlier_move import OutlierMove
 
 _MOST_BITS = 8  # of activations: with more, one channel may set the range of all others
@@ -134,7 +134,7 @@ class Operand:
     """A computed tensor, the layers that multiply it with constant weights, and the grids of both.
 
     ``may_split``: whether products of single channels and their sum bring no further rounding into the model.
-    ``in_rows``: whether each row is rounded to a range of its own.
+    ``row_grid``: that of rows which have ranges of their own, None for one range.
     """
 
     tensor: gs.Tensor
@@ -142,7 +142,7 @@ class Operand:
     grid: QuantSpec
     weight_grids: tuple[QuantSpec, ...]
     may_split: bool
-    in_rows: bool = False
+    row_grid: RowGrid | None = None
 
     @cached_property
     def weights(self) -> list[LayerWeights]:
@@ -181,8 +181,8 @@ def dynamic_operands(plan: QuantizationPlan) -> list[Operand]:
         made = sum(rows_of(node, np.empty(node.inputs[1].shape, np.bool_)).shape[1] for node in layers)
         may_split = made <= channels_of(layers[0])
         grids = _weight_grids(plan, layers)
-        in_rows = rounds_rows(tensor, plan.scheme.dynamic_ranges)
-        found.append(Operand(tensor, tuple(layers), _AT_RUN_TIME, grids, may_split, in_rows))
+        of_rows = row_grid(tensor) if rounds_rows(tensor, plan.scheme.dynamic_ranges) else None
+        found.append(Operand(tensor, tuple(layers), _AT_RUN_TIME, grids, may_split, of_rows))
     return found
 
 
@@ -291,6 +291,7 @@ def total_error(move: OutlierMove, rows: Sequence[Float32Array], operand: Operan
     divisors = factors.astype(np.float32)
     seen, held_out = (np.divide(half, divisors, dtype=np.float32) for half in rows)
     seen[:, own] = held_out[:, own] = 0  # zero is exact, and in every range
-    if operand.in_rows:
-        return row_error(held_out, norms) + rounded
+    if operand.row_grid is not None:  # nothing is known of the numbers that a move leaves
+        grid = SYMMETRIC if str(move) else operand.row_grid
+        return row_error(held_out, norms, grid) + rounded
     return rounding_error(seen, held_out, norms, operand.grid, clips=clips) + rounded
