@@ -7,7 +7,7 @@ has a fixed grid, from -1 to 1, or from 0 to 1 where no number of the tensor can
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,7 +124,7 @@ class RunTimeRounding:
         rows, inputs, axes = [*tensor.shape[:-1], 1], [source], {"axes": [-1]}
         if self._opset >= _AXES_AS_INPUT:
             inputs, axes = [source, self._constant("last_axis", np.array([-1], np.int64))], {}
-        largest = chain.add("ReduceMax", inputs, "largest", rows, keepdims=1, **axes)
+        largest = chain.add("ReduceMax", inputs, "largest", rows, attrs={"keepdims": 1, **axes})
         least = self._constant("least", np.array(grid.least, np.float32))
         factor = chain.add("Max", [largest, least], "range", rows)
         shares = chain.add("Div", [tensor, factor], "divided", tensor.shape)
@@ -156,9 +156,9 @@ class _Chain:
         suffix: str,
         shape: Sequence[object],
         dtype: type[np.generic] = np.float32,
-        **attrs: object,
+        attrs: Mapping[str, object] | None = None,
     ) -> gs.Variable:
         """Add a node, and return what it makes."""
         made = gs.Variable(self._names.derive(self._stem, suffix), dtype, list(shape))
-        self.nodes.append(gs.Node(op, self._names.derive(made.name, op), attrs, inputs, [made]))
+        self.nodes.append(gs.Node(op, self._names.derive(made.name, op), dict(attrs or {}), inputs, [made]))
         return made
