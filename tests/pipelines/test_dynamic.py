@@ -149,6 +149,25 @@ def test_with_ranges_of_rows_padding_and_a_batch_change_no_number(ranges: str) -
     assert [np.array_equal(alone, other) for other in others] == [ranges == "row"] * 2
 
 
+@pytest.mark.parametrize("ranges", ["row", "tensor"])
+def test_no_sum_saturates_where_products_are_added_in_pairs_of_16_bits(ranges: str) -> None:
+    """255 (q0 + q1) is beyond 16 bits from 129 on; weights that are multiplied in float use all of int8."""
+    first = in_integers(quantized(assignments=[f"dynamic_ranges={ranges}"]).model)[0]
+    keys = [f"dynamic_ranges={ranges}", f'layers."{first}".dynamic=false', "move_outliers=false"]
+    made = quantized(assignments=keys).model
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in made.graph.initializer}
+    dequantized = {n.output[0]: n.input[0] for n in made.graph.node if n.op_type == "DequantizeLinear"}
+    layers = [node for node in made.graph.node if node.op_type in ("MatMul", "MatMulInteger", "Gemm")]
+    weights = {
+        n.name: stored[dequantized.get(n.input[1], n.input[1])]
+        for n in layers
+        if "mixed" not in n.name and "scores" not in n.name
+    }
+    pairs = {name: np.abs(w[::2].astype(int) + w[1::2]).max() for name, w in weights.items()}
+    assert len(in_integers(made)) > 5 and all(120 < pairs[name] <= 128 for name in in_integers(made))
+    assert pairs[first] > 140
+
+
 def test_candidates_are_judged_as_they_are_written() -> None:
     """The judge feeds float weights after roundings at run time; what that gains is what the files gain."""
     result = quantized(data=SAMPLES)
