@@ -1,8 +1,10 @@
 """Products with stored 8-bit weights, written so that they multiply integers: inputs are rounded at run time.
 
-ONNX's DynamicQuantizeLinear takes the range of all of a tensor, with zero in it, to uint8; MatMulInteger
-multiplies that with the weight; a Cast and a Mul with the product of both scales make floats of the sums.
-ONNX Runtime makes its MatMulIntegerToFloat and DynamicQuantizeMatMul of these nodes, in this form.
+By rows, these are divided by their largest magnitudes; QuantizeLinear and DequantizeLinear on a fixed grid
+follow, which ONNX Runtime puts into MatMulIntegerToFloat together with the MatMul and the DequantizeLinear of
+the weight; a Mul gives rows their sizes back. By tensors, ONNX's DynamicQuantizeLinear takes the range of all
+of a tensor, with zero in it; MatMulInteger multiplies that with the weight; a Cast and a Mul with the product
+of both scales make floats of the sums. Of these, in this form, it makes DynamicQuantizeMatMul.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.array_types import AnyArray
+from ops.legal_names import refuse_unknown
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.dot_products import bias, channel_axis, is_dot_product
@@ -21,29 +24,34 @@ from transforms.graph.lazy_values import Weight, constant, derived
 from transforms.graph.qdq import DEQUANTIZE_LINEAR
 from transforms.graph.rewire import Replacements, onnx_op, take_over
 from transforms.graph.selection import Choice, Exclusion, resolve
+from transforms.plan.run_time_rounding import RANGES, ROW, DividedRows, RoundedTensor, RunTimeRounding
 
 _STORED = frozenset({"int8", "uint8"})
 _FIRST_OPSET = 11  # of DynamicQuantizeLinear
 _LEAST_RANK = 2
 
 
-def quantize_dynamic(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclusion = None) -> int:
+def quantize_dynamic(
+    graph: gs.Graph, *, ranges: str = ROW, nodes: Choice | None = None, exclude: Exclusion = None
+) -> int:
     """Let each MatMul and Gemm that multiplies by dequantized integers of 8 bits multiply integers.
 
-    Also in bodies. Returns how many. Its float input is quantized by DynamicQuantizeLinear, once for all
-    products of one graph that read it, and a MatMulInteger takes the integers of the weight as they are
-    stored: with one scale and zero point, or one of each for an output. A Gemm's ``alpha`` goes into the
-    scales, its bias into an Add.
+    Also in bodies. Returns how many. Its float input is rounded to uint8 once for all products of one graph
+    that read it, and multiplied with the integers of the weight as they are stored: with one scale and zero
+    point, or one of each for an output. ``ranges``: ``row`` for a range of each row, along the last axis, so
+    that results do not depend on padding and batch; ``tensor`` for one of all rows, as a tensor of a single
+    row has. A Gemm's ``alpha`` goes into the scales, its bias into an Add.
 
     Does nothing for a product with both operands or a vector computed, for other weights, such as those in
     blocks or with scales along the sum, for a Gemm that transposes its input or scales a bias that is not
     constant, for inputs of another type than float32 (they may be dequantized integers: then the product has
     them already), and for nodes in ``exclude``.
     """
+    refuse_unknown(ranges, RANGES, "ranges")
     if not walk.reaches(graph, _FIRST_OPSET, __name__):
         return 0
     excluded = resolve(exclude, graph, nodes)
-    writer, count = _Writer(graph), 0
+    writer, count = _Writer(graph, ranges), 0
     for owner in walk.graphs(graph):
         chosen = [node for node in owner.nodes if node not in excluded]
         found = [(node, weight) for node in chosen if (weight := _weight(node)) is not None]
@@ -104,56 +112,87 @@ def _is_plain(node: gs.Node) -> bool:
 
 
 class _Writer:
-    def __init__(self, graph: gs.Graph) -> None:
+    def __init__(self, graph: gs.Graph, ranges: str) -> None:
         self._names = walk.Names(graph)
+        self._rounding = RunTimeRounding(graph, self._names, ranges)
 
     def write(self, owner: gs.Graph, found: list[tuple[gs.Node, _Weight]]) -> int:
         """Write the products of one graph; return how many."""
-        replacements, quantized = Replacements(owner), dict[int, list[gs.Tensor]]()
+        replacements, rounded = Replacements(owner), dict[int, RoundedTensor | DividedRows]()
         for node, weight in found:
             data, made = node.inputs[0], list[gs.Node]()
-            if id(data) not in quantized:
-                made.append(self._quantize(data))
-                quantized[id(data)] = made[0].outputs
-            made += self._product(node, weight, quantized[id(data)])
+            if id(data) not in rounded:
+                rounded[id(data)] = self._rounding.round(data)
+                made += rounded[id(data)].nodes
+            operand = rounded[id(data)]
+            if isinstance(operand, DividedRows):
+                made += self._of_rows(node, weight, operand)
+            else:
+                made += self._of_tensor(node, weight, operand)
+            made += self._bias(node, made[-1])
             take_over(made[-1], node.outputs[0])
             replacements.replace([node], made)
         replacements.place()
         return len(found)
 
-    def _quantize(self, data: gs.Tensor) -> gs.Node:
-        """Return the node that rounds a tensor: integers, scale and zero point."""
-        numbers = gs.Variable(self._names.derive(data.name, "quantized"), np.uint8, data.shape)
-        scale = gs.Variable(self._names.derive(data.name, "scale"), np.float32, [])
-        zero_point = gs.Variable(self._names.derive(data.name, "zero_point"), np.uint8, [])
-        name = self._names.derive(data.name, "DynamicQuantizeLinear")
-        return gs.Node("DynamicQuantizeLinear", name, {}, [data], [numbers, scale, zero_point])
+    def _of_rows(self, node: gs.Node, weight: _Weight, operand: DividedRows) -> list[gs.Node]:
+        """Return the nodes that multiply integers in rows, the last one without an output.
 
-    def _product(self, node: gs.Node, weight: _Weight, operand: list[gs.Tensor]) -> list[gs.Node]:
-        """Return the nodes that multiply in integers, the last one without an output.
+        The MatMul has the product's name: the layer is known by it.
+        """
+        result, label = node.outputs[0], node.name
+        made = self._matrix(node, weight)
+        matrix = made[-1].outputs[0] if made else node.inputs[1]
+        divided = dtypes.variable(self._names.derive(result.name, "divided"), dtypes.FLOAT, result)
+        return [
+            *made,
+            gs.Node("MatMul", label, {}, [operand.divided, matrix], [divided]),
+            gs.Node("Mul", self._names.derive(label, "scaled"), {}, [divided, operand.factor], []),
+        ]
+
+    def _matrix(self, node: gs.Node, weight: _Weight) -> list[gs.Node]:
+        """Return the node that dequantizes a Gemm's weight as a MatMul reads it; none if it is as it was."""
+        if not weight.is_turned and node.attrs.get("alpha", 1) == 1:
+            return []
+        scale, zero_point = (
+            values.reshape(()) if values.size == 1 else values
+            for values in (_scales(node, weight), weight.zero_point)
+        )
+        integers, stem = self._integers(weight), weight.node.inputs[0].name
+        grid = [
+            gs.Constant(self._names.derive(stem, "scale"), scale),
+            gs.Constant(self._names.derive(stem, "zero_point"), zero_point),
+        ]
+        made = gs.Variable(self._names.derive(stem, "matrix"), np.float32, list(integers.shape))
+        label = self._names.derive(made.name, DEQUANTIZE_LINEAR)
+        return [gs.Node(DEQUANTIZE_LINEAR, label, {"axis": 1}, [integers, *grid], [made])]
+
+    def _of_tensor(self, node: gs.Node, weight: _Weight, operand: RoundedTensor) -> list[gs.Node]:
+        """Return the nodes that multiply integers of one range, the last one without an output.
 
         The MatMulInteger has the product's name: the layer is known by it.
         """
-        numbers, scale, zero_point = operand
         result, label = node.outputs[0], node.name
-        inputs = [numbers, self._integers(weight), zero_point, *self._zero_points(weight)]
+        inputs = [operand.numbers, self._integers(weight), operand.zero_point, *self._zero_points(weight)]
         sums = gs.Variable(self._names.derive(result.name, "integers"), np.int32, result.shape)
         floats = dtypes.variable(self._names.derive(result.name, "floats"), dtypes.FLOAT, result)
         own = gs.Constant(self._names.derive(weight.node.inputs[0].name, "scale"), _scales(node, weight))
         scales = gs.Variable(self._names.derive(result.name, "scale"), np.float32, list(own.shape))
-        nodes = [
+        return [
             gs.Node("MatMulInteger", label, {}, inputs, [sums]),
             gs.Node("Cast", self._names.derive(label, "cast"), {"to": dtypes.FLOAT}, [sums], [floats]),
-            gs.Node("Mul", self._names.derive(label, "scale"), {}, [scale, own], [scales]),
+            gs.Node("Mul", self._names.derive(label, "scale"), {}, [operand.scale, own], [scales]),
             gs.Node("Mul", self._names.derive(label, "scaled"), {}, [floats, scales], []),
         ]
-        added = bias(node)
+
+    def _bias(self, node: gs.Node, last: gs.Node) -> list[gs.Node]:
+        """Return the Add of a Gemm's bias, if it has one, to what the last node makes, without an output."""
+        added, result = bias(node), node.outputs[0]
         if added is None:
-            return nodes
-        product = dtypes.variable(self._names.derive(result.name, "product"), dtypes.FLOAT, result)
-        nodes[-1].outputs = [product]
-        addend = self._scaled_bias(node, added)
-        return [*nodes, gs.Node("Add", self._names.derive(label, "bias"), {}, [product, addend], [])]
+            return []
+        last.outputs = [dtypes.variable(self._names.derive(result.name, "product"), dtypes.FLOAT, result)]
+        inputs = [last.outputs[0], self._scaled_bias(node, added)]
+        return [gs.Node("Add", self._names.derive(node.name, "bias"), {}, inputs, [])]
 
     def _integers(self, weight: _Weight) -> gs.Tensor:
         """Return the integers [.., K, N], those of the DequantizeLinear unless they have to be turned."""

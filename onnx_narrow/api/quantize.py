@@ -16,6 +16,7 @@ from onnx_narrow.api.quantize_work import (
     options_of,
     phases_of,
     recorded,
+    refuse_fast,
     refuse_goal,
     steps_of,
     wish_of,
@@ -227,6 +228,7 @@ def quantize(
         asked = quantization_scheme(wish, told)
         scheme = asked.by_rule() if fast else asked
         check_effect(asked, wish, given, OF_SCHEME)
+        refuse_fast(asked, given)
         check_code(scheme, wish, told, allow_code=allow_code)
         source, run = source_of(model), RunOptions(provider or "cpu", threads or 0)
         where = Output.checked(
@@ -250,7 +252,7 @@ def quantize(
                 options=options_of(given, run),
                 tuning=scheme.finetune,
                 compares=data is not None and not (fast or ranges or does_itself),
-                may_compare=data is not None and not fast,
+                may_compare=not fast,
                 moves=moves,
                 events=told,
                 recorded=recorded(wish, given),

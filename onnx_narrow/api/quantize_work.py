@@ -33,6 +33,7 @@ from transforms.run.events import Events
 from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
+from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.scheme_values import FEW_BITS
 from transforms.scheme.targets import ON_CPU
 from transforms.search.target import LOST_TOP1, Target
@@ -62,7 +63,7 @@ _NBITS = Need("{matmul_nbits} or {embeddings}", lambda given: given.keys() & {"m
 NEEDS: Mapping[str, tuple[Need, ...]] = {
     **OF_SAMPLES,
     **dict.fromkeys(("provider", "memory_limit", "jobs", "dask"), (_ANY_DATA,)),
-    **dict.fromkeys(("fast", "kv_cache", "calibration_cache"), (DATA,)),
+    **dict.fromkeys(("kv_cache", "calibration_cache"), (DATA,)),
     **dict.fromkeys(("min_sqnr", "top1", "effort", "resume"), (_JUDGED,)),
     **gates.needs(_JUDGED),
     **dict.fromkeys(("fallback", "allow_miss"), (_GOAL,)),
@@ -196,6 +197,12 @@ def data_of(
     return replace(opened, cache=cache, workers=workers, memory_limit=limit)
 
 
+def refuse_fast(scheme: Scheme, given: Given) -> None:
+    """Raise UsageError for a job without outputs that are looked at, which cannot be faster."""
+    if "fast" in given and "data" not in given and not is_dynamic(scheme):
+        raise UsageError(spelled("{fast} goes with {data}, or products that round activations at run time"))
+
+
 def phases_of(scheme: Scheme, given: Given) -> Iterator[str]:
     """Yield the phases of a job in order."""
     rule, has_data = scheme.auto_mixed_precision, bool(given.keys() & {"data", "random_data"})
@@ -215,7 +222,7 @@ def phases_of(scheme: Scheme, given: Given) -> Iterator[str]:
         "reloading": scheme.finetune is not None,
         "tuning": scheme.finetune is not None,
         "running": True,
-        "comparing": "data" in given and "fast" not in given,
+        "comparing": ("data" in given or is_dynamic(scheme)) and "fast" not in given,
         "writing": True,
     }
     return (name for name, is_there in phases.items() if is_there)

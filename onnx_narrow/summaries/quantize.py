@@ -15,6 +15,7 @@ from transforms.files.spelling import spelled
 from transforms.functions import DOMAIN
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, is_operand
+from transforms.graph.rounded_rows import rounded_rows
 from transforms.graph.some_names import counted
 from transforms.graph.stored_rows import is_made_of_constants, reads_rows
 from transforms.judge.decisions import LAYERS_IN_FLOAT, Decisions
@@ -101,6 +102,7 @@ def _changes(record: Decisions) -> str:
 def kept_in_float(graph: gs.Graph) -> Counter[str]:
     """Return how many nodes of each operator read float numbers that no quantization made."""
     ends = _ends_of_layers(graph)
+    ends |= {id(node) for inner in walk.graphs(graph) for rows in rounded_rows(inner) for node in rows.nodes}
     return Counter(node.op for node in walk.nodes(graph) if _computes_in_float(node, ends))
 
 

@@ -82,7 +82,7 @@ def warnings(work: Work) -> Iterator[str]:
     yield from running.warnings(record.first, _config(work), judged=judged)
     if work.options.random_data and record.calibrated:
         yield _RANDOM
-    if work.data is None and logits_of(work.graph):
+    if work.data is None and not record.is_compared and logits_of(work.graph):
         yield from running.unmeasured(record.tensors)
 
 

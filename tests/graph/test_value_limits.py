@@ -21,6 +21,11 @@ CASES = {
     "y = Tanh(x)": (-1, 1),
     "y = Relu(x)": (0, INF),
     "y = LogSoftmax(x)": (-INF, 0),
+    "y = HardSwish(x)": (-0.3751, INF),
+    "y = Mish(x)": (-0.3089, INF),
+    "s = Sigmoid(x) y = Mul(x, s)": (-0.2785, INF),
+    "s = Sigmoid(x) y = Mul(s, x)": (-0.2785, INF),
+    "s = Sigmoid(x) y = Mul(s, s)": NONE,
     "y = Clip(x, low, high)": (-0.5, 2),
     "y = Clip(x, low)": (-0.5, INF),
     "y = Clip(x, , high)": (-INF, 2),
@@ -66,3 +71,14 @@ def test_limits_of_recurrent_operators(call: str, limits: tuple[float, float]) -
     shape = "a,b,c" if call.startswith("h") else "a,b,c,d"
     graph = model_io.load(plans.model(f"(float[5,1,2] x) => (float[{shape}] y) {{ {call} }}", used))
     assert limits_of(walk.tensors(graph)["y"]) == limits
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_the_least_numbers_of_activations_are_close(approximate: str) -> None:
+    text = f"""(float[4000] x) => (float[4000] g, float[4000] m, float[4000] h, float[4000] w)
+        {{ g = Gelu<approximate = "{approximate}">(x) m = Mish(x) h = HardSwish(x)
+        s = Sigmoid(x) w = Mul(x, s) }}"""
+    graph = model_io.load(plans.model(text, {}, opset=20))
+    made = open_model(graph).run({"x": np.linspace(-6, 2, 4000, dtype=np.float32)})
+    for name, array in made.items():
+        assert 0 <= array.min() - limits_of(walk.tensors(graph)[name])[0] < 2e-4

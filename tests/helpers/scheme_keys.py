@@ -16,7 +16,10 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "`activation` if that is bfloat16 or float16, otherwise float32; or "
         "`float32`, `bfloat16`, `float16`",
         "dynamic": "products with `int8` or `uint8` weights of 1024 numbers and more round `float32` "
-        "activations at run time, on the range of each tensor; a key of `[layers]` too",
+        "activations at run time; a key of `[layers]` too",
+        "dynamic_ranges": "what has a range of its own at run time: each `row` along the sum (a token), "
+        "which has the same numbers alone, padded and in a batch, in products that are faster so; or each "
+        "`tensor`",
         "per_channel": "one scale for each output channel of a weight; `spread`: only if the "
         "channels differ by a factor of 8 or more; `auto`: decided by the outputs",
         "scale": "`float`, or `power_of_two` for all scales, which then have the least squared error",

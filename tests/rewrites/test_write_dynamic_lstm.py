@@ -49,8 +49,9 @@ def test_integers_are_the_same_and_outputs_near(directions: int, in_body: bool) 
     before, after = _arrays(plain), _arrays(model)
     for name in ("w0", "r0"):
         turned = before[f"{name}_quantized"].transpose(0, 2, 1)
-        np.testing.assert_array_equal(turned, after[f"{name}_turned"])
-        assert not after[f"{name}_zero_points"].any()
+        assert after[f"{name}_turned"].dtype == np.uint8  # with int8, sums saturate on x86 without VNNI
+        zero_points = after[f"{name}_zero_points"][:, None].astype(int)
+        np.testing.assert_array_equal(turned, after[f"{name}_turned"] - zero_points)
         np.testing.assert_array_equal(before[f"{name}_scale"][..., 0], after[f"{name}_scales"])
     feed = {"c": np.array(True)} if in_body else {}
     expected, found, unoptimized = _run(plain, 99, **feed), _run(model, 99, **feed), _run(model, 0, **feed)

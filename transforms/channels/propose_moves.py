@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 from ops import FORMATS
 from ops.array_types import Float32Array, Float64Array
 from ops.channel_sums import channel_sums
-from ops.integers import range_scale
-from ops.squared_errors import squared_errors
+from ops.pair_sums import paired_scale
 from transforms.channels.factor_takers import FactorTakers, channels_of, layers_on, rows_of
 from transforms.channels.move_outliers import lowering, smoothing
+from transforms.channels.rounding_errors import rounding_error, row_error
 from transforms.graph import walk
 from transforms.plan.dynamic_products import dynamic_products
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.run_time_rounding import SYMMETRIC, RowGrid, rounds_rows, row_grid
 from transforms.scheme.outlier_move import OutlierMove
 
 _MOST_BITS = 8  # of activations: with more, one channel may set the range of all others
@@ -35,7 +36,6 @@ _SPLIT = (1, 2, 4, 8, 16)  # channels that may get products of their own
 _TINY = float(np.finfo(np.float32).tiny)
 _SIMILAR = 10**0.05  # errors that differ by half a dB: the move that costs less will do
 _LEAST_GAIN = 10**-0.1  # what is left of the error if a move is worth its nodes: 1 dB
-_SHARES = (1.0, 0.8, 0.64)  # of the full range, for methods that clip
 _CLIPPED = 0.7  # of the largest weight: about what one scale of least error for all channels covers
 
 _COLUMNS = 1 << 13
@@ -79,17 +79,33 @@ class LayerWeights:
         ``own`` channels stay out of it. An error that is spread evenly over a step s has the mean square
         s^2 / 12.
         """
-        largest = self._largest_without(own)
-        raised = np.flatnonzero(factors != 1)
-        by = factors[raised, None].astype(np.float32)
-        scaled = [(np.abs(part[raised]) * by).max(0, initial=0) for part in _parts(self.numbers)]
-        largest = np.maximum(largest, np.concatenate(scaled)).astype(np.float64)
+        largest = self._of_pairs(factors, own) if self.grid.pairs else self._of_numbers(factors, own)
         if self.grid.axis is None:
             largest = np.full_like(largest, _CLIPPED * largest.max())
         steps = largest / self.grid.format.highest
         kept = squares / factors**2
         kept[own] = 0
         return float(np.square(steps).sum() / 12 * kept.sum())
+
+    def _of_numbers(self, factors: Float64Array, own: Channels) -> Float64Array:
+        """Return the largest magnitude of each output of a weight that is multiplied with factors."""
+        largest = self._largest_without(own)
+        raised = np.flatnonzero(factors != 1)
+        by = factors[raised, None].astype(np.float32)
+        scaled = [(np.abs(part[raised]) * by).max(0, initial=0) for part in _parts(self.numbers)]
+        return np.maximum(largest, np.concatenate(scaled)).astype(np.float64)
+
+    def _of_pairs(self, factors: Float64Array, own: Channels) -> Float64Array:
+        """Return the same where sums of neighbours give the scale, if they are larger."""
+        kept = factors.astype(np.float32)
+        kept[own] = 0
+        largest = []
+        for part in _parts(self.numbers):
+            scaled = part * kept[:, None]
+            highest = np.float32(self.grid.format.highest)
+            scales = np.abs(scaled).max(0, initial=0) / highest
+            largest.append(paired_scale(scaled, scales, (0,), 1) * highest)
+        return np.concatenate(largest).astype(np.float64)
 
     def _largest_without(self, own: Channels) -> Float32Array:
         """Return the largest magnitude of each output, some channels left out."""
@@ -115,6 +131,7 @@ class Operand:
     """A computed tensor, the layers that multiply it with constant weights, and the grids of both.
 
     ``may_split``: whether products of single channels and their sum bring no further rounding into the model.
+    ``row_grid``: that of rows which have ranges of their own, None for one range.
     """
 
     tensor: gs.Tensor
@@ -122,6 +139,7 @@ class Operand:
     grid: QuantSpec
     weight_grids: tuple[QuantSpec, ...]
     may_split: bool
+    row_grid: RowGrid | None = None
 
     @cached_property
     def weights(self) -> list[LayerWeights]:
@@ -143,7 +161,7 @@ def find_operands(plan: QuantizationPlan) -> list[Operand]:
 
 
 def dynamic_operands(plan: QuantizationPlan) -> list[Operand]:
-    """Return the operands that products alone round, at run time, to the range of the tensor.
+    """Return the operands that products alone round, at run time, to the range of the tensor or its rows.
 
     Products of single channels cost the time of an Add: they pay where layers make no more than they read.
     """
@@ -160,7 +178,8 @@ def dynamic_operands(plan: QuantizationPlan) -> list[Operand]:
         made = sum(rows_of(node, np.empty(node.inputs[1].shape, np.bool_)).shape[1] for node in layers)
         may_split = made <= channels_of(layers[0])
         grids = _weight_grids(plan, layers)
-        found.append(Operand(tensor, tuple(layers), _AT_RUN_TIME, grids, may_split))
+        of_rows = row_grid(tensor) if rounds_rows(tensor, plan.scheme.dynamic_ranges) else None
+        found.append(Operand(tensor, tuple(layers), _AT_RUN_TIME, grids, may_split, of_rows))
     return found
 
 
@@ -269,21 +288,7 @@ def total_error(move: OutlierMove, rows: Sequence[Float32Array], operand: Operan
     divisors = factors.astype(np.float32)
     seen, held_out = (np.divide(half, divisors, dtype=np.float32) for half in rows)
     seen[:, own] = held_out[:, own] = 0  # zero is exact, and in every range
+    if operand.row_grid is not None:  # nothing is known of the numbers that a move leaves
+        grid = SYMMETRIC if str(move) else operand.row_grid
+        return row_error(held_out, norms, grid) + rounded
     return rounding_error(seen, held_out, norms, operand.grid, clips=clips) + rounded
-
-
-def rounding_error(
-    seen: Float32Array, held_out: Float32Array, norms: Float64Array, grid: QuantSpec, *, clips: bool
-) -> float:
-    """Return the mean squared error of what layers make that rounding their input causes.
-
-    ``seen`` gives the range, ``held_out`` the error; ``norms``: of the weights' rows.
-    """
-    shares = np.array(_SHARES if clips else _SHARES[:1])
-    low, high = shares * float(seen.min(initial=0)), shares * float(seen.max(initial=0))
-    scales, zeros = range_scale(low, high, grid.format, symmetric=grid.symmetric)
-    errors = squared_errors(seen.reshape(1, 1, -1), scales[:, None], zeros[:, None], grid.format)
-    best, channels = [int(errors.argmin())], held_out.shape[1]
-    scale, zero = (np.repeat(of[best], channels)[None] for of in (scales, zeros))
-    squares = squared_errors(held_out[..., None], scale, zero, grid.format)[0] / max(1, len(held_out))
-    return float(squares @ norms)

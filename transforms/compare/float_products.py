@@ -13,7 +13,8 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.qdq import DEQUANTIZE_LINEAR
-from transforms.graph.rewire import Replacements, onnx_op, take_over
+from transforms.graph.rewire import Replacements, drop, onnx_op, position, take_over
+from transforms.graph.rounded_rows import RoundedRows, rounded_rows
 
 _WHOLE = frozenset({"MatMulInteger"})
 _ROUNDS = "DynamicQuantizeLinear"
@@ -29,15 +30,19 @@ class _Product:
     weight_scale: gs.Tensor
 
 
-def write_float_products(graph: gs.Graph) -> int:
+def write_float_products(graph: gs.Graph, *, roundings: set[int] | None = None) -> int:
     """Put a MatMul on dequantized numbers in the place of each product in integers; return how many.
 
     Of products as :func:`transforms.quantize_dynamic.quantize_dynamic` and ONNX Runtime's quantizer write
-    them: MatMulInteger, Cast, Mul with the product of a DynamicQuantizeLinear's scale and a constant. Does
-    nothing to others.
+    them: MatMulInteger, Cast, Mul with the product of a DynamicQuantizeLinear's scale and a constant; and of
+    rows on ranges of their own, which are multiplied with their magnitudes before the MatMul. Does nothing to
+    others. To ``roundings`` are added the ``id`` of nodes that are part of the rounding of rows.
     """
-    count = 0
+    count, known = 0, set[int]() if roundings is None else roundings
     for owner in walk.graphs(graph):
+        for rows in list(rounded_rows(owner)):
+            known.update(map(id, _scale_before(owner, rows, walk.Names(graph))))
+            count += len(rows.products)
         found = [one for node in owner.nodes if (one := _product(node)) is not None]
         replacements, names = Replacements(owner), walk.Names(graph)
         for one in found:
@@ -47,6 +52,19 @@ def write_float_products(graph: gs.Graph) -> int:
         replacements.place()
         count += len(found)
     return count
+
+
+def _scale_before(owner: gs.Graph, rows: RoundedRows, names: walk.Names) -> list[gs.Node]:
+    """Multiply rows with their magnitudes before the products; return the nodes that round them now."""
+    divided = rows.dequantize.outputs[0]
+    scaled = dtypes.variable(names.derive(divided.name, "scaled"), dtypes.FLOAT, rows.source)
+    for product, after in rows.products:
+        product.inputs[0], product.outputs = scaled, []
+        take_over(product, after.outputs[0])
+    drop(owner, [after for _, after in rows.products])
+    multiply = gs.Node("Mul", names.derive(scaled.name, "Mul"), {}, [divided, rows.factor], [scaled])
+    owner.nodes.insert(position(owner, rows.dequantize) + 1, multiply)
+    return [*rows.measured, multiply]
 
 
 def _product(node: gs.Node) -> _Product | None:

@@ -111,7 +111,8 @@ def write_plan(
 
 def _write_dynamic(plan: QuantizationPlan, products: list[gs.Node], done: Record) -> None:
     """Let products round their inputs at run time."""
-    if products and (count := quantize_dynamic(plan.graph, nodes=products)):
+    ranges = plan.scheme.dynamic_ranges
+    if products and (count := quantize_dynamic(plan.graph, ranges=ranges, nodes=products)):
         done.changes[DYNAMIC] = count
         sum_before_layernorm(plan.graph)
 

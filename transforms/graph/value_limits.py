@@ -27,8 +27,10 @@ _LIMITS: Mapping[str, Limits] = MappingProxyType(
         **dict.fromkeys(("Tanh", "Erf", "Sin", "Cos", "Softsign"), (-1.0, 1.0)),
         **dict.fromkeys(("Relu", "Softplus", "Exp", "Sqrt", "Abs", "ReduceL2"), (0.0, math.inf)),
         "LogSoftmax": (-math.inf, 0.0),
+        **{"Gelu": (-0.1701, math.inf), "Mish": (-0.3089, math.inf), "HardSwish": (-0.3751, math.inf)},
     }
 )
+_SWISH: Limits = (-0.2785, math.inf)  # of x sigmoid(x)
 _CELLS = 2  # the output of an LSTM that holds its cells
 _INITIAL = 5  # the input with the state that a recurrent operator begins with
 _KEPT = frozenset(
@@ -92,7 +94,18 @@ def _made_by(node: gs.Node, tensor: gs.Tensor) -> Limits:
         return _bound(node, 1, -math.inf), _bound(node, 2, math.inf)
     if node.op in RECURRENT and not _is_open(node, tensor):
         return -1.0, 1.0  # but for the cells of an LSTM, and by activations of other kinds
-    return _LIMITS.get(node.op, NONE)
+    return _SWISH if _is_swish(node) else _LIMITS.get(node.op, NONE)
+
+
+def _is_swish(node: gs.Node) -> bool:
+    """Return whether a node multiplies a tensor with the Sigmoid of it."""
+    if node.op != "Mul":
+        return False
+    for tensor, other in (node.inputs, node.inputs[::-1]):
+        gate = walk.producer(other)
+        if gate is not None and onnx_op(gate) == "Sigmoid" and gate.inputs[0] is tensor:
+            return True
+    return False
 
 
 def _is_open(node: gs.Node, tensor: gs.Tensor) -> bool:

@@ -74,7 +74,7 @@ class CandidateModel:
         judge.reference.show(copy)
         dynamic = dynamic_products(plan)
         self.inputs = switchable_ranges(plan, switches=switches)
-        round_at_run_time(copy, dynamic)
+        round_at_run_time(copy, dynamic, scheme.dynamic_ranges)
         self._shown = judge.shown
         self._opened: OpenModel | None = self._open()
         self._nodes = list(walk.nodes(graph))

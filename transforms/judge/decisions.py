@@ -46,7 +46,7 @@ class Checked:
     texts were read in two steps, the second with the caches of the first. ``others``: the error of as many
     other outputs by their power, None if there are none. ``decibels_error``: the standard error in dB, 0
     where it cannot be told. ``same``: how many rows of a classifier have the same largest number, and of how
-    many; None for other models.
+    many; None for other models. ``are_random``: samples are random tokens or numbers.
     """
 
     error: float
@@ -58,6 +58,7 @@ class Checked:
     others_count: int = 0
     decibels_error: float = 0.0
     same: tuple[int, int] | None = None
+    are_random: bool = False
 
     @property
     def is_diverged(self) -> bool:
@@ -83,11 +84,13 @@ class Checked:
 
     @property
     def _usual(self) -> str:
-        return "" if self.of_tokens else f" ({GOOD} and more: usually no loss)"
+        return "" if self.of_tokens or self.are_random else f" ({GOOD} and more: usually no loss)"
 
     @property
     def where(self) -> str:
         """The samples, in words."""
+        if self.are_random:
+            return f"{counted(self.samples, 'input')} of random numbers"
         kind = "held-out sample" if self.decided is False else "sample"
         search = " that choices were made by" if self.decided else ""
         read = ", read in two steps through the caches" if self.through_caches else ""

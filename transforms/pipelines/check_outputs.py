@@ -36,14 +36,19 @@ class UselessError(ValueError):
 
 
 def check_outputs(
-    float_graph: gs.Graph, quantized_graph: gs.Graph, data: CalibrationData, record: Decisions
+    float_graph: gs.Graph,
+    quantized_graph: gs.Graph,
+    data: CalibrationData,
+    record: Decisions,
+    *,
+    are_random: bool = False,
 ) -> Checked | None:
     """Return the error of a model beside the float model as it was quantized; None without float outputs.
 
     It is put into the ``record`` of what decided. An output whose rows numbers choose counts as what is
     before that. Texts of a model with caches in few bits are read in two steps, so that what it has kept
-    counts, if the float model makes the same of both. Raises ValueError for a model that fails on a sample,
-    naming it.
+    counts, if the float model makes the same of both. ``are_random``: whether the data are no samples. Raises
+    ValueError for a model that fails on a sample, naming it.
     """
     first = list(islice(data.feeds(float_graph), FIRST))
     decides = bool(record.tried) or record.fitted or record.searched
@@ -64,6 +69,7 @@ def check_outputs(
     decided = not spared if decides else None
     tokens = judge.reference.tokens(judge.reference.outputs)
     checked = Checked(0.0, len(chosen), decided, through_caches=bool(steps), same=answers.same())
+    checked = replace(checked, are_random=are_random)
     record.outputs = _figures(found, tokens, checked)
     return record.outputs
 

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.judge.budget import too_large
 from transforms.pipelines.check_outputs import UselessError, check_outputs
+from transforms.pipelines.first_result import FirstRun
 from transforms.pipelines.gate import keep_figure
+from transforms.pipelines.probe import FEEDS
 from transforms.pipelines.work import Work
 from transforms.precision.bench import goal_bench
+from transforms.run.lifelike_feeds import lifelike_feeds
+from transforms.scheme.dynamic_layers import is_dynamic
 
 
 def compare(work: Work) -> None:
     """Compare outputs on samples that decided nothing, and hold the model to its goal as it is written.
 
     Where nothing was looked at before, models are compared only after changes that nothing has measured.
+    Without samples, models that round activations at run time are compared on random tokens or numbers.
     Raises UselessError for a language model of no use, TargetError for one that misses its goal now.
     """
     first = work.record.first
     assert first is not None, "the model was tried out"
+    if work.data is None and is_dynamic(work.scheme) and work.may_compare:
+        _compare_on_random(work, first)
+        return
     last = work.options.changes_last
     if work.data is None or not work.may_compare or not (work.compares or last or first.kept):
         return
@@ -33,6 +43,23 @@ def compare(work: Work) -> None:
         raise UselessError(outputs)
     if last or first.kept:
         _check_goal(work)
+
+
+def _compare_on_random(work: Work, first: FirstRun) -> None:
+    """Compare outputs on what outliers were looked for on; note why not where the model does not take it."""
+    if first.why_not is not None or first.not_run or too_large(work.graph):
+        return
+    work.events.phase("comparing")
+    try:
+        float_graph = work.float_form()
+        data = CalibrationData(list(lifelike_feeds(float_graph, FEEDS)), run=work.run_here)
+        outputs = check_outputs(float_graph, work.graph, data, work.record.decisions, are_random=True)
+    except Exception as error:  # the runtime's exceptions share no narrower class
+        work.record.notes.append(f"Outputs not compared, the model does not run on random numbers: {error}")
+        return
+    work.record.is_compared = outputs is not None
+    if outputs and outputs.is_diverged:
+        raise UselessError(outputs)
 
 
 def _check_goal(work: Work) -> None:

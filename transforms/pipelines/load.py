@@ -101,7 +101,8 @@ def _images_line(graph: gs.Graph, data: CalibrationData) -> str:
 
 def _compare_if_fast(work: Work) -> None:
     """Compare nothing where opening the quantized model would take long."""
-    if (work.compares or (work.may_compare and work.options.changes_last)) and has_many_nodes(work.graph):
+    may_compare = work.data is not None and work.may_compare and work.options.changes_last
+    if (work.compares or may_compare) and has_many_nodes(work.graph):
         work.compares = work.may_compare = False
         more = f"more than {MOST_NODES:,} nodes; tools.evaluate compares them"
         work.events.note(f"Outputs not compared: {more}")

@@ -18,8 +18,10 @@ from transforms.run.lifelike_feeds import lifelike_feeds
 from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.outlier_move import OutlierMove
 
-_FEEDS = 4
-_EACH = ROWS // _FEEDS
+FEEDS = 4
+"""Random inputs that stand for samples where there are none."""
+
+_EACH = ROWS // FEEDS
 
 
 def probe(work: Work) -> None:
@@ -74,5 +76,5 @@ def _rows(work: Work, names: list[str]) -> dict[str, list[Float32Array]]:
 
 def _feeds(work: Work) -> Iterable[Feed]:
     if work.data is not None and not work.options.random_data:
-        return (feed for _, feed in islice(work.data.feeds(work.graph), _FEEDS))
-    return lifelike_feeds(work.graph, _FEEDS)
+        return (feed for _, feed in islice(work.data.feeds(work.graph), FEEDS))
+    return lifelike_feeds(work.graph, FEEDS)

@@ -42,7 +42,7 @@ def write_for_runtime(work: Work) -> None:
             lines.append(f"Stored in {options.embeddings}: {counted(count, 'embedding')}")
     if options.kv_cache:
         lines += store_caches(work)
-    if options.storage != "plain" and work.may_compare:
+    if options.storage != "plain" and work.may_compare and work.data is not None:
         work.unstored = copy_graph(work.graph)  # another form of the same numbers may have no kernels here
 
 

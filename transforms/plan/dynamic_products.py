@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
-from transforms.graph.dot_products import is_dot_product
 from transforms.graph.qdq import DEQUANTIZE_LINEAR
 from transforms.graph.rewire import Insertions
+from transforms.plan.dynamic_weights import multiplies_integers
 from transforms.plan.quant_spec import WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan
-
-PRODUCTS = frozenset({"MatMul", "Gemm"})
-"""Operators for which ONNX Runtime is faster so; a convolution would be slower than in float."""
+from transforms.plan.run_time_rounding import DividedRows, RunTimeRounding
 
 
 def dynamic_products(plan: QuantizationPlan) -> list[gs.Node]:
@@ -24,19 +21,20 @@ def dynamic_products(plan: QuantizationPlan) -> list[gs.Node]:
 
 
 def _is_dynamic(plan: QuantizationPlan, node: gs.Node) -> bool:
-    if not plan.specs.formats[node].dynamic or node.op not in PRODUCTS or not is_dot_product(node):
+    if not plan.specs.formats[node].dynamic or not multiplies_integers(node, plan.scheme.dynamic_ranges):
         return False
     weight, role = plan.specs.of_input(node, 1)
     return weight is not None and role == WEIGHT and weight.format.is_integer
 
 
-def round_at_run_time(graph: gs.Graph, products: Sequence[gs.Node]) -> None:
+def round_at_run_time(graph: gs.Graph, products: Sequence[gs.Node], ranges: str) -> None:
     """Let dynamic products read what they would round their inputs to, in float.
 
     The products themselves stay float, so that their weights may be fed: the same numbers but for the order
-    of sums.
+    of sums. ``ranges``: ``row`` or ``tensor``, as the scheme has it.
     """
     names, insertions = walk.Names(graph), Insertions()
+    rounding = RunTimeRounding(graph, names, ranges)
     read = {id(node): node for node in products}
     for owner in walk.graphs(graph):
         rounded: dict[int, gs.Tensor] = {}
@@ -45,7 +43,7 @@ def round_at_run_time(graph: gs.Graph, products: Sequence[gs.Node]) -> None:
                 continue
             tensor = node.inputs[0]
             if id(tensor) not in rounded:
-                nodes = _round_trip(tensor, names)
+                nodes = _round_trip(tensor, rounding)
                 insertions.add(owner, _producer_in(owner, tensor), nodes)
                 rounded[id(tensor)] = nodes[-1].outputs[0]
             node.inputs[0] = rounded[id(tensor)]
@@ -58,15 +56,12 @@ def _producer_in(owner: gs.Graph, tensor: gs.Tensor) -> gs.Node | None:
     return producer if any(producer is node for node in owner.nodes) else None
 
 
-def _round_trip(tensor: gs.Tensor, names: walk.Names) -> list[gs.Node]:
-    numbers = gs.Variable(names.derive(tensor.name, "quantized"), np.uint8, tensor.shape)
-    scale = gs.Variable(names.derive(tensor.name, "scale"), np.float32, [])
-    zero_point = gs.Variable(names.derive(tensor.name, "zero_point"), np.uint8, [])
-    rounded = dtypes.variable(names.derive(tensor.name, "rounded"), dtypes.FLOAT, tensor)
-    grid = [numbers, scale, zero_point]
-    name = names.derive(tensor.name, "DynamicQuantizeLinear")
-    back = names.derive(tensor.name, DEQUANTIZE_LINEAR)
-    return [
-        gs.Node("DynamicQuantizeLinear", name, {}, [tensor], grid),
-        gs.Node(DEQUANTIZE_LINEAR, back, {}, grid, [rounded]),
-    ]
+def _round_trip(tensor: gs.Tensor, rounding: RunTimeRounding) -> list[gs.Node]:
+    """Return the nodes that round a tensor, the last of which makes floats again."""
+    operand, names = rounding.round(tensor), rounding.names
+    if isinstance(operand, DividedRows):
+        op, inputs = "Mul", [operand.divided, operand.factor]
+    else:
+        op, inputs = DEQUANTIZE_LINEAR, [operand.numbers, operand.scale, operand.zero_point]
+    result = dtypes.variable(names.derive(tensor.name, "rounded"), dtypes.FLOAT, tensor)
+    return [*operand.nodes, gs.Node(op, names.derive(result.name, op), {}, inputs, [result])]

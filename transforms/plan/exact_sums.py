@@ -22,7 +22,9 @@ import onnx_graphsurgeon as gs
 
 import ops
 from transforms.graph import dot_products
+from transforms.plan.dynamic_weights import multiplies_integers
 from transforms.plan.quant_spec import WEIGHT, QuantSpec
+from transforms.plan.scheme_targets import FormatTable
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.plan.weight_specs import WeightSpecs
 from transforms.scheme.scheme import POWER_OF_TWO, Scheme
@@ -42,11 +44,14 @@ OfInput = Callable[[gs.Node, int], tuple[QuantSpec | None, str]]
 class ExactSums:
     """The grids of weights with which sums are exact, for the layers of one graph."""
 
-    def __init__(self, graph: gs.Graph, scheme: Scheme, fixed: FixedGrids, weights: WeightSpecs) -> None:
+    def __init__(
+        self, graph: gs.Graph, scheme: Scheme, fixed: FixedGrids, formats: FormatTable, weights: WeightSpecs
+    ) -> None:
         """Look at the scheme, at grids that are given, and at the inputs of a prepared graph.
 
-        ``weights``: the grids of weights whatever becomes of sums.
+        ``formats``: of nodes; ``weights``: the grids of weights whatever becomes of sums.
         """
+        self._ranges, self._formats = scheme.dynamic_ranges, formats
         self._is_wanted = scheme.saturation != IGNORE and scheme.target in ("", ON_CPU)
         self._may_widen = scheme.scale != POWER_OF_TWO  # whose kernels shift, and take no zero points
         self._fixed, self._weights = fixed, weights
@@ -62,9 +67,11 @@ class ExactSums:
         spec = self._weights.of(fmt, weight, node, index)
         if not self._is_wanted or index != 1 or spec.format.name != _SATURATES or spec.block or spec.in_rows:
             return spec
+        axes = dot_products.pair_axes(node, weight.shape)
+        if self._formats[node].dynamic:
+            return replace(spec, pairs=axes) if multiplies_integers(node, self._ranges) else spec
         if not _has_few_bits(of_input(node, 0)[0]):
             return spec
-        axes = dot_products.pair_axes(node, weight.shape)
         is_given = self._fixed and self._fixed.of([weight.name], fmt, WEIGHT, spec.axis) is not None
         if axes and self._may_widen and not is_given and self._is_cheap(node):
             return replace(self._weights.of(ops.get_format(_WIDENED), weight, node, index), symmetric=True)

@@ -49,9 +49,10 @@ class PairedModels:
     def __init__(self, float_graph: gs.Graph, quantized_graph: gs.Graph) -> None:
         """Take the float model in the form that was quantized, and the quantized one; both are changed."""
         self._float, self._quantized = float_graph, quantized_graph
-        write_float_products(quantized_graph)
+        roundings = set[int]()
+        write_float_products(quantized_graph, roundings=roundings)
         pairs = _pairs(float_graph, quantized_graph)
-        paired = {id(node) for _, node in pairs}
+        paired = roundings | {id(node) for _, node in pairs}
         self.unpaired = [label_of(n) for n in quantized_graph.nodes if id(n) not in paired and _computes(n)]
         pairs = _without_shifts(quantized_graph, pairs)
         pairs += self._of_outputs({id(node) for _, node in pairs})

@@ -49,7 +49,7 @@ class Scheme:
 
     * formats: ``activation``, ``weight``, ``bias`` and ``other`` of the model, ``layers`` of nodes by name
       pattern or operator type, ``tensors`` by name, before all others; ``formats`` defines new block formats;
-    * ``dynamic``: whether products with weights of 8 bits round float activations at run time;
+    * ``dynamic``, ``dynamic_ranges``: whether products round float activations at run time, and rows alone;
     * which nodes: ``op_types``, ``exclude_nodes``, ``exclude_op_types``, ``arithmetic``;
     * scales: ``per_channel``, ``block_size``, ``scale``, ``activation_symmetric``, ``weight_symmetric``, how
       ranges of activations and weights are found; ``align_concat``, ``align_slice``: which tensors share one;
@@ -67,6 +67,7 @@ class Scheme:
     bias: str = AUTO
     other: str = AUTO
     dynamic: bool = False
+    dynamic_ranges: str = "row"
     per_channel: bool | str = False
     scale: str = "float"
     block_size: int = 0
@@ -144,8 +145,7 @@ class Scheme:
     def format(self, name: str) -> Format | None:
         """Return the format of that name, None for float32 and ``found``; ValueError for an unknown name."""
         if name in self.formats:
-            definition = checked_value(f"format '{name}'", "Mapping", self.formats[name])
-            return make_format(name, definition)
+            return make_format(name, checked_value(f"format '{name}'", "Mapping", self.formats[name]))
         refuse_unknown(name, [*self._legal_formats(), FOUND], "format")
         return FORMATS.get(name)
 

@@ -46,6 +46,7 @@ _LEGAL: Mapping[str, tuple[object, ...]] = {
     "qdq_domain": ("", "com.microsoft"),
     "domain": (DOMAIN, AMD_DOMAIN),
     "bfloat16_as": ("qdq", "cast"),
+    "dynamic_ranges": ("row", "tensor"),
 }
 _OPSETS = range(13, 29)
 """Versions of ONNX's operator set that a result may be asked to have."""
