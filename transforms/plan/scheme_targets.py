@@ -226,6 +226,8 @@ class FormatTable:
         """``id`` of the nodes of which a rule names the format of their weight."""
         self.routers = self._finer_routers(graph, facts) if _has_few_bits(self.default.weight) else []
         """Routers of experts whose weights have more bits than the scheme says for all."""
+        self.deciding = self._kept_for_lengths(graph, facts)
+        """Nodes in float that decide how long other tensors are."""
         if self.default.activation is None:  # beside a table in float, a head's own weight is a second copy
             self._formats = dict.fromkeys(facts.shared_heads, _FLOAT) | self._formats
         self._formats |= {id(node): _FLOAT for node in self._kept(graph, targets)}
@@ -242,6 +244,12 @@ class FormatTable:
         found = [node for node in nodes if id(node) not in self._formats]
         finer = self._resolve(LayerRule(weight=_FINER)) if self.default.wants_integers else _FLOAT
         self._formats |= {id(node): finer for node in found}
+        return found
+
+    def _kept_for_lengths(self, graph: gs.Graph, facts: GraphFacts) -> list[gs.Node]:
+        """Leave nodes in float that decide lengths and that no rule names, and return them."""
+        found = [n for n in walk.nodes(graph) if id(n) in facts.lengths.difference(self._formats)]
+        self._formats |= {id(node): _FLOAT for node in found}
         return found
 
     def _finer_layers(self, graph: gs.Graph) -> list[gs.Node]:
