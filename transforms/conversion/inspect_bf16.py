@@ -70,7 +70,7 @@ def require(state: State, source: str, name: str) -> None:
 
 
 def tally(graph: gs.Graph, exclude: Exclusion, form: str, deciding: Exclusion = None) -> Tally:
-    """Count the nodes of a graph just converted to a format; those ``deciding`` lengths were kept in float."""
+    """Count the nodes of a graph just converted, in which those ``deciding`` lengths were kept in float."""
     excluded, sizes = resolve(exclude, graph), shape_arithmetic(graph)
     exact = {
         "arithmetic on shapes": sizes,

@@ -52,12 +52,13 @@ def _note_routers(plan: QuantizationPlan, done: Record) -> None:
 
 def _note_lengths(plan: QuantizationPlan, done: Record) -> None:
     """Say which layers stay float since they decide how long other tensors are."""
-    layers = [one for one in plan.specs.formats.deciding if is_dot_product(one) or is_recurrent(one)]
-    if layers:
-        done.notes.append(
-            f"Kept in float, for they decide how long other tensors are: {some_names(map(label_of, layers))}; "
-            "layers entries change that"
-        )
+    formats = plan.specs.formats
+    if formats.default.activation is formats.default.weight is None:
+        return
+    names = [label_of(node) for node in formats.deciding if is_dot_product(node) or is_recurrent(node)]
+    if names:
+        said = f"Kept in float, for they decide how long other tensors are: {some_names(names)}"
+        done.notes.append(f"{said}; layers entries change that")
 
 
 def _note_finer(plan: QuantizationPlan, done: Record) -> None:

@@ -1,12 +1,12 @@
-"""Lengths that numbers decide and layers go on with, as the durations of a speech model decide how long it is.
+"""Lengths that numbers decide and layers go on with, as durations decide how long a spoken text is.
 
-Such a length is the value of a number that layers make, which an operator takes as a size: the end of a Range,
-the shape of an Expand, the end of a Slice. A rounded number is another length, and all that is computed of it
-has another shape. The layers that make the number are therefore kept in float.
+Such a length is the value of a number that layers make, which an operator takes as a size: the end of a
+Range, the shape of an Expand, the end of a Slice. A rounded number is another length, and all that is
+computed of it has another shape. The layers that make the number are therefore kept in float.
 
-How many rows are found, as by NonZero or NonMaxSuppression, is no such length, nor is the Shape of these rows:
-what they are found in is made by all layers of a detector. Nor is a length with which no layer goes on, as that
-of an output that is cut at its end: the layers before it are the whole model.
+How many rows are found, as by NonZero or NonMaxSuppression, is no such length, nor is the Shape of these
+rows: all layers of a detector have a part in it. Nor is a length with which no layer goes on, as that of an
+output that is cut at its end: the layers before it are the whole model.
 """
 
 from __future__ import annotations

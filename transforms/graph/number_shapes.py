@@ -106,6 +106,18 @@ class NumberShapes:
         """Return whether the shape of a tensor depends on numbers."""
         return id(tensor) in self._shaped
 
+    def is_found(self, tensor: gs.Tensor) -> bool:
+        """Return whether rows of a tensor were found by numbers, one by one, or bodies may have made them.
+
+        What two models find differs by rows. Another length is that of the whole.
+        """
+        makers = walk.makers([tensor], lambda _: True).values()
+        return any(
+            any(True for _ in walk.bodies(node))
+            or (node.op in _COUNTING and any(id(one) in self._valued for one in node.inputs))
+            for node in makers
+        )
+
     def sources(self, tensor: gs.Tensor, other_names: Iterable[str] | None = None) -> list[str]:
         """Return the names of the float tensors by which a tensor got its shape and its numbers.
 

@@ -45,7 +45,8 @@ class Reference:
 
     ``view``: how outputs are compared; ``logits``: the names of those that are compared as probabilities of
     tokens. ``judged``: by the name of each output, the tensors of which rows are compared: those that it is
-    made of, where numbers decide how many rows it has.
+    made of, where numbers decide how many rows it has. ``lengths``: the outputs among these that are as long
+    as a number says, no rows that were found.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Reference:
         self._graph, self._run = graph if stays else copy_graph(graph), run
         self.known = known
         self.feeds, self.options = feeds, _options(feeds, run, simulate=simulate)
-        self.judged, self._views = _compared(graph, known)
+        self.judged, self._views, self.lengths = _compared(graph, known)
         self.view = output_view(graph)
         self.logits = self.view.logits
         self._kept, self._made = KeptArrays(), dict[int, Feed]()
@@ -89,7 +90,7 @@ class Reference:
 
     def is_of(self, graph: gs.Graph) -> bool:
         """Return whether another form of the graph shows the same tensors beside its outputs."""
-        return _compared(graph, self.known) == (self.judged, self._views)
+        return _compared(graph, self.known) == (self.judged, self._views, self.lengths)
 
     def in_form(self, graph: gs.Graph) -> Reference:
         """Return the reference of another form of the model, with tensors of its own and the same outputs."""
@@ -184,13 +185,17 @@ class Reference:
 
 def _compared(
     graph: gs.Graph, known: KnownNames | None = None
-) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Return the names of tensors that stand for each output, and the views beside them."""
+) -> tuple[dict[str, list[str]], dict[str, str], list[str]]:
+    """Return the names of tensors that stand for each output, the views beside them, and the outputs whose
+    length is a number.
+    """
     shapes = NumberShapes(graph)
     judged = judged_tensors(graph, shapes=shapes)
     if known is not None and any(names != [name] for name, names in judged.items()):
         judged = judged_tensors(graph, known(), shapes)
-    return judged, {name: output for name, output in views_of(graph).items() if name not in shapes.names}
+    views = {name: output for name, output in views_of(graph).items() if name not in shapes.names}
+    lengths = [one for one in graph.outputs if shapes.is_shaped(one) and not shapes.is_found(one)]
+    return judged, views, [str(one.name) for one in lengths]
 
 
 def _options(feeds: Sequence[Feed], run: RunOptions | None, *, simulate: bool) -> RunOptions:

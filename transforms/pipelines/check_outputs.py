@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -18,12 +18,16 @@ from transforms.judge.constants import FEW_SAMPLES
 from transforms.judge.decisions import Checked, Decisions
 from transforms.judge.errors import Errors
 from transforms.judge.judge import Judge
+from transforms.judge.other_shapes import ShapeWatch
 from transforms.judge.sample_roles import FIRST, checking
 from transforms.model.copy_graph import copy_graph
 from transforms.run.coded_caches import coded_caches
 from transforms.run.failing_samples import failing
 from transforms.run.two_steps import TwoSteps
 from transforms.search.output_metrics import lost_rows
+
+See = Callable[[Feed, Feed], None]
+"""Told what is made of each feed."""
 
 
 class UselessError(ValueError):
@@ -55,17 +59,39 @@ def check_outputs(
     with failing(chosen, float_graph, data.run, "the quantized model"):
         if not judge.reference.outputs:
             return None
-        answers = _Answers(class_output(float_graph), judge)
-        found = judge.errors_of(
-            copy_graph(quantized_graph), shifts=shifts_within(quantized_graph), steps=steps, see=answers.see
-        )
+        answers, shapes = _Answers(class_output(float_graph), judge), ShapeWatch(reference)
+        graph, shifts = copy_graph(quantized_graph), shifts_within(quantized_graph)
+        found = judge.errors_of(graph, shifts=shifts, steps=steps, see=seen_by(answers.see, shapes.see))
     if not np.isfinite(found.signal).all():
         return None
     decided = not spared if decides else None
     tokens = judge.reference.tokens(judge.reference.outputs)
     checked = Checked(0.0, len(chosen), decided, through_caches=bool(steps), same=answers.same())
+    found, checked = _of_same_shapes(found, checked, shapes)
     record.outputs = _figures(found, tokens, checked)
     return record.outputs
+
+
+def seen_by(*watchers: See) -> See:
+    """Return what tells each of some watchers."""
+
+    def _see(feed: Feed, made: Feed) -> None:
+        for see in watchers:
+            see(feed, made)
+
+    return _see
+
+
+def _of_same_shapes(found: Errors, checked: Checked, shapes: ShapeWatch) -> tuple[Errors, Checked]:
+    """Return errors of the samples in which outputs have the same shapes, of all where none has; and how many
+    samples that are. Where others stand for an output, its shape tells nothing of their errors.
+    """
+    told = shapes.found()
+    rows = np.array([not set(names) - told.judged.keys() for names in shapes.differing()])
+    if rows.all() or not rows.any():
+        return found, replace(checked, shapes=told)
+    kept = Errors(found.errors[rows], found.signal[rows], found.count)
+    return kept, replace(checked, samples=int(rows.sum()), shapes=told)
 
 
 class _Answers:

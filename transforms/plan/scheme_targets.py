@@ -218,9 +218,8 @@ class FormatTable:
         self.default = self._resolve(LayerRule())
         rules: dict[int, LayerRule] = {}
         for _, selection, rule in targets.rules:
-            for node in walk.nodes(graph):
-                if node in selection:
-                    rules[id(node)] = replace(rules.get(id(node), LayerRule()), **rule.said)
+            for node in filter(selection.__contains__, walk.nodes(graph)):
+                rules[id(node)] = replace(rules.get(id(node), LayerRule()), **rule.said)
         self._formats = {key: self._resolve(rule) for key, rule in rules.items()}
         self.naming_weights = frozenset(key for key, rule in rules.items() if rule.weight)
         """``id`` of the nodes of which a rule names the format of their weight."""
@@ -248,9 +247,9 @@ class FormatTable:
 
     def _kept_for_lengths(self, graph: gs.Graph, facts: GraphFacts) -> list[gs.Node]:
         """Leave nodes in float that decide lengths and that no rule names, and return them."""
-        found = [n for n in walk.nodes(graph) if id(n) in facts.lengths.difference(self._formats)]
-        self._formats |= {id(node): _FLOAT for node in found}
-        return found
+        kept = facts.lengths.difference(self._formats)
+        self._formats |= dict.fromkeys(kept, _FLOAT)
+        return [node for node in walk.nodes(graph) if id(node) in kept] if kept else []
 
     def _finer_layers(self, graph: gs.Graph) -> list[gs.Node]:
         """Give the most sensitive layers that no rule names more bits within the share; return them."""
