@@ -47,7 +47,8 @@ class Checked:
     texts were read in two steps, the second with the caches of the first. ``others``: the error of as many
     other outputs by their power, None if there are none. ``decibels_error``: the standard error in dB, 0
     where it cannot be told. ``same``: how many rows of a classifier have the same largest number, and of how
-    many; None for other models. ``shapes``: outputs of another shape.
+    many; None for other models. ``channels``: those whose error it is, in words,
+    of an output with groups of channels; ``shapes``: outputs of another shape.
     """
 
     error: float
@@ -59,6 +60,7 @@ class Checked:
     others_count: int = 0
     decibels_error: float = 0.0
     same: tuple[int, int] | None = None
+    channels: str = ""
     shapes: OtherShapes = SAME_SHAPES
 
     @property
@@ -85,7 +87,8 @@ class Checked:
         if self.of_tokens:
             return f"KL divergence of {self.error:.3g} nats a token on {self.where}"
         spread = f" +- {self.decibels_error:.1f}" if self.decibels_error else ""
-        return f"SQNR {in_decibels(self.error)}{spread} dB{self.shapes.compared} on {self.where}"
+        worst = f" ({self.channels})" if self.channels else ""
+        return f"SQNR {in_decibels(self.error)}{spread} dB{worst}{self.shapes.compared} on {self.where}"
 
     @property
     def _usual(self) -> str:

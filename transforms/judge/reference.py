@@ -14,7 +14,8 @@ from ops.array_types import Feed
 from transforms.calibrate.calibration import half_of
 from transforms.graph.number_shapes import NumberShapes, judged_tensors
 from transforms.graph.output_view import output_view
-from transforms.judge.constants import FEW_NUMBERS
+from transforms.judge.channel_groups import ChannelGroups, Groups, channel_groups, joined_outputs
+from transforms.judge.constants import FEW_NUMBERS, FEW_SAMPLES
 from transforms.judge.output_views import show, views_of
 from transforms.model.copy_graph import copy_graph
 from transforms.run.instrumented_model import InstrumentedModel
@@ -69,6 +70,8 @@ class Reference:
         self.judged, self._views, self.lengths = _compared(graph, known)
         self.view = output_view(graph)
         self.logits = self.view.logits
+        self._joined = joined_outputs(self._graph)
+        self._groups: dict[str, ChannelGroups] | None = None
         self._kept, self._made = KeptArrays(), dict[int, Feed]()
         self._model: InstrumentedModel[str] | None = None
 
@@ -127,6 +130,14 @@ class Reference:
             raise ValueError(f"output {index} is not there, the model has {count}, the first is 0")
         return self.judged if index < 0 else dict([list(self.judged.items())[index]])
 
+    @property
+    def groups(self) -> Groups:
+        """The groups of channels of the outputs that have several, by what is made of the first samples."""
+        if self._groups is None:
+            made = self.made([*self._joined], FEW_SAMPLES) if self._joined else []
+            self._groups = channel_groups(self._joined, made)
+        return self._groups
+
     def tokens(self, outputs: Sequence[str]) -> list[int]:
         """Return the places of logits among some outputs: their errors are in nats, not shares of a power."""
         return [place for place, name in enumerate(outputs) if name in self.logits]
@@ -155,11 +166,14 @@ class Reference:
         names, pairs = self.shown, enumerate(self.feeds[:count])
         return [Sample(half_of(i), feed, {name: self._made[i][name] for name in names}) for i, feed in pairs]
 
-    def made(self, names: Collection[str]) -> list[Feed]:
-        """Return what the float model makes of all samples, of these names and as it is; no sequences."""
-        self.samples(len(self.feeds))
+    def made(self, names: Collection[str], most: int | None = None) -> list[Feed]:
+        """Return what the float model makes of samples, of these names and as it is; no sequences.
+
+        ``most``: of the first samples so many, instead of all.
+        """
+        count = len(self.samples(len(self.feeds) if most is None else most))
         arrays = [name for name in names if isinstance(self._made[0][name], np.ndarray)]
-        return [{name: self._made[place][name] for name in arrays} for place in range(len(self.feeds))]
+        return [{name: self._made[place][name] for name in arrays} for place in range(count)]
 
     def run(self, feed: Feed) -> Feed:
         """Return the outputs for another feed; the model stays open until the samples are run."""

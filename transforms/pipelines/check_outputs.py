@@ -20,6 +20,7 @@ from transforms.judge.errors import Errors
 from transforms.judge.judge import Judge
 from transforms.judge.other_shapes import ShapeWatch
 from transforms.judge.sample_roles import FIRST, checking
+from transforms.judge.worst_channels import WorstChannels
 from transforms.model.copy_graph import copy_graph
 from transforms.run.coded_caches import coded_caches
 from transforms.run.failing_samples import failing
@@ -60,13 +61,18 @@ def check_outputs(
         if not judge.reference.outputs:
             return None
         answers, shapes = _Answers(class_output(float_graph), judge), ShapeWatch(reference)
+        channels = WorstChannels(reference)
         graph, shifts = copy_graph(quantized_graph), shifts_within(quantized_graph)
-        found = judge.errors_of(graph, shifts=shifts, steps=steps, see=seen_by(answers.see, shapes.see))
+        found = judge.errors_of(
+            graph, shifts=shifts, steps=steps, see=seen_by(answers.see, shapes.see, channels.see)
+        )
     if not np.isfinite(found.signal).all():
         return None
     decided = not spared if decides else None
     tokens = judge.reference.tokens(judge.reference.outputs)
     checked = Checked(0.0, len(chosen), decided, through_caches=bool(steps), same=answers.same())
+    found, worst = channels.put_into(found)
+    checked = replace(checked, channels=", ".join(worst))
     found, checked = _of_same_shapes(found, checked, shapes)
     record.outputs = _figures(found, tokens, checked)
     return record.outputs

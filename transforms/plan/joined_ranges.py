@@ -22,8 +22,8 @@ from transforms.plan.quant_spec import ACTIVATION, QuantSite
 from transforms.plan.quantization_plan import Extremes, QuantizationPlan, range_of
 
 APART = 50
-"""How many times as wide a range on 255 steps is as one of 5 steps: the error of rounding is then at -14 dB of
-numbers that fill that range evenly, and at most at -10 dB of others."""
+"""How many times as wide a range of 255 steps is as one of 5. The error of rounding is a twelfth of a squared
+step: of numbers that fill those 5 steps evenly it is 14 dB below the power, of others less."""
 
 _STEPS = 255 / APART
 

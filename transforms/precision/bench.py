@@ -19,6 +19,7 @@ from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph.number_shapes import in_words
 from transforms.graph.output_view import ALL
 from transforms.graph.state_outputs import found_pairs
+from transforms.judge.channel_groups import split
 from transforms.judge.constants import MOST_SAMPLES
 from transforms.judge.errors import error_of_decibels, jackknife
 from transforms.judge.judge import Judge
@@ -132,7 +133,12 @@ class Bench:
 
     def _measured(self, outputs: Iterable[Outputs]) -> Scored:
         view = ALL if self._is_whole else self.view
-        return self._measure(zip(map(view.of, self.expected), map(view.of, outputs), strict=True))
+        groups = self._judge.reference.groups if self.metric == "sqnr" and not self._is_whole else {}
+
+        def _of(made: Outputs) -> Outputs:
+            return split(view.of(made), groups)
+
+        return self._measure(zip(map(_of, self.expected), map(_of, outputs), strict=True))
 
 
 def goal_bench(
