@@ -20,7 +20,9 @@ from ops.array_types import AnyArray, Feed
 from transforms.graph.embeddings import logits_of
 from transforms.graph.joined_channels import Joined, joined_channels
 from transforms.judge.constants import FEW_SAMPLES
-from transforms.plan.joined_ranges import APART
+
+_APART = 10
+"""How many times as large numbers are whose power hides an error of others that is 20 dB larger."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def _of_similar_ranges(largest: Mapping[range, float]) -> Iterable[tuple[int, ..
     zeros = [place for part in order if not largest[part] for place in part]
     group, top = list[int](), 0.0
     for part in (one for one in order if largest[one]):
-        if group and largest[part] * APART < top:
+        if group and largest[part] * _APART < top:
             yield tuple(sorted(group))
             group = []
         top = top if group else largest[part]

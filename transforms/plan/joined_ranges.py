@@ -16,7 +16,7 @@ import onnx_graphsurgeon as gs
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.graph.rewire import onnx_op
-from transforms.plan.integer_moves import is_move
+from transforms.plan.integer_moves import is_move, is_operand_moved
 from transforms.plan.integer_sites import SLICES
 from transforms.plan.quant_spec import ACTIVATION, QuantSite
 from transforms.plan.quantization_plan import Extremes, QuantizationPlan, range_of
@@ -32,7 +32,11 @@ JOINED = "parts whose ranges are far apart"
 
 _CUTS = SLICES | {"Gather", "GatherND", "GatherElements"}
 
-_EACH_ALONE = frozenset({"Relu", "LeakyRelu", "PRelu", "Clip", "AveragePool", "GlobalAveragePool", "Resize"})
+_PLAIN = frozenset({"Add", "Sub", "Mul", "Div"})
+
+_EACH_ALONE = frozenset(
+    {"Relu", "LeakyRelu", "PRelu", "Clip", "AveragePool", "GlobalAveragePool", "Resize", "Concat"}
+)
 """Operators that make no channel larger beside another."""
 
 
@@ -62,9 +66,12 @@ class _Joined:
     def __init__(self, plan: QuantizationPlan, concat: gs.Node) -> None:
         self.tensors: list[gs.Tensor] = [concat.outputs[0]]
         self.is_taken_apart = False
+        seen = set[int]()
         for tensor in self.tensors:  # grows meanwhile
-            if walk.is_output(tensor, plan.graph):
-                self.is_taken_apart = True
+            if id(tensor) in seen:
+                continue
+            seen.add(id(tensor))
+            self.is_taken_apart |= walk.is_output(tensor, plan.graph)
             for node, index in walk.uses(tensor):
                 self._follow(plan, node, index)
 
@@ -73,7 +80,10 @@ class _Joined:
             is_cut = onnx_op(node) in _CUTS
             self.is_taken_apart |= is_cut
             self.tensors += [one for one in node.outputs if not is_cut or self._shares(plan, one, node)]
-        elif onnx_op(node) in _EACH_ALONE or _scales_all(node):
+        elif onnx_op(node) in _EACH_ALONE or _takes_number(node):
+            self.tensors += node.outputs[:1]
+        elif onnx_op(node) in _PLAIN and _constants(node) and not is_operand_moved(node.outputs[0]):
+            self.is_taken_apart = True  # by numbers for each channel, after which layers may take all alike
             self.tensors += node.outputs[:1]
         elif not (is_dot_product(node) and is_operand(node, index)):
             self.is_taken_apart = True
@@ -83,10 +93,13 @@ class _Joined:
         return source(part) is source(cut.inputs[0])
 
 
-def _scales_all(node: gs.Node) -> bool:
-    """Return whether a node multiplies all by one number."""
-    constants = [one for one in node.inputs if isinstance(one, gs.Constant)]
-    return onnx_op(node) in ("Mul", "Div") and any(one.values.size == 1 for one in constants)
+def _takes_number(node: gs.Node) -> bool:
+    """Return whether a node multiplies or adds one number, the same for all."""
+    return onnx_op(node) in _PLAIN and any(one.values.size == 1 for one in _constants(node))
+
+
+def _constants(node: gs.Node) -> list[gs.Constant]:
+    return [one for one in node.inputs if isinstance(one, gs.Constant)]
 
 
 def _is_too_coarse(plan: QuantizationPlan, concat: gs.Node, site: QuantSite, extremes: Extremes) -> bool:
