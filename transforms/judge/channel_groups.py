@@ -19,11 +19,7 @@ from numpy.typing import NDArray
 from ops.array_types import AnyArray, Feed
 from transforms.graph.embeddings import logits_of
 from transforms.graph.joined_channels import Joined, joined_channels
-from transforms.judge.constants import FEW_SAMPLES
-
-_APART = 10
-"""How many times as large numbers are whose power hides an error of others that is 20 dB larger."""
-
+from transforms.judge.constants import FEW_SAMPLES, HIDING
 
 @dataclass(frozen=True)
 class ChannelGroups:
@@ -127,7 +123,7 @@ def _of_similar_ranges(largest: Mapping[range, float]) -> Iterable[tuple[int, ..
     zeros = [place for part in order if not largest[part] for place in part]
     group, top = list[int](), 0.0
     for part in (one for one in order if largest[one]):
-        if group and largest[part] * _APART < top:
+        if group and largest[part] * HIDING < top:
             yield tuple(sorted(group))
             group = []
         top = top if group else largest[part]
