@@ -31,7 +31,8 @@ from transforms.scheme import preset
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.target import Target
 
-DURATIONS = """(float[1,T,16] x) => (float[A,B,C] y) <float six = {6}, int64[1] one = {1}, int64[1] z = {0}, int64[3] often = {1, 30, 1}> {
+DURATIONS = """(float[1,T,16] x) => (float[A,B,C] y)
+    <float six = {6}, int64[1] one = {1}, int64[1] z = {0}, int64[3] often = {1, 30, 1}> {
     a = MatMul (x, w1) r = Relu (a) h = MatMul (r, w2)
     d = MatMul (h, wd) g = Sigmoid (d) s = ReduceSum <keepdims=0> (g) t = Mul (s, six) u = Ceil (t)
     k = Cast <to=7> (u) l = Reshape (k, one) %s }"""
@@ -75,7 +76,9 @@ def test_lengths_are_those_of_the_float_model(config: str) -> None:
     made = graph()
     done = quantize_graph(made, preset(config), CalibrationData(feeds(8)))
     assert other_lengths(made) == 0
-    assert any((exact != found).any() for exact, found in pairs(made)), "layers after the length are quantized"
+    assert any((exact != found).any() for exact, found in pairs(made)), (
+        "layers after the length are quantized"
+    )
     (note,) = (one for one in done.notes if "how long" in one)
     assert note.startswith("Kept in float, for they decide how long other tensors are: ")
 
