@@ -1,8 +1,8 @@
 """Channels of one output whose numbers are of very different sizes: each group of them counts by itself.
 
 Boxes in pixels have nearly all of the power of an output in which scores stand beside them: the error of
-the whole does not tell what became of the scores. Such outputs are compared with each group of channels
-brought to the same power, and figures are those of the worst group. Channels belong together that one tensor
+the whole does not tell what became of the scores. Models are compared as if each group of channels were an
+output, and figures are those of the worst group. Channels belong together that one tensor
 brought into the output (:mod:`transforms.graph.joined_channels`), as do tensors of similar ranges.
 """
 
@@ -21,6 +21,7 @@ from transforms.graph.embeddings import logits_of
 from transforms.graph.joined_channels import Joined, joined_channels
 from transforms.judge.constants import FEW_SAMPLES, HIDING
 
+
 @dataclass(frozen=True)
 class ChannelGroups:
     """Groups of the channels of an output along an ``axis``: their places, and the factor of each group by
@@ -31,20 +32,12 @@ class ChannelGroups:
     places: tuple[tuple[int, ...], ...]
     factors: tuple[float, ...]
 
-    def split(self, array: AnyArray) -> list[AnyArray]:
-        """Return the groups of an output; the output itself if it has other channels."""
+    def parts(self, array: AnyArray) -> list[AnyArray]:
+        """Return the groups of an output, each by its factor; for each the output if it has other channels."""
         if not self._fits(array):
-            return [array]
-        return [array.take(some, axis=self.axis) for some in self.places]
-
-    def balanced(self, array: AnyArray) -> AnyArray:
-        """Return an output in which all groups have similar power."""
-        if not self._fits(array):
-            return array
-        factors = np.empty(array.shape[self.axis], np.float32)
-        for some, factor in zip(self.places, self.factors, strict=True):
-            factors[list(some)] = factor
-        return array * factors.reshape([-1 if i == self.axis else 1 for i in range(array.ndim)])
+            return [array for _ in self.places]
+        pairs = zip(self.places, self.factors, strict=True)
+        return [array.take(some, axis=self.axis) * np.float32(factor) for some, factor in pairs]
 
     def _fits(self, array: AnyArray) -> bool:
         return self.axis < array.ndim and array.shape[self.axis] == sum(map(len, self.places))
@@ -81,23 +74,26 @@ def channel_groups(joined: Mapping[str, Joined], made: Sequence[Feed]) -> dict[s
     return found
 
 
-def balanced(feed: Feed, groups: Groups) -> Feed:
-    """Return outputs in which each group of channels has similar power."""
-    if not groups:
-        return feed
-    return {name: groups[name].balanced(one) if name in groups else one for name, one in feed.items()}
-
-
 def split(feed: Feed, groups: Groups) -> Feed:
-    """Return outputs with each group of channels as an output of its own, in balance."""
+    """Return outputs with each group of channels as an output of its own, all groups with similar power.
+
+    A group stands in the place of its output, under its name and a number (:func:`names_of`). Of another
+    shape than in the float model each group is the whole.
+    """
     if not groups:
         return feed
-    parts = ((name, _parts(name, array, groups)) for name, array in balanced(feed, groups).items())
-    return {f"{name}{place or ''}": part for name, some in parts for place, part in enumerate(some)}
+    found: Feed = {}
+    for name, array in feed.items():
+        parts = groups[name].parts(array) if name in groups else [array]
+        found |= dict(zip(names_of(name, groups), parts, strict=True))
+    return found
 
 
-def _parts(name: str, array: AnyArray, groups: Groups) -> list[AnyArray]:
-    return groups[name].split(array) if name in groups else [array]
+def names_of(output: str, groups: Groups) -> list[str]:
+    """Return the names that an output has where it is split: its own if it has one group of channels."""
+    if output not in groups:
+        return [output]
+    return [f"{output}[{number}]" for number in range(len(groups[output].places))]
 
 
 def _groups(joined: Joined, arrays: Sequence[AnyArray]) -> ChannelGroups | None:

@@ -16,7 +16,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed, Float64Array
 from transforms.graph import walk
-from transforms.judge.channel_groups import balanced
+from transforms.judge.channel_groups import split
 from transforms.judge.constants import FEWEST, MOST_SAMPLES
 from transforms.judge.errors import Errors, energies, signals
 from transforms.judge.reference import KnownNames, Reference, Sample
@@ -89,7 +89,7 @@ class Judge:
 
         def _of(sample: Sample) -> Float64Array:
             pair = sample.expected, runs[sample.fold](sample.feed)
-            return energies(*(balanced(one, groups) for one in pair), reference.logits)
+            return energies(*(split(one, groups) for one in pair), reference.logits)
 
         return self._made(samples, list(run_each(_of, samples, self.run)))
 
@@ -142,7 +142,7 @@ class Judge:
     def _made(self, samples: Sequence[Sample], errors: Sequence[Float64Array]) -> Errors:
         for place, sample in enumerate(samples):
             if place not in self._signal:
-                expected = balanced(sample.expected, self.reference.groups)
+                expected = split(sample.expected, self.reference.groups)
                 self._signal[place] = signals(expected, self.reference.logits)
         signal = np.array([self._signal[place] for place in range(len(samples))])
-        return Errors(np.array(errors), signal, len(self.reference.outputs))
+        return Errors(np.array(errors), signal, len(self.reference.columns))

@@ -14,7 +14,7 @@ from ops.array_types import Feed
 from transforms.calibrate.calibration import half_of
 from transforms.graph.number_shapes import NumberShapes, judged_tensors
 from transforms.graph.output_view import output_view
-from transforms.judge.channel_groups import ChannelGroups, Groups, channel_groups, joined_outputs
+from transforms.judge.channel_groups import ChannelGroups, Groups, channel_groups, joined_outputs, names_of
 from transforms.judge.constants import FEW_NUMBERS, FEW_SAMPLES
 from transforms.judge.output_views import show, views_of
 from transforms.model.copy_graph import copy_graph
@@ -137,6 +137,11 @@ class Reference:
             made = self.made([*self._joined], FEW_SAMPLES) if self._joined else []
             self._groups = channel_groups(self._joined, made)
         return self._groups
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of outputs in the order of what is compared: as often as they have groups of channels."""
+        return [name for name in self.outputs for _ in names_of(name, self.groups)]
 
     def tokens(self, outputs: Sequence[str]) -> list[int]:
         """Return the places of logits among some outputs: their errors are in nats, not shares of a power."""

@@ -19,8 +19,8 @@ from transforms.judge.decisions import Checked, Decisions
 from transforms.judge.errors import Errors
 from transforms.judge.judge import Judge
 from transforms.judge.other_shapes import ShapeWatch
+from transforms.judge.reference import Reference
 from transforms.judge.sample_roles import FIRST, checking
-from transforms.judge.worst_channels import WorstChannels
 from transforms.model.copy_graph import copy_graph
 from transforms.run.coded_caches import coded_caches
 from transforms.run.failing_samples import failing
@@ -61,20 +61,15 @@ def check_outputs(
         if not judge.reference.outputs:
             return None
         answers, shapes = _Answers(class_output(float_graph), judge), ShapeWatch(reference)
-        channels = WorstChannels(reference)
         graph, shifts = copy_graph(quantized_graph), shifts_within(quantized_graph)
-        found = judge.errors_of(
-            graph, shifts=shifts, steps=steps, see=seen_by(answers.see, shapes.see, channels.see)
-        )
+        found = judge.errors_of(graph, shifts=shifts, steps=steps, see=seen_by(answers.see, shapes.see))
     if not np.isfinite(found.signal).all():
         return None
     decided = not spared if decides else None
     tokens = judge.reference.tokens(judge.reference.outputs)
     checked = Checked(0.0, len(chosen), decided, through_caches=bool(steps), same=answers.same())
-    found, worst = channels.put_into(found)
-    checked = replace(checked, channels=", ".join(worst))
     found, checked = _of_same_shapes(found, checked, shapes)
-    record.outputs = _figures(found, tokens, checked)
+    record.outputs = _figures(*_of_worst_channels(found, checked, reference), tokens)
     return record.outputs
 
 
@@ -124,7 +119,21 @@ class _Answers:
         return rows - lost, rows
 
 
-def _figures(found: Errors, tokens: Sequence[int], checked: Checked) -> Checked:
+def _of_worst_channels(found: Errors, checked: Checked, reference: Reference) -> tuple[Errors, Checked]:
+    """Return errors with the worst group of channels alone of an output that has several, and which it is."""
+    columns, kept, words = reference.columns, list[int](), list[str]()
+    for name in dict.fromkeys(columns):
+        places = [place for place, column in enumerate(columns) if column == name]
+        worst = int(np.argmin(np.nan_to_num(found.decibels[places], nan=np.inf)))
+        kept.append(places[worst])
+        if name in reference.groups:
+            words.append(f"worst channels of '{name}': {reference.groups[name].label(worst)}")
+    if not words:
+        return found, checked
+    return found.of_outputs(kept), replace(checked, channels=", ".join(words))
+
+
+def _figures(found: Errors, checked: Checked, tokens: Sequence[int]) -> Checked:
     """Return what is said of errors: of the logits where there are any, and of the other outputs apart."""
     if not tokens:
         return replace(checked, error=found.relative, decibels_error=found.decibels_error)

@@ -62,7 +62,8 @@ class FewestLayers:
         return found + others[: max(least - len(found), 0)]
 
     def _alone(self, part: int) -> float:
-        sums = [self._ranks.pooled((part,), name) for name in self._outputs]
+        names = self._ranks.parts_of(self._outputs)
+        sums = [self._ranks.pooled((part,), name) for name in names]
         signals = ((one.error_energy, one.baseline_energy) for one in sums)
         return sum(error / signal for error, signal in signals if signal)
 

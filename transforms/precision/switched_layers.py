@@ -19,7 +19,7 @@ from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.embeddings import logits_of
 from transforms.graph.number_shapes import judged_tensors
-from transforms.judge.channel_groups import balanced, channel_groups, joined_outputs
+from transforms.judge.channel_groups import channel_groups, joined_outputs, names_of, split
 from transforms.precision.chosen import Part
 from transforms.precision.pair_nodes import PairedModels
 from transforms.precision.readings import Reading, readings, shown_of
@@ -135,8 +135,14 @@ class Trials:
         self._known[frozenset(parts)] = list(map(self._compared, self.expected, found))  # one at a time
 
     def _compared(self, expected: Feed, made: Feed) -> dict[str, Sums]:
-        pair = [balanced(one, self.groups) for one in (expected, made)]
-        return {name: _sums(*(one[name] for one in pair)) for name in self.model.outputs}
+        whole = {name: _sums(expected[name], made[name]) for name in self.model.outputs}
+        grouped = [{name: one[name] for name in self.groups} for one in (expected, made)]
+        exact, found = (split(one, self.groups) for one in grouped)
+        return whole | {name: _sums(exact[name], found[name]) for name in exact}
+
+    def parts_of(self, outputs: Iterable[str]) -> list[str]:
+        """Return the names under which outputs are compared that have groups of channels, each by itself."""
+        return [part for name in outputs for part in names_of(name, self.groups)]
 
     def errors(self, parts: Iterable[int], name: str) -> Float64Array:
         """Return the squared errors of an output with these parts quantized, [samples]."""
