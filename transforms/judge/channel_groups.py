@@ -33,7 +33,7 @@ class ChannelGroups:
     factors: tuple[float, ...]
 
     def parts(self, array: AnyArray) -> list[AnyArray]:
-        """Return the groups of an output, each by its factor; for each the output if it has other channels."""
+        """Return the groups of an output by their factors; the output itself for each if it has others."""
         if not self._fits(array):
             return [array for _ in self.places]
         pairs = zip(self.places, self.factors, strict=True)

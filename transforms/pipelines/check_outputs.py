@@ -18,9 +18,9 @@ from transforms.judge.constants import FEW_SAMPLES
 from transforms.judge.decisions import Checked, Decisions
 from transforms.judge.errors import Errors
 from transforms.judge.judge import Judge
-from transforms.judge.other_shapes import ShapeWatch
 from transforms.judge.reference import Reference
 from transforms.judge.sample_roles import FIRST, checking
+from transforms.judge.shape_watch import ShapeWatch
 from transforms.model.copy_graph import copy_graph
 from transforms.run.coded_caches import coded_caches
 from transforms.run.failing_samples import failing

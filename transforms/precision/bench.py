@@ -23,8 +23,8 @@ from transforms.judge.channel_groups import split
 from transforms.judge.constants import MOST_SAMPLES
 from transforms.judge.errors import error_of_decibels, jackknife
 from transforms.judge.judge import Judge
-from transforms.judge.other_shapes import same_shapes
 from transforms.judge.reference import KnownNames
+from transforms.judge.shape_watch import same_shapes
 from transforms.model.copy_graph import copy_graph
 from transforms.run.run_each import run_each
 from transforms.runtime.session import RunOptions
