@@ -82,10 +82,10 @@ def split(feed: Feed, groups: Groups) -> Feed:
     """
     if not groups:
         return feed
-    found: Feed = {}
+    found = dict[str, AnyArray]()
     for name, array in feed.items():
         parts = groups[name].parts(array) if name in groups else [array]
-        found |= dict(zip(names_of(name, groups), parts, strict=True))
+        found.update(zip(names_of(name, groups), parts, strict=True))
     return found
 
 

@@ -89,7 +89,8 @@ class Judge:
 
         def _of(sample: Sample) -> Float64Array:
             pair = sample.expected, runs[sample.fold](sample.feed)
-            return energies(*(split(one, groups) for one in pair), reference.logits)
+            expected, found = (split(one, groups) for one in pair)
+            return energies(expected, found, reference.logits)
 
         return self._made(samples, list(run_each(_of, samples, self.run)))
 
