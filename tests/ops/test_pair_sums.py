@@ -41,8 +41,9 @@ def _summed_by_hand(activations: list[int], weights: list[int]) -> int:
 
 @pytest.mark.parametrize("length", [1, 2, 5, 8])
 def test_sums_saturate_as_the_instruction_does(length: int) -> None:
-    activations = random().choice([0, 1, 200, 255], (3, length)).astype(np.uint8)
-    weights = random().choice([-128, -127, 5, 127], (length, 4)).astype(np.int8)
+    draw = random()
+    activations = draw.choice([0, 1, 200, 255], (3, length)).astype(np.uint8)
+    weights = draw.choice([-128, -127, 5, 127], (length, 4)).astype(np.int8)
     expected = [
         [_summed_by_hand(row.tolist(), column.tolist()) for column in weights.T] for row in activations
     ]
@@ -50,8 +51,9 @@ def test_sums_saturate_as_the_instruction_does(length: int) -> None:
 
 
 def test_sums_of_stacks_of_matrices() -> None:
-    activations = random().integers(0, 256, (2, 3, 6))
-    weights = random().integers(-128, 128, (2, 6, 4)).astype(np.int8)
+    draw = random()
+    activations = draw.integers(0, 256, (2, 3, 6))
+    weights = draw.integers(-128, 128, (2, 6, 4)).astype(np.int8)
     made = pair_sums(activations, weights)
     assert all((made[i] == pair_sums(activations[i], weights[i])).all() for i in range(2))
 
@@ -130,8 +132,8 @@ def test_a_scale_suits_bounded_weights(
     grown = paired_scale(weights, scale, axes, axis, importance=importance)
     assert grown.shape == scale.shape and (grown >= scale).all() and (grown <= 2 * scale).all()
     common = [_error(weights, scale * np.float32(f), axes, axis, importance) for f in np.linspace(1, 2, 26)]
-    # each scale by itself does better than one factor for all; expected errors choose, from which the sum of n
-    # squares of even errors differs by a share of 0.9 / sqrt(n): one standard deviation
+    # each scale by itself does better than one factor for all; expected errors choose, from which the sum of
+    # n squares of even errors differs by a share of 0.9 / sqrt(n): one standard deviation
     assert _error(weights, grown, axes, axis, importance) <= (1 + 1.8 / np.sqrt(weights.size)) * min(common)
 
 

@@ -16,6 +16,7 @@ from transforms.convert_type import convert_type
 from transforms.files.spelling import spelled
 from transforms.fix_shapes import fix_shapes
 from transforms.fold_weights import fold_weights
+from transforms.graph.number_shapes import NumberShapes
 from transforms.graph.selection import NodeSet, Selection, select
 from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
@@ -82,12 +83,14 @@ def convert_bf16(graph: gs.Graph, options: Bf16Options) -> Conversion:
     exclude = prepare_bf16(graph, options, done)
     _raise_opset(graph, options)
     note_mended(graph, done.notes)
-    kept = exclude.resolve_in(graph)  # once: later, inserted nodes would belong to the selection
+    excluded = exclude.resolve_in(graph)  # once: later, inserted nodes would belong to the selection
+    deciding = NodeSet(NumberShapes(graph).decided.nodes.values())
+    kept = excluded | deciding
     saturate(graph, exclude=kept, names=done.saturated)
     if options.saturate_activations:
         saturate_activations(graph, exclude=kept, keep_io_types=options.keep_io_types)
     done.tensors = _write_format(graph, kept, options)
-    done.tally = inspect_bf16.tally(graph, kept, options.format)
+    done.tally = inspect_bf16.tally(graph, excluded, options.format, deciding)
     return done
 
 

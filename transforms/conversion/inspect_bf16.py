@@ -19,6 +19,7 @@ from transforms.plan.exact_steps import exact_steps
 from transforms.plan.rounding_plan import LEARNED, RoundingPlan, is_downcast, is_saturation, is_upcast
 
 EXCLUDED = "excluded by option"
+DECIDING = "decides how long other tensors are"
 _NAMES = {dtypes.FLOAT: "float32", dtypes.FLOAT16: "float16", dtypes.BFLOAT16: "bfloat16"}
 _TOOLS = {"float32": "tools.convert_fp32_to_bf16", "float16": "tools.convert_fp16_to_bf16"}
 
@@ -68,13 +69,14 @@ def require(state: State, source: str, name: str) -> None:
         raise NothingToDoError(f"Nothing to do: '{name}' has no {source} tensor to convert.")
 
 
-def tally(graph: gs.Graph, exclude: Exclusion, form: str) -> Tally:
-    """Count the nodes of a graph just converted to a format."""
+def tally(graph: gs.Graph, exclude: Exclusion, form: str, deciding: Exclusion = None) -> Tally:
+    """Count the nodes of a graph just converted, in which those ``deciding`` lengths were kept in float."""
     excluded, sizes = resolve(exclude, graph), shape_arithmetic(graph)
     exact = {
         "arithmetic on shapes": sizes,
         "arithmetic on positions": positions(graph, sizes),
         "rounding would ruin what it makes": exact_steps(graph),
+        DECIDING: set(map(id, resolve(deciding, graph))),
         "thresholds and scales of ai.onnx.ml": {id(n) for n in walk.nodes(graph) if n.domain == LEARNED},
     }
     opsets = schemas.versions(graph)

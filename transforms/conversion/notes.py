@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 from transforms.conversion.record import Record
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
+from transforms.graph.recurrent import is_recurrent
 from transforms.graph.selection import label_of
 from transforms.graph.some_names import counted, some_names
 from transforms.graph.stored_rows import reads_rows
@@ -18,7 +19,7 @@ from transforms.plan.quantization_plan import QuantizationPlan, saturated_consta
 
 def note_plan(plan: QuantizationPlan, done: Record) -> None:
     """Add the notes on a plan."""
-    for note in (_note_bodies, _note_whole, _note_infinite, _note_widened, _note_routers, _note_finer):
+    for note in _NOTES:
         note(plan, done)
 
 
@@ -47,6 +48,17 @@ def _note_routers(plan: QuantizationPlan, done: Record) -> None:
         names = some_names([label_of(node) for node in found])
         bits = "in float" if weight is None else f"in {weight.name}"
         done.notes.append(f"Weights {bits} that choose experts: {names}; layers entries change that")
+
+
+def _note_lengths(plan: QuantizationPlan, done: Record) -> None:
+    """Say which layers stay float since they decide how long other tensors are."""
+    formats = plan.specs.formats
+    if formats.default.activation is formats.default.weight is None:
+        return
+    names = [label_of(node) for node in formats.deciding if is_dot_product(node) or is_recurrent(node)]
+    if names:
+        said = f"Kept in float, for they decide how long other tensors are: {some_names(names)}"
+        done.notes.append(f"{said}; layers entries change that")
 
 
 def _note_finer(plan: QuantizationPlan, done: Record) -> None:
@@ -82,3 +94,14 @@ def _note_bodies(plan: QuantizationPlan, done: Record) -> None:
     if left:
         layers = counted(len(left), "layer")
         done.notes.append(f"Kept in float inside If, Loop or Scan: {layers}, ranges are not measured there")
+
+
+_NOTES = (
+    _note_bodies,
+    _note_whole,
+    _note_infinite,
+    _note_widened,
+    _note_routers,
+    _note_lengths,
+    _note_finer,
+)

@@ -14,6 +14,7 @@ from transforms.finetune.find_states import find_states
 from transforms.finetune.options import FinetuneOptions
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph.number_shapes import in_words
+from transforms.judge.channel_groups import split
 from transforms.judge.constants import MOST_SAMPLES, PASSES, WORTH
 from transforms.judge.errors import Errors, Gain, changes, energies, gain, signals
 from transforms.judge.judge import Judge
@@ -85,9 +86,9 @@ class HeldOutJudge:
             every = self._errors_in_loop(self._judge.opened(copy_graph(graph), shifts))
         else:
             every = self._judge.errors_of(copy_graph(graph), shifts=shifts)
-        outputs = self._judge.reference.outputs
+        outputs = self._judge.reference.columns
         if len(self._outputs) < len(outputs):
-            columns = [outputs.index(name) for name in self._outputs]
+            columns = [place for place, name in enumerate(outputs) if name in self._names]
             every = Errors(every.errors[:, columns], every.signal[:, columns], len(columns))
         return Judged(every, _of(every, np.tile(self._is_held, len(every.errors) // len(self._is_held))))
 
@@ -123,14 +124,17 @@ class HeldOutJudge:
 
     @property
     def _outputs(self) -> list[str]:
-        return [name for name in self._judge.reference.outputs if name in self._names]
+        return [name for name in self._judge.reference.columns if name in self._names]
 
     def _errors_in_loop(self, run: Run) -> Errors:
         pairs = zip(self._expected, self._loop(run), strict=True)
-        logits = self._judge.reference.logits
-        errors = np.array([energies(expected, found, logits) for expected, found in pairs])
-        signal = np.array([signals(expected, logits) for expected in self._expected])
-        return Errors(errors, signal, len(self._judge.reference.outputs))
+        reference = self._judge.reference
+        logits, groups = reference.logits, reference.groups
+        errors = np.array(
+            [energies(split(exact, groups), split(made, groups), logits) for exact, made in pairs]
+        )
+        signal = np.array([signals(split(expected, groups), logits) for expected in self._expected])
+        return Errors(errors, signal, len(reference.columns))
 
     def _loop(self, run: Run) -> list[Feed]:
         """Return what a model makes of the samples in turn, each with the states of the one before."""

@@ -3,7 +3,8 @@
 Two models that compute nearly the same numbers make such tensors of different lengths: their elements do not
 correspond. Numbers are those of floating types that nodes compute, and whatever follows from them, such as
 what is greater than a threshold. Inputs are as they are fed, and what follows from lengths and constants
-alone, as most arithmetic on shapes, is the same in both.
+alone, as most arithmetic on shapes, is the same in both. So are lengths that layers make which stay in float
+(:mod:`transforms.graph.decided_lengths`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
+from transforms.graph.decided_lengths import MEASURING, DecidedLengths, Marks, decided_lengths
 from transforms.graph.schemas import RANDOM
 from transforms.graph.slots import passed_on
 
@@ -41,7 +43,6 @@ _SHAPED_BY = {
 }
 """The inputs whose shapes what an operator makes has, where those are not all."""
 
-_MEASURING = frozenset({"Shape", "Size", "SequenceLength"})
 _FLOATS = frozenset({dtypes.FLOAT, dtypes.FLOAT16, dtypes.BFLOAT16})
 _AS_FED = frozenset(
     {"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "GatherND"}
@@ -86,11 +87,14 @@ class NumberShapes:
 
     def __init__(self, graph: gs.Graph) -> None:
         """Follow numbers through the nodes, which stand in the order in which they run."""
-        self._graph = graph
+        self._graph, self.decided = graph, DecidedLengths()
+        """Lengths that layers in float decide, which count as the same in both models."""
         self._valued, self._shaped, self._lengths = set[int](), set[int](), set[int]()
         nodes = list(_bodies_first(graph))
         if any(map(_may_set_lengths, nodes)):
             self._visit(nodes)
+        if self._shaped:
+            self._follow_without_decided(nodes)
 
     @property
     def names(self) -> frozenset[str]:
@@ -101,6 +105,18 @@ class NumberShapes:
     def is_shaped(self, tensor: gs.Tensor) -> bool:
         """Return whether the shape of a tensor depends on numbers."""
         return id(tensor) in self._shaped
+
+    def is_found(self, tensor: gs.Tensor) -> bool:
+        """Return whether rows of a tensor were found by numbers, one by one, or bodies may have made them.
+
+        What two models find differs by rows. Another length is that of the whole.
+        """
+        makers = walk.makers([tensor], lambda _: True).values()
+        return any(
+            any(True for _ in walk.bodies(node))
+            or (node.op in _COUNTING and any(id(one) in self._valued for one in node.inputs))
+            for node in makers
+        )
 
     def sources(self, tensor: gs.Tensor, other_names: Iterable[str] | None = None) -> list[str]:
         """Return the names of the float tensors by which a tensor got its shape and its numbers.
@@ -127,6 +143,14 @@ class NumberShapes:
         node_outputs = {str(output.name) for node in self._graph.nodes for output in node.outputs}
         return sorted(name for name in float_names if name in node_outputs)
 
+    def _follow_without_decided(self, nodes: Sequence[gs.Node]) -> None:
+        """Follow numbers again, in a graph whose lengths layers in float decide."""
+        marks = Marks(_lengths_of, lambda one: id(one) in self._valued, self.is_shaped, self._is_length)
+        self.decided = decided_lengths(self._graph, marks)
+        if self.decided.tensors:
+            self._valued, self._shaped, self._lengths = set(), set(), set(self.decided.tensors)
+            self._visit(nodes)
+
     def _visit(self, nodes: Sequence[gs.Node]) -> None:
         """Mark what nodes make, again as long as that changes what bodies are given."""
         before = -1
@@ -141,17 +165,16 @@ class NumberShapes:
         """Mark the outputs of a node without bodies."""
         valued = any(id(tensor) in self._valued for tensor in node.inputs) or node.op in RANDOM
         shaped = any(id(tensor) in self._shaped for tensor in node.inputs)
-        is_length = node.op in _MEASURING or all(map(self._is_length, node.inputs))
+        is_length = node.op in MEASURING or all(map(self._is_length, node.inputs))
         if is_length and node.op not in RANDOM:
             self._lengths.update(map(id, node.outputs))
-        if node.op in _MEASURING:
+        if node.op in MEASURING:
             self._mark(node.outputs, shaped, False)
             return
         by = _SHAPED_BY.get(node.op)
         if by is not None:
             shaped = any(id(node.inputs[i]) in self._shaped for i in by)
-        lengths = (node.inputs[i] for i in _LENGTHS.get(node.op, ()) if i < len(node.inputs))
-        shaped = shaped or any(id(tensor) in self._valued for tensor in lengths)
+        shaped = shaped or any(id(tensor) in self._valued for tensor in _lengths_of(node))
         shaped = shaped or (node.op in _COUNTING and valued)
         computes = node.op not in _AS_FED and not is_length
         for tensor in node.outputs:
@@ -182,7 +205,7 @@ class NumberShapes:
 
     def _mark(self, tensors: Iterable[gs.Tensor], valued: bool, shaped: bool) -> None:
         for tensor in tensors:
-            if tensor.is_empty():
+            if tensor.is_empty() or id(tensor) in self.decided.tensors:
                 continue
             if valued:
                 self._valued.add(id(tensor))
@@ -202,8 +225,13 @@ def _may_set_lengths(node: gs.Node) -> bool:
     """Return whether numbers may set the lengths of what a node makes."""
     if node.op in _COUNTING or any(True for _ in walk.bodies(node)):
         return True
-    lengths = (node.inputs[i] for i in _LENGTHS.get(node.op, ()) if i < len(node.inputs))
-    return any(not walk.is_given(tensor) for tensor in lengths)
+    return any(not walk.is_given(tensor) for tensor in _lengths_of(node))
+
+
+def _lengths_of(node: gs.Node) -> Iterator[gs.Tensor]:
+    """Yield what a node reads that holds lengths, for a Loop how often it runs."""
+    places = (0,) if node.op == "Loop" else _LENGTHS.get(node.op, ())
+    return (node.inputs[i] for i in places if i < len(node.inputs))
 
 
 def _sizes(tensor: gs.Tensor) -> list[int] | None:

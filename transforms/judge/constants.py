@@ -86,6 +86,10 @@ FEW_NUMBERS = 32
 MOST_VIEWS = 4
 """Tensors that are compared beside an output of few numbers."""
 
+HIDING = 10
+"""How many times as large the numbers of some channels of an output are as those of others that count by
+themselves: the same relative error of the small ones is 20 dB below that of the large ones."""
+
 FINE = 40.0
 """dB of outputs from which on no tensor is looked for: an error of 1 % is not seen in any output."""
 

@@ -8,6 +8,7 @@ from ops.metrics import in_decibels
 from transforms.graph.some_names import counted
 from transforms.judge.constants import DIVERGED
 from transforms.judge.errors import Gain
+from transforms.judge.other_shapes import SAME_SHAPES, OtherShapes
 from transforms.model.provenance import PREFIX
 
 KEY = PREFIX + "record"
@@ -46,7 +47,8 @@ class Checked:
     texts were read in two steps, the second with the caches of the first. ``others``: the error of as many
     other outputs by their power, None if there are none. ``decibels_error``: the standard error in dB, 0
     where it cannot be told. ``same``: how many rows of a classifier have the same largest number, and of how
-    many; None for other models. ``are_random``: samples are random tokens or numbers.
+    many; None for other models. ``channels``: those whose error it is, in words, of an output with groups of
+    channels; ``shapes``: outputs of another shape. ``are_random``: samples are random tokens or numbers.
     """
 
     error: float
@@ -58,6 +60,8 @@ class Checked:
     others_count: int = 0
     decibels_error: float = 0.0
     same: tuple[int, int] | None = None
+    channels: str = ""
+    shapes: OtherShapes = SAME_SHAPES
     are_random: bool = False
 
     @property
@@ -66,6 +70,10 @@ class Checked:
         return self.of_tokens and not self.error <= DIVERGED
 
     def __str__(self) -> str:
+        return "; ".join(filter(None, (self._errors, str(self.shapes))))
+
+    @property
+    def _errors(self) -> str:
         if self.same is not None:
             same, rows = self.same
             unit = "sample" if rows == self.samples else "row"
@@ -80,11 +88,13 @@ class Checked:
         if self.of_tokens:
             return f"KL divergence of {self.error:.3g} nats a token on {self.where}"
         spread = f" +- {self.decibels_error:.1f}" if self.decibels_error else ""
-        return f"SQNR {in_decibels(self.error)}{spread} dB on {self.where}"
+        worst = f" ({self.channels})" if self.channels else ""
+        return f"SQNR {in_decibels(self.error)}{spread} dB{worst}{self.shapes.compared} on {self.where}"
 
     @property
     def _usual(self) -> str:
-        return "" if self.of_tokens or self.are_random else f" ({GOOD} and more: usually no loss)"
+        is_of_others = self.of_tokens or self.are_random or self.shapes.compared or str(self.shapes)
+        return "" if is_of_others else f" ({GOOD} and more: usually no loss)"
 
     @property
     def where(self) -> str:

@@ -16,6 +16,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed, Float64Array
 from transforms.graph import walk
+from transforms.judge.channel_groups import split
 from transforms.judge.constants import FEWEST, MOST_SAMPLES
 from transforms.judge.errors import Errors, energies, signals
 from transforms.judge.reference import KnownNames, Reference, Sample
@@ -80,10 +81,13 @@ class Judge:
     def errors(self, run_of_fold: Callable[[int], Run], count: int | None = None) -> Errors:
         """Return the errors over the first samples: those of a fold by what is made for that fold."""
         samples = self._samples(count)
+        reference, groups = self.reference, self.reference.groups
         runs = {fold: run_of_fold(fold) for fold in dict.fromkeys(sample.fold for sample in samples)}
 
         def _of(sample: Sample) -> Float64Array:
-            return energies(sample.expected, runs[sample.fold](sample.feed), self.reference.logits)
+            pair = sample.expected, runs[sample.fold](sample.feed)
+            expected, found = (split(one, groups) for one in pair)
+            return energies(expected, found, reference.logits)
 
         return self._made(samples, list(run_each(_of, samples, self.run)))
 
@@ -136,6 +140,7 @@ class Judge:
     def _made(self, samples: Sequence[Sample], errors: Sequence[Float64Array]) -> Errors:
         for place, sample in enumerate(samples):
             if place not in self._signal:
-                self._signal[place] = signals(sample.expected, self.reference.logits)
+                expected = split(sample.expected, self.reference.groups)
+                self._signal[place] = signals(expected, self.reference.logits)
         signal = np.array([self._signal[place] for place in range(len(samples))])
-        return Errors(np.array(errors), signal, len(self.reference.outputs))
+        return Errors(np.array(errors), signal, len(self.reference.columns))

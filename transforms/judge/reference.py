@@ -14,7 +14,8 @@ from ops.array_types import Feed
 from transforms.calibrate.calibration import half_of
 from transforms.graph.number_shapes import NumberShapes, judged_tensors
 from transforms.graph.output_view import output_view
-from transforms.judge.constants import FEW_NUMBERS
+from transforms.judge.channel_groups import ChannelGroups, Groups, channel_groups, joined_outputs, names_of
+from transforms.judge.constants import FEW_NUMBERS, FEW_SAMPLES
 from transforms.judge.output_views import show, views_of
 from transforms.model.copy_graph import copy_graph
 from transforms.run.instrumented_model import InstrumentedModel
@@ -45,7 +46,8 @@ class Reference:
 
     ``view``: how outputs are compared; ``logits``: the names of those that are compared as probabilities of
     tokens. ``judged``: by the name of each output, the tensors of which rows are compared: those that it is
-    made of, where numbers decide how many rows it has.
+    made of, where numbers decide how many rows it has. ``lengths``: the outputs among these that are as long
+    as a number says, no rows that were found.
     """
 
     def __init__(
@@ -64,9 +66,11 @@ class Reference:
         self._graph, self._run = graph if stays else copy_graph(graph), run
         self.known = known
         self.feeds, self.options = feeds, _options(feeds, run)
-        self.judged, self._views = _compared(graph, known)
+        self.judged, self._views, self.lengths = _compared(graph, known)
         self.view = output_view(graph)
         self.logits = self.view.logits
+        self._joined = joined_outputs(self._graph)
+        self._groups: dict[str, ChannelGroups] | None = None
         self._kept, self._made = KeptArrays(), dict[int, Feed]()
         self._model: InstrumentedModel[str] | None = None
 
@@ -88,7 +92,7 @@ class Reference:
 
     def is_of(self, graph: gs.Graph) -> bool:
         """Return whether another form of the graph shows the same tensors beside its outputs."""
-        return _compared(graph, self.known) == (self.judged, self._views)
+        return _compared(graph, self.known) == (self.judged, self._views, self.lengths)
 
     def in_form(self, graph: gs.Graph) -> Reference:
         """Return the reference of another form of the model, with tensors of its own and the same outputs."""
@@ -125,6 +129,19 @@ class Reference:
             raise ValueError(f"output {index} is not there, the model has {count}, the first is 0")
         return self.judged if index < 0 else dict([list(self.judged.items())[index]])
 
+    @property
+    def groups(self) -> Groups:
+        """The groups of channels of the outputs that have several, by what is made of the first samples."""
+        if self._groups is None:
+            made = self.made([*self._joined], FEW_SAMPLES) if self._joined else []
+            self._groups = channel_groups(self._joined, made)
+        return self._groups
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of outputs in the order of what is compared: as often as they have groups of channels."""
+        return [name for name in self.outputs for _ in names_of(name, self.groups)]
+
     def tokens(self, outputs: Sequence[str]) -> list[int]:
         """Return the places of logits among some outputs: their errors are in nats, not shares of a power."""
         return [place for place, name in enumerate(outputs) if name in self.logits]
@@ -153,11 +170,14 @@ class Reference:
         names, pairs = self.shown, enumerate(self.feeds[:count])
         return [Sample(half_of(i), feed, {name: self._made[i][name] for name in names}) for i, feed in pairs]
 
-    def made(self, names: Collection[str]) -> list[Feed]:
-        """Return what the float model makes of all samples, of these names and as it is; no sequences."""
-        self.samples(len(self.feeds))
+    def made(self, names: Collection[str], most: int | None = None) -> list[Feed]:
+        """Return what the float model makes of samples, of these names and as it is; no sequences.
+
+        ``most``: of the first samples so many, instead of all.
+        """
+        count = len(self.samples(len(self.feeds) if most is None else most))
         arrays = [name for name in names if isinstance(self._made[0][name], np.ndarray)]
-        return [{name: self._made[place][name] for name in arrays} for place in range(len(self.feeds))]
+        return [{name: self._made[place][name] for name in arrays} for place in range(count)]
 
     def run(self, feed: Feed) -> Feed:
         """Return the outputs for another feed; the model stays open until the samples are run."""
@@ -183,13 +203,17 @@ class Reference:
 
 def _compared(
     graph: gs.Graph, known: KnownNames | None = None
-) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Return the names of tensors that stand for each output, and the views beside them."""
+) -> tuple[dict[str, list[str]], dict[str, str], list[str]]:
+    """Return the names of tensors that stand for each output, the views beside them, and the outputs whose
+    length is a number.
+    """
     shapes = NumberShapes(graph)
     judged = judged_tensors(graph, shapes=shapes)
     if known is not None and any(names != [name] for name, names in judged.items()):
         judged = judged_tensors(graph, known(), shapes)
-    return judged, {name: output for name, output in views_of(graph).items() if name not in shapes.names}
+    views = {name: output for name, output in views_of(graph).items() if name not in shapes.names}
+    lengths = [one for one in graph.outputs if shapes.is_shaped(one) and not shapes.is_found(one)]
+    return judged, views, [str(one.name) for one in lengths]
 
 
 def _options(feeds: Sequence[Feed], run: RunOptions | None) -> RunOptions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -18,12 +18,17 @@ from transforms.judge.constants import FEW_SAMPLES
 from transforms.judge.decisions import Checked, Decisions
 from transforms.judge.errors import Errors
 from transforms.judge.judge import Judge
+from transforms.judge.reference import Reference
 from transforms.judge.sample_roles import FIRST, checking
+from transforms.judge.shape_watch import ShapeWatch
 from transforms.model.copy_graph import copy_graph
 from transforms.run.coded_caches import coded_caches
 from transforms.run.failing_samples import failing
 from transforms.run.two_steps import TwoSteps
 from transforms.search.output_metrics import lost_rows
+
+See = Callable[[Feed, Feed], None]
+"""Told what is made of each feed."""
 
 
 class UselessError(ValueError):
@@ -60,18 +65,40 @@ def check_outputs(
     with failing(chosen, float_graph, data.run, "the quantized model"):
         if not judge.reference.outputs:
             return None
-        answers = _Answers(class_output(float_graph), judge)
-        found = judge.errors_of(
-            copy_graph(quantized_graph), shifts=shifts_within(quantized_graph), steps=steps, see=answers.see
-        )
+        answers, shapes = _Answers(class_output(float_graph), judge), ShapeWatch(reference)
+        graph, shifts = copy_graph(quantized_graph), shifts_within(quantized_graph)
+        found = judge.errors_of(graph, shifts=shifts, steps=steps, see=seen_by(answers.see, shapes.see))
     if not np.isfinite(found.signal).all():
         return None
     decided = not spared if decides else None
     tokens = judge.reference.tokens(judge.reference.outputs)
     checked = Checked(0.0, len(chosen), decided, through_caches=bool(steps), same=answers.same())
     checked = replace(checked, are_random=are_random)
-    record.outputs = _figures(found, tokens, checked)
+    found, checked = _of_same_shapes(found, checked, shapes)
+    record.outputs = _figures(*_of_worst_channels(found, checked, reference), tokens)
     return record.outputs
+
+
+def seen_by(*watchers: See) -> See:
+    """Return what tells each of some watchers."""
+
+    def _see(feed: Feed, made: Feed) -> None:
+        for see in watchers:
+            see(feed, made)
+
+    return _see
+
+
+def _of_same_shapes(found: Errors, checked: Checked, shapes: ShapeWatch) -> tuple[Errors, Checked]:
+    """Return errors of the samples in which outputs have the same shapes, of all where none has; and how many
+    samples that are. Where others stand for an output, its shape tells nothing of their errors.
+    """
+    told = shapes.found()
+    rows = np.array([not set(names) - told.judged.keys() for names in shapes.differing()])
+    if rows.all() or not rows.any():
+        return found, replace(checked, shapes=told)
+    kept = Errors(found.errors[rows], found.signal[rows], found.count)
+    return kept, replace(checked, samples=int(rows.sum()), shapes=told)
 
 
 class _Answers:
@@ -98,7 +125,21 @@ class _Answers:
         return rows - lost, rows
 
 
-def _figures(found: Errors, tokens: Sequence[int], checked: Checked) -> Checked:
+def _of_worst_channels(found: Errors, checked: Checked, reference: Reference) -> tuple[Errors, Checked]:
+    """Return errors with the worst group of channels alone of an output that has several, and which it is."""
+    columns, kept, words = reference.columns, list[int](), list[str]()
+    for name in dict.fromkeys(columns):
+        places = [place for place, column in enumerate(columns) if column == name]
+        worst = int(np.argmin(np.nan_to_num(found.decibels[places], nan=np.inf)))
+        kept.append(places[worst])
+        if name in reference.groups:
+            words.append(f"worst channels of '{name}': {reference.groups[name].label(worst)}")
+    if not words:
+        return found, checked
+    return found.of_outputs(kept), replace(checked, channels=", ".join(words))
+
+
+def _figures(found: Errors, checked: Checked, tokens: Sequence[int]) -> Checked:
     """Return what is said of errors: of the logits where there are any, and of the other outputs apart."""
     if not tokens:
         return replace(checked, error=found.relative, decibels_error=found.decibels_error)

@@ -20,10 +20,12 @@ from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import FIRST, judging
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.work import Work
+from transforms.plan.joined_ranges import JOINED, joined_far_apart
+from transforms.plan.sampled_exceptions import kept_in_float
 from transforms.plan.weight_cache import WeightMemory
 from transforms.run.events import Progress
 from transforms.scheme import Scheme
-from transforms.scheme.scheme import AUTO
+from transforms.scheme.scheme import AUTO, FLOAT32
 from transforms.scheme.scheme_values import SPREAD
 
 
@@ -47,6 +49,7 @@ def measure(work: Work) -> None:
     assert work.data is not None, "outputs decide on samples alone"
     first = [feed for _, feed in islice(work.data.feeds(work.graph), FIRST)]
     work.float_graph = copy_graph(work.graph)
+    keep_joined(work)
     judged = judging(len(first), texts=bool(logits_of(work.graph)))
     run = replace(work.options.run, simulate=True)  # scales of candidates are fed
     work.judge = Judge(work.float_graph, first[: judged.stop], run, stays=True)
@@ -57,6 +60,20 @@ def measure_by_rule(work: Work, progress: Progress | None = None) -> None:
     prepared, work.scheme = work.scheme, work.asked.by_rule()
     change_form(work, prepared)
     work.statistics = calibrate_plan(work.plan(), work.data, progress=progress)
+    keep_joined(work)
+
+
+def keep_joined(work: Work) -> None:
+    """Keep Concats in float that join ranges far apart, whatever else is decided."""
+    if work.statistics is None:
+        return
+    names = joined_far_apart(work.plan(), work.statistics.extremes())
+    if names:
+        work.record.notes.append(kept_in_float(names, JOINED))
+        kept = dict.fromkeys(names, FLOAT32)
+        work.asked, work.scheme = (
+            one.with_(tensors={**one.tensors, **kept}) for one in (work.asked, work.scheme)
+        )
 
 
 def change_form(work: Work, prepared: Scheme) -> None:

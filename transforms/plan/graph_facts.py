@@ -16,6 +16,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph.embeddings import logits_tensors, rotating_products, shared_heads
 from transforms.graph.lazy_values import LARGE, load_values
+from transforms.graph.number_shapes import NumberShapes
 from transforms.graph.routers import routers
 from transforms.plan.exact_arithmetic import exact_arithmetic
 from transforms.plan.float16_range import beyond_float16
@@ -68,6 +69,8 @@ class GraphFacts:
     """Nodes that read a mask."""
     zone = _Fact(lambda facts: float_zone(facts.graph, facts.masking, facts.exact))
     """Nodes that never compute in integers."""
+    lengths = _Fact(lambda facts: NumberShapes(facts.graph).decided.nodes)
+    """Nodes that decide how long tensors are with which layers go on."""
     spectra = _Fact(lambda facts: spectra(facts.graph))
     """Nodes that make what a logarithm is taken of."""
     floats = _Fact(lambda facts: needing_floats(facts.graph))

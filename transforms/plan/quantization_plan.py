@@ -128,7 +128,7 @@ class QuantizationPlan:
         groups = list({id(group): group for group in members}.values())
         of_groups = [[site for tensor in group for site in sites.get(id(tensor), ())] for group in groups]
         symmetric = any(step.symmetric for some in of_groups for site in some for step in site.steps)
-        ranges = [extent for group in groups if (extent := _range(group, extremes)) is not None]
+        ranges = [extent for group in groups if (extent := range_of(group, extremes)) is not None]
         if len(ranges) < len(groups):
             return False
 
@@ -179,7 +179,7 @@ class QuantizationPlan:
         self.quantizations = [part for quantization in self.quantizations for part in parts(quantization)]
 
 
-def _range(group: Sequence[gs.Tensor], extremes: Extremes) -> tuple[float, float] | None:
+def range_of(group: Sequence[gs.Tensor], extremes: Extremes) -> tuple[float, float] | None:
     """Return the lowest and highest number of a group, with 0; None if that of a tensor is not known."""
     found = [(0.0, 0.0)]
     for tensor in group:

@@ -218,14 +218,15 @@ class FormatTable:
         self.default = self._resolve(LayerRule())
         rules: dict[int, LayerRule] = {}
         for _, selection, rule in targets.rules:
-            for node in walk.nodes(graph):
-                if node in selection:
-                    rules[id(node)] = replace(rules.get(id(node), LayerRule()), **rule.said)
+            for node in filter(selection.__contains__, walk.nodes(graph)):
+                rules[id(node)] = replace(rules.get(id(node), LayerRule()), **rule.said)
         self._formats = {key: self._resolve(rule) for key, rule in rules.items()}
         self.naming_weights = frozenset(key for key, rule in rules.items() if rule.weight)
         """``id`` of the nodes of which a rule names the format of their weight."""
         self.routers = self._finer_routers(graph, facts) if _has_few_bits(self.default.weight) else []
         """Routers of experts whose weights have more bits than the scheme says for all."""
+        self.deciding = self._kept_for_lengths(graph, facts)
+        """Nodes in float that decide how long other tensors are."""
         if self.default.activation is None:  # beside a table in float, a head's own weight is a second copy
             self._formats = dict.fromkeys(facts.shared_heads, _FLOAT) | self._formats
         self._formats |= {id(node): _FLOAT for node in self._kept(graph, targets)}
@@ -243,6 +244,12 @@ class FormatTable:
         finer = self._resolve(LayerRule(weight=_FINER)) if self.default.wants_integers else _FLOAT
         self._formats |= {id(node): finer for node in found}
         return found
+
+    def _kept_for_lengths(self, graph: gs.Graph, facts: GraphFacts) -> list[gs.Node]:
+        """Leave nodes in float that decide lengths and that no rule names, and return them."""
+        kept = facts.lengths.difference(self._formats)
+        self._formats |= dict.fromkeys(kept, _FLOAT)
+        return [node for node in walk.nodes(graph) if id(node) in kept] if kept else []
 
     def _finer_layers(self, graph: gs.Graph) -> list[gs.Node]:
         """Give the most sensitive layers that no rule names more bits within the share; return them."""

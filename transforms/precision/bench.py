@@ -19,10 +19,12 @@ from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph.number_shapes import in_words
 from transforms.graph.output_view import ALL
 from transforms.graph.state_outputs import found_pairs
+from transforms.judge.channel_groups import split
 from transforms.judge.constants import MOST_SAMPLES
 from transforms.judge.errors import error_of_decibels, jackknife
 from transforms.judge.judge import Judge
 from transforms.judge.reference import KnownNames
+from transforms.judge.shape_watch import same_shapes
 from transforms.model.copy_graph import copy_graph
 from transforms.run.run_each import run_each
 from transforms.runtime.session import RunOptions
@@ -93,6 +95,7 @@ class Bench:
         left_out = {*fed_back, *(name for name in counted if name not in self.names)}
         self.left_out = tuple(name for name in judged if name in left_out)
         self.feeds, self.expected = reference.feeds, reference.made(self.names)
+        self._lengths = [] if whole else [name for name in judged if name in reference.lengths]
         self._count = 0
 
     @property
@@ -108,8 +111,13 @@ class Bench:
         """Return the same with its standard error, of a goal."""
         run = self._judge.opened(copy_graph(graph), shifts_within(graph))
         missing = {name: np.zeros(0, np.float32) for name in self.expected[0]}  # counts as another shape
-        outputs = ({**missing, **made} for made in run_each(run, self.feeds, self._judge.run))
-        value = self._measured({name: made[name] for name in missing} for made in outputs)
+        outputs = run_each(run, self.feeds, self._judge.run)
+        lengths = self._judge.reference.made(self._lengths)
+        told = (  # a sample of another length counts as failed, whatever is compared of it
+            {**missing, **(made if same_shapes(expected, made) else {})}
+            for expected, made in zip(lengths, outputs, strict=True)
+        )
+        value = self._measured({name: made[name] for name in missing} for made in told)
         self._count += 1
         if self._progress and self.target:
             self._progress(self._count, self.target.text(value.value))
@@ -125,7 +133,12 @@ class Bench:
 
     def _measured(self, outputs: Iterable[Outputs]) -> Scored:
         view = ALL if self._is_whole else self.view
-        return self._measure(zip(map(view.of, self.expected), map(view.of, outputs), strict=True))
+        groups = self._judge.reference.groups if self.metric == "sqnr" and not self._is_whole else {}
+
+        def _of(made: Outputs) -> Outputs:
+            return split(view.of(made), groups)
+
+        return self._measure(zip(map(_of, self.expected), map(_of, outputs), strict=True))
 
 
 def goal_bench(

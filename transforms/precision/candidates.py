@@ -72,13 +72,14 @@ def find_candidates(
 
     Candidates are dot products of the main graph, of these operator types if any are named, whose name
     matches one of the patterns to ``include`` (where there are any) and none of those to ``exclude``. Those
-    that the scheme keeps in float or gives formats of their own are none, nor those that make positions or
-    spectra, which a format would ruin. Raises ValueError for operator types
+    that the scheme keeps in float or gives formats of their own are none, nor those that make positions,
+    lengths or spectra, which a format would ruin. Raises ValueError for operator types
     of which none matches, for a pattern that matches none, and where no candidate is left; NothingToDoError
     for a model without any.
     """
     targets = model.targets()
-    ruined = exact_arithmetic(model.graph) | spectra(model.graph)
+    lengths = NumberShapes(model.graph).decided.nodes.keys()
+    ruined = exact_arithmetic(model.graph) | spectra(model.graph) | lengths
     ruled = [selection for _, selection, _ in targets.rules]
     found = {
         name: nodes

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from ops.array_types import Feed
+from transforms.judge.channel_groups import split
 from transforms.judge.sample_roles import ranking, searching_evenly, taken
 from transforms.precision.bench import goal_metric, outputs_of
 from transforms.precision.chosen import Part
@@ -61,7 +62,8 @@ class FewestLayers:
         return found + others[: max(least - len(found), 0)]
 
     def _alone(self, part: int) -> float:
-        sums = [self._ranks.pooled((part,), name) for name in self._outputs]
+        names = self._ranks.parts_of(self._outputs)
+        sums = [self._ranks.pooled((part,), name) for name in names]
         signals = ((one.error_energy, one.baseline_energy) for one in sums)
         return sum(error / signal for error, signal in signals if signal)
 
@@ -70,10 +72,12 @@ class FewestLayers:
         if key not in self._known:
             on = self._trials.everything - key
             runs = zip(self._trials.feeds, self._trials.expected, strict=True)
-            pairs = (
+            made = (
                 (outputs_of(self._outputs, expected), self._model.run(feed, on, self._outputs))
                 for feed, expected in runs
             )
+            groups = self._trials.groups if self._metric.metric == "sqnr" else {}
+            pairs = ((split(expected, groups), split(found, groups)) for expected, found in made)
             self._known[key] = goal_metric(self._metric, pairs)
         return self._known[key]
 

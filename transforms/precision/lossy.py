@@ -160,6 +160,6 @@ class _Search:
 
     def _errors(self, trials: Trials, on: Set[int]) -> np.ndarray:
         """Return the error of each output by its power, [outputs]; 0 of one that is zeros."""
-        pooled = (trials.pooled(on, name) for name in trials.model.outputs)
+        pooled = (trials.pooled(on, name) for name in trials.parts_of(trials.model.outputs))
         pairs = ((one.error_energy, one.baseline_energy) for one in pooled)
         return np.array([error / power if power else 0.0 for error, power in pairs])

@@ -14,6 +14,7 @@ from transforms.conversion.record import Record
 from transforms.graph import walk
 from transforms.graph.selection import exactly
 from transforms.model.copy_graph import copy_graph
+from transforms.plan.joined_ranges import JOINED, joined_far_apart
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.sampled_exceptions import (
     guarded_nan,
@@ -66,6 +67,10 @@ class MixedModel:
         names = list(dict.fromkeys(name for plan in plans for name in guarded_nan(plan, holding)))
         if names:
             self._keep_float(names, "NaN that the model looks for")
+        extremes = self._ranges.extremes() if self._ranges else {}
+        names = list(dict.fromkeys(name for plan in plans for name in joined_far_apart(plan, extremes)))
+        if names:
+            self._keep_float(names, JOINED)
         feeds = data.feeds(self.graph) if data and self._ranges else None
         zeros = zero_inputs(self.graph, (feed for _, feed in feeds)) if feeds and feeds.is_repeatable else []
         names = list(dict.fromkeys(name for plan in plans for name in without_range(plan, zeros)))

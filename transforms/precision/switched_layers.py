@@ -19,6 +19,7 @@ from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.embeddings import logits_of
 from transforms.graph.number_shapes import judged_tensors
+from transforms.judge.channel_groups import channel_groups, joined_outputs, names_of, split
 from transforms.precision.chosen import Part
 from transforms.precision.pair_nodes import PairedModels
 from transforms.precision.readings import Reading, readings, shown_of
@@ -38,8 +39,8 @@ class SwitchedLayers:
     """Runs a quantized model with any of its layers in float.
 
     ``parts``: in the order of the model. ``outputs``: names of what is compared: the outputs of a floating
-    type, and of one whose rows numbers choose what it is made of. ``unpaired``: nodes that compute without a
-    counterpart in the float model.
+    type, and of one whose rows numbers choose what it is made of. ``joined``: how outputs were joined.
+    ``unpaired``: nodes that compute without a counterpart in the float model.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class SwitchedLayers:
         as :func:`transforms.run.run_model.open_model` does.
         """
         self._logits = logits_of(float_graph)
+        self.joined = joined_outputs(float_graph)
         paired = PairedModels(float_graph, quantized_graph)
         self.unpaired: Sequence[str] = paired.unpaired
         layers = list(paired.base.layers)
@@ -118,6 +120,7 @@ class Trials:
         self.model, self.feeds, kept = model, feeds, KeptArrays()
         self.expected = [kept.keep(model.run(feed, ())) for feed in feeds]
         self._known: dict[frozenset[int], list[dict[str, Sums]]] = {}
+        self.groups = channel_groups(model.joined, self.expected)
         self.everything = frozenset(range(len(model.parts)))
 
     def on(self, parts: Iterable[int]) -> list[dict[str, Sums]]:
@@ -132,7 +135,14 @@ class Trials:
         self._known[frozenset(parts)] = list(map(self._compared, self.expected, found))  # one at a time
 
     def _compared(self, expected: Feed, made: Feed) -> dict[str, Sums]:
-        return {name: _sums(expected[name], made[name]) for name in self.model.outputs}
+        whole = {name: _sums(expected[name], made[name]) for name in self.model.outputs}
+        grouped = [{name: one[name] for name in self.groups} for one in (expected, made)]
+        exact, found = (split(one, self.groups) for one in grouped)
+        return whole | {name: _sums(exact[name], found[name]) for name in exact}
+
+    def parts_of(self, outputs: Iterable[str]) -> list[str]:
+        """Return the names under which outputs are compared that have groups of channels, each by itself."""
+        return [part for name in outputs for part in names_of(name, self.groups)]
 
     def errors(self, parts: Iterable[int], name: str) -> Float64Array:
         """Return the squared errors of an output with these parts quantized, [samples]."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transforms.search.box_columns import BoxColumns
 from transforms.search.output_metrics import Outputs, is_float_array
 
 LEAST_SCORE, OVERLAP, SAME_BOX = 0.3, 0.45, 0.5
@@ -27,9 +28,12 @@ def box_f1(expected: Outputs, found: Outputs) -> float:
     """Return F1 of the boxes that two models find in one sample: 1 if neither finds any.
 
     The outputs are boxes [..., n, 4] of corners, scores [..., n] or [..., n, classes], and with the former
-    class numbers [..., n] of integers if there are classes. Raises ValueError for other outputs.
+    class numbers [..., n] of integers if there are classes; or one output with all in columns, of which the
+    float model tells what they are (:mod:`transforms.search.box_columns`): [n, 4 + classes], as
+    [classes + 4, n] too, or [n, 6] with a score and a class number. Raises ValueError for other outputs.
     """
-    return f1_of(detections(expected), detections(found))
+    name, columns = _columns(expected)
+    return f1_of(*(detections(one, name, columns) for one in (expected, found)))
 
 
 def f1_of(first: Boxes, second: Boxes) -> float:
@@ -48,9 +52,12 @@ def f1_of(first: Boxes, second: Boxes) -> float:
     return 2 * matched / count
 
 
-def detections(outputs: Outputs) -> Boxes:
-    """Return the boxes that count: those of enough score, without those that overlap a better one."""
-    corners, scores, classes = _parts(outputs)
+def detections(outputs: Outputs, name: str = "", columns: BoxColumns | None = None) -> Boxes:
+    """Return the boxes that count: those of enough score, without those that overlap a better one.
+
+    ``columns``: what those of the output of a ``name`` are, if one has all.
+    """
+    corners, scores, classes = _parts(outputs) if columns is None else columns.read(outputs[name])
     kept = scores >= LEAST_SCORE
     return suppressed(Boxes(corners[kept], scores[kept], classes[kept]))
 
@@ -64,6 +71,12 @@ def suppressed(boxes: Boxes) -> Boxes:
         is_same = boxes.classes[others] == boxes.classes[first]
         rest = others[~(is_same & (_overlap(boxes.corners[first], boxes.corners[others]) > OVERLAP))]
     return Boxes(boxes.corners[best], boxes.scores[best], boxes.classes[best])
+
+
+def _columns(expected: Outputs) -> tuple[str, BoxColumns | None]:
+    """Return the one output of a floating type, and its columns, if it has boxes and scores."""
+    names = [name for name, array in expected.items() if is_float_array(array)]
+    return (names[0], BoxColumns.of(expected[names[0]])) if len(names) == 1 else ("", None)
 
 
 def _parts(outputs: Outputs) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
@@ -81,7 +94,8 @@ def _parts(outputs: Outputs) -> tuple[NDArray[np.float64], NDArray[np.float64], 
             return corners, scores.max(axis=1, initial=0.0), best
     shapes = ", ".join(f"'{name}' {list(array.shape)}" for name, array in outputs.items())
     raise ValueError(
-        f"f1 takes outputs boxes [n, 4] and scores [n] or [n, classes], not {shapes}: give a function"
+        "f1 takes outputs boxes [n, 4] and scores [n] or [n, classes], or one [n, 4 + classes] or [n, 6] "
+        f"with scores from 0 to 1, not {shapes}: give a function"
     )
 
 

@@ -1,0 +1,124 @@
+"""Concats of tensors whose ranges are far apart: on one scale, what is small would be rounded to nothing.
+
+Detectors join boxes in pixels and the logits of scores, and take them apart again: on the scale of the boxes
+a score has a few steps. What such a Concat makes stays float, and what it reads keeps scales of its own.
+
+A layer that multiplies by weights reads the whole: its sums have errors of all channels, and those of small
+ones are no larger than those of large ones. Such a Concat stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_graphsurgeon as gs
+
+from transforms.graph import walk
+from transforms.graph.dot_products import is_dot_product, is_operand
+from transforms.graph.rewire import onnx_op
+from transforms.plan.integer_moves import is_move, is_operand_moved
+from transforms.plan.integer_sites import SLICES
+from transforms.plan.quant_spec import ACTIVATION, QuantSite
+from transforms.plan.quantization_plan import Extremes, QuantizationPlan, range_of
+
+APART = 50
+"""How many times as wide a range of 255 steps is as one of 5. The error of rounding is a twelfth of a squared
+step: of numbers that fill those 5 steps evenly it is 14 dB below the power, of others less."""
+
+_STEPS = 255 / APART
+
+JOINED = "parts whose ranges are far apart"
+"""Why these stay float."""
+
+_CUTS = SLICES | {"Gather", "GatherND", "GatherElements"}
+
+_PLAIN = frozenset({"Add", "Sub", "Mul", "Div"})
+
+_EACH_ALONE = frozenset(
+    {"Relu", "LeakyRelu", "PRelu", "Clip", "AveragePool", "GlobalAveragePool", "Resize", "Concat"}
+)
+"""Operators that make no channel larger beside another."""
+
+
+def joined_far_apart(plan: QuantizationPlan, extremes: Extremes) -> list[str]:
+    """Return the names of activations of a plan by which a Concat has one scale for ranges far apart.
+
+    ``extremes``: the lowest and the highest number of each tensor in all samples.
+    """
+    sites = {id(one.tensor): one for one in plan.quantizations if one.role == ACTIVATION}
+    found: dict[str, None] = {}
+    for node in plan.graph.nodes:
+        joined = _Joined(plan, node) if onnx_op(node) == "Concat" else None
+        if joined is None or not joined.is_taken_apart:
+            continue
+        some = [sites[id(tensor)] for tensor in joined.tensors if id(tensor) in sites]
+        if any(_is_too_coarse(plan, node, site, extremes) for site in some):
+            found |= dict.fromkeys(str(site.tensor.name) for site in some)
+    return [name for name in found if name not in plan.scheme.tensors]
+
+
+class _Joined:
+    """What has the scale of a Concat, or of what follows from it in the same proportions.
+
+    ``is_taken_apart``: whether something reads a part, or computes with the numbers one by one.
+    """
+
+    def __init__(self, plan: QuantizationPlan, concat: gs.Node) -> None:
+        self.tensors: list[gs.Tensor] = [concat.outputs[0]]
+        self.is_taken_apart = False
+        seen = set[int]()
+        for tensor in self.tensors:  # grows meanwhile
+            if id(tensor) in seen:
+                continue
+            seen.add(id(tensor))
+            self.is_taken_apart |= walk.is_output(tensor, plan.graph)
+            for node, index in walk.uses(tensor):
+                self._follow(plan, node, index)
+
+    def _follow(self, plan: QuantizationPlan, node: gs.Node, index: int) -> None:
+        if is_move(node) and index == 0:
+            is_cut = onnx_op(node) in _CUTS
+            self.is_taken_apart |= is_cut
+            self.tensors += [one for one in node.outputs if not is_cut or self._shares(plan, one, node)]
+        elif onnx_op(node) in _EACH_ALONE or _takes_number(node):
+            self.tensors += node.outputs[:1]
+        elif onnx_op(node) in _PLAIN and _constants(node) and not is_operand_moved(node.outputs[0]):
+            self.is_taken_apart = True  # by numbers for each channel, after which layers may take all alike
+            self.tensors += node.outputs[:1]
+        elif not (is_dot_product(node) and is_operand(node, index)):
+            self.is_taken_apart = True
+
+    def _shares(self, plan: QuantizationPlan, part: gs.Tensor, cut: gs.Node) -> bool:
+        source = plan.specs.integers.source
+        return source(part) is source(cut.inputs[0])
+
+
+def _takes_number(node: gs.Node) -> bool:
+    """Return whether a node multiplies or adds one number, the same for all."""
+    return onnx_op(node) in _PLAIN and any(one.values.size == 1 for one in _constants(node))
+
+
+def _constants(node: gs.Node) -> list[gs.Constant]:
+    return [one for one in node.inputs if isinstance(one, gs.Constant)]
+
+
+def _is_too_coarse(plan: QuantizationPlan, concat: gs.Node, site: QuantSite, extremes: Extremes) -> bool:
+    """Return whether a part that is joined has a few steps of a scale for all, which has so many bits."""
+    step = site.steps[-1]
+    if not step.format.is_integer or not step.needs_range or plan.grid(site, step):
+        return False
+    widths = list(_widths(plan, concat, extremes, symmetric=step.symmetric))
+    if len(widths) < 2:
+        return False
+    return min(widths) * (2**step.format.bits - 1) < _STEPS * max(widths)
+
+
+def _widths(
+    plan: QuantizationPlan, concat: gs.Node, extremes: Extremes, *, symmetric: bool
+) -> Iterator[float]:
+    """Yield the widths of ranges that a Concat joins, but of zeros, and of what nobody has measured."""
+    for tensor in concat.inputs:
+        source = tensor if isinstance(tensor, gs.Constant) else plan.specs.integers.source(tensor)
+        low, high = range_of([source], extremes) or (0.0, 0.0)
+        if width := 2 * max(-low, high) if symmetric else high - low:
+            yield width
