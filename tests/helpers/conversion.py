@@ -56,10 +56,16 @@ def round_trip(model: onnx.ModelProto) -> onnx.ModelProto:
     return result
 
 
-def run(model: onnx.ModelProto, feeds: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    """Return the outputs by name, each node computed as it stands in the file, with our operators at hand."""
+def run(
+    model: onnx.ModelProto, feeds: Mapping[str, NDArray], *, optimize: bool = False
+) -> dict[str, NDArray]:
+    """Return the outputs by name, with our operators at hand.
+
+    Each node is computed as it stands in the file, or with ``optimize`` as users' sessions do.
+    """
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if not optimize:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
     ops.register_custom_ops(options)
     data = model.SerializeToString()
