@@ -50,6 +50,7 @@ Quantize, by a plan (:mod:`transforms.plan`):
     ``move_outliers``          moves outlying channels of activations into weights
     ``rotate_channels``        spreads outlying channels of a transformer's states over all others
     ``scale_channels``         brings channels between convolutions to like ranges
+    ``order_channels``         puts channels in an order in which sums of 8 bits saturate less
     ``equalize_layers``        cross-layer equalization of weights
     ``dual_quant_nodes``       quantizes a tensor at the border of two formats in both
     ``fold_relu``              removes a Relu or Clip that the quantization after it applies already
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
     from transforms.move_outliers import move_outliers as move_outliers
     from transforms.narrow_indices import narrow_indices as narrow_indices
     from transforms.optimize import optimize as optimize
+    from transforms.order_channels import order_channels as order_channels
     from transforms.pack_weights import pack_weights as pack_weights
     from transforms.part_biases import part_biases as part_biases
     from transforms.qdq_to_cast import qdq_to_cast as qdq_to_cast

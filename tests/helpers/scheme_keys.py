@@ -62,6 +62,10 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "more than half a bit",
         "align_slice": "slices have the scale of their input; `auto`: those that no product reads",
         "align_eltwise_quant_type": "constants of sums and products have the format of activations",
+        "saturation": "`avoid`: 8-bit sums are exact on every processor: weights in uint8 where that takes "
+        "no time, else in int8 of which no two neighbours of a sum are large together, with channels in an "
+        "order that suits this; `in_place`: channels keep their order, as they do with files of ranges; "
+        "`ignore`: sums may saturate on x86 without VNNI, as they do for every other target than `ort-cpu`",
         "dual_quant_nodes": "a tensor between layers of two formats is quantized in both",
         "keep_weight_nodes": "weights stay float32 and are quantized by nodes in every run",
         "equalize_layers": "channels between two layers are scaled to similar ranges; `auto`: if scales "

@@ -66,6 +66,7 @@ MOVED = "tensors with outliers moved into weights"
 DYNAMIC = "products that round their inputs at run time"
 
 _ALIGNED = "Concats on one scale"
+_BOUNDED = "weights in int8 with which no pair of products saturates"
 
 _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
 _NARROW_BITS = 8
@@ -98,6 +99,7 @@ def write_plan(
     done.tensors = Counter(
         (quantization.steps[-1].format.name, quantization.role) for quantization in plan.quantizations
     )
+    done.changes[_BOUNDED] = sum(bool(site.steps[-1].pairs) for site in plan.quantizations)
     note_plan(plan, done)
     if plan.scheme.align_concat == AUTO and ranges is not None:
         done.changes[_ALIGNED] = plan.settle(ranges.extremes())
