@@ -20,7 +20,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms import model_io
-from transforms.calibrate.calibration import Calibration, half_of
+from transforms.calibrate.calibration import FOLDS, Calibration, fold_of, half_of
 from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.range_statistics import RangeStats
@@ -59,6 +59,7 @@ def calibrate(
     workers: Workers | None = None,
     progress: Progress | None = None,
     halved: bool = False,
+    folded: bool = False,
     most: int | None = None,
 ) -> Calibration:
     """Run a float model on every feed, once, and return the statistics of its float32 tensors.
@@ -68,7 +69,7 @@ def calibrate(
     with the number of samples done and, if the feeds tell, the number of all. Where all tensors are
     constants, no feed is taken. The graph is not changed. ``workers`` run the samples, each on one
     thread unless ``run`` says how many; without them each run has the threads that ``run`` says. ``halved``:
-    statistics of every second sample are kept, too. ``most``: numbers of all samples together, as the first
+    statistics of every second sample are kept, too; ``folded``: those of each fold. ``most``: numbers of all samples together, as the first
     tells, up to which histograms are made.
 
     NaN and infinities are left out. Raises ValueError, naming tensor and sample, for a name that is not
@@ -85,22 +86,27 @@ def calibrate(
         add_array([observed[name]], values, options, f"constant '{name}'")
     if observed.keys() == constants.keys():
         return Calibration(options, observed)
-    halves = [{name: statistics.alike() for name, statistics in observed.items()} for _ in range(2 * halved)]
-    for name in (observed.keys() - constants.keys()) if halved else ():
-        observed[name].histogram = None  # those of the halves make it, in the end
+    halves, folds = (
+        [{name: statistics.alike() for name, statistics in observed.items()} for _ in range(count)]
+        for count in (2 * halved, FOLDS * folded)
+    )
+    everything, finest = (observed, *halves, *folds), folds or halves
+    measured = observed.keys() - constants.keys()
+    for name in measured if finest else ():  # one histogram has the numbers, and in the end makes the others
+        for part in (observed, *(halves if folded else ())):
+            part[name].histogram = None
     numbers: dict[str, int] = {}
     total, done = operator.length_hint(feeds, 0), 0
 
     def _into(sample: str, name: str) -> list[RangeStats]:
         if sample not in numbers and len(numbers) == 1 and _count(observed) * total > (most or math.inf):
-            for statistics in (
-                statistics for by_name in (observed, *halves) for statistics in by_name.values()
-            ):
+            for statistics in (statistics for by_name in everything for statistics in by_name.values()):
                 statistics.histogram = None
         number = numbers.setdefault(sample, len(numbers))
-        return [whole[name] for whole in (observed, *halves[half_of(number) :][:1])]
+        parts = (observed, *halves[half_of(number) :][:1], *folds[fold_of(number) :][:1])
+        return [part[name] for part in parts]
 
-    wanted = halves[0] if halved else observed
+    wanted = finest[0] if finest else observed
     if workers:
         added = _merged(graph, wanted, feeds, options, run, workers, _into)
     else:
@@ -110,13 +116,24 @@ def calibrate(
             progress(done, total or None)
     if not done:
         raise ValueError("the calibration data hold no sample")
-    for name in (observed.keys() - constants.keys()) if halved else ():
-        first, second = (half[name].histogram for half in halves)
-        if first and second:
-            observed[name].histogram = whole = Histogram()
-            whole.merge(first)
-            whole.merge(second)
-    return Calibration(options, observed, halves)
+    for name in measured:
+        if folded:
+            for number, half in enumerate(halves):
+                half[name].histogram = _merged_histogram(fold[name] for fold in folds[number::2])
+        if finest:
+            observed[name].histogram = _merged_histogram(part[name] for part in finest)
+    return Calibration(options, observed, halves, folds=folds)
+
+
+def _merged_histogram(parts: Iterable[RangeStats]) -> Histogram | None:
+    """Return the histogram of the numbers of several parts; None where there are none."""
+    found = [part.histogram for part in parts if part.histogram]
+    if not found:
+        return None
+    whole = Histogram()
+    for histogram in found:
+        whole.merge(histogram)
+    return whole
 
 
 def _count(observed: Statistics) -> int:

@@ -41,7 +41,9 @@ class Tried:
 class Checked:
     """The squared error of the outputs by their power, on so many samples.
 
-    ``decided``: whether choices were made by these; None if nothing was chosen. ``of_tokens``: of a language
+    ``decided``: whether choices, or numbers of the model, were made by these; None if nothing was.
+    ``folds``: in how many folds they were held out, each from the ranges of its model; 0 if they were so from
+    the start. ``before_softmax``: an output that ends in a Softmax counts as what is before it. ``of_tokens``: of a language
     model, the error is the divergence of the probabilities of tokens, in nats for each. ``through_caches``:
     texts were read in two steps, the second with the caches of the first. ``others``: the error of as many
     other outputs by their power, None if there are none. ``decibels_error``: the standard error in dB, 0
@@ -58,6 +60,8 @@ class Checked:
     others_count: int = 0
     decibels_error: float = 0.0
     same: tuple[int, int] | None = None
+    folds: int = 0
+    before_softmax: bool = False
 
     @property
     def is_diverged(self) -> bool:
@@ -79,19 +83,21 @@ class Checked:
         if self.of_tokens:
             return f"KL divergence of {self.error:.3g} nats a token on {self.where}"
         spread = f" +- {self.decibels_error:.1f}" if self.decibels_error else ""
-        return f"SQNR {in_decibels(self.error)}{spread} dB on {self.where}"
+        before = " before the Softmax" if self.before_softmax else ""
+        return f"SQNR {in_decibels(self.error)}{spread} dB{before} on {self.where}"
 
     @property
     def _usual(self) -> str:
-        return "" if self.of_tokens else f" ({GOOD} and more: usually no loss)"
+        return "" if self.of_tokens or self.decided else f" ({GOOD} and more: usually no loss)"
 
     @property
     def where(self) -> str:
         """The samples, in words."""
-        kind = "held-out sample" if self.decided is False else "sample"
-        search = " that choices were made by" if self.decided else ""
+        kind = "held-out sample" if self.decided is False and not self.folds else "sample"
+        used = " that were used" if self.decided else ""
+        folds = f" held out in {counted(self.folds, 'fold')}" if self.folds else ""
         read = ", read in two steps through the caches" if self.through_caches else ""
-        return f"{counted(self.samples, kind)}{search}{read}"
+        return f"{counted(self.samples, kind)}{used}{folds}{read}"
 
 
 @dataclass

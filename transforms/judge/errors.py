@@ -90,9 +90,18 @@ class Errors:
     @property
     def decibels_error(self) -> float:
         """The standard error in dB of this as a ratio (:func:`error_of_decibels`), 0 of one sample."""
-        rows = np.arange(len(self.errors))
-        left_out = [_without(self, rows != row).relative for row in rows]
-        return error_of_decibels(decibels(self.relative), list(map(decibels, left_out)))
+        return self.error_in(range(len(self.errors)))
+
+    def error_in(self, folds: Sequence[int]) -> float:
+        """Return the standard error of this over samples, or over their folds where these differ more.
+
+        ``folds``: that of each sample. Samples of a fold have the same ranges, and errors that are alike.
+        """
+        found = []
+        for groups in (np.arange(len(self.errors)), np.asarray(folds)):
+            left_out = [_without(self, groups != group).relative for group in np.unique(groups)]
+            found.append(error_of_decibels(decibels(self.relative), list(map(decibels, left_out))))
+        return max(found)
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed, Float64Array
+from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph import walk
 from transforms.judge.constants import FEWEST, MOST_SAMPLES
 from transforms.judge.errors import Errors, energies, signals
@@ -86,7 +88,7 @@ class Judge:
         runs = {fold: run_of_fold(fold) for fold in dict.fromkeys(sample.fold for sample in samples)}
 
         def _of(sample: Sample) -> Float64Array:
-            return energies(sample.expected, runs[sample.fold](sample.feed), self.reference.logits)
+            return self._energies(runs[sample.fold], sample)
 
         return self._made(samples, list(run_each(_of, samples, self.run)))
 
@@ -104,16 +106,29 @@ class Judge:
         ``see``: told what is made of each feed.
         """
         self._samples(count)  # closes the float model: large weights are in memory once
-        run = self.opened(graph, shifts)
-        run = steps.through(run) if steps else run
+        run = _seen(self.opened(graph, shifts), steps, see)
+        return self.errors(lambda _: run, count)
 
-        def _seen(feed: Feed) -> Feed:
-            made = run(feed)
-            if see is not None:
-                see(feed, made)
-            return made
+    def errors_in_folds(
+        self,
+        graph_of: Callable[[int], gs.Graph],
+        folds: Sequence[int],
+        steps: TwoSteps | None = None,
+        see: Callable[[Feed, Feed], None] | None = None,
+    ) -> Errors:
+        """Return the errors over all samples, of each by the model that is made for its fold.
 
-        return self.errors(lambda _: _seen, count)
+        ``folds``: the fold of each sample. ``graph_of``: returns the quantized model for a fold, which may
+        not be used afterwards; one is open at a time. ``steps``, ``see``: as of :meth:`errors_of`.
+        """
+        samples, found = self._samples(None), dict[int, Float64Array]()
+        for fold in sorted(set(folds)):
+            graph = graph_of(fold)
+            run = _seen(self.opened(graph, shifts_within(graph)), steps, see)
+            places = [place for place, other in enumerate(folds) if other == fold]
+            errors = run_each(partial(self._energies, run), [samples[place] for place in places], self.run)
+            found |= zip(places, errors, strict=True)
+        return self._made(samples, [found[place] for place in range(len(samples))])
 
     def opened(self, graph: gs.Graph, shifts: Mapping[str, float] | None = None) -> Run:
         """Return what runs a quantized model, which may not be used afterwards; it makes what is compared.
@@ -133,6 +148,9 @@ class Judge:
 
         return with_codes(_run, caches)
 
+    def _energies(self, run: Run, sample: Sample) -> Float64Array:
+        return energies(sample.expected, run(sample.feed), self.reference.logits)
+
     def _samples(self, count: int | None) -> list[Sample]:
         return self.reference.samples(self.count if count is None else min(count, self.count))
 
@@ -142,3 +160,16 @@ class Judge:
                 self._signal[place] = signals(sample.expected, self.reference.logits)
         signal = np.array([self._signal[place] for place in range(len(samples))])
         return Errors(np.array(errors), signal, len(self.reference.outputs))
+
+
+def _seen(run: Run, steps: TwoSteps | None, see: Callable[[Feed, Feed], None] | None) -> Run:
+    """Return what runs a model in steps, if there are any, and shows what it makes of each feed."""
+    run = steps.through(run) if steps else run
+
+    def _run(feed: Feed) -> Feed:
+        made = run(feed)
+        if see is not None:
+            see(feed, made)
+        return made
+
+    return _run

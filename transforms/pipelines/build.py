@@ -33,13 +33,13 @@ def build(work: Work) -> None:
         work.float_graph = copy_graph(work.graph)
     _note_data(work)
     record = work.record
-    _write(work)
+    write_scheme(work)
     work.scheme = work.scheme.with_(full_range=wish)
     _use_full_range(work)
     record.scheme = work.scheme
 
 
-def _write(work: Work) -> None:
+def write_scheme(work: Work) -> None:
     """Quantize the graph in place by a scheme that leaves nothing open but the full range."""
     plan = work.plan(record=work.record)
     names = guarded_nan(plan, work.statistics.holding_nan) if work.statistics else []

@@ -1,25 +1,32 @@
-"""How good the outputs of a quantized model are, on samples that decided nothing if there are enough."""
+"""How good the outputs of a quantized model are, on samples that decided nothing.
+
+Ranges are measured on all samples, so that each is compared with those of other folds
+(:mod:`transforms.pipelines.folds`). Where a model cannot be made so, samples are spared from the start, or it
+is said that they were used.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
-from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.full_range.recorded_shifts import shifts_within
+from transforms.calibrate.calibration import fold_of
 from transforms.graph.class_output import class_output
 from transforms.graph.embeddings import logits_of
-from transforms.judge.constants import FEW_SAMPLES
-from transforms.judge.decisions import Checked, Decisions
+from transforms.judge.constants import ENOUGH, FEWEST, MOST_SAMPLES
+from transforms.judge.decisions import Checked
 from transforms.judge.errors import Errors
 from transforms.judge.judge import Judge
-from transforms.judge.sample_roles import FIRST, checking
+from transforms.judge.sample_roles import checking, summarizing
+from transforms.judge.softmax_outputs import in_both, show_before_softmax
 from transforms.model.copy_graph import copy_graph
+from transforms.pipelines.folds import FoldError, Folds, has_folds
+from transforms.pipelines.work import Work
 from transforms.run.coded_caches import coded_caches
 from transforms.run.failing_samples import failing
 from transforms.run.two_steps import TwoSteps
@@ -35,37 +42,98 @@ class UselessError(ValueError):
         self.outputs = outputs
 
 
-def check_outputs(
-    float_graph: gs.Graph, quantized_graph: gs.Graph, data: CalibrationData, record: Decisions
-) -> Checked | None:
-    """Return the error of a model beside the float model as it was quantized; None without float outputs.
+def check_outputs(work: Work, quantized_graph: gs.Graph) -> Checked | None:
+    """Return the error of the model of a work beside the float model; None without float outputs.
 
-    It is put into the ``record`` of what decided. An output whose rows numbers choose counts as what is
-    before that. Texts of a model with caches in few bits are read in two steps, so that what it has kept
-    counts, if the float model makes the same of both. Raises ValueError for a model that fails on a sample,
-    naming it.
+    It is put into the record of what decided. An output whose rows numbers choose counts as what is before
+    that, and one that ends in a Softmax as what is before it. Texts of a model with caches in few bits are
+    read in two steps, so that what it has kept counts, if the float model makes the same of both. Raises
+    ValueError for a model that fails on a sample, naming it.
     """
-    first = list(islice(data.feeds(float_graph), FIRST))
-    decides = bool(record.tried) or record.fitted or record.searched
-    spared = checking(len(first), texts=decides and bool(logits_of(float_graph)))
-    chosen = dict(first[spared.start :] if spared else first[:FEW_SAMPLES])
-    judge = Judge(float_graph, list(chosen.values()), data.run, stays=True)
-    reference = judge.reference
-    steps = TwoSteps.agreeing(float_graph, coded_caches(quantized_graph), reference.run, reference.feeds)
-    with failing(chosen, float_graph, data.run, "the quantized model"):
+    assert work.data is not None, "outputs are compared on samples"
+    float_graph = work.float_form()
+    first = list(islice(work.data.feeds(float_graph), MOST_SAMPLES + ENOUGH))
+    pair, texts = (float_graph, quantized_graph), bool(logits_of(float_graph))
+    try:
+        checked = _compared(work, pair, first, _spared(work, len(first), texts=texts, folded=has_folds(work)))
+    except FoldError as error:
+        work.record.decisions.notes.append(f"Samples not held out: {error}")
+        checked = _compared(work, pair, first, _spared(work, len(first), texts=texts, folded=False))
+    work.record.decisions.outputs = checked or work.record.decisions.outputs
+    return checked
+
+
+@dataclass(frozen=True)
+class _Spared:
+    """The places of samples that are compared; ``decided``: as of :class:`Checked`.
+
+    ``is_folded``: whether each runs through a model that its fold has not given the ranges of.
+    """
+
+    places: Sequence[int]
+    decided: bool | None
+    is_folded: bool = False
+
+    @property
+    def folds(self) -> list[int]:
+        """The fold of each sample; the same for all where one model runs all of them."""
+        return [fold_of(place) if self.is_folded else 0 for place in self.places]
+
+
+def _spared(work: Work, count: int, *, texts: bool, folded: bool) -> _Spared:
+    """Return which samples of so many are compared: such as decided nothing, if there are any."""
+    decisions = work.record.decisions
+    chooses = bool(decisions.tried) or decisions.fitted or decisions.searched
+    every = summarizing(count, texts=texts)
+    if folded and count >= FEWEST:
+        return _Spared(every, decided=False, is_folded=True)
+    if not chooses and work.statistics is None:
+        return _Spared(every, decided=None)
+    spared = checking(count, texts=chooses and texts)
+    is_new = bool(spared) and (work.statistics is None or decisions.fitted)
+    return _Spared(spared, decided=False) if is_new else _Spared(every, decided=True)
+
+
+def _compared(
+    work: Work, pair: tuple[gs.Graph, gs.Graph], samples: Sequence[tuple[str, Feed]], spared: _Spared
+) -> Checked | None:
+    """Return the error of a quantized model beside the float one; FoldError where a fold has no model."""
+    assert work.data is not None, "outputs are compared on samples"
+    (float_graph, quantized_graph), run = pair, work.data.run
+    chosen = [samples[place] for place in spared.places]
+    saturated, reference = in_both(*pair), copy_graph(float_graph)
+    views = show_before_softmax(reference, saturated)
+    judge = Judge(reference, [feed for _, feed in chosen], run, simulate=False, stays=True)
+    caches = coded_caches(quantized_graph)
+    steps = TwoSteps.agreeing(float_graph, caches, judge.reference.run, judge.reference.feeds)
+    model_of = Folds(work, float_graph) if spared.is_folded else lambda _: copy_graph(quantized_graph)
+
+    def _graph_of(fold: int) -> gs.Graph:
+        graph = model_of(fold)
+        show_before_softmax(graph, saturated)
+        return graph
+
+    with failing(dict(chosen), float_graph, run, "the quantized model"):
         if not judge.reference.outputs:
             return None
         answers = _Answers(class_output(float_graph), judge)
-        found = judge.errors_of(
-            copy_graph(quantized_graph), shifts=shifts_within(quantized_graph), steps=steps, see=answers.see
-        )
+        found = judge.errors_in_folds(_graph_of, spared.folds, steps, answers.see)
     if not np.isfinite(found.signal).all():
         return None
-    decided = not spared if decides else None
-    tokens = judge.reference.tokens(judge.reference.outputs)
-    checked = Checked(0.0, len(chosen), decided, through_caches=bool(steps), same=answers.same())
-    record.outputs = _figures(found, tokens, checked)
-    return record.outputs
+    names = judge.reference.outputs
+    replaced = {name for name, view in zip(saturated, views, strict=True) if view in names}
+    places = [place for place, name in enumerate(names) if name not in replaced]
+    checked = Checked(
+        0.0,
+        len(chosen),
+        spared.decided,
+        through_caches=bool(steps),
+        same=answers.same(),
+        folds=len(set(spared.folds)) if spared.is_folded else 0,
+        before_softmax=bool(replaced),
+    )
+    tokens = judge.reference.tokens([names[place] for place in places])
+    return _figures(found.of_outputs(places), tokens, checked, spared.folds)
 
 
 class _Answers:
@@ -92,10 +160,10 @@ class _Answers:
         return rows - lost, rows
 
 
-def _figures(found: Errors, tokens: Sequence[int], checked: Checked) -> Checked:
+def _figures(found: Errors, tokens: Sequence[int], checked: Checked, folds: Sequence[int]) -> Checked:
     """Return what is said of errors: of the logits where there are any, and of the other outputs apart."""
     if not tokens:
-        return replace(checked, error=found.relative, decibels_error=found.decibels_error)
+        return replace(checked, error=found.relative, decibels_error=found.error_in(folds))
     others = [place for place in range(found.count) if place not in tokens]
     apart = found.of_outputs(others).relative if others else None
     error = found.of_outputs(tokens).relative

@@ -25,7 +25,7 @@ def compare(work: Work) -> None:
         return
     work.events.phase("comparing")
     graph = work.graph if first.why_not is None or work.unstored is None else work.unstored
-    outputs = check_outputs(work.float_form(), graph, work.data, work.record.decisions)
+    outputs = check_outputs(work, graph)
     if outputs and outputs.is_diverged:
         raise UselessError(outputs)
     if last or first.kept:

@@ -38,7 +38,7 @@ def measure(work: Work) -> None:
             work.record.decisions.notes.append(why)
         measure_by_rule(work, progress)
         return
-    work.memory = _weights_of(work.graph)
+    work.memory = weights_of(work.graph)
     work.scheme = rules_beside_form(work.asked)
     work.statistics = measure_for_candidates(work, work.graph, work.scheme, work.data, progress)
     assert work.data is not None, "outputs decide on samples alone"
@@ -52,7 +52,7 @@ def measure_by_rule(work: Work, progress: Progress | None = None) -> None:
     """Close the scheme by rules, bring the graph into their form, and measure what they need."""
     prepared, work.scheme = work.scheme, work.asked.by_rule()
     change_form(work, prepared)
-    work.statistics = calibrate_plan(work.plan(), work.data, progress=progress)
+    work.statistics = calibrate_plan(work.plan(), work.data, progress=progress, folded=work.may_compare)
 
 
 def change_form(work: Work, prepared: Scheme) -> None:
@@ -84,7 +84,8 @@ def measure_for_candidates(
     """Return statistics of a form of the graph, of both folds too, that are enough for all candidates."""
     means = work.asked.correct_biases is not False
     plan = work.plan(graph, scheme)
-    return calibrate_plan(plan, data, progress=progress, halved=True, most=MOST_COUNTED, means=means)
+    parts = {"halved": True, "folded": work.may_compare}
+    return calibrate_plan(plan, data, progress=progress, most=MOST_COUNTED, means=means, **parts)
 
 
 def may_decide(work: Work) -> bool:
@@ -103,7 +104,7 @@ def _is_beyond_reach(work: Work) -> bool:
     return too_large(work.graph) or work.data.memory_limit is not None
 
 
-def _weights_of(graph: gs.Graph) -> WeightMemory:
+def weights_of(graph: gs.Graph) -> WeightMemory:
     """Return a memory of the weights of a graph, which its copies share."""
     layers = (node for node in graph.nodes if is_dot_product(node))
     weights = (tensor for node in layers for tensor in node.inputs if isinstance(tensor, gs.Constant))
