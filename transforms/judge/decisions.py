@@ -94,7 +94,7 @@ class Checked:
     def where(self) -> str:
         """The samples, in words."""
         kind = "held-out sample" if self.decided is False and not self.folds else "sample"
-        used = " that were used" if self.decided else ""
+        used = f" that {'was' if self.samples == 1 else 'were'} used" if self.decided else ""
         folds = f" held out in {counted(self.folds, 'fold')}" if self.folds else ""
         read = ", read in two steps through the caches" if self.through_caches else ""
         return f"{counted(self.samples, kind)}{used}{folds}{read}"

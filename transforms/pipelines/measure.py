@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from itertools import islice
 
 import onnx_graphsurgeon as gs
@@ -16,10 +17,12 @@ from transforms.graph.lazy_values import is_weightless
 from transforms.judge.budget import too_large
 from transforms.judge.constants import MOST_COUNTED
 from transforms.judge.judge import Judge
-from transforms.judge.sample_roles import FIRST, judging
+from transforms.judge.sample_roles import FIRST, checking, judging
 from transforms.model.copy_graph import copy_graph
+from transforms.pipelines.prepare import fits_weights
 from transforms.pipelines.work import Work
 from transforms.plan.weight_cache import WeightMemory
+from transforms.precision.held_out import without
 from transforms.run.events import Progress
 from transforms.scheme import Scheme
 
@@ -52,7 +55,8 @@ def measure_by_rule(work: Work, progress: Progress | None = None) -> None:
     """Close the scheme by rules, bring the graph into their form, and measure what they need."""
     prepared, work.scheme = work.scheme, work.asked.by_rule()
     change_form(work, prepared)
-    work.statistics = calibrate_plan(work.plan(), work.data, progress=progress, folded=work.may_compare)
+    data = _that_give_ranges(work, work.data)
+    work.statistics = calibrate_plan(work.plan(), data, progress=progress, folded=work.may_compare)
 
 
 def change_form(work: Work, prepared: Scheme) -> None:
@@ -83,9 +87,22 @@ def measure_for_candidates(
 ) -> Calibration | None:
     """Return statistics of a form of the graph, of both folds too, that are enough for all candidates."""
     means = work.asked.correct_biases is not False
-    plan = work.plan(graph, scheme)
+    plan, data = work.plan(graph, scheme), _that_give_ranges(work, data)
     parts = {"halved": True, "folded": work.may_compare}
     return calibrate_plan(plan, data, progress=progress, most=MOST_COUNTED, means=means, **parts)
+
+
+def _that_give_ranges(work: Work, data: CalibrationData | None) -> CalibrationData | None:
+    """Return the samples that ranges are measured on: of weights that are fitted, not those that check them.
+
+    A model with such weights is not made again for each fold.
+    """
+    if data is None or not fits_weights(work):
+        return data
+    feeds = data.feeds(work.graph)
+    count = operator.length_hint(feeds, 0) or sum(1 for _ in feeds)
+    spared = checking(count, texts=bool(logits_of(work.graph)))
+    return without(data, work.graph, spared, count) if spared else data
 
 
 def may_decide(work: Work) -> bool:
