@@ -62,7 +62,12 @@ def test_a_cache_has_them_too(tmp_path: Path) -> None:
     how = {"channels": CHANNELS, "halved": True, "folded": True}
     for known in (0, 3):
         found, count = calibrate_cached(
-            tmp_path / "cache", GRAPH, NAMES, feeds, CalibrationOptions("MSE"), **how  # type: ignore[arg-type]
+            tmp_path / "cache",
+            GRAPH,
+            NAMES,
+            feeds,
+            CalibrationOptions("MSE"),
+            **how,  # type: ignore[arg-type]
         )
         assert count == known and len(found.folds) == 4 and len(found.halves) == 2
         _is_alike(found.without_fold(1), _without(1))

@@ -22,7 +22,9 @@ def test_of_errors_that_are_nearly_alike_it_is_students_interval_of_the_mean() -
 
 def test_folds_are_the_values_that_are_independent() -> None:
     values = [1e-3, 1e-3, 2e-3, 2e-3, 4e-3, 4e-3, 1e-3, 1e-3]
-    alone, together = (error_of_figure(_errors(values), folds) for folds in ([0] * 8, [0, 0, 1, 1, 2, 2, 3, 3]))
+    alone, together = (
+        error_of_figure(_errors(values), folds) for folds in ([0] * 8, [0, 0, 1, 1, 2, 2, 3, 3])
+    )
     one_each = error_of_figure(_errors(values[::2]), range(4))
     assert together == pytest.approx(one_each, rel=0.05) and together > 1.5 * alone
 

@@ -53,7 +53,9 @@ def test_other_outputs_stay(end: str) -> None:
 
 
 def test_a_softmax_of_an_input_tells_nothing_of_a_model() -> None:
-    graph = plans.graph("(float[2,6] x) => (float[2,6] y, float[2,6] z) { y = Softmax(x) z = MatMul(x, w) }", {"w": (6, 6)})
+    graph = plans.graph(
+        "(float[2,6] x) => (float[2,6] y, float[2,6] z) { y = Softmax(x) z = MatMul(x, w) }", {"w": (6, 6)}
+    )
     assert not softmax_outputs(graph)
 
 

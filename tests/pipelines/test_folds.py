@@ -17,7 +17,11 @@ from transforms.pipelines.work import Work
 from transforms.scheme import Scheme, preset
 
 FEEDS = samples(10, 1)
-NETWORKS = {"plain": network(2, 0.3, 8.0), "channels": network(3, 1.5, 4), "softmax": network(1, 1.0, 3.0, True)}
+NETWORKS = {
+    "plain": network(2, 0.3, 8.0),
+    "channels": network(3, 1.5, 4),
+    "softmax": network(1, 1.0, 3.0, True),
+}
 
 
 def _work(model: onnx.ModelProto, scheme: Scheme, places: list[int], **how: object) -> Work:

@@ -28,7 +28,9 @@ def has_folds(work: Work) -> bool:
     Not so of weights that samples have rounded or tuned, and of nodes that were left in float at the end.
     """
     record = work.record
-    is_changed = record.decisions.fitted or record.tuned or record.mixed or (record.first and record.first.kept)
+    is_changed = (
+        record.decisions.fitted or record.tuned or record.mixed or (record.first and record.first.kept)
+    )
     statistics = work.statistics
     return not is_changed and statistics is not None and len(statistics.folds) >= FEWEST
 

@@ -30,7 +30,7 @@ def rebuilt(
         data or work.data,
         source=work.source,
         options=work.options,
-        keeps_float=work.keeps_float,
+        keeps_float=work.keeps_float or work.compares,
         compares=work.compares and bool(more),
         may_compare=work.may_compare,
         moves=work.moves,

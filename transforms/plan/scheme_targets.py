@@ -6,7 +6,7 @@ The names are found before the model is prepared, and again in what that makes o
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 
@@ -16,7 +16,16 @@ import onnx_graphsurgeon as gs
 import ops
 from ops.legal_names import did_you_mean
 from transforms.graph import walk
-from transforms.graph.selection import NodeSet, Selection, label_of, matches, select, with_bodies
+from transforms.graph.selection import (
+    Marked,
+    NodeSet,
+    Selection,
+    label_of,
+    marked_nodes,
+    matches,
+    select,
+    with_bodies,
+)
 from transforms.graph.sensitive_layers import sensitive_layers, weight_size
 from transforms.plan.graph_facts import GraphFacts, KnownFacts
 from transforms.plan.tensor_grids import FixedGrids
@@ -28,6 +37,9 @@ _MERGED = "/MatMulAddFusion"
 
 _Place = tuple[Selection, str, int]
 """The consumer of a tensor, its operator, and which input it is."""
+
+_WithNames = tuple[gs.Node, frozenset[str], set[str]]
+"""A node, the operators and the names that it goes by."""
 
 _FOLDED = "is gone after optimization, which folded it into its neighbours; optimize = false keeps it"
 
@@ -56,7 +68,8 @@ class SchemeTargets:
         self._scheme, self.fixed, self._facts = scheme, FixedGrids(), KnownFacts()
         self.excluded = select(graph, names=scheme.exclude_nodes, op_types=scheme.exclude_op_types)
         self._operators = _operators(graph)
-        matching = {pattern: _matching(graph, pattern) for pattern in scheme.layers}
+        nodes = _with_names(graph) if scheme.layers else []
+        matching = {pattern: _matching(nodes, pattern) for pattern in scheme.layers}
         self._rules = {  # with their operators: what became of a node of another is new
             pattern: (Selection(graph, nodes), {node.op for node in nodes})
             for pattern, nodes in matching.items()
@@ -84,8 +97,10 @@ class SchemeTargets:
         if wrong:
             near = did_you_mean(wrong[0], sorted(present))
             raise ValueError(f"op_types entry '{wrong[0]}' matches no operator type{near}")
+        nodes = _with_names(graph) if self._scheme.layers else []
+        marked = list(marked_nodes(graph)) if self._scheme.layers else []
         rules = tuple(
-            (pattern, self._resolve_rule(graph, pattern), rule)
+            (pattern, self._resolve_rule(graph, nodes, marked, pattern), rule)
             for pattern, rule in self._scheme.layers.items()
         )
         tensors = {
@@ -96,10 +111,12 @@ class SchemeTargets:
         facts = GraphFacts(graph, self._facts)
         return Targets(self.excluded.resolve_in(graph), rules, tensors, self.fixed, facts)
 
-    def _resolve_rule(self, graph: gs.Graph, pattern: str) -> NodeSet:
+    def _resolve_rule(
+        self, graph: gs.Graph, nodes: Sequence[_WithNames], marked: Sequence[Marked], pattern: str
+    ) -> NodeSet:
         before, operators = self._rules[pattern]
-        kept = NodeSet(node for node in before.resolve_in(graph) if node.op in operators)
-        found = kept | _matching(graph, pattern)
+        kept = NodeSet(node for node in before.resolve_in(graph, marked) if node.op in operators)
+        found = kept | _matching(nodes, pattern)
         if not len(found):
             if not operators:
                 labels = [label_of(node) for node in walk.nodes(graph)]
@@ -123,12 +140,16 @@ class SchemeTargets:
         raise ValueError(f"tensors entry '{name}': the tensor {_FOLDED}")
 
 
-def _matching(graph: gs.Graph, pattern: str) -> NodeSet:
+def _with_names(graph: gs.Graph) -> list[_WithNames]:
+    return [(node, operators(node), _labels(node)) for node in walk.nodes(graph)]
+
+
+def _matching(nodes: Iterable[_WithNames], pattern: str) -> NodeSet:
     """Return the nodes whose name matches or whose operator has the name of the pattern."""
     return with_bodies(
         node
-        for node in walk.nodes(graph)
-        if pattern in operators(node) or any(matches(label, pattern) for label in _labels(node))
+        for node, types, labels in nodes
+        if pattern in types or any(matches(label, pattern) for label in labels)
     )
 
 
