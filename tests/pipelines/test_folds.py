@@ -1,4 +1,4 @@
-"""Models with the ranges of other folds. Oracle: the model that is written, and one made of the others' data."""
+"""Models with the ranges of other folds. Oracle: the model that is written, and one made of other samples."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ def calibrate(
     with the number of samples done and, if the feeds tell, the number of all. Where all tensors are
     constants, no feed is taken. The graph is not changed. ``workers`` run the samples, each on one
     thread unless ``run`` says how many; without them each run has the threads that ``run`` says. ``halved``:
-    statistics of every second sample are kept, too; ``folded``: those of each fold. ``most``: numbers of all samples together, as the first
-    tells, up to which histograms are made.
+    statistics of every second sample are kept, too; ``folded``: those of each fold. ``most``: numbers of all
+    samples together, as the first tells, up to which histograms are made.
 
     NaN and infinities are left out. Raises ValueError, naming tensor and sample, for a name that is not
     there, is inside a body or no float32 tensor, for NaN in an output, with the infinity that it comes of,

@@ -39,15 +39,15 @@ class Tried:
 
 @dataclass(frozen=True)
 class Checked:
-    """The squared error of the outputs by their power, on so many samples.
+    """The squared error of the outputs by their power that so many samples let expect.
 
     ``decided``: whether choices, or numbers of the model, were made by these; None if nothing was.
     ``folds``: in how many folds they were held out, each from the ranges of its model; 0 if they were so from
-    the start. ``before_softmax``: an output that ends in a Softmax counts as what is before it. ``of_tokens``: of a language
-    model, the error is the divergence of the probabilities of tokens, in nats for each. ``through_caches``:
-    texts were read in two steps, the second with the caches of the first. ``others``: the error of as many
-    other outputs by their power, None if there are none. ``decibels_error``: the standard error in dB, 0
-    where it cannot be told. ``same``: how many rows of a classifier have the same largest number, and of how
+    the start. ``before_softmax``: an output that ends in a Softmax counts as what is before it.
+    ``of_tokens``: of a language model, the error is the divergence of the probabilities of tokens, in nats
+    for each. ``through_caches``: texts were read in two steps, the second with the caches of the first.
+    ``others``: the error of as many other outputs by their power, None if there are none.
+    ``decibels_error``: the error in dB of which two hold on other data, 0 where it cannot be told. ``same``: how many rows of a classifier have the same largest number, and of how
     many; None for other models.
     """
 

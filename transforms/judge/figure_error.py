@@ -1,12 +1,13 @@
-"""The error of the SQNR that a summary tells: two of it are to hold on other data in 19 of 20 cases.
+"""The SQNR that a summary tells of samples, and its error: two of it hold on other data in 19 of 20 cases.
 
 Few samples say little of their own scatter: where one of a hundred has most of the error, eight are alike as a
-rule. So the largest of three estimates counts, with Student's distribution for the few values that it is of.
+rule. So two estimates of it are made, and Student's distribution counts how few values they are of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import exp, expm1, hypot, log1p, sqrt
 
 import numpy as np
 
@@ -22,20 +23,23 @@ _LEAST = 1e-3
 _PER_NEPER = 10 / np.log(10)
 
 
-def error_of_figure(errors: Errors, folds: Sequence[int]) -> float:
-    """Return half of what the SQNR of some samples in dB is from that of others at most; 0 of one sample.
+def figure_of(errors: Errors, folds: Sequence[int]) -> tuple[float, float]:
+    """Return the error of outputs by their power as it is expected on other data, and its error in dB.
 
-    ``folds``: the fold of each sample; those of a fold run through the same model, and tell less than as many
-    others, so that folds are the values that are independent. The estimates are the jackknife over samples,
-    that over folds, and the standard error of the mean of a log-normal distribution with the variance of the
-    samples' errors (J. Aitchison and J. A. C. Brown, The Lognormal Distribution, 1957, section 5.4).
+    ``folds``: the fold of each sample; those of a fold run through one model, which tells less than as many
+    models would. Two variances add: that over samples, the larger one of the jackknife's and a log-normal
+    distribution's, and that over folds by the jackknife. They are of as many values as there are folds, or
+    samples of a model without. The logarithm of a mean of few errors is less than that of all by half its
+    variance, which is added. The error is 0 of one sample.
     """
     rows, groups = np.arange(len(errors.errors)), np.asarray(folds)
-    independent = min(len(np.unique(groups)), len(rows)) if len(np.unique(groups)) > 1 else len(rows)
-    if independent < 2:
-        return 0.0
-    estimates = _jackknife(errors, rows), _jackknife(errors, groups), _of_log_normal(errors)
-    return max(estimates) * _STUDENT[min(independent - 1, len(_STUDENT)) - 1] / 2
+    independent = len(set(folds)) if len(set(folds)) > 1 else len(rows)
+    if independent < 2 or not 0 < errors.relative < np.inf:
+        return errors.relative, 0.0
+    variance = _of_mean(errors)
+    samples = max(_jackknife(errors, rows), _PER_NEPER * sqrt(variance))
+    student = _STUDENT[min(independent - 1, len(_STUDENT)) - 1]
+    return errors.relative * exp(variance / 2), hypot(samples, _jackknife(errors, groups)) * student / 2
 
 
 def _jackknife(errors: Errors, groups: np.ndarray) -> float:
@@ -43,12 +47,13 @@ def _jackknife(errors: Errors, groups: np.ndarray) -> float:
     return error_of_decibels(decibels(errors.relative), list(map(decibels, left_out)))
 
 
-def _of_log_normal(errors: Errors) -> float:
-    """Return it in dB; of few samples no more than one of them could make."""
+def _of_mean(errors: Errors) -> float:
+    """Return the variance of the logarithm of the mean error, if samples' errors are log-normal; 1 at most.
+
+    So it is where one of the samples has all of the error (J. Aitchison and J. A. C. Brown, The Lognormal
+    Distribution, 1957, chapter 2).
+    """
     with np.errstate(all="ignore"):
         shares = np.nan_to_num(errors.errors / errors.signal.sum(0))[:, : errors.count].mean(1)
-    if not 0 < shares.max() < np.inf:
-        return 0.0
-    variance = float(np.var(np.log(np.maximum(shares, _LEAST * shares.max())), ddof=1))
-    count = len(shares)
-    return float(_PER_NEPER * np.sqrt(np.expm1(min(variance, np.log1p(count))) / count))
+    spread = np.var(np.log(np.maximum(shares, _LEAST * shares.max())), ddof=1)
+    return expm1(min(float(spread), log1p(len(shares)))) / len(shares)

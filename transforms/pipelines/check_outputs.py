@@ -21,7 +21,7 @@ from transforms.graph.embeddings import logits_of
 from transforms.judge.constants import ENOUGH, FEWEST, MOST_SAMPLES
 from transforms.judge.decisions import Checked
 from transforms.judge.errors import Errors
-from transforms.judge.figure_error import error_of_figure
+from transforms.judge.figure_error import figure_of
 from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import checking, summarizing
 from transforms.judge.softmax_outputs import in_both, show_before_softmax
@@ -164,7 +164,8 @@ class _Answers:
 def _figures(found: Errors, tokens: Sequence[int], checked: Checked, folds: Sequence[int]) -> Checked:
     """Return what is said of errors: of the logits where there are any, and of the other outputs apart."""
     if not tokens:
-        return replace(checked, error=found.relative, decibels_error=error_of_figure(found, folds))
+        error, decibels_error = figure_of(found, folds)
+        return replace(checked, error=error, decibels_error=decibels_error)
     others = [place for place in range(found.count) if place not in tokens]
     apart = found.of_outputs(others).relative if others else None
     error = found.of_outputs(tokens).relative

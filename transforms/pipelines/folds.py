@@ -27,11 +27,9 @@ def has_folds(work: Work) -> bool:
 
     Not so of weights that samples have rounded or tuned, and of nodes that were left in float at the end.
     """
-    record = work.record
-    is_changed = (
-        record.decisions.fitted or record.tuned or record.mixed or (record.first and record.first.kept)
-    )
-    statistics = work.statistics
+    record, statistics = work.record, work.statistics
+    is_left = record.first is not None and record.first.kept
+    is_changed = record.decisions.fitted or record.tuned or record.mixed or is_left
     return not is_changed and statistics is not None and len(statistics.folds) >= FEWEST
 
 
@@ -43,7 +41,7 @@ class Folds:
     """Writes the model of a work again, with the ranges of all folds but one."""
 
     def __init__(self, work: Work, base: gs.Graph) -> None:
-        """Take the work as it is in the end, and the float model as it was quantized, which stays as it is."""
+        """Take the work as it is in the end, and the float model as it was quantized; both stay so."""
         self._work, self._base = work, base
         self._memory = work.memory or weights_of(base)
 
