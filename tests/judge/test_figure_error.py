@@ -14,23 +14,23 @@ def _errors(values: object) -> Errors:
     return Errors(errors, np.ones_like(errors), 1)
 
 
-def test_of_errors_that_are_nearly_alike_it_is_students_interval_of_the_mean() -> None:
-    """Of a model without folds, over which nothing varies."""
-    values = 1e-3 * (1 + 0.01 * np.array([1, -1, 2, 0, -2, 1, 0, -1]))
-    deviation = np.std(values, ddof=1) / np.sqrt(8) / np.mean(values) * 10 / np.log(10)
-    error, found = figure_of(_errors(values), [0] * 8)
-    assert found == pytest.approx(2.365 / 2 * deviation, rel=0.02)
-    assert error == pytest.approx(values.mean(), rel=1e-4)
+@pytest.mark.parametrize(("count", "student"), [(2, 12.706), (4, 4.303), (8, 3.182), (16, 2.365)])
+def test_of_errors_that_are_nearly_alike_it_is_students_interval(count: int, student: float) -> None:
+    """Of half as many values. Both variances are the same here, and one model has no folds that differ."""
+    values = 1e-3 * (1 + 0.01 * np.arange(count))
+    deviation = np.std(values, ddof=1) / np.sqrt(count) / np.mean(values) * 10 / np.log(10)
+    error, found = figure_of(_errors(values), [0] * count)
+    assert found == pytest.approx(student / 2 * np.sqrt(2) * deviation, rel=0.02)
+    assert error == pytest.approx(values.mean(), rel=2e-3)
 
 
-def test_folds_are_the_values_that_are_independent() -> None:
-    """Their variance and that of the samples are the same here: both add."""
-    values = 1e-3 * (1 + 0.01 * np.array([1, -1, 2, 0]))
-    _, alone = figure_of(_errors(values), [0] * 4)
-    _, each = figure_of(_errors(values), range(4))
-    _, twice = figure_of(_errors(np.repeat(values, 2)), np.repeat(range(4), 2).tolist())
-    assert each == pytest.approx(np.sqrt(2) * alone, rel=0.02)
-    assert each / np.sqrt(2) < twice < each  # samples have less, and folds as much
+def test_folds_that_differ_more_than_their_samples_count() -> None:
+    values = np.repeat(1e-3 * (1 + 0.01 * np.arange(4)), 4)
+    folds = np.repeat(range(4), 4).tolist()
+    _, alike = figure_of(_errors(values), [place % 4 for place in range(16)])
+    _, apart = figure_of(_errors(values), folds)
+    deviation = np.std(values[::4], ddof=1) / 2 / np.mean(values) * 10 / np.log(10)
+    assert apart == pytest.approx(2.365 / 2 * deviation, rel=0.02) and apart > 1.3 * alike
 
 
 @pytest.mark.parametrize("spread", [0.3, 1.0, 1.5])

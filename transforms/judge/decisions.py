@@ -47,8 +47,8 @@ class Checked:
     ``of_tokens``: of a language model, the error is the divergence of the probabilities of tokens, in nats
     for each. ``through_caches``: texts were read in two steps, the second with the caches of the first.
     ``others``: the error of as many other outputs by their power, None if there are none.
-    ``decibels_error``: the error in dB of which two hold on other data, 0 where it cannot be told. ``same``: how many rows of a classifier have the same largest number, and of how
-    many; None for other models.
+    ``decibels_error``: the error in dB of which two hold on other data, 0 where it cannot be told.
+    ``same``: how many rows of a classifier have the same largest number, and of how many; None for others.
     """
 
     error: float

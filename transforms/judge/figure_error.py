@@ -1,7 +1,6 @@
 """The SQNR that a summary tells of samples, and its error: two of it hold on other data in 19 of 20 cases.
 
-Few samples say little of their own scatter: where one of a hundred has most of the error, eight are alike as a
-rule. So two estimates of it are made, and Student's distribution counts how few values they are of.
+Few samples say little of their own scatter: where one of a hundred has most of the error, eight are alike.
 """
 
 from __future__ import annotations
@@ -26,20 +25,22 @@ _PER_NEPER = 10 / np.log(10)
 def figure_of(errors: Errors, folds: Sequence[int]) -> tuple[float, float]:
     """Return the error of outputs by their power as it is expected on other data, and its error in dB.
 
-    ``folds``: the fold of each sample; those of a fold run through one model, which tells less than as many
-    models would. Two variances add: that over samples, the larger one of the jackknife's and a log-normal
-    distribution's, and that over folds by the jackknife. They are of as many values as there are folds, or
-    samples of a model without. The logarithm of a mean of few errors is less than that of all by half its
-    variance, which is added. The error is 0 of one sample.
+    ``folds``: the fold of each sample. Two variances add: what samples show, by the jackknife, and what they
+    do not, by the log-normal distribution that is as wide. Folds, whose samples run through one model each,
+    count instead where they differ more. Student's distribution says what such an estimate is worth: tails
+    as heavy as those of errors, of a kurtosis near 5, make it as uncertain as that of half as many normal
+    values; of few samples it has two degrees of freedom, if they let it. The logarithm of a mean of few is less than that of all by half its variance, which is added.
+    The error is 0 of one sample.
     """
     rows, groups = np.arange(len(errors.errors)), np.asarray(folds)
-    independent = len(set(folds)) if len(set(folds)) > 1 else len(rows)
-    if independent < 2 or not 0 < errors.relative < np.inf:
+    if len(rows) < 2 or not 0 < errors.relative < np.inf:
         return errors.relative, 0.0
     variance = _of_mean(errors)
-    samples = max(_jackknife(errors, rows), _PER_NEPER * sqrt(variance))
-    student = _STUDENT[min(independent - 1, len(_STUDENT)) - 1]
-    return errors.relative * exp(variance / 2), hypot(samples, _jackknife(errors, groups)) * student / 2
+    shown = hypot(_jackknife(errors, rows), _PER_NEPER * sqrt(variance))
+    freedom = max(len(rows) // 2 - 1, min(len(rows) - 1, 2))
+    student = _STUDENT[min(freedom, len(_STUDENT)) - 1]
+    error = max(shown, _jackknife(errors, groups)) * student / 2
+    return errors.relative * exp(variance / 2), error
 
 
 def _jackknife(errors: Errors, groups: np.ndarray) -> float:
