@@ -44,8 +44,9 @@ class Result:
         whether it was kept.
     sqnr : float or None
         Signal to quantization noise in dB of the outputs, as samples let expect it on others: what the
-        summary says after ``Outputs:``, or of a target in dB. It is before the Softmax, if there is one. With ``fast``, of tuned or mixed models and of language models,
-        that of the one sample of the first run. None if it was not compared.
+        summary says after ``Outputs:``, or of a target in dB. It is before the Softmax, if there is one.
+        With ``fast``, of tuned or mixed models and of language models, that of the one sample of the first
+        run. None if it was not compared.
     sqnr_error : float or None
         Error of ``sqnr`` in dB: of other data it is within two of these in 19 of 20 cases, unless they are of
         another kind; None where it cannot be told, as of one sample.

@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 
 import onnx_narrow
+from tests.helpers.figures import decibels, expected
 from tests.helpers.judged_networks import network, samples
 from transforms.scheme import Scheme
 
@@ -21,18 +22,6 @@ SAMPLES = samples(COUNT, 1)
 def outputs(model: onnx.ModelProto, places: Sequence[int]) -> list[np.ndarray]:
     session = onnxruntime.InferenceSession(model.SerializeToString())
     return [session.run(None, SAMPLES[place])[0].astype(np.float64) for place in places]
-
-
-def decibels(pairs: list[tuple[np.ndarray, np.ndarray]]) -> float:
-    error = sum(np.square(a - b).sum() for a, b in pairs)
-    return float(10 * np.log10(sum(np.square(a).sum() for a, _ in pairs) / error))
-
-
-def expected(pairs: list[tuple[np.ndarray, np.ndarray]]) -> float:
-    """Return the ratio that samples let expect of others: half the variance of its logarithm is less."""
-    errors = [np.square(a - b).sum() for a, b in pairs]
-    variance = np.expm1(min(np.var(np.log(errors), ddof=1), np.log(1 + len(errors)))) / len(errors)
-    return decibels(pairs) - 5 / np.log(10) * float(variance)
 
 
 def pairs_of(

@@ -29,8 +29,8 @@ def figure_of(errors: Errors, folds: Sequence[int]) -> tuple[float, float]:
     do not, by the log-normal distribution that is as wide. Folds, whose samples run through one model each,
     count instead where they differ more. Student's distribution says what such an estimate is worth: tails
     as heavy as those of errors, of a kurtosis near 5, make it as uncertain as that of half as many normal
-    values; of few samples it has two degrees of freedom, if they let it. The logarithm of a mean of few is less than that of all by half its variance, which is added.
-    The error is 0 of one sample.
+    values; of few samples it has two degrees of freedom, if they let it. The logarithm of a mean of few is
+    less than that of all by half its variance, which is added. The error is 0 of one sample.
     """
     rows, groups = np.arange(len(errors.errors)), np.asarray(folds)
     if len(rows) < 2 or not 0 < errors.relative < np.inf:
