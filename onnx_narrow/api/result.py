@@ -48,8 +48,8 @@ class Result:
         With ``fast``, of tuned or mixed models and of language models, that of the one sample of the first
         run. None if it was not compared.
     sqnr_error : float or None
-        Error of ``sqnr`` in dB: of other data it is within two of these in 19 of 20 cases, unless they are of
-        another kind; None where it cannot be told, as of one sample.
+        Error of ``sqnr`` in dB: other data of the same kind are within two of it as a rule. None where it
+        cannot be told, as of one sample.
     samples : int
         How many samples ``sqnr`` is of; 0 if it was not compared.
     held_out : bool

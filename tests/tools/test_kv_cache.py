@@ -54,9 +54,7 @@ def token_samples(folder: Path) -> list[np.ndarray]:
 
 def logits(path: Path, text: np.ndarray) -> np.ndarray:
     """Return the logits of a text, of which the second half is read with the caches of the first."""
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
-    model, found = onnxruntime.InferenceSession(path, options), list[np.ndarray]()
+    model, found = onnxruntime.InferenceSession(path), list[np.ndarray]()
     kinds = {"tensor(int8)": np.int8, "tensor(uint8)": np.uint8, "tensor(float)": np.float32}
     feed = {
         one.name: np.zeros([1, *one.shape[1:2], 0, *one.shape[3:]], kinds[one.type])

@@ -38,9 +38,7 @@ def _mixed(folder: Path, size: int, *more: str, data: str = "data") -> int:
 
 
 def _lost(folder: Path, texts: list[Path]) -> float:
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
-    one, other = (onnxruntime.InferenceSession(folder / name, options) for name in ("m.onnx", "q.onnx"))
+    one, other = (onnxruntime.InferenceSession(folder / name) for name in ("m.onnx", "q.onnx"))
     feeds = [dict(np.load(path)) for path in texts]
     pairs = ([s.run(["logits"], feed)[0].astype(np.float64) for s in (one, other)] for feed in feeds)
     return float(np.mean([divergence(*pair) for pair in pairs]))

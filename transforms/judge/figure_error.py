@@ -1,4 +1,4 @@
-"""The SQNR that a summary tells of samples, and its error: two of it hold on other data in 19 of 20 cases.
+"""The SQNR that a summary tells of samples, and its error: other data are within two of it as a rule.
 
 Few samples say little of their own scatter: where one of a hundred has most of the error, eight are alike.
 """
