@@ -12,6 +12,8 @@ import pytest
 import onnx_narrow
 from tests.helpers.figures import decibels, expected
 from tests.helpers.judged_networks import network, samples
+from transforms.judge.decisions import KEY
+from transforms.pipelines.folds import FoldError, Folds
 from transforms.scheme import Scheme
 
 NETWORK = network(2, 0.3, 8.0)
@@ -84,6 +86,19 @@ def without_softmax(model: onnx.ModelProto) -> onnx.ModelProto:
     node.op_type = "Identity"
     del node.attribute[:]
     return found
+
+
+def test_where_a_fold_has_no_model_it_is_said_that_samples_were_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def _fail(self: Folds, fold: int) -> None:
+        raise FoldError("no reason")
+
+    monkeypatch.setattr(Folds, "__call__", _fail)
+    result = onnx_narrow.quantize(NETWORK, config="A8W8", data=SAMPLES[:8], time=False)
+    (line,) = (note for note in result.notes if note.startswith("Outputs: "))
+    assert not result.held_out and "dB on 8 samples that were used; same first choice in" in line
+    assert result.sqnr == pytest.approx(expected(pairs_of(result, range(8))), abs=0.02)
+    entries = {one.key: one.value for one in result.model.metadata_props}
+    assert "Samples not held out: no reason" in entries[KEY].splitlines()
 
 
 def test_probabilities_are_judged_before_the_softmax() -> None:

@@ -33,7 +33,7 @@ def has_folds(work: Work) -> bool:
     return not is_changed and statistics is not None and len(statistics.folds) >= FEWEST
 
 
-class FoldError(Exception):
+class FoldError(ValueError):
     """A model with the ranges of other folds cannot be written."""
 
 
