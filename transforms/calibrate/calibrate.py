@@ -86,27 +86,16 @@ def calibrate(
         add_array([observed[name]], values, options, f"constant '{name}'")
     if observed.keys() == constants.keys():
         return Calibration(options, observed)
-    halves, folds = (
-        [{name: statistics.alike() for name, statistics in observed.items()} for _ in range(count)]
-        for count in (2 * halved, FOLDS * folded)
-    )
-    everything, finest = (observed, *halves, *folds), folds or halves
-    measured = observed.keys() - constants.keys()
-    for name in measured if finest else ():  # one histogram has the numbers, and in the end makes the others
-        for part in (observed, *(halves if folded else ())):
-            part[name].histogram = None
+    parts = _Parts(observed, halved, folded, observed.keys() - constants.keys())
     numbers: dict[str, int] = {}
     total, done = operator.length_hint(feeds, 0), 0
 
     def _into(sample: str, name: str) -> list[RangeStats]:
         if sample not in numbers and len(numbers) == 1 and _count(observed) * total > (most or math.inf):
-            for statistics in (statistics for by_name in everything for statistics in by_name.values()):
-                statistics.histogram = None
-        number = numbers.setdefault(sample, len(numbers))
-        parts = (observed, *halves[half_of(number) :][:1], *folds[fold_of(number) :][:1])
-        return [part[name] for part in parts]
+            parts.leave_out_histograms()
+        return parts.of(name, numbers.setdefault(sample, len(numbers)))
 
-    wanted = finest[0] if finest else observed
+    wanted = parts.finest[0]
     if workers:
         added = _merged(graph, wanted, feeds, options, run, workers, _into)
     else:
@@ -116,13 +105,47 @@ def calibrate(
             progress(done, total or None)
     if not done:
         raise ValueError("the calibration data hold no sample")
-    for name in measured:
-        if folded:
-            for number, half in enumerate(halves):
-                half[name].histogram = _merged_histogram(fold[name] for fold in folds[number::2])
-        if finest:
-            observed[name].histogram = _merged_histogram(part[name] for part in finest)
-    return Calibration(options, observed, halves, folds=folds)
+    parts.merge_histograms()
+    return Calibration(options, observed, parts.halves, folds=parts.folds)
+
+
+class _Parts:
+    """Statistics of all samples, and of ``halves`` and ``folds`` of them, if these are asked for.
+
+    The histograms are those of the ``finest`` parts, which make the others in the end.
+    """
+
+    def __init__(self, observed: Statistics, halved: bool, folded: bool, measured: Collection[str]) -> None:
+        """Begin with nothing counted; ``measured``: the names of the tensors that are no constants."""
+        self._observed, self._measured = observed, measured
+        self.halves, self.folds = (
+            [{name: statistics.alike() for name, statistics in observed.items()} for _ in range(count)]
+            for count in (2 * halved, FOLDS * folded)
+        )
+        self.finest = self.folds or self.halves or [observed]
+        self._coarser = [observed] if self.folds or self.halves else []
+        self._coarser += self.halves if self.folds else []
+        for part in self._coarser:
+            for name in measured:
+                part[name].histogram = None
+
+    def of(self, name: str, place: int) -> list[RangeStats]:
+        """Return the statistics of a tensor that a sample is added to."""
+        halves, folds = self.halves[half_of(place) :][:1], self.folds[fold_of(place) :][:1]
+        return [part[name] for part in (self._observed, *halves, *folds)]
+
+    def leave_out_histograms(self) -> None:
+        """Count in none any more."""
+        for part in (self._observed, *self.halves, *self.folds):
+            for statistics in part.values():
+                statistics.histogram = None
+
+    def merge_histograms(self) -> None:
+        """Make those of halves and of all samples."""
+        finer = self.finest, *(self.folds[number::2] for number in range(2))
+        for part, some in zip(self._coarser, finer, strict=False):
+            for name in self._measured:
+                part[name].histogram = _merged_histogram(one[name] for one in some)
 
 
 def _merged_histogram(parts: Iterable[RangeStats]) -> Histogram | None:

@@ -16,7 +16,6 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed, Float64Array
-from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph import walk
 from transforms.judge.constants import FEWEST, MOST_SAMPLES
 from transforms.judge.errors import Errors, energies, signals
@@ -111,20 +110,20 @@ class Judge:
 
     def errors_in_folds(
         self,
-        graph_of: Callable[[int], gs.Graph],
+        model_of: Callable[[int], tuple[gs.Graph, Mapping[str, float]]],
         folds: Sequence[int],
         steps: TwoSteps | None = None,
         see: Callable[[Feed, Feed], None] | None = None,
     ) -> Errors:
         """Return the errors over all samples, of each by the model that is made for its fold.
 
-        ``folds``: the fold of each sample. ``graph_of``: returns the quantized model for a fold, which may
-        not be used afterwards; one is open at a time. ``steps``, ``see``: as of :meth:`errors_of`.
+        ``folds``: the fold of each sample. ``model_of``: returns the quantized model for a fold, which may
+        not be used afterwards, with its shifts; one is open at a time. ``shifts``, ``steps``, ``see``: as of
+        :meth:`errors_of`.
         """
         samples, found = self._samples(None), dict[int, Float64Array]()
         for fold in sorted(set(folds)):
-            graph = graph_of(fold)
-            run = _seen(self.opened(graph, shifts_within(graph)), steps, see)
+            run = _seen(self.opened(*model_of(fold)), steps, see)
             places = [place for place, other in enumerate(folds) if other == fold]
             errors = run_each(partial(self._energies, run), [samples[place] for place in places], self.run)
             found |= zip(places, errors, strict=True)

@@ -7,7 +7,7 @@ is said that they were used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -16,6 +16,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
 from transforms.calibrate.calibration import fold_of
+from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph.class_output import class_output
 from transforms.graph.embeddings import logits_of
 from transforms.judge.constants import ENOUGH, FEWEST, MOST_SAMPLES
@@ -26,12 +27,14 @@ from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import checking, summarizing
 from transforms.judge.softmax_outputs import in_both, show_before_softmax
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.folds import FoldError, Folds, has_folds
 from transforms.pipelines.work import Work
 from transforms.run.coded_caches import coded_caches
 from transforms.run.failing_samples import failing
 from transforms.run.two_steps import TwoSteps
 from transforms.search.output_metrics import lost_rows
+
+ModelOf = Callable[[int], gs.Graph]
+"""Makes the model for a fold, without the ranges that its samples have given."""
 
 
 class UselessError(ValueError):
@@ -43,23 +46,21 @@ class UselessError(ValueError):
         self.outputs = outputs
 
 
-def check_outputs(work: Work, quantized_graph: gs.Graph) -> Checked | None:
+def check_outputs(
+    work: Work, float_graph: gs.Graph, quantized_graph: gs.Graph, folds: ModelOf | None = None
+) -> Checked | None:
     """Return the error of the model of a work beside the float model; None without float outputs.
 
-    It is put into the record of what decided. An output whose rows numbers choose counts as what is before
-    that, and one that ends in a Softmax as what is before it. Texts of a model with caches in few bits are
-    read in two steps, so that what it has kept counts, if the float model makes the same of both. Raises
-    ValueError for a model that fails on a sample, naming it.
+    ``folds``: makes the model for each fold; without it, samples are such as decided nothing, if there are
+    any. The result is put into the record of what decided. An output whose rows numbers choose counts as what
+    is before that, and one that ends in a Softmax as what is before it. Texts of a model with caches in few
+    bits are read in two steps, so that what it has kept counts, if the float model makes the same of both.
+    Raises ValueError for a model that fails on a sample, naming it.
     """
     assert work.data is not None, "outputs are compared on samples"
-    float_graph = work.float_form()
     first = list(islice(work.data.feeds(float_graph), MOST_SAMPLES + ENOUGH))
-    pair, texts = (float_graph, quantized_graph), bool(logits_of(float_graph))
-    try:
-        checked = _compared(work, pair, first, _spared(work, len(first), texts=texts, folded=has_folds(work)))
-    except FoldError as error:
-        work.record.decisions.notes.append(f"Samples not held out: {error}")
-        checked = _compared(work, pair, first, _spared(work, len(first), texts=texts, folded=False))
+    spared = _spared(work, len(first), texts=bool(logits_of(float_graph)), folds=folds)
+    checked = _compared(work, (float_graph, quantized_graph), first, spared)
     work.record.decisions.outputs = checked or work.record.decisions.outputs
     return checked
 
@@ -68,26 +69,26 @@ def check_outputs(work: Work, quantized_graph: gs.Graph) -> Checked | None:
 class _Spared:
     """The places of samples that are compared; ``decided``: as of :class:`Checked`.
 
-    ``is_folded``: whether each runs through a model that its fold has not given the ranges of.
+    ``model_of``: makes the model for a fold; None if one runs all of them.
     """
 
     places: Sequence[int]
     decided: bool | None
-    is_folded: bool = False
+    model_of: ModelOf | None = None
 
     @property
     def folds(self) -> list[int]:
         """The fold of each sample; the same for all where one model runs all of them."""
-        return [fold_of(place) if self.is_folded else 0 for place in self.places]
+        return [fold_of(place) if self.model_of else 0 for place in self.places]
 
 
-def _spared(work: Work, count: int, *, texts: bool, folded: bool) -> _Spared:
+def _spared(work: Work, count: int, *, texts: bool, folds: ModelOf | None) -> _Spared:
     """Return which samples of so many are compared: such as decided nothing, if there are any."""
     decisions = work.record.decisions
     chooses = bool(decisions.tried) or decisions.fitted or decisions.searched
     every = summarizing(count, texts=texts)
-    if folded and count >= FEWEST:
-        return _Spared(every, decided=False, is_folded=True)
+    if folds is not None and count >= FEWEST:
+        return _Spared(every, decided=False, model_of=folds)
     if not chooses and work.statistics is None:
         return _Spared(every, decided=None)
     spared = checking(count, texts=chooses and texts)
@@ -98,7 +99,7 @@ def _spared(work: Work, count: int, *, texts: bool, folded: bool) -> _Spared:
 def _compared(
     work: Work, pair: tuple[gs.Graph, gs.Graph], samples: Sequence[tuple[str, Feed]], spared: _Spared
 ) -> Checked | None:
-    """Return the error of a quantized model beside the float one; FoldError where a fold has no model."""
+    """Return the error of a quantized model beside the float one."""
     assert work.data is not None, "outputs are compared on samples"
     (float_graph, quantized_graph), run = pair, work.data.run
     chosen = [samples[place] for place in spared.places]
@@ -107,18 +108,17 @@ def _compared(
     judge = Judge(reference, [feed for _, feed in chosen], run, simulate=False, stays=True)
     caches = coded_caches(quantized_graph)
     steps = TwoSteps.agreeing(float_graph, caches, judge.reference.run, judge.reference.feeds)
-    model_of = Folds(work, float_graph) if spared.is_folded else lambda _: copy_graph(quantized_graph)
 
-    def _graph_of(fold: int) -> gs.Graph:
-        graph = model_of(fold)
+    def _shown(fold: int) -> tuple[gs.Graph, Mapping[str, float]]:
+        graph = spared.model_of(fold) if spared.model_of else copy_graph(quantized_graph)
         show_before_softmax(graph, saturated)
-        return graph
+        return graph, shifts_within(graph)
 
     with failing(dict(chosen), float_graph, run, "the quantized model"):
         if not judge.reference.outputs:
             return None
         answers = _Answers(class_output(float_graph), judge)
-        found = judge.errors_in_folds(_graph_of, spared.folds, steps, answers.see)
+        found = judge.errors_in_folds(_shown, spared.folds, steps, answers.see)
     if not np.isfinite(found.signal).all():
         return None
     names = judge.reference.outputs
@@ -130,7 +130,7 @@ def _compared(
         spared.decided,
         through_caches=bool(steps),
         same=answers.same(),
-        folds=len(set(spared.folds)) if spared.is_folded else 0,
+        folds=len(set(spared.folds)) if spared.model_of else 0,
         before_softmax=bool(replaced),
     )
     tokens = judge.reference.tokens([names[place] for place in places])

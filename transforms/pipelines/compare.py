@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import onnx_graphsurgeon as gs
+
+from transforms.judge.decisions import Checked
 from transforms.pipelines.check_outputs import UselessError, check_outputs
+from transforms.pipelines.folds import FoldError, Folds, has_folds
 from transforms.pipelines.gate import keep_figure
 from transforms.pipelines.work import Work
 from transforms.precision.bench import goal_bench
@@ -25,11 +29,21 @@ def compare(work: Work) -> None:
         return
     work.events.phase("comparing")
     graph = work.graph if first.why_not is None or work.unstored is None else work.unstored
-    outputs = check_outputs(work, graph)
+    outputs = _checked(work, graph)
     if outputs and outputs.is_diverged:
         raise UselessError(outputs)
     if last or first.kept:
         _check_goal(work)
+
+
+def _checked(work: Work, graph: gs.Graph) -> Checked | None:
+    """Return the error of the model, on samples held out in folds if it has models for these."""
+    floats = work.float_form()
+    try:
+        return check_outputs(work, floats, graph, Folds(work, floats) if has_folds(work) else None)
+    except FoldError as error:
+        work.record.decisions.notes.append(f"Samples not held out: {error}")
+        return check_outputs(work, floats, graph)
 
 
 def _check_goal(work: Work) -> None:
