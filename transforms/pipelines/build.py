@@ -8,7 +8,6 @@ from transforms.full_range.apply_full_range import apply_full_range, shift_grids
 from transforms.model.copy_graph import copy_graph
 from transforms.moves.full_range import try_full_range
 from transforms.pipelines.keep_found import keep_found
-from transforms.pipelines.prepare import fits_weights
 from transforms.pipelines.work import Work
 from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -29,7 +28,7 @@ def build(work: Work) -> None:
     if work.statistics is not None:
         work.statistics = work.statistics.with_(options_of(work.scheme))
     is_compared = work.compares and work.judge is not None
-    if work.float_graph is None and (is_compared or work.keeps_float or fits_weights(work)):
+    if work.float_graph is None and (is_compared or work.keeps_float or work.fits_weights):
         work.float_graph = copy_graph(work.graph)
     _note_data(work)
     record = work.record

@@ -19,7 +19,6 @@ from transforms.judge.constants import MOST_COUNTED
 from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import FIRST, checking, judging
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.prepare import fits_weights
 from transforms.pipelines.work import Work
 from transforms.plan.weight_cache import WeightMemory
 from transforms.precision.held_out import without
@@ -97,7 +96,7 @@ def _that_give_ranges(work: Work, data: CalibrationData | None) -> CalibrationDa
 
     A model with such weights is not made again for each fold.
     """
-    if data is None or not fits_weights(work):
+    if data is None or not work.fits_weights:
         return data
     feeds = data.feeds(work.graph)
     count = operator.length_hint(feeds, 0) or sum(1 for _ in feeds)

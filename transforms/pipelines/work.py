@@ -128,6 +128,13 @@ class Work:
             raise ValueError("the graph is not prepared yet: the step 'prepare' comes first")
         return self.targets
 
+    @property
+    def fits_weights(self) -> bool:
+        """Whether outputs of layers round the weights: the scheme's word, or few bits and samples."""
+        if self.asked.fit_weights is True:
+            return True
+        return self.asked.fits_weights and self.data is not None and self.data.decides and not self.fixed
+
     def plan(
         self, graph: gs.Graph | None = None, scheme: Scheme | None = None, record: Record | None = None
     ) -> QuantizationPlan:
