@@ -43,16 +43,17 @@ class Result:
         What outputs on samples were asked about: each change, its gain in dB with its standard error, and
         whether it was kept.
     sqnr : float or None
-        Signal to quantization noise in dB of the outputs, pooled over samples: what the summary says after
-        ``Outputs:``, or of a target in dB. With ``fast``, of tuned or mixed models and of language models,
-        that of the one sample of the first run. None if it was not compared.
+        Signal to quantization noise in dB of the outputs, as samples let expect it on others: what the
+        summary says after ``Outputs:``, or of a target in dB. It is before the Softmax, if there is one.
+        With ``fast``, of tuned or mixed models and of language models, that of the one sample of the first
+        run. None if it was not compared.
     sqnr_error : float or None
-        Standard error of ``sqnr`` in dB, by the jackknife over samples; None where it cannot be told, as of
-        one sample.
+        Error of ``sqnr`` in dB: other data of the same kind are within two of it as a rule. None where it
+        cannot be told, as of one sample.
     samples : int
         How many samples ``sqnr`` is of; 0 if it was not compared.
     held_out : bool
-        Whether these samples decided nothing, as where there are enough.
+        Whether these samples decided nothing, or were held out in folds from the ranges of models.
     metric : MetricFigure or None
         The metric that the model was held to, on samples that did not search: its ``value``, ``interval``,
         ``bound`` and number of ``samples``; None without one.

@@ -2,50 +2,116 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 
 import onnx_narrow
+from tests.helpers.figures import decibels, expected
 from tests.helpers.judged_networks import network, samples
+from transforms.judge.decisions import KEY
+from transforms.pipelines.folds import FoldError, Folds
+from transforms.scheme import Scheme
 
 NETWORK = network(2, 0.3, 8.0)
 COUNT = 20
 SAMPLES = samples(COUNT, 1)
-SPARED = range(16, 20)
 
 
-def outputs(model: onnx.ModelProto, places: range) -> list[np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+def outputs(model: onnx.ModelProto, places: Sequence[int]) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(model.SerializeToString())
     return [session.run(None, SAMPLES[place])[0].astype(np.float64) for place in places]
 
 
-def decibels(pairs: list[tuple[np.ndarray, np.ndarray]]) -> float:
-    error = sum(np.square(a - b).sum() for a, b in pairs)
-    return float(10 * np.log10(sum(np.square(a).sum() for a, _ in pairs) / error))
+def pairs_of(
+    result: onnx_narrow.Result,
+    places: Sequence[int],
+    model: onnx.ModelProto = NETWORK,
+    of: Callable[[onnx.ModelProto], onnx.ModelProto] = lambda model: model,
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    return list(zip(outputs(of(model), places), outputs(of(result.model), places), strict=True))
 
 
-def pairs_of(result: onnx_narrow.Result, places: range) -> list[tuple[np.ndarray, np.ndarray]]:
-    return list(zip(outputs(NETWORK, places), outputs(result.model, places), strict=True))
+def pairs_in_folds(
+    scheme: Scheme, count: int, places: Sequence[int], model: onnx.ModelProto = NETWORK, *of: object
+) -> dict[int, list[tuple[np.ndarray, np.ndarray]]]:
+    """Return the outputs of samples by fold, of models that the scheme makes of the samples of others."""
+    found = {}
+    for fold in range(4):
+        others = [SAMPLES[place] for place in range(count) if place % 4 != fold]
+        other = onnx_narrow.quantize(model, config=scheme, data=others, time=False, fast=True)
+        found[fold] = pairs_of(other, [place for place in places if place % 4 == fold], model, *of)  # type: ignore[arg-type]
+    return found
 
 
-def test_the_result_tells_the_sqnr_on_samples_that_decided_nothing_with_its_error() -> None:
-    result = onnx_narrow.quantize(NETWORK, config="A8W8", data=SAMPLES, time=False)
-    pairs = pairs_of(result, SPARED)
-    left = [decibels(pairs[:i] + pairs[i + 1 :]) for i in range(len(pairs))]
-    error = np.sqrt(3 / 4 * np.square(np.array(left) - np.mean(left)).sum())
-    assert result.samples == 4 and result.held_out
-    assert result.sqnr == pytest.approx(decibels(pairs), abs=0.1)
-    assert result.sqnr_error == pytest.approx(error, abs=0.1)
+@pytest.mark.parametrize(("count", "compared"), [(8, range(8)), (20, range(4, 20))])
+@pytest.mark.parametrize("config", ["A8W8", "U8S8"])
+def test_the_sqnr_is_that_of_samples_whose_fold_gave_no_ranges(
+    config: str, count: int, compared: range
+) -> None:
+    result = onnx_narrow.quantize(NETWORK, config=config, data=SAMPLES[:count], time=False)
+    folds = pairs_in_folds(result.scheme, count, compared)
+    pairs = [pair for fold in folds.values() for pair in fold]
+    assert result.samples == len(compared) and result.held_out
+    assert result.sqnr == pytest.approx(expected(pairs), abs=0.02)
+    assert abs(expected(pairs_of(result, compared)) - expected(pairs)) > 0.05  # ranges of all say more
     same = sum(int(a.argmax() == b.argmax()) for a, b in pairs)
     (line,) = (note for note in result.notes if note.startswith("Outputs: "))
     assert line == (
-        f"Outputs: SQNR {result.sqnr:.1f} +- {result.sqnr_error:.1f} dB on 4 held-out samples "
-        "(30 and more: usually no loss); "
-        f"same first choice in {same} of 4 samples"
+        f"Outputs: SQNR {result.sqnr:.1f} +- {result.sqnr_error:.1f} dB on {len(compared)} samples held out "
+        f"in 4 folds (30 and more: usually no loss); same first choice in {same} of {len(compared)} samples"
+    )
+
+
+@pytest.mark.parametrize(("count", "folds"), [(2, 2), (3, 3)])
+def test_as_many_folds_as_samples(count: int, folds: int) -> None:
+    result = onnx_narrow.quantize(NETWORK, config="A8W8", data=SAMPLES[:count], time=False)
+    assert any(f"on {count} samples held out in {folds} folds" in note for note in result.notes)
+
+
+def test_one_sample_was_used() -> None:
+    result = onnx_narrow.quantize(NETWORK, config="A8W8", data=SAMPLES[:1], time=False)
+    (line,) = (note for note in result.notes if note.startswith("Outputs: "))
+    assert "on 1 sample that were used" not in line and "on 1 sample that was used;" in line
+    assert not result.held_out and "usually no loss" not in line
+
+
+def without_softmax(model: onnx.ModelProto) -> onnx.ModelProto:
+    found = onnx.ModelProto()
+    found.CopyFrom(model)
+    (node,) = (node for node in found.graph.node if node.op_type == "Softmax")
+    node.op_type = "Identity"
+    del node.attribute[:]
+    return found
+
+
+def test_where_a_fold_has_no_model_it_is_said_that_samples_were_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def _fail(self: Folds, fold: int) -> None:
+        raise FoldError("no reason")
+
+    monkeypatch.setattr(Folds, "__call__", _fail)
+    result = onnx_narrow.quantize(NETWORK, config="A8W8", data=SAMPLES[:8], time=False)
+    (line,) = (note for note in result.notes if note.startswith("Outputs: "))
+    assert not result.held_out and "dB on 8 samples that were used; same first choice in" in line
+    assert result.sqnr == pytest.approx(expected(pairs_of(result, range(8))), abs=0.02)
+    entries = {one.key: one.value for one in result.model.metadata_props}
+    assert "Samples not held out: no reason" in entries[KEY].splitlines()
+
+
+def test_probabilities_are_judged_before_the_softmax() -> None:
+    model = network(2, 0.3, 8.0, softmax=True)
+    result = onnx_narrow.quantize(model, config="A8W8", data=SAMPLES[:8], time=False)
+    folds = pairs_in_folds(result.scheme, 8, range(8), model, without_softmax)
+    pairs = [pair for fold in folds.values() for pair in fold]
+    assert result.sqnr == pytest.approx(expected(pairs), abs=0.02)
+    same = sum(int(a.argmax() == b.argmax()) for a, b in pairs)
+    (line,) = (note for note in result.notes if note.startswith("Outputs: "))
+    assert line == (
+        f"Outputs: SQNR {result.sqnr:.1f} +- {result.sqnr_error:.1f} dB before the Softmax on 8 samples held "
+        f"out in 4 folds (30 and more: usually no loss); same first choice in {same} of 8 samples"
     )
 
 
@@ -59,10 +125,20 @@ def test_rows_that_change_their_first_choice_are_counted() -> None:
     assert any(f"same first choice in {same} of 20 rows" in note for note in result.notes)
 
 
-def test_with_few_samples_it_is_of_those_that_choices_were_made_by() -> None:
-    result = onnx_narrow.quantize(NETWORK, config="A8W8", data=SAMPLES, time=False, limit=8)
-    assert (result.samples, result.held_out) == (4, False)
-    assert result.sqnr == pytest.approx(decibels(pairs_of(result, range(4))), abs=0.1)
+def test_weights_that_samples_rounded_are_judged_on_others_or_it_is_said() -> None:
+    """No model with such weights is made for a fold: of ten samples or more, one in five is spared."""
+    result = onnx_narrow.quantize(NETWORK, config="W4A8", data=SAMPLES, time=False)
+    assert (result.samples, result.held_out) == (4, True)
+    assert result.sqnr == pytest.approx(expected(pairs_of(result, range(16, 20))), abs=0.02)
+    assert any("dB on 4 held-out samples (30 and more" in note for note in result.notes)
+    changed = [*SAMPLES[:16], *({"x": 9 * feed["x"]} for feed in SAMPLES[16:])]
+    again = onnx_narrow.quantize(NETWORK, config="W4A8", data=changed, time=False)
+    assert again.model.graph == result.model.graph  # nor have they given ranges
+    few = onnx_narrow.quantize(NETWORK, config="W4A8", data=SAMPLES[:8], time=False)
+    assert (few.samples, few.held_out) == (8, False)
+    assert few.sqnr == pytest.approx(expected(pairs_of(few, range(8))), abs=0.02)
+    (line,) = (note for note in few.notes if note.startswith("Outputs: "))
+    assert "dB on 8 samples that were used; same first choice" in line
 
 
 def test_without_a_comparison_it_is_that_of_the_first_run() -> None:

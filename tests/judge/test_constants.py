@@ -12,7 +12,7 @@ MOST = 35
 
 GUARDS = {
     *("_NOT_FINITE", "_EXACT"),  # of arithmetic
-    "GOOD",  # of words
+    *("GOOD", "_STUDENT", "_LEAST", "_PER_NEPER"),  # of words
     *("_UNPACKED", "_MEMORY", "_ONE_KIND"),  # of time and memory: results are the same
 }
 """Numbers elsewhere that decide nothing."""

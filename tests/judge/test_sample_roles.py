@@ -29,6 +29,7 @@ from transforms.judge.sample_roles import (
     ranking_layers,
     searching,
     searching_evenly,
+    summarizing,
     taken,
     tuning_judged,
 )
@@ -62,6 +63,17 @@ def test_one_of_eight_texts_does_not(count: int, spared: list[int]) -> None:
     assert fitting(count, texts=True) == [place for place in range(count) if place not in spared]
 
 
+@pytest.mark.parametrize(
+    ("count", "places"),
+    [(1, (0, 1)), (8, (0, 8)), (16, (0, 16)), (20, (4, 20)), (48, (32, 48)), (500, (32, 48))],
+)
+def test_a_summary_tells_of_sixteen_samples_that_judge_no_candidates_where_there_are_as_many(
+    count: int, places: tuple[int, int]
+) -> None:
+    assert summarizing(count) == range(*places)
+    assert summarizing(count, texts=True) == range(max(min(count, 36) - 4, 0), min(count, 36))
+
+
 @pytest.mark.parametrize("count", [9, 20, 40])
 def test_no_decision_sees_them(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, feeds = network(2, 0.3, 8.0), samples(count, 1)
@@ -92,8 +104,8 @@ def test_no_decision_sees_them(count: int, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("count", "said"),
     [
-        (12, "2 held-out samples"),
-        pytest.param(8, "4 samples that choices were made by", marks=pytest.mark.heavy),
+        (12, "12 samples held out in 4 folds"),
+        pytest.param(8, "8 samples held out in 4 folds", marks=pytest.mark.heavy),
     ],
 )
 def test_the_record_is_in_the_file_and_in_the_report(tmp_path: Path, count: int, said: str) -> None:

@@ -15,7 +15,7 @@ from tests.helpers import plans
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.convert_bf16 import Bf16Options, convert_bf16
-from transforms.judge.decisions import Decisions
+from transforms.judge.decisions import Checked
 from transforms.lift_constants import lift_constants
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.check_outputs import check_outputs
@@ -110,13 +110,20 @@ def built(end: str, config: str = "A8W8") -> Work:
     return run(work, IN_MEMORY)
 
 
+def checked_on(work: Work, feeds: list[dict[str, NDArray[np.generic]]]) -> Checked | None:
+    """Return the figure of a model on samples that have given it nothing."""
+    work.data, work.statistics = CalibrationData(feeds), None
+    return check_outputs(work, work.float_form(), work.graph)
+
+
 def test_the_output_itself_is_compared_where_lengths_are_kept() -> None:
     work = built(REPEATED)
-    checked = check_outputs(work.float_form(), work.graph, CalibrationData(UNSEEN[:4]), Decisions())
+    checked = checked_on(work, UNSEEN[:4])
     power, error = np.sum(
         [(np.square(a).sum(), np.square(a - b).sum()) for a, b in pairs(work.graph)[:4]], axis=0
     )
-    assert checked is not None and checked.error == pytest.approx(error / power, rel=1e-3)
+    # the figure allows for half the variance of the logarithm: a few percent of four samples that are alike
+    assert checked is not None and checked.error == pytest.approx(error / power, rel=0.1)
     assert " of " not in checked.figure and "another shape" not in str(checked)
 
 
@@ -126,7 +133,7 @@ def test_another_shape_is_counted_and_the_tensor_named() -> None:
     others = [exact.shape != found.shape for exact, found in pairs(work.graph, CUT)]
     assert 0 < sum(others) < len(others)
     some = [UNSEEN[others.index(True)], *(UNSEEN[i] for i in np.flatnonzero(~np.array(others))[:3])]
-    checked = check_outputs(work.float_form(), work.graph, CalibrationData(some), Decisions())
+    checked = checked_on(work, some)
     assert "before 'y' on 4 samples; 'y' has another shape in 1 of 4 samples" in str(checked)
     assert "usually no loss" not in str(checked)
 

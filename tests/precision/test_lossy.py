@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import onnx_narrow
 from tests.helpers import build
@@ -73,6 +73,29 @@ def test_the_layer_that_carries_the_loss_stays_float_and_its_scheme_rebuilds(con
     assert made.notes[made.notes.index(line) + 1] == f"  exclude_nodes='{LOSSY}'"
     excluded = onnx_narrow.quantize(MODEL, config=config, exclude_nodes=[LOSSY], **GIVEN)
     assert sqnr(excluded.model) == pytest.approx(sqnr(made.model), abs=0.5)
+
+
+def test_probabilities_that_hide_the_loss_are_judged_before_the_softmax() -> None:
+    """They are one or zero whatever the layers do, and were as good as float ones."""
+    model = onnx.ModelProto()
+    model.CopyFrom(MODEL)
+    node = next(node for node in model.graph.node if node.output[0] == "y")
+    node.output[0] = "logits"
+    reach = max(
+        np.abs(onnxruntime.InferenceSession(MODEL.SerializeToString()).run(None, feed)).max() for feed in DATA
+    )
+    sure = np.where(np.arange(16) == 3, 4 * reach, 0).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(sure, "sure"))
+    model.graph.node.append(helper.make_node("Add", ["logits", "sure"], ["surer"]))
+    model.graph.node.append(helper.make_node("Softmax", ["surer"], ["y"]))
+    without = [step for step in QUANTIZE if step is not keep_lossy]
+    plain = onnx_narrow.quantize(model, config="U8S8", steps=without, **GIVEN)
+    sessions = [onnxruntime.InferenceSession(one.SerializeToString()) for one in (model, plain.model)]
+    wanted, found = ([one.run(None, feed)[0] for feed in DATA] for one in sessions)
+    error = sum(np.square(a - b).sum() for a, b in zip(wanted, found, strict=True))
+    assert 10 * np.log10(sum(np.square(a).sum() for a in wanted) / error) > FINE
+    made = onnx_narrow.quantize(model, config="U8S8", **GIVEN)
+    assert LOSSY in made.scheme.layers
 
 
 def test_no_layer_stays_float_where_none_carries_the_loss() -> None:

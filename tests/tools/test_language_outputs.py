@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
-from tests.helpers import conversion
+import onnx_narrow
 from tests.moves.test_lost_rows import decoder, divergence, texts
 from tools.finetune import main as tune
 from tools.quantize import main
 
+Pair = tuple[onnx.ModelProto, dict[str, np.ndarray]]
 LOST = "keep_float=false"  # tensors that hold a large token stay integers
 
 
@@ -52,10 +55,38 @@ def test_advice_names_nothing_that_is_on(folder: Path, capfd: pytest.CaptureFixt
 
 def test_the_summary_tells_the_divergence(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert _quantize(folder) == 0
-    said = re.search(r"KL divergence of ([\d.e-]+) nats a token on 1 held-out sample", capfd.readouterr().out)
+    words = r"KL divergence of ([\d.e-]+) nats a token on 4 samples held out in 4 folds"
+    said = re.search(words, capfd.readouterr().out)
     assert said is not None
-    made = (folder / "made.onnx").read_bytes()
-    assert float(said[1]) == pytest.approx(divergence(decoder(3000), made, texts(12, 1)[-1:]), rel=0.02)
+    assert float(said[1]) == pytest.approx(_nats(decoder(3000), list(_in_folds(folder))), rel=0.02)
+
+
+def _run(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the outputs in a session as users open it."""
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    names = [one.name for one in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(feed)), strict=True))
+
+
+def _nats(model: onnx.ModelProto, pairs: Sequence[Pair]) -> float:
+    found = []
+    for made, feed in pairs:
+        x, y = (_run(one, feed)["logits"].astype(np.float64) for one in (model, made))
+        p, q = (np.exp(z) / np.exp(z).sum(-1, keepdims=True) for z in (x, y))
+        found.append((p * np.log(p / q)).sum(-1).mean())
+    return float(np.mean(found))
+
+
+def _in_folds(folder: Path) -> Iterator[Pair]:
+    """Yield each of the last four texts, and the model that the scheme makes of texts of other folds."""
+    entries = {one.key: one.value for one in onnx.load(folder / "made.onnx").metadata_props}
+    (folder / "scheme.toml").write_text(entries["onnx_narrow.scheme"])
+    feeds = texts(12, 1)
+    for place in range(8, 12):
+        others = [feed for other, feed in enumerate(feeds) if other % 4 != place % 4]
+        how = {"config": folder / "scheme.toml", "data": others, "fast": True, "time": False}
+        made = onnx_narrow.quantize(folder / "float.onnx", **how).model  # type: ignore[arg-type]
+        yield made, feeds[place]
 
 
 def test_other_outputs_are_told_apart_in_their_own_unit(
@@ -67,15 +98,14 @@ def test_other_outputs_are_told_apart_in_their_own_unit(
     onnx.save(model, folder / "float.onnx")
     assert _quantize(folder) == 0
     said = re.search(
-        r"Outputs: KL divergence of (\S+) nats a token on 1 held-out sample.*; 1 other output at (\S+) dB",
+        r"Outputs: KL divergence of (\S+) nats a token on 4 samples .*; 1 other output at (\S+) dB",
         capfd.readouterr().out,
     )
     assert said is not None
-    feeds, made = texts(12, 1)[-1:], onnx.load(folder / "made.onnx")
-    assert float(said[1]) == pytest.approx(divergence(model, made.SerializeToString(), feeds), rel=0.02)
-    exact, found = (
-        np.array([conversion.run(one, feed, optimize=True)["d"] for feed in feeds]) for one in (model, made)
-    )
+    pairs = list(_in_folds(folder))
+    assert float(said[1]) == pytest.approx(_nats(model, pairs), rel=0.02)
+    exact = np.array([_run(model, feed)["d"] for _, feed in pairs])
+    found = np.array([_run(made, feed)["d"] for made, feed in pairs])
     level = 10 * np.log10(np.square(exact).sum() / np.square(exact - found).sum())
     assert float(said[2]) == pytest.approx(level, abs=0.2)
 

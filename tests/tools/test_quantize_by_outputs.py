@@ -13,6 +13,7 @@ import pytest
 
 from onnx_narrow.summaries import running
 from tests.helpers import plans, tunable
+from tests.helpers.figures import decibels, expected
 from tools.quantize import main
 from transforms.judge import budget
 from transforms.runtime import compare_runs
@@ -42,15 +43,16 @@ def _quantize(folder: Path, *options: str) -> Path:
     return output
 
 
-def _decibels(folder: Path, path: Path, samples: Sequence[Path] = ()) -> float:
-    """Return the SNR of a model on samples, without any on those that are not shown to the tool."""
-    results = []
-    samples = samples or sorted((folder / "unseen").glob("*.npy"))
-    for model in (folder / "float.onnx", path):
-        session = onnxruntime.InferenceSession(model)
-        results.append(np.stack([session.run(None, {"x": np.load(sample)})[0] for sample in samples]))
-    wanted, found = results
-    return float(10 * np.log10((wanted**2).sum() / ((wanted - found) ** 2).sum()))
+def _pairs(folder: Path, path: Path, samples: Sequence[Path]) -> list[tuple[np.ndarray, np.ndarray]]:
+    sessions = [onnxruntime.InferenceSession(model) for model in (folder / "float.onnx", path)]
+    feeds = [{"x": np.load(sample)} for sample in samples]
+    wanted, found = ([session.run(None, feed)[0] for feed in feeds] for session in sessions)
+    return list(zip(wanted, found, strict=True))
+
+
+def _decibels(folder: Path, path: Path) -> float:
+    """Return the SNR of a model on samples that are not shown to the tool."""
+    return decibels(_pairs(folder, path, sorted((folder / "unseen").glob("*.npy"))))
 
 
 @pytest.mark.parametrize("config", ["W4A8", "MX6"])
@@ -62,7 +64,8 @@ def test_weights_are_rounded_by_outputs_unless_fast(
     assert "Weights rounded by outputs of layers: 4 of 4 layers\n" in said.out
     shown = re.search(r"^Outputs: SQNR (\S+) \+- \S+ dB on 4 held-out samples \(30 and more", said.out, re.M)
     spared = sorted((folder / "data").glob("*.npy"))[32:36]
-    assert shown is not None and float(shown[1]) == pytest.approx(_decibels(folder, chosen, spared), abs=0.06)
+    assert shown is not None
+    assert float(shown[1]) == pytest.approx(expected(_pairs(folder, chosen, spared)), abs=0.06)
     fast = _quantize(folder, "--config", config, "--fast")
     assert "rounded by outputs" not in capsys.readouterr().out
     assert _decibels(folder, chosen) > _decibels(folder, fast) + 1

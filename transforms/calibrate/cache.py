@@ -21,6 +21,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, calibrate, limit
+from transforms.calibrate.calibration import FOLDS
 from transforms.calibrate.histogram import BINS, Histogram
 from transforms.calibrate.range_statistics import Moments, RangeStats, SampleEnds
 from transforms.files.cleanup import destination, locked, replacing
@@ -36,6 +37,7 @@ from transforms.run.feeds import Feeds
 _FORMAT = "onnx-narrow calibration 3"
 
 _HALVES = (" even", " odd")  # samples that the statistics of an entry are of
+_FOLDS = tuple(f" fold {number}" for number in range(FOLDS))
 
 _LARGEST = 1 << 30
 """Bytes of a cache: histograms of a thousand tensors, for dozens of models and data sets."""
@@ -54,6 +56,7 @@ def calibrate_cached(
     *,
     channels: Collection[TensorAxis] = (),
     halved: bool = False,
+    folded: bool = False,
     **how: Any,
 ) -> tuple[Calibration, int]:
     """Calibrate the tensors that the file at ``path`` lacks.
@@ -67,7 +70,8 @@ def calibrate_cached(
     path, options = check_output(path, force=True), options or CalibrationOptions()
     entries = _read(path)
     # which tensors does the file hold, with all statistics that are asked for?
-    keys = [_key(graph, feeds, options) + part for part in ("", *(_HALVES if halved else ()))]
+    parts = ("", *(_HALVES if halved else ()), *(_FOLDS if folded else ()))
+    keys = [_key(graph, feeds, options) + part for part in parts]
     axes: dict[str, set[int]] = {name: set() for name in names}
     for name, axis in channels:
         axes.setdefault(name, set()).add(axis)
@@ -82,7 +86,7 @@ def calibrate_cached(
     ]
     missing = [name for name in axes if name not in complete_names]
     if not missing:
-        return _calibration(graph, options, statistics, axes), len(complete_names)
+        return _calibration(graph, options, statistics, axes, halved), len(complete_names)
     # run the model for the others, and add them to the file
     new = calibrate(
         graph,
@@ -91,13 +95,14 @@ def calibrate_cached(
         options,
         channels=[(n, axis) for n in missing for axis in _axes(axes[n], stored.get(n))],
         halved=halved,
+        folded=folded,
         **how,
     )
-    measured = (new.observed, *new.halves)
+    measured = (new.observed, *new.halves, *new.folds)
     for key, part in zip(keys, measured, strict=True):
         _add(path, key, part)
     statistics = [{**old, **part} for old, part in zip(statistics, measured, strict=True)]
-    return _calibration(graph, options, statistics, axes), len(complete_names)
+    return _calibration(graph, options, statistics, axes, halved), len(complete_names)
 
 
 def _calibration(
@@ -105,10 +110,12 @@ def _calibration(
     options: CalibrationOptions,
     parts: Sequence[Mapping[str, RangeStats]],
     names: Collection[str],
+    halved: bool,
 ) -> Calibration:
-    whole, *halves = ({name: part[name] for name in names} for part in parts)
-    limit(graph, whole, *halves)
-    return Calibration(options, whole, halves)
+    whole, *others = ({name: part[name] for name in names} for part in parts)
+    limit(graph, whole, *others)
+    count = len(_HALVES) * halved
+    return Calibration(options, whole, others[:count], folds=others[count:])
 
 
 def _is_enough(observed: RangeStats, options: CalibrationOptions, axes: set[int]) -> bool:

@@ -20,7 +20,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms import model_io
-from transforms.calibrate.calibration import Calibration, half_of
+from transforms.calibrate.calibration import FOLDS, Calibration, fold_of, half_of
 from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.range_statistics import RangeStats
@@ -59,6 +59,7 @@ def calibrate(
     workers: Workers | None = None,
     progress: Progress | None = None,
     halved: bool = False,
+    folded: bool = False,
     most: int | None = None,
 ) -> Calibration:
     """Run a float model on every feed, once, and return the statistics of its float32 tensors.
@@ -68,8 +69,8 @@ def calibrate(
     with the number of samples done and, if the feeds tell, the number of all. Where all tensors are
     constants, no feed is taken. The graph is not changed. ``workers`` run the samples, each on one
     thread unless ``run`` says how many; without them each run has the threads that ``run`` says. ``halved``:
-    statistics of every second sample are kept, too. ``most``: numbers of all samples together, as the first
-    tells, up to which histograms are made.
+    statistics of every second sample are kept, too; ``folded``: those of each fold. ``most``: numbers of all
+    samples together, as the first tells, up to which histograms are made.
 
     NaN and infinities are left out. Raises ValueError, naming tensor and sample, for a name that is not
     there, is inside a body or no float32 tensor, for NaN in an output, with the infinity that it comes of,
@@ -85,22 +86,16 @@ def calibrate(
         add_array([observed[name]], values, options, f"constant '{name}'")
     if observed.keys() == constants.keys():
         return Calibration(options, observed)
-    halves = [{name: statistics.alike() for name, statistics in observed.items()} for _ in range(2 * halved)]
-    for name in (observed.keys() - constants.keys()) if halved else ():
-        observed[name].histogram = None  # those of the halves make it, in the end
+    parts = _Parts(observed, halved, folded, observed.keys() - constants.keys())
     numbers: dict[str, int] = {}
     total, done = operator.length_hint(feeds, 0), 0
 
     def _into(sample: str, name: str) -> list[RangeStats]:
         if sample not in numbers and len(numbers) == 1 and _count(observed) * total > (most or math.inf):
-            for statistics in (
-                statistics for by_name in (observed, *halves) for statistics in by_name.values()
-            ):
-                statistics.histogram = None
-        number = numbers.setdefault(sample, len(numbers))
-        return [whole[name] for whole in (observed, *halves[half_of(number) :][:1])]
+            parts.leave_out_histograms()
+        return parts.of(name, numbers.setdefault(sample, len(numbers)))
 
-    wanted = halves[0] if halved else observed
+    wanted = parts.finest[0]
     if workers:
         added = _merged(graph, wanted, feeds, options, run, workers, _into)
     else:
@@ -110,13 +105,58 @@ def calibrate(
             progress(done, total or None)
     if not done:
         raise ValueError("the calibration data hold no sample")
-    for name in (observed.keys() - constants.keys()) if halved else ():
-        first, second = (half[name].histogram for half in halves)
-        if first and second:
-            observed[name].histogram = whole = Histogram()
-            whole.merge(first)
-            whole.merge(second)
-    return Calibration(options, observed, halves)
+    parts.merge_histograms()
+    return Calibration(options, observed, parts.halves, folds=parts.folds)
+
+
+class _Parts:
+    """Statistics of all samples, and of ``halves`` and ``folds`` of them, if these are asked for.
+
+    The histograms are those of the ``finest`` parts, which make the others in the end.
+    """
+
+    def __init__(self, observed: Statistics, halved: bool, folded: bool, measured: Collection[str]) -> None:
+        """Begin with nothing counted; ``measured``: the names of the tensors that are no constants."""
+        self._observed, self._measured = observed, measured
+        self.halves, self.folds = (
+            [{name: statistics.alike() for name, statistics in observed.items()} for _ in range(count)]
+            for count in (2 * halved, FOLDS * folded)
+        )
+        self.finest = self.folds or self.halves or [observed]
+        self._coarser = [observed] if self.folds or self.halves else []
+        self._coarser += self.halves if self.folds else []
+        for part in self._coarser:
+            for name in measured:
+                part[name].histogram = None
+
+    def of(self, name: str, place: int) -> list[RangeStats]:
+        """Return the statistics of a tensor that a sample is added to."""
+        halves, folds = self.halves[half_of(place) :][:1], self.folds[fold_of(place) :][:1]
+        return [part[name] for part in (self._observed, *halves, *folds)]
+
+    def leave_out_histograms(self) -> None:
+        """Count in none any more."""
+        for part in (self._observed, *self.halves, *self.folds):
+            for statistics in part.values():
+                statistics.histogram = None
+
+    def merge_histograms(self) -> None:
+        """Make those of halves and of all samples."""
+        finer = self.finest, *(self.folds[number::2] for number in range(2))
+        for part, some in zip(self._coarser, finer, strict=False):
+            for name in self._measured:
+                part[name].histogram = _merged_histogram(one[name] for one in some)
+
+
+def _merged_histogram(parts: Iterable[RangeStats]) -> Histogram | None:
+    """Return the histogram of the numbers of several parts; None where there are none."""
+    found = [part.histogram for part in parts if part.histogram]
+    if not found:
+        return None
+    whole = Histogram()
+    for histogram in found:
+        whole.merge(histogram)
+    return whole
 
 
 def _count(observed: Statistics) -> int:

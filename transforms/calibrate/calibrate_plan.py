@@ -72,12 +72,14 @@ def calibrate_plan(
     *,
     progress: Progress | None = None,
     halved: bool = False,
+    folded: bool = False,
     most: int | None = None,
     means: bool = False,
 ) -> Calibration | None:
     """Return the statistics that a plan needs, or None, without reading data, if it needs none.
 
-    ``halved``: with histograms, and of halves of the samples, too, whatever the scheme needs. ``most``:
+    ``halved``: with histograms, and of halves of the samples, too, whatever the scheme needs. ``folded``: of
+    each fold, too. ``most``:
     numbers up to which histograms are made that the scheme does not need; those of a cache are always there.
     ``means``: of channels, by which biases are corrected, too, whether or not the scheme does.
 
@@ -109,7 +111,8 @@ def calibrate_plan(
     if halved:
         options = replace(options, method="MSE", moving_average=False, tensors={})
     inputs = plan.graph, names, data.feeds(plan.graph), options
-    how: dict[str, Any] = {"run": data.run, "workers": data.workers, "progress": progress, "halved": halved}
+    how: dict[str, Any] = {"run": data.run, "workers": data.workers, "progress": progress}
+    how |= {"halved": halved, "folded": folded}
     if data.cache is None:
         calibration = calibrate(*inputs, channels=channels, most=most, **how)
     else:

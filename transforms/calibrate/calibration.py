@@ -8,7 +8,7 @@ import numpy as np
 
 from ops.formats import Format
 from transforms.calibrate.methods import CalibrationOptions, choose_range
-from transforms.calibrate.range_statistics import RangeStats
+from transforms.calibrate.range_statistics import RangeStats, joined
 from transforms.graph.dot_products import TensorAxis
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import POWER_OF_TWO
@@ -31,6 +31,15 @@ def half_of(place: int) -> int:
     return place % 2
 
 
+FOLDS = 4
+"""Folds of the samples, in turn: each has a fourth, and ranges without it are those of three fourths."""
+
+
+def fold_of(place: int) -> int:
+    """Return which fold of the samples one belongs to, by its place."""
+    return place % FOLDS
+
+
 _ALIKE = 0.99
 
 KnownRanges = dict[tuple[int, Format, bool, Hashable], tuple[RangeStats, tuple[float, float]]]
@@ -40,7 +49,8 @@ KnownRanges = dict[tuple[int, Format, bool, Hashable], tuple[RangeStats, tuple[f
 class Calibration:
     """The statistics of tensors, by name, and the ranges that follow by the options.
 
-    ``halves``: those of the even and of the odd samples, if they were asked for.
+    ``halves``: those of the even and of the odd samples, ``folds``: those of each fold, if they were asked
+    for.
     """
 
     def __init__(
@@ -49,25 +59,29 @@ class Calibration:
         observed: Mapping[str, RangeStats],
         halves: Sequence[Mapping[str, RangeStats]] = (),
         known: KnownRanges | None = None,
+        *,
+        folds: Sequence[Mapping[str, RangeStats]] = (),
     ) -> None:
         """Keep options and statistics, to which nothing is added any more.
 
         ``known``: ranges that others with some of the same statistics have found.
         """
         self.options, self.observed, self.halves = options, dict(observed), tuple(halves)
+        self.folds = tuple(folds)
         self._known: KnownRanges = {} if known is None else known
 
     def with_(self, options: CalibrationOptions) -> Calibration:
         """Return the ranges that follow from the same statistics by other options."""
-        return Calibration(options, self.observed, self.halves, self._known)
+        return Calibration(options, self.observed, self.halves, self._known, folds=self.folds)
 
     def with_empty(self, sources: Mapping[str, str]) -> Calibration:
         """Return it with the statistics of other tensors, if they were measured, for some without numbers."""
-        observed, *halves = (
-            {**found, **{name: found[source] for name, source in sources.items() if source in found}}
-            for found in (self.observed, *self.halves)
-        )
-        return Calibration(self.options, observed, halves, self._known)
+
+        def _filled(found: Mapping[str, RangeStats]) -> dict[str, RangeStats]:
+            return {**found, **{name: found[source] for name, source in sources.items() if source in found}}
+
+        halves, folds = ([_filled(part) for part in parts] for parts in (self.halves, self.folds))
+        return Calibration(self.options, _filled(self.observed), halves, self._known, folds=folds)
 
     @property
     def has_histograms(self) -> bool:
@@ -91,6 +105,16 @@ class Calibration:
         """
         half = {name: self._in_half(name, number) for name in self.halves[number]}
         return Calibration(options, half, (), self._known)
+
+    def without_fold(self, number: int) -> Calibration:
+        """Return those of the samples that are not in one of the ``folds``.
+
+        A tensor without a number in these samples has the statistics of all.
+        """
+        others = [part for place, part in enumerate(self.folds) if place != number]
+        found = {name: joined([part[name] for part in others]) for name in self.observed}
+        empty = {name: self.observed[name] for name, one in found.items() if one.is_empty}
+        return Calibration(self.options, {**found, **empty})
 
     def _in_half(self, name: str, number: int) -> RangeStats:
         found = self.halves[number][name]

@@ -73,6 +73,12 @@ class SampleEnds:
             self.total[end] += reach
             self.squares[end] += reach * reach
 
+    def merge(self, other: SampleEnds) -> None:
+        """Add the sums of other samples."""
+        self.count += other.count
+        self.total = [one + more for one, more in zip(self.total, other.total, strict=True)]
+        self.squares = [one + more for one, more in zip(self.squares, other.squares, strict=True)]
+
     def beyond(self, end: int) -> tuple[float, float] | None:
         """Return location and scale of Gumbel's distribution of the reach of a sample; None if all are alike.
 
@@ -148,6 +154,29 @@ class RangeStats:
             self.histogram.merge(sample.histogram)
         for axis, moments in sample.moments.items():
             self.moments[axis].merge(moments)
+
+
+def joined(parts: Sequence[RangeStats]) -> RangeStats:
+    """Return the statistics of the samples of several parts, of the same kinds and the same tensor.
+
+    They are those of the samples one by one, but for sums, whose terms have another order, and for moving
+    averages, which are the mean of those of the parts.
+    """
+    whole = parts[0].alike()
+    for part in parts:
+        whole.low, whole.high = min(whole.low, part.low), max(whole.high, part.high)
+        whole.count += part.count
+        whole.has_nan |= part.has_nan
+        whole.ends.merge(part.ends)
+        if whole.histogram and part.histogram:
+            whole.histogram.merge(part.histogram)
+        for axis, moments in part.moments.items():
+            whole.moments[axis].merge(moments)
+    averages = [part.average for part in parts if part.average is not None]
+    if averages:
+        low, high = np.mean(averages, axis=0).tolist()
+        whole.average = low, high
+    return whole
 
 
 def add_to_all(collectors: Sequence[RangeStats], x: NDArray[np.float32], averaging_constant: float) -> None:

@@ -147,8 +147,9 @@ def _other_scale(
     if _is_symmetric(fmt, zero_point):
         scale = weight_scale(weights, fmt, axis, method="MSE", importance=weighed, power_of_two=powers)
         if has_bounded_pairs(matched):
-            sums = [part.reshape(-1, importance.shape[-1]) for part in (weights, weighed)]
-            scale = paired_scale(sums[0], scale, (1,), axis, importance=sums[1], power_of_two=powers)
+            sums, counts = (part.reshape(-1, importance.shape[-1]) for part in (weights, weighed))
+            numbers = sums.astype(np.float32)
+            scale = paired_scale(numbers, scale, (1,), axis, importance=counts, power_of_two=powers)
     elif not powers:
         scale, zero_point = weight_range(weights, fmt, axis, importance=weighed)
     least = least_scale(matched, biases, scale)

@@ -16,6 +16,9 @@ _LONGEST = 2000  # characters of a pattern
 
 Mark = tuple[str, ...]
 
+Marked = tuple[gs.Node, frozenset[Mark]]
+"""A node, and the marks by which it is found again."""
+
 
 class NodeSet:
     """Nodes of one graph in its present state; ``node in nodes`` tests membership."""
@@ -58,12 +61,14 @@ class Selection:
     def __init__(self, graph: gs.Graph | None = None, nodes: Iterable[gs.Node] = ()) -> None:
         """Choose nodes of a graph."""
         self._nodes = {id(node): node for node in nodes}
-        marked = list(_marked(graph)) if graph is not None and self._nodes else []
+        marked = list(marked_nodes(graph)) if graph is not None and self._nodes else []
         self._marks = frozenset(mark for node, marks in marked if id(node) in self._nodes for mark in marks)
         self._known = frozenset(mark for _, marks in marked for mark in marks)
 
-    def resolve_in(self, graph: gs.Graph) -> NodeSet:
+    def resolve_in(self, graph: gs.Graph, marked: Sequence[Marked] | None = None) -> NodeSet:
         """Return the chosen nodes of a graph, which may have been rewritten since.
+
+        ``marked``: the :func:`marked_nodes` of the graph, for several selections.
 
         These are the nodes themselves, nodes of the same name and operator, and nodes that now produce the
         same tensors, each in the same body: branches of an If often use one name twice. New nodes, such as a
@@ -71,7 +76,7 @@ class Selection:
         """
         if not self._nodes:
             return NodeSet((), self)
-        marked = list(_marked(graph))
+        marked = list(marked_nodes(graph)) if marked is None else marked
         found = {id(node) for node, marks in marked if id(node) in self._nodes or marks & self._marks}
         if found and self._known:
             for node, marks in reversed(marked):
@@ -184,12 +189,12 @@ def exactly(name: str) -> str:
 def counterparts(graph: gs.Graph, other: gs.Graph) -> dict[int, list[gs.Node]]:
     """Map ``id`` of each node to the nodes of a rewritten graph that a selection of it resolves to."""
     places: dict[Mark, list[gs.Node]] = {}
-    for node, marks in _marked(other):
+    for node, marks in marked_nodes(other):
         for mark in marks:
             places.setdefault(mark, []).append(node)
     return {
         id(node): list({id(one): one for mark in sorted(marks) for one in places.get(mark, ())}.values())
-        for node, marks in _marked(graph)
+        for node, marks in marked_nodes(graph)
     }
 
 
@@ -202,7 +207,7 @@ def _nodes_in(node: gs.Node) -> Iterator[gs.Node]:
     return (inner for body in walk.bodies(node) for inner in walk.nodes(body))
 
 
-def _marked(graph: gs.Graph, place: Mark = ()) -> Iterator[tuple[gs.Node, frozenset[Mark]]]:
+def marked_nodes(graph: gs.Graph, place: Mark = ()) -> Iterator[Marked]:
     """Yield every node with its marks: its place together with its name or with its outputs."""
     for node in graph.nodes:
         outputs = [tensor.name for tensor in node.outputs if tensor.name]
@@ -212,4 +217,4 @@ def _marked(graph: gs.Graph, place: Mark = ()) -> Iterator[tuple[gs.Node, frozen
         yield node, frozenset(marks)
         for attribute, body in node.attrs.items():
             if isinstance(body, gs.Graph):
-                yield from _marked(body, (*place, "in", *outputs[:1], attribute))
+                yield from marked_nodes(body, (*place, "in", *outputs[:1], attribute))

@@ -40,15 +40,18 @@ class Tried:
 
 @dataclass(frozen=True)
 class Checked:
-    """The squared error of the outputs by their power, on so many samples.
+    """The squared error of the outputs by their power that so many samples let expect.
 
-    ``decided``: whether choices were made by these; None if nothing was chosen. ``of_tokens``: of a language
-    model, the error is the divergence of the probabilities of tokens, in nats for each. ``through_caches``:
-    texts were read in two steps, the second with the caches of the first. ``others``: the error of as many
-    other outputs by their power, None if there are none. ``decibels_error``: the standard error in dB, 0
-    where it cannot be told. ``same``: how many rows of a classifier have the same largest number, and of how
-    many; None for other models. ``channels``: those whose error it is, in words, of an output with groups of
-    channels; ``shapes``: outputs of another shape. ``are_random``: samples are random tokens or numbers.
+    ``decided``: whether choices, or numbers of the model, were made by these; None if nothing was.
+    ``folds``: in how many folds they were held out, each from the ranges of its model; 0 if they were so from
+    the start. ``before_softmax``: an output that ends in a Softmax counts as what is before it.
+    ``of_tokens``: of a language model, the error is the divergence of the probabilities of tokens, in nats
+    for each. ``through_caches``: texts were read in two steps, the second with the caches of the first.
+    ``others``: the error of as many other outputs by their power, None if there are none.
+    ``decibels_error``: the error in dB of which two hold on other data, 0 where it cannot be told.
+    ``same``: how many rows of a classifier have the same largest number, and of how many; None for others.
+    ``channels``: those whose error it is, in words, of an output with groups of channels; ``shapes``: outputs
+    of another shape. ``are_random``: samples are random tokens or numbers.
     """
 
     error: float
@@ -63,6 +66,8 @@ class Checked:
     channels: str = ""
     shapes: OtherShapes = SAME_SHAPES
     are_random: bool = False
+    folds: int = 0
+    before_softmax: bool = False
 
     @property
     def is_diverged(self) -> bool:
@@ -88,12 +93,16 @@ class Checked:
         if self.of_tokens:
             return f"KL divergence of {self.error:.3g} nats a token on {self.where}"
         spread = f" +- {self.decibels_error:.1f}" if self.decibels_error else ""
+        before = " before the Softmax" if self.before_softmax else ""
         worst = f" ({self.channels})" if self.channels else ""
-        return f"SQNR {in_decibels(self.error)}{spread} dB{worst}{self.shapes.compared} on {self.where}"
+        return (
+            f"SQNR {in_decibels(self.error)}{spread} dB{before}{worst}{self.shapes.compared} on {self.where}"
+        )
 
     @property
     def _usual(self) -> str:
-        is_of_others = self.of_tokens or self.are_random or self.shapes.compared or str(self.shapes)
+        is_used = self.of_tokens or self.are_random or self.decided
+        is_of_others = is_used or self.shapes.compared or str(self.shapes)
         return "" if is_of_others else f" ({GOOD} and more: usually no loss)"
 
     @property
@@ -101,10 +110,11 @@ class Checked:
         """The samples, in words."""
         if self.are_random:
             return f"{counted(self.samples, 'input')} of random numbers"
-        kind = "held-out sample" if self.decided is False else "sample"
-        search = " that choices were made by" if self.decided else ""
+        kind = "held-out sample" if self.decided is False and not self.folds else "sample"
+        used = f" that {'was' if self.samples == 1 else 'were'} used" if self.decided else ""
+        folds = f" held out in {counted(self.folds, 'fold')}" if self.folds else ""
         read = ", read in two steps through the caches" if self.through_caches else ""
-        return f"{counted(self.samples, kind)}{search}{read}"
+        return f"{counted(self.samples, kind)}{used}{folds}{read}"
 
 
 @dataclass

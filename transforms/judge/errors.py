@@ -76,6 +76,10 @@ class Errors:
         """Return the errors of some of the outputs alone."""
         return Errors(self.errors[:, places], self.signal[:, places], len(places))
 
+    def of_samples(self, kept: AnyArray) -> Errors:
+        """Return the errors of some of the samples alone."""
+        return Errors(self.errors[kept], self.signal[kept], self.count)
+
     @property
     def relative(self) -> float:
         """The error by the power over all samples, in the mean over outputs; may be infinite.
@@ -91,7 +95,7 @@ class Errors:
     def decibels_error(self) -> float:
         """The standard error in dB of this as a ratio (:func:`error_of_decibels`), 0 of one sample."""
         rows = np.arange(len(self.errors))
-        left_out = [_without(self, rows != row).relative for row in rows]
+        left_out = [self.of_samples(rows != row).relative for row in rows]
         return error_of_decibels(decibels(self.relative), list(map(decibels, left_out)))
 
 
@@ -183,11 +187,7 @@ def _gain_of(new: Errors, old: Errors, arrays: slice) -> tuple[float, float]:
 def _left_out(new: Errors, old: Errors) -> list[tuple[Errors, Errors]]:
     """Return both without each of the samples in turn."""
     rows = np.arange(len(new.errors))
-    return [(_without(new, rows != row), _without(old, rows != row)) for row in rows if len(rows) > 1]
-
-
-def _without(one: Errors, kept: AnyArray) -> Errors:
-    return Errors(one.errors[kept], one.signal[kept], one.count)
+    return [(new.of_samples(rows != row), old.of_samples(rows != row)) for row in rows if len(rows) > 1]
 
 
 def jackknife(values: list[float]) -> float:

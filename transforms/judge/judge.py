@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -81,13 +82,10 @@ class Judge:
     def errors(self, run_of_fold: Callable[[int], Run], count: int | None = None) -> Errors:
         """Return the errors over the first samples: those of a fold by what is made for that fold."""
         samples = self._samples(count)
-        reference, groups = self.reference, self.reference.groups
         runs = {fold: run_of_fold(fold) for fold in dict.fromkeys(sample.fold for sample in samples)}
 
         def _of(sample: Sample) -> Float64Array:
-            pair = sample.expected, runs[sample.fold](sample.feed)
-            expected, found = (split(one, groups) for one in pair)
-            return energies(expected, found, reference.logits)
+            return self._energies(runs[sample.fold], sample)
 
         return self._made(samples, list(run_each(_of, samples, self.run)))
 
@@ -105,16 +103,29 @@ class Judge:
         ``see``: told what is made of each feed.
         """
         self._samples(count)  # closes the float model: large weights are in memory once
-        run = self.opened(graph, shifts)
-        run = steps.through(run) if steps else run
+        run = _seen(self.opened(graph, shifts), steps, see)
+        return self.errors(lambda _: run, count)
 
-        def _seen(feed: Feed) -> Feed:
-            made = run(feed)
-            if see is not None:
-                see(feed, made)
-            return made
+    def errors_in_folds(
+        self,
+        model_of: Callable[[int], tuple[gs.Graph, Mapping[str, float]]],
+        folds: Sequence[int],
+        steps: TwoSteps | None = None,
+        see: Callable[[Feed, Feed], None] | None = None,
+    ) -> Errors:
+        """Return the errors over all samples, of each by the model that is made for its fold.
 
-        return self.errors(lambda _: _seen, count)
+        ``folds``: the fold of each sample. ``model_of``: returns the quantized model for a fold, which may
+        not be used afterwards, with its shifts; one is open at a time. ``shifts``, ``steps``, ``see``: as of
+        :meth:`errors_of`.
+        """
+        samples, found = self._samples(None), dict[int, Float64Array]()
+        for fold in sorted(set(folds)):
+            run = _seen(self.opened(*model_of(fold)), steps, see)
+            places = [place for place, other in enumerate(folds) if other == fold]
+            errors = run_each(partial(self._energies, run), [samples[place] for place in places], self.run)
+            found |= zip(places, errors, strict=True)
+        return self._made(samples, [found[place] for place in range(len(samples))])
 
     def opened(self, graph: gs.Graph, shifts: Mapping[str, float] | None = None) -> Run:
         """Return what runs a quantized model, which may not be used afterwards; it makes what is compared.
@@ -134,6 +145,11 @@ class Judge:
 
         return with_codes(_run, caches)
 
+    def _energies(self, run: Run, sample: Sample) -> Float64Array:
+        groups = self.reference.groups
+        expected, made = (split(outputs, groups) for outputs in (sample.expected, run(sample.feed)))
+        return energies(expected, made, self.reference.logits)
+
     def _samples(self, count: int | None) -> list[Sample]:
         return self.reference.samples(self.count if count is None else min(count, self.count))
 
@@ -144,3 +160,16 @@ class Judge:
                 self._signal[place] = signals(expected, self.reference.logits)
         signal = np.array([self._signal[place] for place in range(len(samples))])
         return Errors(np.array(errors), signal, len(self.reference.columns))
+
+
+def _seen(run: Run, steps: TwoSteps | None, see: Callable[[Feed, Feed], None] | None) -> Run:
+    """Return what runs a model in steps, if there are any, and shows what it makes of each feed."""
+    run = steps.through(run) if steps else run
+
+    def _run(feed: Feed) -> Feed:
+        made = run(feed)
+        if see is not None:
+            see(feed, made)
+        return made
+
+    return _run

@@ -96,14 +96,16 @@ def _sources(tensor: gs.Tensor, seen: set[int]) -> Iterator[gs.Tensor]:
         seen.add(id(node))
         if node.op in _SATURATING:
             yield node.inputs[0]
-        elif (exponents := _of_softmax(node)) is not None:
+        elif (exponents := before_softmax(node)) is not None:
             yield exponents
         elif node.op in _MOVES:
             pending += reversed(node.inputs[: None if node.op == "Concat" else 1])
 
 
-def _of_softmax(node: gs.Node) -> gs.Tensor | None:
-    """Return what a Softmax is made of that is written as exp(x - max) / sum."""
+def before_softmax(node: gs.Node) -> gs.Tensor | None:
+    """Return what a Softmax is made of, also of one that is written as exp(x - max) / sum; None of others."""
+    if node.op == "Softmax":
+        return node.inputs[0]
     exponential = walk.producer(node.inputs[0]) if node.op == "Div" else None
     if exponential is None or exponential.op != "Exp":
         return None

@@ -5,7 +5,8 @@ judged on. Folds are those of calibration (:func:`transforms.calibrate.calibrati
 
 ==================== ==========================================================================
 ``judging``          candidates of moves: the first, without those that check
-``checking``         what a summary says of the outputs: the last of the first, of few none
+``checking``         samples that no choice is made by: the last of the first, of few none
+``summarizing``      what a summary says of the outputs: the last of the first, held out in folds
 ``fitting``          weights that are rounded by outputs of layers: all but those that check
 ``goal_judging``     whether a goal is met: every fourth, of few samples every third or second, as for a gate
 ``searching``        tensors in float, finer layers for a goal, masks: the first
@@ -64,6 +65,17 @@ def checking(count: int, *, texts: bool = False) -> range:
     else:
         spared = min(FEW_SAMPLES, first // SPARED) if first >= SPARED * FEWEST else 0
     return range(first - spared, first)
+
+
+def summarizing(count: int, *, texts: bool = False) -> range:
+    """Return the places of the samples that a summary tells of: of many those after all that judge.
+
+    Those of one fold (:func:`transforms.calibrate.calibration.fold_of`) are run through a model with ranges
+    of the other folds, so that none has given the ranges that it is rounded with.
+    """
+    most = FEW_SAMPLES if texts else ENOUGH
+    last = min(count, MOST_SAMPLES + most)
+    return range(max(last - most, 0), last)
 
 
 def judging(count: int, *, texts: bool = False) -> range:

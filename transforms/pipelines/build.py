@@ -8,7 +8,6 @@ from transforms.full_range.apply_full_range import apply_full_range, shift_grids
 from transforms.model.copy_graph import copy_graph
 from transforms.moves.full_range import try_full_range
 from transforms.pipelines.keep_found import keep_found
-from transforms.pipelines.prepare import fits_weights
 from transforms.pipelines.work import Work
 from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -29,17 +28,17 @@ def build(work: Work) -> None:
     if work.statistics is not None:
         work.statistics = work.statistics.with_(options_of(work.scheme))
     is_compared = work.compares and work.judge is not None
-    if work.float_graph is None and (is_compared or work.keeps_float or fits_weights(work)):
+    if work.float_graph is None and (is_compared or work.keeps_float or work.fits_weights):
         work.float_graph = copy_graph(work.graph)
     _note_data(work)
     record = work.record
-    _write(work)
+    write_scheme(work)
     work.scheme = work.scheme.with_(full_range=wish)
     _use_full_range(work)
     record.scheme = work.scheme
 
 
-def _write(work: Work) -> None:
+def write_scheme(work: Work) -> None:
     """Quantize the graph in place by a scheme that leaves nothing open but the full range."""
     plan = work.plan(record=work.record)
     names = guarded_nan(plan, work.statistics.holding_nan) if work.statistics else []

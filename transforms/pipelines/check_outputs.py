@@ -1,9 +1,14 @@
-"""How good the outputs of a quantized model are, on samples that decided nothing if there are enough."""
+"""How good the outputs of a quantized model are, on samples that decided nothing.
+
+Ranges are measured on all samples, so that each is compared with those of other folds
+(:mod:`transforms.pipelines.folds`). Where a model cannot be made so, samples are spared from the start, or it
+is said that they were used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -11,24 +16,32 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.calibrate.calibration import fold_of
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph.class_output import class_output
 from transforms.graph.embeddings import logits_of
-from transforms.judge.constants import FEW_SAMPLES
-from transforms.judge.decisions import Checked, Decisions
+from transforms.judge.constants import ENOUGH, FEWEST, MOST_SAMPLES
+from transforms.judge.decisions import Checked
 from transforms.judge.errors import Errors
+from transforms.judge.figure_error import figure_of
 from transforms.judge.judge import Judge
 from transforms.judge.reference import Reference
-from transforms.judge.sample_roles import FIRST, checking
+from transforms.judge.sample_roles import checking, summarizing
 from transforms.judge.shape_watch import ShapeWatch
+from transforms.judge.softmax_outputs import in_both, show_before_softmax
 from transforms.model.copy_graph import copy_graph
+from transforms.pipelines.work import Work
 from transforms.run.coded_caches import coded_caches
 from transforms.run.failing_samples import failing
 from transforms.run.two_steps import TwoSteps
+from transforms.runtime.session import RunOptions
 from transforms.search.output_metrics import lost_rows
 
 See = Callable[[Feed, Feed], None]
 """Told what is made of each feed."""
+
+ModelOf = Callable[[int], gs.Graph]
+"""Makes the model for a fold, without the ranges that its samples have given."""
 
 
 class UselessError(ValueError):
@@ -41,42 +54,105 @@ class UselessError(ValueError):
 
 
 def check_outputs(
+    work: Work,
     float_graph: gs.Graph,
     quantized_graph: gs.Graph,
-    data: CalibrationData,
-    record: Decisions,
+    folds: ModelOf | None = None,
     *,
-    are_random: bool = False,
+    random: CalibrationData | None = None,
 ) -> Checked | None:
-    """Return the error of a model beside the float model as it was quantized; None without float outputs.
+    """Return the error of the model of a work beside the float model; None without float outputs.
 
-    It is put into the ``record`` of what decided. An output whose rows numbers choose counts as what is
-    before that. Texts of a model with caches in few bits are read in two steps, so that what it has kept
-    counts, if the float model makes the same of both. ``are_random``: whether the data are no samples. Raises
-    ValueError for a model that fails on a sample, naming it.
+    ``folds``: makes the model for each fold; without it, samples are such as decided nothing, if there are
+    any. The result is put into the record of what decided. An output whose rows numbers choose counts as what
+    is before that, and one that ends in a Softmax as what is before it. Texts of a model with caches in few
+    bits are read in two steps, so that what it has kept counts, if the float model makes the same of both.
+    ``random``: data to compare on that are no samples. Raises ValueError for a model that fails on a sample,
+    naming it.
     """
-    first = list(islice(data.feeds(float_graph), FIRST))
-    decides = bool(record.tried) or record.fitted or record.searched
-    spared = checking(len(first), texts=decides and bool(logits_of(float_graph)))
-    chosen = dict(first[spared.start :] if spared else first[:FEW_SAMPLES])
-    judge = Judge(float_graph, list(chosen.values()), data.run, stays=True)
-    reference = judge.reference
-    steps = TwoSteps.agreeing(float_graph, coded_caches(quantized_graph), reference.run, reference.feeds)
-    with failing(chosen, float_graph, data.run, "the quantized model"):
+    data = random or work.data
+    assert data is not None, "outputs are compared on samples"
+    first = list(islice(data.feeds(float_graph), MOST_SAMPLES + ENOUGH))
+    if random:
+        spared = _Spared(range(len(first)), decided=None)
+    else:
+        spared = _spared(work, len(first), texts=bool(logits_of(float_graph)), folds=folds)
+    checked = _compared((float_graph, quantized_graph), first, spared, work.run_here)
+    checked = checked and replace(checked, are_random=random is not None)
+    work.record.decisions.outputs = checked or work.record.decisions.outputs
+    return checked
+
+
+@dataclass(frozen=True)
+class _Spared:
+    """The places of samples that are compared; ``decided``: as of :class:`Checked`.
+
+    ``model_of``: makes the model for a fold; None if one runs all of them.
+    """
+
+    places: Sequence[int]
+    decided: bool | None
+    model_of: ModelOf | None = None
+
+    @property
+    def folds(self) -> list[int]:
+        """The fold of each sample; the same for all where one model runs all of them."""
+        return [fold_of(place) if self.model_of else 0 for place in self.places]
+
+
+def _spared(work: Work, count: int, *, texts: bool, folds: ModelOf | None) -> _Spared:
+    """Return which samples of so many are compared: such as decided nothing, if there are any."""
+    decisions = work.record.decisions
+    chooses = bool(decisions.tried) or decisions.fitted or decisions.searched
+    every = summarizing(count, texts=texts)
+    if folds is not None and count >= FEWEST:
+        return _Spared(every, decided=False, model_of=folds)
+    if not chooses and work.statistics is None:
+        return _Spared(every, decided=None)
+    spared = checking(count, texts=chooses and texts)
+    is_new = bool(spared) and (work.statistics is None or decisions.fitted)
+    return _Spared(spared, decided=False) if is_new else _Spared(every, decided=True)
+
+
+def _compared(
+    pair: tuple[gs.Graph, gs.Graph], samples: Sequence[tuple[str, Feed]], spared: _Spared, run: RunOptions
+) -> Checked | None:
+    """Return the error of a quantized model beside the float one."""
+    float_graph, quantized_graph = pair
+    chosen = [samples[place] for place in spared.places]
+    saturated, reference = in_both(*pair), copy_graph(float_graph)
+    views = show_before_softmax(reference, saturated)
+    judge = Judge(reference, [feed for _, feed in chosen], run, stays=True)
+    caches = coded_caches(quantized_graph)
+    steps = TwoSteps.agreeing(float_graph, caches, judge.reference.run, judge.reference.feeds)
+
+    def _shown(fold: int) -> tuple[gs.Graph, Mapping[str, float]]:
+        graph = spared.model_of(fold) if spared.model_of else copy_graph(quantized_graph)
+        show_before_softmax(graph, saturated)
+        return graph, shifts_within(graph)
+
+    with failing(dict(chosen), float_graph, run, "the quantized model"):
         if not judge.reference.outputs:
             return None
-        answers, shapes = _Answers(class_output(float_graph), judge), ShapeWatch(reference)
-        graph, shifts = copy_graph(quantized_graph), shifts_within(quantized_graph)
-        found = judge.errors_of(graph, shifts=shifts, steps=steps, see=seen_by(answers.see, shapes.see))
+        answers, shapes = _Answers(class_output(float_graph), judge), ShapeWatch(judge.reference)
+        found = judge.errors_in_folds(_shown, spared.folds, steps, seen_by(answers.see, shapes.see))
     if not np.isfinite(found.signal).all():
         return None
-    decided = not spared if decides else None
-    tokens = judge.reference.tokens(judge.reference.outputs)
-    checked = Checked(0.0, len(chosen), decided, through_caches=bool(steps), same=answers.same())
-    checked = replace(checked, are_random=are_random)
-    found, checked = _of_same_shapes(found, checked, shapes)
-    record.outputs = _figures(*_of_worst_channels(found, checked, reference), tokens)
-    return record.outputs
+    names = judge.reference.outputs
+    replaced = {name for name, view in zip(saturated, views, strict=True) if view in names}
+    checked = Checked(
+        0.0,
+        len(chosen),
+        spared.decided,
+        through_caches=bool(steps),
+        same=answers.same(),
+        folds=len(set(spared.folds)) if spared.model_of else 0,
+        before_softmax=bool(replaced),
+    )
+    found, checked, folds = _of_same_shapes(found, checked, shapes, spared.folds)
+    found, checked = _of_worst_channels(found, checked, judge.reference, replaced)
+    tokens = judge.reference.tokens([name for name in names if name not in replaced])
+    return _figures(found, tokens, checked, folds)
 
 
 def seen_by(*watchers: See) -> See:
@@ -89,16 +165,19 @@ def seen_by(*watchers: See) -> See:
     return _see
 
 
-def _of_same_shapes(found: Errors, checked: Checked, shapes: ShapeWatch) -> tuple[Errors, Checked]:
-    """Return errors of the samples in which outputs have the same shapes, of all where none has; and how many
-    samples that are. Where others stand for an output, its shape tells nothing of their errors.
+def _of_same_shapes(
+    found: Errors, checked: Checked, shapes: ShapeWatch, folds: Sequence[int]
+) -> tuple[Errors, Checked, Sequence[int]]:
+    """Return errors of the samples in which outputs have the same shapes, of all where none has; how many
+    samples that are, and their folds. Where others stand for an output, its shape tells nothing of their
+    errors.
     """
     told = shapes.found()
     rows = np.array([not set(names) - told.judged.keys() for names in shapes.differing()])
     if rows.all() or not rows.any():
-        return found, replace(checked, shapes=told)
+        return found, replace(checked, shapes=told), folds
     kept = Errors(found.errors[rows], found.signal[rows], found.count)
-    return kept, replace(checked, samples=int(rows.sum()), shapes=told)
+    return kept, replace(checked, samples=int(rows.sum()), shapes=told), list(np.asarray(folds)[rows])
 
 
 class _Answers:
@@ -125,24 +204,28 @@ class _Answers:
         return rows - lost, rows
 
 
-def _of_worst_channels(found: Errors, checked: Checked, reference: Reference) -> tuple[Errors, Checked]:
-    """Return errors with the worst group of channels alone of an output that has several, and which it is."""
+def _of_worst_channels(
+    found: Errors, checked: Checked, reference: Reference, replaced: Collection[str]
+) -> tuple[Errors, Checked]:
+    """Return errors with the worst group of channels alone of an output that has several, and which it is.
+
+    ``replaced``: outputs that do not count.
+    """
     columns, kept, words = reference.columns, list[int](), list[str]()
-    for name in dict.fromkeys(columns):
+    for name in dict.fromkeys(name for name in columns if name not in replaced):
         places = [place for place, column in enumerate(columns) if column == name]
         worst = int(np.argmin(np.nan_to_num(found.decibels[places], nan=np.inf)))
         kept.append(places[worst])
         if name in reference.groups:
             words.append(f"worst channels of '{name}': {reference.groups[name].label(worst)}")
-    if not words:
-        return found, checked
     return found.of_outputs(kept), replace(checked, channels=", ".join(words))
 
 
-def _figures(found: Errors, checked: Checked, tokens: Sequence[int]) -> Checked:
+def _figures(found: Errors, tokens: Sequence[int], checked: Checked, folds: Sequence[int]) -> Checked:
     """Return what is said of errors: of the logits where there are any, and of the other outputs apart."""
     if not tokens:
-        return replace(checked, error=found.relative, decibels_error=found.decibels_error)
+        error, decibels_error = figure_of(found, folds)
+        return replace(checked, error=error, decibels_error=decibels_error)
     others = [place for place in range(found.count) if place not in tokens]
     apart = found.of_outputs(others).relative if others else None
     error = found.of_outputs(tokens).relative

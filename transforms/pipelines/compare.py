@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.judge.budget import too_large
+from transforms.judge.decisions import Checked
 from transforms.pipelines.check_outputs import UselessError, check_outputs
 from transforms.pipelines.first_result import FirstRun
+from transforms.pipelines.folds import FoldError, Folds, has_folds
 from transforms.pipelines.gate import keep_figure
 from transforms.pipelines.probe import FEEDS
 from transforms.pipelines.work import Work
@@ -37,12 +39,21 @@ def compare(work: Work) -> None:
         return
     work.events.phase("comparing")
     graph = work.graph if first.why_not is None or work.unstored is None else work.unstored
-    data = replace(work.data, run=work.run_here)
-    outputs = check_outputs(work.float_form(), graph, data, work.record.decisions)
+    outputs = _checked(work, graph)
     if outputs and outputs.is_diverged:
         raise UselessError(outputs)
     if last or first.kept:
         _check_goal(work)
+
+
+def _checked(work: Work, graph: gs.Graph) -> Checked | None:
+    """Return the error of the model, on samples held out in folds if it has models for these."""
+    floats = work.float_form()
+    try:
+        return check_outputs(work, floats, graph, Folds(work, floats) if has_folds(work) else None)
+    except FoldError as error:
+        work.record.decisions.notes.append(f"Samples not held out: {error}")
+        return check_outputs(work, floats, graph)
 
 
 def _compare_on_random(work: Work, first: FirstRun) -> None:
@@ -53,7 +64,7 @@ def _compare_on_random(work: Work, first: FirstRun) -> None:
     try:
         float_graph = work.float_form()
         data = CalibrationData(list(lifelike_feeds(float_graph, FEEDS)), run=work.run_here)
-        outputs = check_outputs(float_graph, work.graph, data, work.record.decisions, are_random=True)
+        outputs = check_outputs(work, float_graph, work.graph, random=data)
     except Exception as error:  # the runtime's exceptions share no narrower class
         work.record.notes.append(f"Outputs not compared, the model does not run on random numbers: {error}")
         return

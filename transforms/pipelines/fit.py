@@ -12,7 +12,6 @@ from transforms.graph.embeddings import logits_of
 from transforms.graph.some_names import counted
 from transforms.judge.sample_roles import fitting, taken
 from transforms.pipelines.finished import finished_layers
-from transforms.pipelines.prepare import fits_weights
 from transforms.pipelines.work import Work
 from transforms.run.failing_samples import failing
 
@@ -23,7 +22,7 @@ def fit(work: Work) -> None:
     Warns of texts with fewer tokens than a layer has inputs. Raises ValueError for a model that fails on a
     sample.
     """
-    if not fits_weights(work):
+    if not work.fits_weights:
         return
     from transforms.finetune.fit_weights import fit_weights, options_for
 

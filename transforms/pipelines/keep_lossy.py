@@ -5,12 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import onnx_graphsurgeon as gs
+
 from transforms.graph.some_names import counted
 from transforms.judge.budget import Budget
 from transforms.judge.constants import FEWEST
 from transforms.judge.decisions import LAYERS_IN_FLOAT, Tried
 from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import judging_layers, ranking_layers, taken
+from transforms.judge.softmax_outputs import in_both, show_before_softmax
+from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.load import read_float
 from transforms.pipelines.rebuild import LastRebuilt, take_over
 from transforms.pipelines.work import Work
@@ -65,17 +69,31 @@ def may_keep(scheme: Scheme) -> bool:
 
 
 def _found(work: Work, judge: Judge) -> tuple[LossyLayers, Work]:
-    """Return the layers, and the work in which the model was built with them."""
+    """Return the layers, and the work in which the model was built with them.
+
+    An output that ends in a Softmax counts as what is before it.
+    """
     from transforms.precision.lossy import lossy_layers  # imports take time that small jobs notice
 
     assert work.statistics is not None, "integers have ranges"
     feeds, floats = judge.reference.feeds, work.float_form()
     count, build = len(feeds), LastRebuilt(work)
+    saturated = in_both(floats, work.graph)
+
+    def _judged(graph: gs.Graph) -> gs.Graph:
+        copy = copy_graph(graph)
+        show_before_softmax(copy, saturated, alone=True)
+        return copy
+
+    def _built(scheme: Scheme) -> tuple[gs.Graph, Scheme]:
+        graph, used = build(scheme)
+        return _judged(graph), used
+
     runs = Budget.of(floats, work.statistics, work.options.effort).runs
     ranked, judged = taken(feeds, ranking_layers(count)), taken(feeds, judging_layers(count))
+    floats, first = _judged(floats), (_judged(work.graph), work.scheme)
     apart = Judge(floats, judged, work.run_here, known=judge.reference.known, stays=True)
-    first = work.graph, work.scheme
     resting = with_bounded_memory(with_resting_threads(work.options.run), feeds)
     load = partial(read_float, work, work.scheme)
-    found = lossy_layers(first, floats, load, build, ranked, apart, runs, resting)
+    found = lossy_layers(first, floats, load, _built, ranked, apart, runs, resting)
     return found, build.last

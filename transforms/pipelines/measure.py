@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 from itertools import islice
 
@@ -17,12 +18,13 @@ from transforms.graph.lazy_values import is_weightless
 from transforms.judge.budget import too_large
 from transforms.judge.constants import MOST_COUNTED
 from transforms.judge.judge import Judge
-from transforms.judge.sample_roles import FIRST, judging
+from transforms.judge.sample_roles import FIRST, checking, judging
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.work import Work
 from transforms.plan.joined_ranges import JOINED, joined_far_apart
 from transforms.plan.sampled_exceptions import kept_in_float
 from transforms.plan.weight_cache import WeightMemory
+from transforms.precision.held_out import without
 from transforms.run.events import Progress
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO, FLOAT32
@@ -43,7 +45,7 @@ def measure(work: Work) -> None:
             work.record.decisions.notes.append(why)
         measure_by_rule(work, progress)
         return
-    work.memory = _weights_of(work.graph)
+    work.memory = weights_of(work.graph)
     work.scheme = rules_beside_form(work.asked)
     work.statistics = measure_for_candidates(work, work.graph, work.scheme, work.data, progress)
     assert work.data is not None, "outputs decide on samples alone"
@@ -59,7 +61,8 @@ def measure_by_rule(work: Work, progress: Progress | None = None) -> None:
     """Close the scheme by rules, bring the graph into their form, and measure what they need."""
     prepared, work.scheme = work.scheme, work.asked.by_rule()
     change_form(work, prepared)
-    work.statistics = calibrate_plan(work.plan(), work.data, progress=progress)
+    data = _that_give_ranges(work, work.data)
+    work.statistics = calibrate_plan(work.plan(), data, progress=progress, folded=work.may_compare)
     keep_joined(work)
 
 
@@ -106,8 +109,22 @@ def measure_for_candidates(
     means = work.asked.correct_biases is not False
     if work.asked.per_channel == AUTO:  # weights with one scale need to know what they are multiplied with
         scheme = scheme.with_(per_channel=SPREAD)
-    plan = work.plan(graph, scheme)
-    return calibrate_plan(plan, data, progress=progress, halved=True, most=MOST_COUNTED, means=means)
+    plan, data = work.plan(graph, scheme), _that_give_ranges(work, data)
+    parts = {"halved": True, "folded": work.may_compare}
+    return calibrate_plan(plan, data, progress=progress, most=MOST_COUNTED, means=means, **parts)
+
+
+def _that_give_ranges(work: Work, data: CalibrationData | None) -> CalibrationData | None:
+    """Return the samples that ranges are measured on: of weights that are fitted, not those that check them.
+
+    A model with such weights is not made again for each fold.
+    """
+    if data is None or not work.fits_weights:
+        return data
+    feeds = data.feeds(work.graph)
+    count = operator.length_hint(feeds, 0) or sum(1 for _ in feeds)
+    spared = checking(count, texts=bool(logits_of(work.graph)))
+    return without(data, work.graph, spared, count) if spared else data
 
 
 def may_decide(work: Work) -> bool:
@@ -126,7 +143,7 @@ def _is_beyond_reach(work: Work) -> bool:
     return too_large(work.graph) or work.data.memory_limit is not None
 
 
-def _weights_of(graph: gs.Graph) -> WeightMemory:
+def weights_of(graph: gs.Graph) -> WeightMemory:
     """Return a memory of the weights of a graph, which its copies share."""
     layers = (node for node in graph.nodes if is_dot_product(node))
     weights = (tensor for node in layers for tensor in node.inputs if isinstance(tensor, gs.Constant))

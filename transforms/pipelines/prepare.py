@@ -49,13 +49,6 @@ def prepare(work: Work) -> None:
         _keep_exceptions(work)
 
 
-def fits_weights(work: Work) -> bool:
-    """Return whether outputs of layers round the weights: the scheme's word, or few bits and samples."""
-    if work.asked.fit_weights is True:
-        return True
-    return work.asked.fits_weights and work.data is not None and work.data.decides and not work.fixed
-
-
 def _keep_exceptions(work: Work) -> None:
     """Keep in float the tensors whose range masks that are fed, or zeros alone, would set."""
     assert work.data is not None, "looked at before"
@@ -93,5 +86,5 @@ def _refuse_fitting(work: Work) -> None:
             raise MissingDataError(
                 "fit_weights is true, and calibration data to round weights by are missing"
             )
-    if work.record.grids is not None and fits_weights(work):
+    if work.record.grids is not None and work.fits_weights:
         raise ValueError("keep_grids goes with fit_weights = false here: it changes grids that are kept")

@@ -30,8 +30,9 @@ def rebuilt(
         data or work.data,
         source=work.source,
         options=work.options,
-        keeps_float=work.keeps_float,
+        keeps_float=work.keeps_float or work.compares,
         compares=work.compares and bool(more),
+        may_compare=work.may_compare,
         moves=work.moves,
         record=JobRecord(grids=None if work.record.grids is None else []),
     )
@@ -60,3 +61,4 @@ def take_over(work: Work, other: Work) -> None:
     record.judged_digest = before.judged_digest
     work.graph, work.float_graph = other.graph, other.float_graph
     work.scheme, work.record = other.scheme, record
+    work.targets, work.statistics, work.memory = other.targets, other.statistics, other.memory

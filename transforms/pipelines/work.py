@@ -135,6 +135,13 @@ class Work:
         """How a model is run for figures of it: as users open it, or as it says if it is for elsewhere."""
         return replace(self.options.run, simulate=self.asked.target not in ("", ON_CPU))
 
+    @property
+    def fits_weights(self) -> bool:
+        """Whether outputs of layers round the weights: the scheme's word, or few bits and samples."""
+        if self.asked.fit_weights is True:
+            return True
+        return self.asked.fits_weights and self.data is not None and self.data.decides and not self.fixed
+
     def plan(
         self, graph: gs.Graph | None = None, scheme: Scheme | None = None, record: Record | None = None
     ) -> QuantizationPlan:

@@ -6,7 +6,7 @@ The names are found before the model is prepared, and again in what that makes o
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 
@@ -16,15 +16,20 @@ import onnx_graphsurgeon as gs
 import ops
 from ops.legal_names import did_you_mean
 from transforms.graph import walk
-from transforms.graph.selection import NodeSet, Selection, label_of, matches, select, with_bodies
+from transforms.graph.selection import (
+    Marked,
+    NodeSet,
+    Selection,
+    label_of,
+    marked_nodes,
+    select,
+)
 from transforms.graph.sensitive_layers import sensitive_layers, weight_size
 from transforms.plan.graph_facts import GraphFacts, KnownFacts
+from transforms.plan.named_nodes import WithNames, matching_nodes, operators, with_names
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import AUTO, FLOAT32, Scheme
-
-_MERGED = "/MatMulAddFusion"
-"""What the optimizer puts after the name of a MatMul that it makes a Gemm of, together with an Add."""
 
 _Place = tuple[Selection, str, int]
 """The consumer of a tensor, its operator, and which input it is."""
@@ -56,7 +61,8 @@ class SchemeTargets:
         self._scheme, self.fixed, self._facts = scheme, FixedGrids(), KnownFacts()
         self.excluded = select(graph, names=scheme.exclude_nodes, op_types=scheme.exclude_op_types)
         self._operators = _operators(graph)
-        matching = {pattern: _matching(graph, pattern) for pattern in scheme.layers}
+        nodes = with_names(graph) if scheme.layers else []
+        matching = {pattern: matching_nodes(nodes, pattern) for pattern in scheme.layers}
         self._rules = {  # with their operators: what became of a node of another is new
             pattern: (Selection(graph, nodes), {node.op for node in nodes})
             for pattern, nodes in matching.items()
@@ -84,8 +90,10 @@ class SchemeTargets:
         if wrong:
             near = did_you_mean(wrong[0], sorted(present))
             raise ValueError(f"op_types entry '{wrong[0]}' matches no operator type{near}")
+        nodes = with_names(graph) if self._scheme.layers else []
+        marked = list(marked_nodes(graph)) if self._scheme.layers else []
         rules = tuple(
-            (pattern, self._resolve_rule(graph, pattern), rule)
+            (pattern, self._resolve_rule(graph, nodes, marked, pattern), rule)
             for pattern, rule in self._scheme.layers.items()
         )
         tensors = {
@@ -96,10 +104,12 @@ class SchemeTargets:
         facts = GraphFacts(graph, self._facts)
         return Targets(self.excluded.resolve_in(graph), rules, tensors, self.fixed, facts)
 
-    def _resolve_rule(self, graph: gs.Graph, pattern: str) -> NodeSet:
+    def _resolve_rule(
+        self, graph: gs.Graph, nodes: Sequence[WithNames], marked: Sequence[Marked], pattern: str
+    ) -> NodeSet:
         before, operators = self._rules[pattern]
-        kept = NodeSet(node for node in before.resolve_in(graph) if node.op in operators)
-        found = kept | _matching(graph, pattern)
+        kept = NodeSet(node for node in before.resolve_in(graph, marked) if node.op in operators)
+        found = kept | matching_nodes(nodes, pattern)
         if not len(found):
             if not operators:
                 labels = [label_of(node) for node in walk.nodes(graph)]
@@ -121,34 +131,6 @@ class SchemeTargets:
             near = did_you_mean(name, (str(tensor.name) for tensor in _tensors(graph)))
             raise ValueError(f"tensors entry '{name}' is not a tensor of the model{near}")
         raise ValueError(f"tensors entry '{name}': the tensor {_FOLDED}")
-
-
-def _matching(graph: gs.Graph, pattern: str) -> NodeSet:
-    """Return the nodes whose name matches or whose operator has the name of the pattern."""
-    return with_bodies(
-        node
-        for node in walk.nodes(graph)
-        if pattern in operators(node) or any(matches(label, pattern) for label in _labels(node))
-    )
-
-
-def named(graph: gs.Graph, names: Collection[str]) -> NodeSet:
-    """Return the nodes of a graph that entries of ``layers`` speak of which match these names alone."""
-    return with_bodies(node for node in walk.nodes(graph) if not _labels(node).isdisjoint(names))
-
-
-def _labels(node: gs.Node) -> set[str]:
-    """Return the names that a node goes by: a Gemm made of a MatMul has that of the MatMul too."""
-    return {label_of(node), node.name.removesuffix(_MERGED)} if _was_merged(node) else {label_of(node)}
-
-
-def operators(node: gs.Node) -> frozenset[str]:
-    """Return the operator types that a node goes by: a Gemm that was a MatMul and an Add is MatMul too."""
-    return frozenset({node.op, "MatMul"} if _was_merged(node) else {node.op})
-
-
-def _was_merged(node: gs.Node) -> bool:
-    return node.op == "Gemm" and node.name.endswith(_MERGED)
 
 
 def _operators(graph: gs.Graph) -> set[str]:

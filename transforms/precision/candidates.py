@@ -16,8 +16,9 @@ from transforms.graph.selection import label_of, matches
 from transforms.model.model_error import NothingToDoError
 from transforms.plan.exact_arithmetic import exact_arithmetic
 from transforms.plan.float_only_nodes import spectra
+from transforms.plan.named_nodes import operators
 from transforms.plan.quant_spec import is_unquantized_float
-from transforms.plan.scheme_targets import Targets, operators
+from transforms.plan.scheme_targets import Targets
 from transforms.precision.assign import Size
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.runtime.session import RunOptions

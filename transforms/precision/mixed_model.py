@@ -15,6 +15,7 @@ from transforms.graph import walk
 from transforms.graph.selection import exactly
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.joined_ranges import JOINED, joined_far_apart
+from transforms.plan.named_nodes import named
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.sampled_exceptions import (
     guarded_nan,
@@ -23,7 +24,7 @@ from transforms.plan.sampled_exceptions import (
     without_range,
     zero_inputs,
 )
-from transforms.plan.scheme_targets import Targets, named
+from transforms.plan.scheme_targets import Targets
 from transforms.plan.weight_cache import WeightMemory
 from transforms.precision.candidates import layers_of
 from transforms.precision.mixed import Mixed

@@ -1,0 +1,60 @@
+"""The SQNR that a summary tells of samples, and its error: other data are within two of it as a rule.
+
+Few samples say little of their own scatter: where one of a hundred has most of the error, eight are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, expm1, hypot, log1p, sqrt
+
+import numpy as np
+
+from ops.metrics import decibels
+from transforms.judge.errors import Errors, error_of_decibels
+
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
+"""Quantiles at 97.5 % of Student's distribution, from 1 degree of freedom on (Biometrika 6, 1908)."""
+
+_LEAST = 1e-3
+"""Of the largest error of a sample, what counts as the least: its logarithm has no scale else."""
+
+_PER_NEPER = 10 / np.log(10)
+
+
+def figure_of(errors: Errors, folds: Sequence[int]) -> tuple[float, float]:
+    """Return the error of outputs by their power as it is expected on other data, and its error in dB.
+
+    ``folds``: the fold of each sample. Two variances add: what samples show, by the jackknife, and what they
+    do not, by the log-normal distribution that is as wide. Folds, whose samples run through one model each,
+    count instead where they differ more. Student's distribution says what such an estimate is worth: tails
+    as heavy as those of errors, of a kurtosis near 5, make it as uncertain as that of half as many normal
+    values; of few samples it has two degrees of freedom, if they let it. The logarithm of a mean of few is
+    less than that of all by half its variance, which is added. The error is 0 of one sample.
+    """
+    rows, groups = np.arange(len(errors.errors)), np.asarray(folds)
+    if len(rows) < 2 or not 0 < errors.relative < np.inf:
+        return errors.relative, 0.0
+    variance = _of_mean(errors)
+    shown = hypot(_jackknife(errors, rows), _PER_NEPER * sqrt(variance))
+    freedom = max(len(rows) // 2 - 1, min(len(rows) - 1, 2))
+    student = _STUDENT[min(freedom, len(_STUDENT)) - 1]
+    error = max(shown, _jackknife(errors, groups)) * student / 2
+    return errors.relative * exp(variance / 2), error
+
+
+def _jackknife(errors: Errors, groups: np.ndarray) -> float:
+    left_out = [errors.of_samples(groups != group).relative for group in np.unique(groups)]
+    return error_of_decibels(decibels(errors.relative), list(map(decibels, left_out)))
+
+
+def _of_mean(errors: Errors) -> float:
+    """Return the variance of the logarithm of the mean error, if samples' errors are log-normal; 1 at most.
+
+    So it is where one of the samples has all of the error (J. Aitchison and J. A. C. Brown, The Lognormal
+    Distribution, 1957, chapter 2).
+    """
+    with np.errstate(all="ignore"):
+        shares = np.nan_to_num(errors.errors / errors.signal.sum(0))[:, : errors.count].mean(1)
+    spread = np.var(np.log(np.maximum(shares, _LEAST * shares.max())), ddof=1)
+    return expm1(min(float(spread), log1p(len(shares)))) / len(shares)

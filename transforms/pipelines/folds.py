@@ -1,0 +1,71 @@
+"""Models that differ from the one that is written in their ranges alone, which are those of other folds.
+
+A sample that has given a range is never beyond it, so that few samples say too much of a model that they gave
+the ranges of. Run through a model whose ranges are those of the other folds, each is as new as one that the
+model meets later. Whatever was chosen stays chosen: it takes runs of all candidates to choose again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx_graphsurgeon as gs
+
+from transforms.calibrate.calibration import Calibration
+from transforms.judge.constants import FEWEST
+from transforms.model.copy_graph import copy_graph
+from transforms.pipelines.build import write_scheme
+from transforms.pipelines.measure import weights_of
+from transforms.pipelines.record import JobRecord
+from transforms.pipelines.work import Work
+from transforms.pipelines.write_for_runtime import write_for_runtime
+from transforms.run.events import SILENT
+
+
+def has_folds(work: Work) -> bool:
+    """Return whether a model is what its scheme and its ranges make, and these are known of each fold.
+
+    Not so of weights that samples have rounded or tuned, and of nodes that were left in float at the end.
+    """
+    record, statistics = work.record, work.statistics
+    is_left = record.first is not None and record.first.kept
+    is_changed = record.decisions.fitted or record.tuned or record.mixed or is_left
+    return not is_changed and statistics is not None and len(statistics.folds) >= FEWEST
+
+
+class FoldError(ValueError):
+    """A model with the ranges of other folds cannot be written."""
+
+
+class Folds:
+    """Writes the model of a work again, with the ranges of all folds but one."""
+
+    def __init__(self, work: Work, base: gs.Graph) -> None:
+        """Take the work as it is in the end, and the float model as it was quantized; both stay so."""
+        self._work, self._base = work, base
+        self._memory = work.memory or weights_of(base)
+
+    def __call__(self, fold: int) -> gs.Graph:
+        """Return the model with ranges of all folds but one; FoldError where these do not suit the scheme."""
+        assert self._work.statistics is not None, "there are folds"
+        try:
+            return self.written(self._work.statistics.without_fold(fold))
+        except ValueError as error:
+            raise FoldError(str(error)) from error
+
+    def written(self, statistics: Calibration) -> gs.Graph:
+        """Return the model with the ranges of some statistics."""
+        work = self._work
+        other = replace(
+            work,
+            graph=copy_graph(self._base),
+            statistics=statistics,
+            judge=None,
+            memory=self._memory,
+            events=SILENT,
+            record=JobRecord(),
+        )
+        other.scheme = work.scheme
+        write_scheme(other)
+        write_for_runtime(other)
+        return other.graph
