@@ -40,7 +40,7 @@ def _step(text: str, shape: tuple[int, ...], scheme: str | Scheme = "U8S8") -> Q
 def test_convolutions(shape: tuple[int, ...], groups: int, widened: bool | None, scheme: str) -> None:
     step = _step(_conv(shape, groups), shape, scheme)
     assert step.format.name == ("uint8" if widened else "int8") and step.symmetric
-    assert step.pairs == ((2, 3, 1) if widened is False else ())
+    assert step.pairs == (((2, 3, 1),) if widened is False else ())
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_convolutions(shape: tuple[int, ...], groups: int, widened: bool | None,
 )
 def test_products(text: str, shape: tuple[int, ...], widened: bool, axes: tuple[int, ...]) -> None:
     step = _step(text, shape)
-    assert (step.format.name, step.pairs) == ("uint8" if widened else "int8", axes)
+    assert (step.format.name, step.pairs) == ("uint8" if widened else "int8", (axes,) if axes else ())
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,17 @@ def test_scales_that_are_shifts_take_no_zero_points() -> None:
 def test_a_weight_that_another_node_reads_stays_int8() -> None:
     text = "(float[1,4] x) => (float[1,4] y) { a = MatMul(x, w) b = Relu(a) y = MatMul(b, w) }"
     assert _step(text, (4, 4)).format.name == "int8"
+
+
+def test_a_weight_that_sums_read_along_two_axes_is_bounded_along_both_and_stored_once() -> None:
+    text = "(float[7,4] x) => (float[7,4] y) { a = MatMul(x, w) y = Gemm <transB = 1> (a, w) }"
+    plan = plans.plan(text, {"w": np.full((4, 4), 1.0, np.float32)}, "U8S8")
+    assert [plans.at(plan, place).steps[-1].pairs for place in ("a.1", "y.1")] == [((0,), (1,))] * 2
+    model = write(
+        text, {"w": np.full((4, 4), 1.0, np.float32)}, preset("U8S8"), dict.fromkeys("xay", (0.0, 9.0))
+    )
+    (codes,) = (array for one in model.graph.initializer if (array := numpy_helper.to_array(one)).size == 16)
+    assert not wide_pairs(codes, (0,)) and not wide_pairs(codes, (1,))
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -117,4 +128,4 @@ def test_grids_that_are_given_keep_their_format() -> None:
     targets.fixed = FixedGrids([grid])
     graph = plans.graph(text, {"w": shape})
     step = plans.at(QuantizationPlan(graph, preset("U8S8"), targets), "y.1").steps[-1]
-    assert step.format.name == "int8" and step.pairs == (2, 3, 1)
+    assert step.format.name == "int8" and step.pairs == ((2, 3, 1),)

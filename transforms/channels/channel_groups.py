@@ -74,7 +74,8 @@ def channel_groups(graph: gs.Graph, exclude: Container[gs.Node] = ()) -> list[Ch
 
     Conv (of one group, and depthwise), MatMul and Gemm with float32 weights of their own make channels and
     sum over them; element-wise operators and pooling pass them. A group that reaches anything else is left
-    out: inputs and outputs, bodies, nodes in ``exclude``, other operators, constants that several nodes read.
+    out: inputs and outputs, bodies, nodes in ``exclude``, other operators, constants that several nodes read,
+    matrices of the size of a table that is looked up.
     """
     search = _Search(graph)
     for node in graph.nodes:
@@ -87,6 +88,10 @@ class _Search:
 
     def __init__(self, graph: gs.Graph) -> None:
         self._fixed, self._members = walk.ends(graph), {id(node) for node in graph.nodes}
+        lookups = [
+            node for node in graph.nodes if node.op == "Gather" and isinstance(node.inputs[0], gs.Constant)
+        ]
+        self._tables = {tuple(sorted(node.inputs[0].shape)) for node in lookups}
         self._leaders: dict[Key, Key] = {}
         self._closed: list[Key] = []
         self._held: list[tuple[Key, gs.Constant, int]] = []
@@ -175,7 +180,9 @@ class _Search:
 
     def _is_own(self, tensor: gs.Tensor) -> bool:
         is_stored = isinstance(tensor, gs.Constant) and id(tensor) not in self._fixed
-        return is_stored and dtypes.is_type(tensor, dtypes.FLOAT) and walk.is_read_once(tensor)
+        if not is_stored or not dtypes.is_type(tensor, dtypes.FLOAT) or not walk.is_read_once(tensor):
+            return False
+        return tuple(sorted(tensor.shape)) not in self._tables  # a head may be tied to one, turned or not
 
     def _tie(self, first: Key, second: Key) -> None:
         self._leaders[self._leader(second)] = self._leader(first)

@@ -21,7 +21,7 @@ from dataclasses import replace
 import onnx_graphsurgeon as gs
 
 import ops
-from transforms.graph import dot_products
+from transforms.graph import dot_products, walk
 from transforms.plan.dynamic_weights import multiplies_integers
 from transforms.plan.quant_spec import WEIGHT, QuantSpec
 from transforms.plan.scheme_targets import FormatTable
@@ -67,15 +67,17 @@ class ExactSums:
         spec = self._weights.of(fmt, weight, node, index)
         if not self._is_wanted or index != 1 or spec.format.name != _SATURATES or spec.block or spec.in_rows:
             return spec
-        axes = dot_products.pair_axes(node, weight.shape)
         if self._formats[node].dynamic:
-            return replace(spec, pairs=axes) if multiplies_integers(node, self._ranges) else spec
+            return (
+                replace(spec, pairs=_sums(spec, weight)) if multiplies_integers(node, self._ranges) else spec
+            )
         if not _has_few_bits(of_input(node, 0)[0]):
             return spec
+        pairs = _sums(spec, weight)
         is_given = self._fixed and self._fixed.of([weight.name], fmt, WEIGHT, spec.axis) is not None
-        if axes and self._may_widen and not is_given and self._is_cheap(node):
+        if pairs and self._may_widen and not is_given and self._is_cheap(node):
             return replace(self._weights.of(ops.get_format(_WIDENED), weight, node, index), symmetric=True)
-        return replace(spec, pairs=axes)
+        return replace(spec, pairs=pairs)
 
     def _is_cheap(self, node: gs.Node) -> bool:
         """Return whether a layer takes no longer with widened weights, and has its weight for itself."""
@@ -86,6 +88,16 @@ class ExactSums:
         shape = node.inputs[0].shape
         is_matrix = shape is not None and len(shape) > 1
         return is_matrix and all(size == 1 or size in self._batch for size in shape[:-1])
+
+
+def _sums(spec: QuantSpec, weight: gs.Constant) -> tuple[tuple[int, ...], ...]:
+    """Return the axes of the sums over a weight in all products that may read it on this grid.
+
+    It is stored once for them; not for those that sum along the axis of its scales.
+    """
+    products = [node for node, index in walk.uses(weight) if index == 1 and dot_products.is_dot_product(node)]
+    found = {dot_products.pair_axes(node, weight.shape) for node in products}
+    return tuple(sorted(axes for axes in found if axes and spec.axis not in axes))
 
 
 def orders_channels(scheme: Scheme) -> bool:

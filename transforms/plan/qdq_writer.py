@@ -197,4 +197,6 @@ def _stored(values: NDArray[np.floating], step: QuantSpec, parameters: QParams |
     if step.block and step.axis is not None:
         return quantize_blocks(values, parameters, step.format, step.axis, step.block)
     stored = quantize(values, *parameters, step.format, step.axis)
-    return bound_pairs(stored, step.pairs) if step.pairs else stored
+    for axes in step.pairs:
+        stored = bound_pairs(stored, axes)
+    return stored

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Protocol, TypedDict
 
 import numpy as np
@@ -137,9 +136,7 @@ class QParamsTable:
 
         ``seen`` holds lowest and highest number of computed tensors.
         """
-        alike = {(key[0], replace(key[1], pairs=())): key for key in self._wanted}  # their scales are one
-        for key in alike.values():
-            site, step = self._wanted[key]
+        for key, (site, step) in self._wanted.items():
             tensor, fmt, (scale, zero_point) = site.tensor, step.format, self._chosen[key]
             ends = seen.get(tensor.name, (None, None))
             if isinstance(tensor, gs.Constant) and np.size(tensor.values):
@@ -214,28 +211,19 @@ class QParamsTable:
                 _values(), *grid, symmetric=step.symmetric, method=plain, importance=counts
             )
             return self._legal(np.abs(scale)) if self._powers else scale, zero
-        weighed, pairs = (
-            None if counts is None else (counts.shape, counts.tobytes()),
-            self._pairs(tensor, step),
-        )
+        weighed = None if counts is None else (counts.shape, counts.tobytes())
         source = tensor._values if isinstance(tensor._values, Computed) else _values()
 
         def _scale() -> NDArray[np.float32]:
             how: _Weighing = {"importance": counts, "power_of_two": self._powers}
             scale = weight_scale(_values(), step.format, step.axis, method=plain, **how)
-            for axes in pairs:
+            for axes in step.pairs:
                 scale = paired_scale(_values(), scale, axes, step.axis, **how)
             return scale
 
-        scale = self._memory.recall(source, ("scale", step, pairs, plain, weighed, self._powers), _scale)
+        scale = self._memory.recall(source, ("scale", step, plain, weighed, self._powers), _scale)
         middle = 0 if step.format.is_signed else int(step.format.highest + 1) // 2
         return scale, np.full(scale.shape, middle, step.format.dtype)
-
-    def _pairs(self, tensor: gs.Tensor, step: QuantSpec) -> tuple[tuple[int, ...], ...]:
-        """Return the sums in which no pair of a weight may saturate: of all its uses with these scales."""
-        steps = (other for key, other in self._wanted if key == id(tensor))
-        alike = (other.pairs for other in steps if replace(other, pairs=step.pairs) == step)
-        return tuple(sorted(filter(None, alike)))
 
     def _refine(self, node: gs.Node, bias: gs.Tensor) -> None:
         """Lower scales of operands that are always 0 until the bias of the node has enough steps.

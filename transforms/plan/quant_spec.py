@@ -45,8 +45,8 @@ class QuantSpec:
 
     ``block`` is the size of blocks of integers, 0 for none; a block format has its own.
     ``method``: how the scale of a weight is found, if a rule says so. ``in_rows``: a weight of a recurrent
-    operator, with scales for rows or blocks of them. ``pairs``: the axes of the sum over an int8 weight whose
-    neighbours must not saturate (:mod:`ops.pair_sums`), none where any weights may.
+    operator, with scales for rows or blocks of them. ``pairs``: the axes of each sum over an int8 weight
+    whose neighbours must not saturate (:mod:`ops.pair_sums`), of none where they may.
     """
 
     format: ops.Format
@@ -55,7 +55,7 @@ class QuantSpec:
     block: int = 0
     method: str = AUTO
     in_rows: bool = False
-    pairs: tuple[int, ...] = ()
+    pairs: tuple[tuple[int, ...], ...] = ()
 
     @property
     def needs_range(self) -> bool:
