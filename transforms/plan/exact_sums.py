@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
@@ -24,12 +25,14 @@ import ops
 from transforms.graph import dot_products, walk
 from transforms.plan.dynamic_weights import multiplies_integers
 from transforms.plan.quant_spec import WEIGHT, QuantSpec
-from transforms.plan.scheme_targets import FormatTable
 from transforms.plan.tensor_grids import FixedGrids
-from transforms.plan.weight_specs import WeightSpecs
 from transforms.scheme.scheme import POWER_OF_TWO, Scheme
 from transforms.scheme.scheme_values import AVOID, IGNORE
 from transforms.scheme.targets import ON_CPU
+
+if TYPE_CHECKING:
+    from transforms.plan.scheme_targets import FormatTable
+    from transforms.plan.weight_specs import WeightSpecs
 
 _SATURATES, _BITS = "int8", 8
 _WIDENED = "uint8"
