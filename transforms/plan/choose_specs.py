@@ -67,7 +67,7 @@ class SpecChooser:
         self.owners = owners(graph)
         self._main = {id(node) for node in graph.nodes}
         weights, self._exact = WeightSpecs(scheme, targets, self.formats, facts), facts.exact
-        self._weights = ExactSums(graph, scheme, targets.fixed, self.formats, weights)
+        self._weights = ExactSums(graph, scheme, targets.fixed, lambda n: self.formats[n].dynamic, weights.of)
         self._infinite = facts.infinite if scheme.quantize_all_op_types else frozenset[int]()
         formats = [*scheme.named_formats, *filter(None, [scheme.other_format])]
         self._meant = facts.meant_infinities if any(map(saturates, formats)) else frozenset[int]()

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
@@ -30,10 +29,6 @@ from transforms.scheme.scheme import POWER_OF_TWO, Scheme
 from transforms.scheme.scheme_values import AVOID, IGNORE
 from transforms.scheme.targets import ON_CPU
 
-if TYPE_CHECKING:
-    from transforms.plan.scheme_targets import FormatTable
-    from transforms.plan.weight_specs import WeightSpecs
-
 _SATURATES, _BITS = "int8", 8
 _WIDENED = "uint8"
 
@@ -42,22 +37,25 @@ _FEW_CHANNELS = 3
 kernels that gather nothing take multiples of four."""
 
 OfInput = Callable[[gs.Node, int], tuple[QuantSpec | None, str]]
+OfWeight = Callable[[ops.Format, gs.Constant, gs.Node, int], QuantSpec]
+IsDynamic = Callable[[gs.Node], bool]
 
 
 class ExactSums:
     """The grids of weights with which sums are exact, for the layers of one graph."""
 
     def __init__(
-        self, graph: gs.Graph, scheme: Scheme, fixed: FixedGrids, formats: FormatTable, weights: WeightSpecs
+        self, graph: gs.Graph, scheme: Scheme, fixed: FixedGrids, is_dynamic: IsDynamic, of_weight: OfWeight
     ) -> None:
         """Look at the scheme, at grids that are given, and at the inputs of a prepared graph.
 
-        ``formats``: of nodes; ``weights``: the grids of weights whatever becomes of sums.
+        ``is_dynamic``: whether a product rounds its input at run time; ``of_weight`` returns the grid of a
+        weight whatever becomes of sums.
         """
-        self._ranges, self._formats = scheme.dynamic_ranges, formats
+        self._ranges, self._is_dynamic = scheme.dynamic_ranges, is_dynamic
         self._is_wanted = scheme.saturation != IGNORE and scheme.target in ("", ON_CPU)
         self._may_widen = scheme.scale != POWER_OF_TWO  # whose kernels shift, and take no zero points
-        self._fixed, self._weights = fixed, weights
+        self._fixed, self._of_weight = fixed, of_weight
         first_sizes = (tensor.shape[0] for tensor in graph.inputs if tensor.shape)
         self._batch = {size for size in first_sizes if isinstance(size, str)}
 
@@ -67,19 +65,17 @@ class ExactSums:
         ``of_input`` returns the grid of an input of a node, and what it is to it.
         """
         weight = node.inputs[index]
-        spec = self._weights.of(fmt, weight, node, index)
+        spec = self._of_weight(fmt, weight, node, index)
         if not self._is_wanted or index != 1 or spec.format.name != _SATURATES or spec.block or spec.in_rows:
             return spec
-        if self._formats[node].dynamic:
-            return (
-                replace(spec, pairs=_sums(spec, weight)) if multiplies_integers(node, self._ranges) else spec
-            )
+        pairs = _sums(spec, weight)
+        if self._is_dynamic(node):
+            return replace(spec, pairs=pairs) if multiplies_integers(node, self._ranges) else spec
         if not _has_few_bits(of_input(node, 0)[0]):
             return spec
-        pairs = _sums(spec, weight)
         is_given = self._fixed and self._fixed.of([weight.name], fmt, WEIGHT, spec.axis) is not None
         if pairs and self._may_widen and not is_given and self._is_cheap(node):
-            return replace(self._weights.of(ops.get_format(_WIDENED), weight, node, index), symmetric=True)
+            return replace(self._of_weight(ops.get_format(_WIDENED), weight, node, index), symmetric=True)
         return replace(spec, pairs=pairs)
 
     def _is_cheap(self, node: gs.Node) -> bool:
