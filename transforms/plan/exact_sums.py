@@ -5,8 +5,8 @@ Each weight beside activations of 8 bits gets what costs least:
 
 * uint8, of which products are widened to 16 bits first, where that costs no time: convolutions with few
   channels in a group, whose time is that of gathering the input, and products of one row for each sample,
-  whose time is that of reading the weight. Elsewhere it takes 1.2 to 2.7 times int8's on a processor with
-  VNNI, here 0.98 to 1.38 (``python -m tests.benchmarks.bench_sums``);
+  whose time is that of reading the weight. Elsewhere it takes 1.1 to 2.5 times int8's on a processor with
+  VNNI, here 1.01 to 1.36 (``python -m tests.benchmarks.bench_sums``);
 * int8 with pairs that cannot saturate, by larger scales and by lowering the pairs that are still beyond; how
   many these are depends on the order of channels (:mod:`transforms.order_channels`).
 
