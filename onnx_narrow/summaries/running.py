@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 from onnx_narrow.summaries.operator_library import needed_library
 from ops.formats import FORMATS
 from ops.metrics import in_decibels
+from transforms.deploy import saturating_products
 from transforms.deploy.rounded_inputs import OPTION, rounded_inputs
 from transforms.files.spelling import as_option, spelled
 from transforms.functions.attach_functions import has_all_functions
@@ -17,6 +18,8 @@ from transforms.judge.constants import DIVERGED
 from transforms.judge.decisions import Checked
 from transforms.pipelines.first_result import FirstRun
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT
+from transforms.runtime.processor import sums_saturate
+from transforms.runtime.trial import Trial
 from transforms.scheme import Scheme
 from transforms.scheme.presets import PRESETS
 
@@ -68,11 +71,25 @@ def rounded_line(found: FirstRun, graph: gs.Graph) -> Iterator[str]:
     if not (rounded := rounded_inputs(graph)):
         return
     words = f"ONNX Runtime may round {counted(len(rounded), 'input')} of products to 8 bits"
-    errors = [trial.error if trial else None for trial in (found.rounded, found.trial)]
-    if found.rounded and None not in errors:
-        with_it, without = (in_decibels(error) for error in errors if error is not None)
-        words += f", outputs at {with_it} dB instead of {without} here"
-    yield f"{words}: session option {OPTION} = 1 prevents it"
+    yield f"{words}{_both_figures(found.rounded, found.trial)}: session option {OPTION} = 1 prevents it"
+
+
+def saturated_line(found: FirstRun, graph: gs.Graph) -> Iterator[str]:
+    """Yield in how many products sums may saturate on this processor, and what prevents it."""
+    products = saturating_products.saturating_products(graph) if sums_saturate() else []
+    if products:
+        words = f"8-bit sums of {counted(len(products), 'product')} may saturate on this processor"
+        how = f"{spelled('{assignments:saturation=avoid}')}, or session option {saturating_products.OPTION} = 1,"
+        yield f"{words}{_both_figures(found.saturated, found.trial)}: {how} prevents it"
+
+
+def _both_figures(opened: Trial | None, mended: Trial | None) -> str:
+    """Return the errors of outputs in a session without an option and with it, where both were measured."""
+    errors = [trial.error if trial else None for trial in (opened, mended)]
+    if None in errors:
+        return ""
+    here, without = (in_decibels(error) for error in errors if error is not None)
+    return f", outputs at {here} dB instead of {without} here"
 
 
 def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iterator[str]:
@@ -82,7 +99,7 @@ def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iter
     runs, and little of how good it is.
     """
     yield from (f"Warning: {reason}" for reason in found.wrong)
-    error = found.trial.error if found.trial else None
+    error = found.as_opened.error if found.as_opened else None
     if error is not None and not judged and found.has_sample and found.once is None:
         yield from poor(error, found.sample, config)
 
