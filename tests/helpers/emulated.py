@@ -49,5 +49,7 @@ def emulate(command: list[str], arguments: tuple[object, ...], more: Mapping[str
     done = subprocess.run(
         words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=_PATIENCE, check=False
     )
-    assert done.returncode == 0, f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+    assert done.returncode == 0, (
+        f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+    )
     return done.stdout

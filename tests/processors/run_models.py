@@ -1,7 +1,7 @@
-"""Run models in sessions as users open them: ``python tests/processors/run_models.py FOLDER``.
+"""Run models on feeds: ``python tests/processors/run_models.py FOLDER`` does so in ordinary sessions.
 
 Each folder in FOLDER has a ``model.onnx`` and feeds ``feed_N.npz``; outputs are written to ``made_N.npz``.
-Prints whether 8-bit sums saturate. Needs no more than ONNX Runtime: it starts in an emulator.
+Prints whether 8-bit sums saturate.
 """
 
 from __future__ import annotations
@@ -10,29 +10,45 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
+from numpy.typing import NDArray
 
 from transforms.runtime.processor import sums_saturate
 
+Arrays = dict[str, NDArray]
 
-def run(folder: Path, level: ort.GraphOptimizationLevel = ort.GraphOptimizationLevel.ORT_ENABLE_ALL) -> None:
-    """Run the model of a folder on its feeds, and write the outputs."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level, options.log_severity_level = level, 4
-    options.intra_op_num_threads = 1
+
+def write(folder: Path, model: onnx.ModelProto, feeds: list[Arrays]) -> None:
+    """Write a model and its feeds into a folder of their own."""
+    folder.mkdir(parents=True)
+    onnx.save(model, folder / "model.onnx")
+    for i, feed in enumerate(feeds):
+        np.savez(folder / f"feed_{i:03}.npz", **feed)  # type: ignore[arg-type]
+
+
+def run(folder: Path, *, is_optimized: bool = True) -> list[Arrays]:
+    """Return the outputs of the model of a folder for each of its feeds, in one thread."""
+    options, levels = ort.SessionOptions(), ort.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if is_optimized else levels.ORT_DISABLE_ALL
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
     session = ort.InferenceSession(str(folder / "model.onnx"), options, ["CPUExecutionProvider"])
     names = [one.name for one in session.get_outputs()]
-    for path in sorted(folder.glob("feed_*.npz")):
-        with np.load(path) as feed:
-            made = session.run(names, dict(feed))
-        np.savez(path.with_name(path.name.replace("feed", "made")), **dict(zip(names, made, strict=True)))
+    feeds = [dict(np.load(path)) for path in sorted(folder.glob("feed_*.npz"))]
+    return [dict(zip(names, session.run(names, feed), strict=True)) for feed in feeds]
+
+
+def made(folder: Path) -> list[Arrays]:
+    """Return the outputs that another process wrote for the feeds of a folder."""
+    return [dict(np.load(path)) for path in sorted(folder.glob("made_*.npz"))]
 
 
 def main() -> None:
     """Run all models of the folder that is the argument."""
-    for folder in sorted(path.parent for path in Path(sys.argv[1]).glob("*/model.onnx")):
-        run(folder)
-    print(f"saturates: {sums_saturate()}")  # noqa: T201
+    for path in sorted(Path(sys.argv[1]).glob("*/model.onnx")):
+        for i, outputs in enumerate(run(path.parent)):
+            np.savez(path.parent / f"made_{i:03}.npz", **outputs)  # type: ignore[arg-type]
+    print(f"saturates: {sums_saturate()}")
 
 
 if __name__ == "__main__":
