@@ -32,7 +32,8 @@ def run_on(cpu: str, *arguments: object) -> str:
     """
     if platform.machine() != "x86_64":
         pytest.skip(f"programs of x86-64 are emulated on x86-64 alone, this is {platform.machine()}")
-    return emulate([emulator("qemu-x86_64"), "-cpu", cpu, sys.executable], arguments)
+    more = {"PYTHONPATH": str(ROOT), "OPENBLAS_CORETYPE": cpu}  # which OpenBLAS would take for a newer one
+    return emulate([emulator("qemu-x86_64"), "-cpu", cpu, sys.executable], arguments, more)
 
 
 def emulator(name: str) -> str:
@@ -42,9 +43,12 @@ def emulator(name: str) -> str:
     return path
 
 
-def emulate(command: list[str], arguments: tuple[object, ...], more: Mapping[str, str] = {}) -> str:
-    """Run a program and return what it prints; AssertionError with what it says if it fails."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", **more}
+def emulate(command: list[str], arguments: tuple[object, ...], more: Mapping[str, str]) -> str:
+    """Run a program, with more in its environment, and return what it prints.
+
+    AssertionError with what it says if it fails.
+    """
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **more}
     words = [*command, *map(str, arguments)]
     done = subprocess.run(
         words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=_PATIENCE, check=False

@@ -40,7 +40,7 @@ LAYERS: Mapping[str, tuple[str, tuple[int, ...]]] = {
     ),
 }
 EXACT = ("depthwise", "product of activations")
-"""Layers whose kernels add in 32 bits, whatever the weights are: int8 activations become uint8, both of them."""
+"""Layers whose kernels add in 32 bits, whatever the weights are: both activations become uint8."""
 
 
 def quantized(layer: str, config: str, saturation: str) -> tuple[onnx.ModelProto, run_models.Arrays]:
