@@ -79,8 +79,10 @@ def saturated_line(found: FirstRun, graph: gs.Graph) -> Iterator[str]:
     products = saturating_products.saturating_products(graph) if sums_saturate() else []
     if products:
         words = f"8-bit sums of {counted(len(products), 'product')} may saturate on this processor"
-        how = f"{spelled('{assignments:saturation=avoid}')}, or session option {saturating_products.OPTION} = 1,"
-        yield f"{words}{_both_figures(found.saturated, found.trial)}: {how} prevents it"
+        ways = (
+            f"{spelled('{assignments:saturation=avoid}')}, or session option {saturating_products.OPTION} = 1"
+        )
+        yield f"{words}{_both_figures(found.saturated, found.trial)}; what prevents it: {ways}"
 
 
 def _both_figures(opened: Trial | None, mended: Trial | None) -> str:

@@ -28,9 +28,9 @@ SHAPES = (3, 33, 5), (4, 100)
 
 def test_operators_without_avx() -> None:
     modules = [f"tests/ops/test_{name}.py" for name in MODULES]
-    summary = run_on(NEHALEM, "-m", "pytest", "-q", "-p", "no:cacheprovider", *modules).splitlines()[-1]
-    print(summary)
-    assert " passed" in summary and "skipped" not in summary
+    said = run_on(NEHALEM, "-m", "pytest", "-q", "-p", "no:cacheprovider", *modules)
+    print(said)
+    assert " passed" in said and "skipped" not in said
 
 
 def test_formats_on_aarch64(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_formats_on_aarch64(tmp_path: Path) -> None:
     python = make_python(tmp_path / "aarch64")
     made = tmp_path / "rounded.npz"
     said = python.run(round_arrays.__file__, tmp_path / "arrays.npz", made)
-    assert said == f"aarch64, {python.folder}/site/ops/__init__.py\n"
+    assert f"aarch64, {python.folder}/site/ops/__init__.py\n" in said
     with np.load(made) as found:
         for name, expected in round_arrays.rounded(arrays).items():
             for fmt, bits, wanted in zip(ops.FORMATS, found[name], expected, strict=True):

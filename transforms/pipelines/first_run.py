@@ -36,7 +36,7 @@ from transforms.runtime.compare_runs import not_repeatable
 from transforms.runtime.inputs import ModelInput, check_feed, model_inputs, taken_shape, two_sizes
 from transforms.runtime.processor import sums_saturate
 from transforms.runtime.session import RunOptions, why_not_on_cpu
-from transforms.runtime.trial import Case, Outputs, Trial, try_model, try_once
+from transforms.runtime.trial import Case, Outputs, try_model, try_once
 
 _MOST_KEPT = 16
 """Nodes left in float before a model is refused: each takes twenty sessions to find."""

@@ -27,7 +27,6 @@ CPU, CUDA, HIP = "cpu", "cuda:0", "hip:0"
 DEVICES = (CPU, CUDA, HIP)
 
 
-
 @dataclass(frozen=True)
 class _Needs:
     """What a device takes: providers of ONNX Runtime and the packages that have them, and CuPy's build."""

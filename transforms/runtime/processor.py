@@ -20,7 +20,7 @@ _LARGEST = np.iinfo(np.uint8).max, np.iinfo(np.int8).max
 def sums_saturate() -> bool:
     """Return whether sums of uint8 by int8 products saturate in pairs at 16 bits (:mod:`ops.pair_sums`).
 
-    So they do on x86 without VNNI. 64 products 255 x 127 are 2,072,640, and 64 / 2 x 32,767 = 1,048,544 there.
+    They do on x86 without VNNI: 64 products 255 x 127 are 2,072,640, and there 32 x 32,767 = 1,048,544.
     """
     activation, weight = _LARGEST
     node = helper.make_node("MatMulInteger", ["x", "w"], ["y"])

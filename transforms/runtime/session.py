@@ -189,7 +189,7 @@ def why_not_on_cpu(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) ->
 
 
 def why_not_on(provider: str, model: onnx.ModelProto) -> str | None:
-    """Return why a provider, or the CPU's beside it, cannot load a model with large weights as inputs; or None."""
+    """Return why a provider, or the CPU's, cannot load a model whose large weights are inputs, or None."""
     try:
         start_on(provider, model.SerializeToString(), session_settings(RunOptions(optimize=False)))
     except Exception as error:  # the runtime's exceptions share no narrower class
