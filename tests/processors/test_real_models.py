@@ -28,7 +28,7 @@ pytestmark = [
 GIVEN = 8
 """Samples to quantize with."""
 
-UNSEEN = 64
+UNSEEN = 16
 """Samples to judge on, at most."""
 
 ASKED: Mapping[str, Mapping[str, str]] = {
