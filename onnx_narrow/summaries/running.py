@@ -9,8 +9,8 @@ import onnx_graphsurgeon as gs
 from onnx_narrow.summaries.operator_library import needed_library
 from ops.formats import FORMATS
 from ops.metrics import in_decibels
-from transforms.deploy import saturating_products
 from transforms.deploy.rounded_inputs import OPTION, rounded_inputs
+from transforms.deploy.saturating_products import saturating_products
 from transforms.files.spelling import as_option, spelled
 from transforms.functions.attach_functions import has_all_functions
 from transforms.graph.some_names import counted, some_names
@@ -19,7 +19,6 @@ from transforms.judge.decisions import Checked
 from transforms.pipelines.first_result import FirstRun
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT
 from transforms.runtime.processor import sums_saturate
-from transforms.runtime.trial import Trial
 from transforms.scheme import Scheme
 from transforms.scheme.presets import PRESETS
 
@@ -71,27 +70,25 @@ def rounded_line(found: FirstRun, graph: gs.Graph) -> Iterator[str]:
     if not (rounded := rounded_inputs(graph)):
         return
     words = f"ONNX Runtime may round {counted(len(rounded), 'input')} of products to 8 bits"
-    yield f"{words}{_both_figures(found.rounded, found.trial)}: session option {OPTION} = 1 prevents it"
+    if found.rounded and found.trial:
+        words += _figures(found.rounded.error, found.trial.error, "here")
+    yield f"{words}: session option {OPTION} = 1 prevents it"
 
 
 def saturated_line(found: FirstRun, graph: gs.Graph) -> Iterator[str]:
     """Yield in how many products sums may saturate on this processor, and what prevents it."""
-    products = saturating_products.saturating_products(graph) if sums_saturate() else []
-    if products:
+    if sums_saturate() and (products := saturating_products(graph)):
         words = f"8-bit sums of {counted(len(products), 'product')} may saturate on this processor"
-        ways = (
-            f"{spelled('{assignments:saturation=avoid}')}, or session option {saturating_products.OPTION} = 1"
-        )
-        yield f"{words}{_both_figures(found.saturated, found.trial)}; what prevents it: {ways}"
+        if found.saturated:
+            words += _figures(found.saturated.error, found.saturated.plain_error, "with exact sums")
+        yield f"{words}: {spelled('{assignments:saturation=avoid}')} prevents it"
 
 
-def _both_figures(opened: Trial | None, mended: Trial | None) -> str:
-    """Return the errors of outputs in a session without an option and with it, where both were measured."""
-    errors = [trial.error if trial else None for trial in (opened, mended)]
-    if None in errors:
+def _figures(error: float | None, other: float | None, where: str) -> str:
+    """Return the errors of outputs in two sessions, where both were measured."""
+    if error is None or other is None:
         return ""
-    here, without = (in_decibels(error) for error in errors if error is not None)
-    return f", outputs at {here} dB instead of {without} here"
+    return f", outputs at {in_decibels(error)} dB instead of {in_decibels(other)} {where}"
 
 
 def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""Run models on feeds: ``python tests/processors/run_models.py FOLDER KIND ...``, a kind of session each.
+"""Run models on feeds as users do: ``python tests/processors/run_models.py FOLDER``.
 
-Each folder in FOLDER has a ``model.onnx`` and feeds ``feed_N.npz``; outputs are written to ``KIND_N.npz``.
+Each folder in FOLDER has a ``model.onnx`` and feeds ``feed_N.npz``; outputs are written to ``made_N.npz``.
 Prints whether 8-bit sums saturate.
 """
 
@@ -14,13 +14,9 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from transforms.deploy.saturating_products import OPTION
 from transforms.runtime.processor import sums_saturate
 
 Arrays = dict[str, NDArray]
-
-ORDINARY, WIDENED, PLAIN = "ordinary", "widened", "plain"
-"""Sessions as users open them, the same with exact sums of 8-bit products, and without optimization."""
 
 
 def write(folder: Path, model: onnx.ModelProto, feeds: list[Arrays]) -> None:
@@ -31,32 +27,28 @@ def write(folder: Path, model: onnx.ModelProto, feeds: list[Arrays]) -> None:
         np.savez(folder / f"feed_{i:03}.npz", **feed)  # type: ignore[arg-type]
 
 
-def run(folder: Path, kind: str) -> list[Arrays]:
+def run(folder: Path, *, is_optimized: bool = True) -> list[Arrays]:
     """Return the outputs of the model of a folder for each of its feeds, in one thread."""
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
-    if kind == PLAIN:
+    if not is_optimized:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if kind == WIDENED:
-        options.add_session_config_entry(OPTION, "1")
     session = ort.InferenceSession(str(folder / "model.onnx"), options, ["CPUExecutionProvider"])
     names = [one.name for one in session.get_outputs()]
     feeds = [dict(np.load(path)) for path in sorted(folder.glob("feed_*.npz"))]
     return [dict(zip(names, session.run(names, feed), strict=True)) for feed in feeds]
 
 
-def made(folder: Path, kind: str = ORDINARY) -> list[Arrays]:
+def made(folder: Path) -> list[Arrays]:
     """Return the outputs that another process wrote for the feeds of a folder."""
-    return [dict(np.load(path)) for path in sorted(folder.glob(f"{kind}_*.npz"))]
+    return [dict(np.load(path)) for path in sorted(folder.glob("made_*.npz"))]
 
 
 def main() -> None:
-    """Run all models of a folder in sessions of some kinds."""
-    folder, *kinds = sys.argv[1:]
-    for path in sorted(Path(folder).glob("*/model.onnx")):
-        for kind in kinds:
-            for i, outputs in enumerate(run(path.parent, kind)):
-                np.savez(path.parent / f"{kind}_{i:03}.npz", **outputs)  # type: ignore[arg-type]
+    """Run all models of the folder that is the argument."""
+    for path in sorted(Path(sys.argv[1]).glob("*/model.onnx")):
+        for i, outputs in enumerate(run(path.parent)):
+            np.savez(path.parent / f"made_{i:03}.npz", **outputs)  # type: ignore[arg-type]
     print(f"saturates: {sums_saturate()}")
 
 

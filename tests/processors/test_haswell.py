@@ -89,14 +89,14 @@ def test_sums_are_exact_unless_saturation_is_asked_for(tmp_path: Path) -> None:
     for name, kernel in expected.items():
         run_models.write(tmp_path / name, kernel.model, [{"x": kernel.x}])
 
-    assert "saturates: True" in run_on(HASWELL, run_models.__file__, tmp_path, run_models.ORDINARY)
+    assert "saturates: True" in run_on(HASWELL, run_models.__file__, tmp_path)
 
     for name, kernel in expected.items():
         made = run_models.made(tmp_path / name)[0]["y"]
         assert np.array_equal(made, kernel.wanted), name
     for name, (layer, _, saturation) in layers.items():
         folder = tmp_path / name
-        (made,), (exact,) = run_models.made(folder), run_models.run(folder, run_models.PLAIN)
+        (made,), (exact,) = run_models.made(folder), run_models.run(folder, is_optimized=False)
         steps = np.abs(made["y"] - exact["y"]).max() / _step(folder)
         saturates = saturation == "ignore" and layer not in EXACT
         assert steps > 10 if saturates else steps < 1.5, f"{name}: {steps} steps"

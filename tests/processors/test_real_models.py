@@ -1,6 +1,6 @@
 """Sums of real models in 8 bits are exact on a processor whose sums saturate, in an emulator.
 
-Oracle: the same file there with weights that the runtime widens, in which no sum saturates, bit for bit.
+Oracle: the same model there with weights in uint8, of which no sum saturates, bit for bit.
 Printed beside it: the SQNR there and without optimization, whose kernels round elsewhere. Samples
 are not those that the file was made with; states of streams are those of the float model.
 """
@@ -18,7 +18,8 @@ import onnx_narrow
 from tests.helpers import real_models
 from tests.helpers.emulated import HASWELL, run_on
 from tests.processors import run_models
-from tests.processors.run_models import ORDINARY, PLAIN, WIDENED, Arrays
+from tests.processors.run_models import Arrays
+from tests.processors.widen import widened
 
 pytestmark = [
     pytest.mark.heavy,
@@ -44,14 +45,15 @@ def test_no_sum_saturates(name: str, tmp_path: Path) -> None:
     for asked, options in ASKED.items():
         result = onnx_narrow.quantize(source, data=_given(name), time=False, **options)
         run_models.write(tmp_path / asked, result.model, feeds)
+        run_models.write(tmp_path / f"{asked} widened", widened(result.model), feeds)
     run_models.write(tmp_path / "float" / "model", onnx.load(source), feeds)
-    run_on(HASWELL, run_models.__file__, tmp_path, ORDINARY, WIDENED)
-    wanted = _joined(run_models.run(tmp_path / "float" / "model", PLAIN))
+    run_on(HASWELL, run_models.__file__, tmp_path)
+    wanted = _joined(run_models.run(tmp_path / "float" / "model", is_optimized=False))
     saturated = []
     for asked in ASKED:
-        made, exact = (_joined(run_models.made(tmp_path / asked, kind)) for kind in (ORDINARY, WIDENED))
+        made, exact = (_joined(run_models.made(tmp_path / f"{asked}{end}")) for end in ("", " widened"))
         saturated += [f"{asked}: {key}" for key in made if not np.array_equal(made[key], exact[key])]
-        plain = _joined(run_models.run(tmp_path / asked, PLAIN))
+        plain = _joined(run_models.run(tmp_path / asked, is_optimized=False))
         here, without = (real_models.snr_db(name, wanted, outputs) for outputs in (made, plain))
         print(f"{name:18} {asked:8} ordinary {here:6.2f} dB, unoptimized {without:6.2f} dB")
     assert not saturated

@@ -336,9 +336,7 @@ def test_sums_that_may_saturate_here_are_said(
 ) -> None:
     """Of weights that may make them so: of none by default, nor of models that are made for elsewhere."""
     monkeypatch.setattr(running, "sums_saturate", lambda: saturates)
-    said = re.compile(
-        r"8-bit sums of \d products? may saturate on this processor; what prevents it: --set saturation=avoid"
-    )
+    said = re.compile(r"8-bit sums of \d products? may saturate on this processor: --set saturation=avoid")
     for options in (["--target", "ort-cpu"], ["--config", "U8S8"]):
         assert not said.search(bench.quantize(*options, "--verbose"))
         assert (

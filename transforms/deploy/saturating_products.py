@@ -2,7 +2,8 @@
 
 :mod:`ops.pair_sums` says which these are, and schemes with ``saturation = "avoid"`` make none. ONNX Runtime
 widens the weights as it opens a model where the session option ``session.x64quantprecision`` is 1 and x86
-has no VNNI: sums are exact then, and slower. A file cannot ask for it.
+has no VNNI: sums are exact then, and slower. A file cannot ask for it, and models in which nodes share a
+weight do not open with it (1.32).
 """
 
 from __future__ import annotations

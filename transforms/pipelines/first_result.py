@@ -20,9 +20,10 @@ class FirstRun:
     ``why_not``: why the CPU provider does not open it; ``not_run``: why it was only opened. ``sample``: what
     it was run on, with the result ``trial``, and ``feeds``, its own and that of the float model; ``rounded``:
     the same where ONNX Runtime rounds inputs of products, ``saturated`` where sums of 8-bit products saturate
-    on this processor; session options prevent both. ``kept``: a line on each node that was left in float;
-    ``wrong``: on one that was not. ``fixed``: free sizes that were never other ones; ``once``: the sizes of
-    the only step that a large model was run for. ``time``: how fast it is, if timed.
+    on this processor; session options prevent both, the second one where no nodes share a weight. ``kept``: a
+    line on each node that was left in float; ``wrong``: on one that was not. ``fixed``: free sizes that were
+    never other ones; ``once``: the sizes of the only step that a large model was run for. ``time``: how fast
+    it is, if timed.
     """
 
     exported: Exported
