@@ -8,9 +8,11 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnxruntime
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -18,12 +20,19 @@ from tests.helpers.refusal import TOOLS, Scene
 from transforms.pipelines import place, try_out
 from transforms.pipelines.place import is_asked_for
 from transforms.run.beside_float import time_beside_float
+from transforms.runtime.processor import sums_saturate
 
 # The same examples in every run, however slow the machine is; others: --hypothesis-profile=default.
 settings.register_profile(
     "repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("repeatable")
+
+
+def pytest_report_header() -> str:
+    """Say which processor the suite runs on."""
+    sums = "saturate at 16 bits" if sums_saturate() else "are exact"
+    return f"processor: {platform.machine()}, 8-bit sums {sums} in ONNX Runtime {onnxruntime.__version__}"
 
 
 @pytest.fixture(params=TOOLS)

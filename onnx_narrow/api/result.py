@@ -130,7 +130,7 @@ def result_of(
 
     ``outputs``: the error of its outputs, if several samples were compared.
     """
-    error = first.trial.error if first and first.trial else None
+    error = first.as_opened.error if first and first.as_opened else None
     figures: tuple[float | None, float | None, int] = (None, None, 0)
     if outputs is not None:
         figures = decibels(outputs.error), outputs.decibels_error or None, outputs.samples

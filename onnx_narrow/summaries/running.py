@@ -10,6 +10,7 @@ from onnx_narrow.summaries.operator_library import needed_library
 from ops.formats import FORMATS
 from ops.metrics import in_decibels
 from transforms.deploy.rounded_inputs import OPTION, rounded_inputs
+from transforms.deploy.saturating_products import saturating_products
 from transforms.files.spelling import as_option, spelled
 from transforms.functions.attach_functions import has_all_functions
 from transforms.graph.some_names import counted, some_names
@@ -17,6 +18,7 @@ from transforms.judge.constants import DIVERGED
 from transforms.judge.decisions import Checked
 from transforms.pipelines.first_result import FirstRun
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT
+from transforms.runtime.processor import sums_saturate
 from transforms.scheme import Scheme
 from transforms.scheme.presets import PRESETS
 
@@ -68,11 +70,25 @@ def rounded_line(found: FirstRun, graph: gs.Graph) -> Iterator[str]:
     if not (rounded := rounded_inputs(graph)):
         return
     words = f"ONNX Runtime may round {counted(len(rounded), 'input')} of products to 8 bits"
-    errors = [trial.error if trial else None for trial in (found.rounded, found.trial)]
-    if found.rounded and None not in errors:
-        with_it, without = (in_decibels(error) for error in errors if error is not None)
-        words += f", outputs at {with_it} dB instead of {without} here"
+    if found.rounded and found.trial:
+        words += _figures(found.rounded.error, found.trial.error, "here")
     yield f"{words}: session option {OPTION} = 1 prevents it"
+
+
+def saturated_line(found: FirstRun, graph: gs.Graph) -> Iterator[str]:
+    """Yield in how many products sums may saturate on this processor, and what prevents it."""
+    if sums_saturate() and (products := saturating_products(graph)):
+        words = f"8-bit sums of {counted(len(products), 'product')} may saturate on this processor"
+        if found.saturated:
+            words += _figures(found.saturated.error, found.saturated.plain_error, "with exact sums")
+        yield f"{words}: {spelled('{assignments:saturation=avoid}')} prevents it"
+
+
+def _figures(error: float | None, other: float | None, where: str) -> str:
+    """Return the errors of outputs in two sessions, where both were measured."""
+    if error is None or other is None:
+        return ""
+    return f", outputs at {in_decibels(error)} dB instead of {in_decibels(other)} {where}"
 
 
 def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iterator[str]:
@@ -82,7 +98,7 @@ def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iter
     runs, and little of how good it is.
     """
     yield from (f"Warning: {reason}" for reason in found.wrong)
-    error = found.trial.error if found.trial else None
+    error = found.as_opened.error if found.as_opened else None
     if error is not None and not judged and found.has_sample and found.once is None:
         yield from poor(error, found.sample, config)
 

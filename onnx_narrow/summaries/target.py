@@ -10,13 +10,6 @@ from onnx_narrow.summaries.words import Detail
 from transforms.deploy.low_precision import low_precision
 from transforms.scheme.targets import Target
 
-SATURATES = (
-    "This processor has no VNNI: sums of two products of uint8 and int8 saturate at 16 bits, which large "
-    "weights beside large activations reach; compare outputs with tools.evaluate"
-)
-"""What ONNX Runtime's kernels for older x86 processors do to models of uint8 activations and int8 weights."""
-
-
 _SHOWN = ("For ", "  In low precision: ", "  Speed: ")
 """Beginnings of the lines on a target that the summary of a job shows to all."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from onnx_narrow.summaries import quantize, running
 from onnx_narrow.summaries.no_gain import no_gain_line
 from onnx_narrow.summaries.precision import lossy_lines, placed_lines, preset_lines, reached_lines
-from onnx_narrow.summaries.target import SATURATES, brief_lines
+from onnx_narrow.summaries.target import brief_lines
 from onnx_narrow.summaries.timing import beside_lines, for_cpu, what_helps
 from onnx_narrow.summaries.words import Sizes
 from transforms.files.spelling import as_option, spelled
@@ -18,7 +18,6 @@ from transforms.graph.embeddings import logits_of
 from transforms.graph.some_names import counted
 from transforms.judge.decisions import Checked
 from transforms.pipelines.work import Work
-from transforms.runtime.devices import has_vnni
 from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.targets import ON_CPU, target
 
@@ -53,6 +52,8 @@ def lines(work: Work, sizes: Sizes) -> Iterator[str]:
     is_plain = options.storage == "plain"
     *first_lines, end = quantize.lines(record, work.graph, sizes, record.first, is_plain=is_plain)
     yield from first_lines
+    if scheme.target in ("", ON_CPU) and record.first.saturated is None:
+        yield from running.saturated_line(record.first, work.graph)
     if not scheme.target and scheme.activation in _SLOW_HERE and record.first.time is None:
         yield _FASTER.format(for_cpu(scheme))
     is_placed, is_nbits = record.placed is not None, options.matmul_nbits
@@ -60,10 +61,7 @@ def lines(work: Work, sizes: Sizes) -> Iterator[str]:
     yield from beside_lines(record.first.time, advice)
     yield end
     if scheme.target:
-        row = target(scheme.target)
-        yield from brief_lines(work.graph, row)
-        if row.name == ON_CPU and has_vnni() is False:
-            yield SATURATES
+        yield from brief_lines(work.graph, target(scheme.target))
     yield from no_gain_line(work, sizes)
 
 
@@ -78,6 +76,8 @@ def warnings(work: Work) -> Iterator[str]:
 
         limit = tuning.broken_limit(record.tuned, work.data.memory_limit if work.data else None)
         yield from filter(None, (limit, *tuning.poor(record.tuned)))
+    if work.scheme.target in ("", ON_CPU) and record.first.saturated is not None:
+        yield from (f"Warning: {line}" for line in running.saturated_line(record.first, work.graph))
     judged = record.is_compared or record.tuned is not None
     yield from running.warnings(record.first, _config(work), judged=judged)
     if work.options.random_data and record.calibrated:

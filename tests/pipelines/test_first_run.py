@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,6 +14,7 @@ from tests.helpers import build, corpus, plans
 from tools import convert_fp32_to_bf16, quantize
 from transforms import model_io
 from transforms.model.read_model import ModelError
+from transforms.pipelines import first_run as runs
 from transforms.pipelines import one_step
 from transforms.pipelines.first_result import FirstRun
 from transforms.pipelines.first_run import FirstRunOptions, first_run
@@ -19,6 +22,7 @@ from transforms.pipelines.float_runs import Made
 from transforms.pipelines.source import Source
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions, open_session
+from transforms.runtime.trial import Trial, try_model
 
 _POOL = "kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1, count_include_pad = 1"
 """What ONNX Runtime 1.32 computes wrongly between integers: it divides sums at the border by 9."""
@@ -299,3 +303,42 @@ def test_sizes_at_which_optimization_breaks_the_float_model_show_nothing(tmp_pat
     next(tensor for name, tensor in graph.tensors().items() if name == "v").shape = [2, 4]
     found = first_run(graph, FirstRunOptions(Source(tmp_path / "float.onnx")))
     assert found.trial is not None and found.fixed == ["n = 3"]
+
+
+def _of_pairs(weights: str) -> str:
+    """Return a product of integers with its weights."""
+    return f"""(float[4,2] x) => (float[4,1] y)
+        <float s = {{0.004}}, uint8 z = {{0}}, int8 i = {{0}}, int8[2,1] w = {{{weights}}}> {{
+        qx = QuantizeLinear(x, s, z) dx = DequantizeLinear(qx, s, z) dw = DequantizeLinear(w, s, i)
+        m = MatMul(dx, dw) qm = QuantizeLinear(m, s, z) y = DequantizeLinear(qm, s, z) }}"""
+
+
+@pytest.mark.parametrize(
+    ("weights", "saturates", "opens"),
+    [("65, 65", True, True), ("65, 65", True, False), ("64, 64", False, True)],
+)
+def test_what_saturates_is_no_fault_of_a_node(
+    weights: str, saturates: bool, opens: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a processor without VNNI, where a session with an option is exact, if it ``opens``.
+
+    Oracle: 255 * (w[0] + w[1]) is beyond 32,767 for the first weights alone. ``tests/processors`` has runs on
+    such a processor.
+    """
+
+    def _wrong(*arguments: Any) -> list[Trial]:
+        (found,) = try_model(*arguments)
+        wrong = {name: replace(one, made=1.0, between=1.0) for name, one in found.errors.items()}
+        exact = found if opens else Trial({}, "it shares a weight")
+        return [exact if arguments[-1].exact_sums else replace(found, errors=wrong)]
+
+    monkeypatch.setattr(runs, "sums_saturate", lambda: True)
+    monkeypatch.setattr(runs, "try_model", _wrong)
+    source, model = _files(tmp_path, _of_pairs(weights))
+    if not saturates:
+        with pytest.raises(ModelError, match="with its default optimization computes it wrongly"):
+            _tried(source, model)
+        return
+    found = _tried(source, model)
+    assert not found.kept and found.trial is not None and bool(found.trial.wrong) is not opens
+    assert found.saturated is not None and found.saturated.wrong and found.as_opened is found.saturated

@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from onnx_narrow.summaries import work_lines
+from onnx_narrow.summaries import running
 from onnx_narrow.summaries.timing import what_helps
 from tests.helpers import build, conversion, corpus, plans, tunable
 from tools import auto_mixed_precision, check, convert_fp32_to_bf16, quantize
@@ -330,11 +330,20 @@ def test_models_for_other_runtimes_are_not_timed(bench: Bench) -> None:
     assert "Time here" in bench.quantize("--target", "ort-cpu")
 
 
-def test_a_saturating_processor_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    for known in (True, False):
-        monkeypatch.setattr(work_lines, "has_vnni", lambda known=known: known)
-        out = bench.quantize("--target", "ort-cpu")
-        assert ("This processor has no VNNI" in out) is not known
+@pytest.mark.parametrize("saturates", [True, False])
+def test_sums_that_may_saturate_here_are_said(
+    saturates: bool, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of weights that may make them so: of none by default, nor of models that are made for elsewhere."""
+    monkeypatch.setattr(running, "sums_saturate", lambda: saturates)
+    said = re.compile(r"8-bit sums of \d products? may saturate on this processor: --set saturation=avoid")
+    for options in (["--target", "ort-cpu"], ["--config", "U8S8"]):
+        assert not said.search(bench.quantize(*options, "--verbose"))
+        assert (
+            bool(said.search(bench.quantize(*options, "--verbose", "--set", "saturation=ignore")))
+            is saturates
+        )
+    assert not said.search(bench.quantize("--target", "qnn", "--config", "U8S8", "--verbose"))
 
 
 @pytest.mark.timed

@@ -19,10 +19,11 @@ class FirstRun:
 
     ``why_not``: why the CPU provider does not open it; ``not_run``: why it was only opened. ``sample``: what
     it was run on, with the result ``trial``, and ``feeds``, its own and that of the float model; ``rounded``:
-    the same where ONNX Runtime rounds inputs of products, which a session option prevents. ``kept``: a line
-    on each node that was left in float; ``wrong``: on one that was not. ``fixed``: free sizes that were never
-    other ones; ``once``: the sizes of the only step that a large model was run for. ``time``: how fast it
-    is, if timed.
+    the same where ONNX Runtime rounds inputs of products, ``saturated`` where sums of 8-bit products saturate
+    on this processor; session options prevent both, the second one where no nodes share a weight. ``kept``: a
+    line on each node that was left in float; ``wrong``: on one that was not. ``fixed``: free sizes that were
+    never other ones; ``once``: the sizes of the only step that a large model was run for. ``time``: how fast
+    it is, if timed.
     """
 
     exported: Exported
@@ -31,6 +32,7 @@ class FirstRun:
     sample: str = ""
     trial: Trial | None = None
     rounded: Trial | None = None
+    saturated: Trial | None = None
     kept: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     fixed: list[str] = field(default_factory=list)
@@ -42,3 +44,8 @@ class FirstRun:
     def has_sample(self) -> bool:
         """Whether the model was run on a sample, and not on random numbers."""
         return self.sample not in ("", RANDOM)
+
+    @property
+    def as_opened(self) -> Trial | None:
+        """The result in a session without options, as users open it."""
+        return self.rounded or self.saturated or self.trial

@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import AnyArray
 from transforms import model_io
 from transforms.deploy.rounded_inputs import rounded_inputs
+from transforms.deploy.saturating_products import saturating_products
 from transforms.files.runtime_message import said_by_runtime
 from transforms.functions.attach_functions import attach_functions
 from transforms.graph.number_shapes import judged_tensors
@@ -32,10 +33,10 @@ from transforms.pipelines.one_step import is_large, run_one_step, why_not_opened
 from transforms.pipelines.source import Source
 from transforms.run.coded_caches import coded_caches, encoded
 from transforms.runtime.compare_runs import not_repeatable
-from transforms.runtime.devices import has_vnni
 from transforms.runtime.inputs import ModelInput, check_feed, model_inputs, taken_shape, two_sizes
+from transforms.runtime.processor import sums_saturate
 from transforms.runtime.session import RunOptions, why_not_on_cpu
-from transforms.runtime.trial import Case, Outputs, Trial, try_model, try_once
+from transforms.runtime.trial import Case, Outputs, try_model, try_once
 
 _MOST_KEPT = 16
 """Nodes left in float before a model is refused: each takes twenty sessions to find."""
@@ -62,7 +63,8 @@ def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
 
     A large model is run for one step alone (:mod:`transforms.pipelines.one_step`).
 
-    A node that ONNX Runtime computes wrongly when it optimizes the model is left in float, in the graph.
+    A node that ONNX Runtime computes wrongly when it optimizes the model is left in float, in the graph, but
+    not where sums of weights saturate that were made without regard to that.
     Raises ModelError, naming node and reason, for a model that does not run although the float model does,
     or that is computed wrongly all the same, or that no tool could read; nothing is saved then.
     """
@@ -159,8 +161,11 @@ def _run(
     attempt = try_model if found.once is None else try_once
     while True:
         trials = attempt(*found.exported, cases, run)
+        if found.saturated and any(trial.failure for trial in trials):
+            found.trial = found.saturated  # ONNX Runtime 1.32 widens no weight that nodes share
+            return found
         found.trial = trials[0]
-        broken = next((place for place, trial in enumerate(trials) if _is_broken(trial)), None)
+        broken = next((place for place, trial in enumerate(trials) if trial.failure or trial.wrong), None)
         if broken is None:
             if reason := useless(cases, trials):
                 raise ModelError(reason)
@@ -173,6 +178,10 @@ def _run(
             continue
         if rounded_inputs(graph) and not run.full_inputs:
             run, found.rounded = replace(run, full_inputs=True), found.trial
+            continue
+        is_asked_for = trials[broken].wrong and sums_saturate() and saturating_products(graph)
+        if is_asked_for and not run.exact_sums:  # by saturation = "ignore", or made for another runtime
+            run, found.saturated = replace(run, exact_sums=True), found.trial
             continue
         reason, made = fault(found.exported, cases[broken], trials[broken], run)
         if not options.mends:
@@ -191,11 +200,6 @@ def _comparable(graph: gs.Graph, light: onnx.ModelProto) -> Collection[str]:
     if not_repeatable(light.graph):
         return ()
     return {name for name, judged in judged_tensors(graph).items() if judged == [name]}
-
-
-def _is_broken(trial: Trial) -> bool:
-    """Return whether ONNX Runtime is at fault, and not the processor."""
-    return bool(trial.failure or (trial.wrong and has_vnni() is not False))
 
 
 def _export(graph: gs.Graph, options: FirstRunOptions) -> Exported:

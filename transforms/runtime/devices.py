@@ -8,12 +8,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType, ModuleType
 
 import numpy as np
@@ -27,9 +25,6 @@ _WARNING = 2  # the severity that the runtime begins with
 
 CPU, CUDA, HIP = "cpu", "cuda:0", "hip:0"
 DEVICES = (CPU, CUDA, HIP)
-
-_INFO = Path("/proc/cpuinfo")
-_X86 = ("x86_64", "amd64", "i386", "i686")
 
 
 @dataclass(frozen=True)
@@ -93,22 +88,6 @@ def provider(device: str) -> str:
 
 def _check(device: str) -> None:
     refuse_unknown(device, DEVICES, "device")
-
-
-def has_vnni(info: Path = _INFO) -> bool | None:
-    """Return whether an x86 processor multiplies uint8 by int8 into 32-bit sums at once; None if unknown.
-
-    Without these instructions ONNX Runtime adds two products in 16 bits, which saturate. Other processors
-    have no such sums: True.
-    """
-    if platform.machine().lower() not in _X86:
-        return True
-    try:
-        lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), None)
-    return None if flags is None else any("vnni" in flag for flag in flags)
 
 
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"

@@ -19,7 +19,7 @@ import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as KernelMissing
 
 from ops.registration import register_custom_ops
-from transforms.deploy import rounded_inputs
+from transforms.deploy import rounded_inputs, saturating_products
 from transforms.files.paths import AnyPath
 from transforms.files.runtime_message import NO_REASON, said_by_runtime
 from transforms.graph.lazy_values import Weight
@@ -53,17 +53,16 @@ class RunOptions:
     """How a session runs: provider (``provider_name``), threads (0: the runtime chooses), optimization.
 
     ``simulate``: between quantizations to integers nodes compute in float32, as the model says, and not in
-    kernels for integers. The runtime then leaves weights alone, too, which it would otherwise quantize itself
-    where they are float32 and the rest of a layer is integers: with 16-bit inputs to something useless.
-    ``prepack``: a copy of each weight is put in order for the kernels when the model is opened, which pays
-    where there are dozens of runs. ``blocked``: convolutions may compute on blocks of channels; tensors
-    between them that are looked at are then brought into their own layout late, and live long. ``spin``:
-    threads without work look for some in a loop, which is fast where each has a core of its own. ``arena``:
-    memory stays for the next tensor and the next run, and doubles whenever it does not do. ``guarded``:
-    optimizers are left out that compute something else or end the process; users' own sessions have them.
-    ``full_inputs``: no input of a product with stored integers is rounded to 8 bits
-    (:mod:`transforms.deploy.rounded_inputs`). ``profile``: where the runtime writes a profile of its runs, as
-    the beginning of a path; it is complete with ``end_profiling`` of the session.
+    kernels for integers; nor does the runtime round float32 weights of such layers by itself. ``prepack``: a
+    copy of each weight is put in order for the kernels when the model is opened, which pays where there are
+    dozens of runs. ``blocked``: convolutions may compute on blocks of channels; tensors between them that are
+    looked at are brought into their own layout late, and live long. ``spin``: idle threads wait in a loop,
+    which is fast where each has a core of its own. ``arena``: memory stays for the next tensor and run, and
+    doubles whenever it does not do. ``guarded``: optimizers are left out that compute something else or end
+    the process; users' own sessions have them. ``full_inputs``, ``exact_sums``: products neither round their
+    inputs to 8 bits nor saturate at 16 bits (``rounded_inputs`` and ``saturating_products`` of
+    :mod:`transforms.deploy`). ``profile``: where the runtime writes a profile of its runs, as the beginning
+    of a path; complete with ``end_profiling``.
     """
 
     provider: str = "CPU"
@@ -76,6 +75,7 @@ class RunOptions:
     arena: bool = True
     guarded: bool = True
     full_inputs: bool = False
+    exact_sums: bool = False
     profile: str = ""
 
 
@@ -189,11 +189,7 @@ def why_not_on_cpu(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) ->
 
 
 def why_not_on(provider: str, model: onnx.ModelProto) -> str | None:
-    """Return why a provider of the installed ONNX Runtime, or the CPU's beside it, cannot load a model, or
-    None.
-
-    The model's large weights are inputs.
-    """
+    """Return why a provider, or the CPU's, cannot load a model whose large weights are inputs, or None."""
     try:
         start_on(provider, model.SerializeToString(), session_settings(RunOptions(optimize=False)))
     except Exception as error:  # the runtime's exceptions share no narrower class
@@ -218,12 +214,14 @@ def session_settings(options: RunOptions, *, with_operators: bool = True) -> ort
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if not options.spin:
         settings.add_session_config_entry(_SPINNING, "0")
-    if options.simulate:
-        settings.add_session_config_entry(_NO_INTEGER_KERNELS, "1")
-    if not options.prepack:
-        settings.add_session_config_entry(_NO_PREPACKING, "1")
-    if options.full_inputs:
-        settings.add_session_config_entry(rounded_inputs.OPTION, "1")
+    switches = {
+        _NO_INTEGER_KERNELS: options.simulate,
+        _NO_PREPACKING: not options.prepack,
+        rounded_inputs.OPTION: options.full_inputs,
+        saturating_products.OPTION: options.exact_sums,
+    }
+    for name in filter(switches.get, switches):
+        settings.add_session_config_entry(name, "1")
     settings.enable_cpu_mem_arena = options.arena
     if options.profile:
         settings.enable_profiling, settings.profile_file_prefix = True, options.profile

@@ -59,6 +59,11 @@ class Trial:
         """The mean error of the outputs in a session as users open it, None without any."""
         return float(np.mean([one.made for one in self.errors.values()])) if self.errors else None
 
+    @property
+    def plain_error(self) -> float | None:
+        """The same without optimization."""
+        return float(np.mean([one.plain for one in self.errors.values()])) if self.errors else None
+
 
 def try_model(
     light: onnx.ModelProto, weights: Mapping[str, Weight], cases: Sequence[Case], options: RunOptions

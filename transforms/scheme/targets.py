@@ -124,7 +124,7 @@ _ROWS = (
         | {"GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax", "Relu", "Clip", "Resize"},
         open_ends=frozenset({"Gemm", "MatMul"}),
         speed="uint8 activations: layers in one integer kernel each. int8 activations keep Relu and Clip "
-        "apart, two to four times slower. Without VNNI, sums of two products saturate at 16 bits",
+        "apart, two to four times slower",
         verified="on this machine, by the optimized graph and by time",
     ),
     Target(
