@@ -2,9 +2,9 @@
 
 There uint8 activations meet int8 weights in ``vpmaddubsw`` (Intel 64 and IA-32 Architectures Software
 Developer's Manual, volume 2, PMADDUBSW): the products of two neighbours in a sum are added in 16 bits, which
-saturate, before they are added in 32. int8 activations have 128 added first. Neighbours are numbers 2 i and
-2 i + 1 of the flat sum, as the kernels of ONNX Runtime lay it: the rows of a matrix; of a convolution its
-places one after another, with the input channels of a group at each.
+saturate, before they are added in 32. ONNX Runtime's optimizer makes int8 activations uint8 by adding 128, so
+that they do the same. Neighbours are numbers 2 i and 2 i + 1 of the flat sum, as its kernels lay it: the rows
+of a matrix; of a convolution its places one after another, with the input channels of a group at each.
 
 ``axes`` are always those of a sum in the order in which the kernel walks them, the last the fastest.
 """
