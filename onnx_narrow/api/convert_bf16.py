@@ -28,7 +28,7 @@ from transforms.graph.some_names import counted
 from transforms.model import provenance
 from transforms.pipelines.bf16 import BF16, TOOLS, Bf16Work, recorded
 from transforms.pipelines.options import Options
-from transforms.pipelines.steps import Step, run
+from transforms.pipelines.steps import Steps, phases_of, run
 from transforms.run.events import Events
 from transforms.runtime.session import RunOptions
 from transforms.scheme import preset
@@ -98,7 +98,7 @@ def convert_bf16(
     provider: str | None = None,
     threads: int | None = None,
     progress: Watcher | Events | None = None,
-    steps: Sequence[Step] | None = None,
+    steps: Steps | None = None,
 ) -> Result:
     """Convert a float32 or float16 model to BF16.
 
@@ -157,8 +157,6 @@ def convert_bf16(
             output, source, force=force, external_data=save_as_external_data, functions=functions
         )
         goal = gates.gate_in(given) if min_sqnr is None else Target("sqnr", min_sqnr)
-        searches = "" if goal is None else "measuring"
-        told.expect("loading", searches, "converting", "running", "writing")
         with open_data(SampleOptions.of(given), source, run_options, told) as opened:
             work = Bf16Work(
                 gs.Graph(),
@@ -175,7 +173,9 @@ def convert_bf16(
                 conversion=_options(given),
                 element=float_type,
             )
-            run(work, BF16 if steps is None else steps)
+            taken = BF16 if steps is None else steps
+            told.expect(*phases_of(work, taken), "writing")
+            run(work, taken)
             return _finish(work, where, told, given)
 
 

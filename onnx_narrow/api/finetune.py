@@ -43,7 +43,7 @@ from transforms.model import provenance
 from transforms.pipelines.check_outputs import UselessError
 from transforms.pipelines.options import Options
 from transforms.pipelines.retune import TUNE, TuneWork
-from transforms.pipelines.steps import Step, run
+from transforms.pipelines.steps import Steps, phases_of, run
 from transforms.pipelines.tune import tuning_options
 from transforms.run.events import Events
 from transforms.run.workers import Workers
@@ -130,7 +130,7 @@ def finetune(
     dask: str | None = None,
     resume: AnyPath | None = None,
     progress: Watcher | Events | None = None,
-    steps: Sequence[Step] | None = None,
+    steps: Steps | None = None,
 ) -> Result:
     """Tune the weights of a quantized model by samples.
 
@@ -195,7 +195,6 @@ def finetune(
             output, other, source, force=force, external_data=save_as_external_data, functions=functions
         )
         goal = gates.gate_in(given)
-        told.expect("loading", "tuning", "searching" if goal else "", "running", "writing")
         samples = SampleOptions.of(given)
         with (
             open_data(samples, source, how.run or RunOptions(), told) as opened,
@@ -219,8 +218,10 @@ def finetune(
                 how=how,
                 batch_size=batch_size,
             )
+            taken = TUNE if steps is None else steps
+            told.expect(*phases_of(work, taken), "writing")
             try:
-                run(work, TUNE if steps is None else steps)
+                run(work, taken)
             except UselessError as error:
                 raise ValueError(work_lines.useless(error.outputs, work)) from error
             return _finish(work, where, told, given)

@@ -17,7 +17,7 @@ from transforms.judge.decisions import Checked
 from transforms.pipelines.check_outputs import UselessError
 from transforms.pipelines.entries import final_entries
 from transforms.pipelines.require import NothingToDoError
-from transforms.pipelines.steps import Step, run
+from transforms.pipelines.steps import Steps, phases_of, run
 from transforms.pipelines.why_nothing import why_nothing
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
@@ -37,12 +37,13 @@ def refuse_untunable(work: Work) -> None:
 
 
 def run_steps(
-    work: Work, steps: Sequence[Step], output: Output, told: Told, ranges: RangeFiles | None = None
+    work: Work, steps: Steps, output: Output, told: Told, ranges: RangeFiles | None = None
 ) -> Result:
     """Take the steps, write the model and tell how it was made; ``ranges``: files beside it.
 
     Raises what a step raises, in words that name keywords, NothingToDoError with the reasons.
     """
+    told.expect(*phases_of(work, steps), "writing")
     try:
         run(work, steps)
     except NothingToDoError as error:

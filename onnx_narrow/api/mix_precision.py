@@ -23,7 +23,6 @@ from onnx_narrow.api.mix_work import (
     check_keywords,
     check_mixing,
     labels_of,
-    phases_of,
     wish_of,
     write_results,
 )
@@ -38,10 +37,11 @@ from onnx_narrow.api.usage import (
 )
 from onnx_narrow.api.user_code import check_code
 from onnx_narrow.api.written import Output
+from transforms.conversion.rows import Row, as_rows
 from transforms.files.paths import AnyPath
-from transforms.pipelines.mix import MIX, MixWork, mix
+from transforms.pipelines.mix import MIX, MixWork
 from transforms.pipelines.options import Options
-from transforms.pipelines.steps import Step
+from transforms.pipelines.steps import Steps, WorkRow
 from transforms.precision.mixing_options import MixingOptions
 from transforms.run.events import Events
 from transforms.runtime.session import RunOptions
@@ -110,7 +110,7 @@ def mix_precision(
     dask: str | None = None,
     allow_code: bool = False,
     progress: Watcher | Events | None = None,
-    steps: Sequence[Step] | None = None,
+    steps: Steps | None = None,
 ) -> Result:
     """Give layers cheaper formats as far as a target for the outputs allows.
 
@@ -181,7 +181,6 @@ def mix_precision(
             output, source, force=force, external_data=save_as_external_data, functions=functions
         )
         check_files(given, source.path)
-        told.expect(*phases_of(scheme, given))
         run_options = RunOptions(provider or "cpu", threads_of(threads or 0, jobs or 1))
         samples = SampleOptions.of(given)
         opened = stack.enter_context(open_data(samples, source, run_options, told))
@@ -210,8 +209,9 @@ def mix_precision(
         refuse_untunable(work)
         results = partial(write_results, given)
         results.__name__ = "write_results"  # type: ignore[attr-defined]
-        taken = MIX if steps is None else tuple(steps)
-        after = taken.index(mix) + 1 if mix in taken else len(taken)
+        taken: Sequence[WorkRow] = as_rows(MIX if steps is None else steps)
+        names = [row.name for row in taken]
+        after = names.index("mix") + 1 if "mix" in names else len(names)
         if analyze_only:
-            return analyzed(work, (*taken[:after], results), told)
-        return run_steps(work, (*taken[:after], results, *taken[after:]), where, told)
+            return analyzed(work, (*taken[:after], Row(results)), told)
+        return run_steps(work, (*taken[:after], Row(results), *taken[after:]), where, told)

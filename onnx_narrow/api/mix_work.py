@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,12 @@ from transforms.files.output_file import check_writable, write_text
 from transforms.files.paths import AnyPath
 from transforms.files.spelling import spelled
 from transforms.pipelines.mix import MixWork, mixed_of
-from transforms.pipelines.steps import Step, run
+from transforms.pipelines.steps import Steps, phases_of, run
 from transforms.pipelines.work import Work
 from transforms.run.array_files import read_array
 from transforms.scheme import Scheme
 from transforms.scheme.mixing_rule import TARGETS as GOALS
 from transforms.scheme.targets import TARGETS
-from transforms.search.target import LATENCY
 
 KEYS = (
     *("activation_target", "weight_target", "target_op_types", "include_nodes", "exclude_nodes"),
@@ -176,23 +175,6 @@ def labels_of(labels: AnyPath | NDArray[Any] | Sequence[int] | None) -> NDArray[
     return read_array(Path(labels)) if isinstance(labels, str | os.PathLike) else np.asarray(labels)
 
 
-def phases_of(scheme: Scheme, given: Given) -> Iterator[str]:
-    """Yield the phases of a job in order."""
-    rule, is_timed = scheme.auto_mixed_precision, False
-    if rule is not None:
-        is_timed = rule.strategy == LATENCY
-    yield from ("loading", "preparing")
-    if "data" in given:
-        yield from ("calibrating", "measuring", "timing" if is_timed else "", "trying")
-        yield "fitting" if scheme.fits_weights and "analyze_only" not in given else ""
-    if scheme.finetune:
-        yield from ("reloading", "tuning")
-    if gates.is_gated(given):
-        yield "searching"
-    if "analyze_only" not in given:
-        yield from ("running", "writing")
-
-
 def write_results(given: Given, work: Work) -> None:
     """Step: write what was found of layers."""
     mixed = mixed_of(work)
@@ -212,8 +194,9 @@ def write_results(given: Given, work: Work) -> None:
         pareto_plot.draw(chosen.steps, chosen.target, path, metric=mixed.metric, elements=elements)
 
 
-def analyzed(work: MixWork, steps: Sequence[Step], told: Told) -> Result:
+def analyzed(work: MixWork, steps: Steps, told: Told) -> Result:
     """Take the steps, and return a result without a model."""
+    told.expect(*phases_of(work, steps))
     run(work, steps)
     mixed = mixed_of(work)
     assert mixed is not None, "the last step but one makes it"

@@ -14,7 +14,6 @@ from onnx_narrow.api.quantize_work import (
     check_keywords,
     data_of,
     options_of,
-    phases_of,
     recorded,
     refuse_fast,
     refuse_goal,
@@ -38,7 +37,7 @@ from transforms import model_io
 from transforms.files.paths import AnyPath
 from transforms.moves.improve import Move
 from transforms.pipelines.record import JobRecord
-from transforms.pipelines.steps import Step
+from transforms.pipelines.steps import Steps
 from transforms.run.events import Events
 from transforms.runtime.session import RunOptions
 from transforms.search.user_metric import UserMetric
@@ -103,7 +102,7 @@ def quantize(
     resume: AnyPath | None = None,
     allow_code: bool = False,
     progress: Watcher | Events | None = None,
-    steps: Sequence[Step] | None = None,
+    steps: Steps | None = None,
     moves: Sequence[Move] | None = None,
 ) -> Result:
     """Quantize a float model.
@@ -239,7 +238,6 @@ def quantize(
         files.check(source.path, force=force)
         if calibration_cache is not None:
             model_io.check_output(calibration_cache, force=True)
-        told.expect(*phases_of(scheme, given))
         samples = SampleOptions.of(given)
         with open_data(samples, source, run, told) as opened, open_workers(jobs, dask) as workers:
             does_itself = scheme.finetune is not None or scheme.auto_mixed_precision is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,12 +22,12 @@ from onnx_narrow.api.usage import (
     refuse_own_workers,
 )
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.conversion.rows import Row
 from transforms.files.spelling import spelled
-from transforms.pipelines.keep_lossy import may_keep
 from transforms.pipelines.options import Options
 from transforms.pipelines.recipes import FAST, QUANTIZE
 from transforms.pipelines.require import require
-from transforms.pipelines.steps import Step
+from transforms.pipelines.steps import WorkRow
 from transforms.pipelines.work import Work
 from transforms.run.events import Events
 from transforms.run.workers import Workers
@@ -35,7 +35,6 @@ from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.scheme_values import FEW_BITS
-from transforms.scheme.targets import ON_CPU
 from transforms.search.target import LOST_TOP1, Target
 
 if TYPE_CHECKING:
@@ -123,12 +122,12 @@ def recorded(wish: SchemeWish, given: Given) -> dict[str, object]:
     return {**wish.recorded(given), **keys, "random_data": given.get("random_data")}
 
 
-def steps_of(scheme: Scheme, given: Given) -> Sequence[Step]:
-    """Return the steps of a call that names none."""
+def steps_of(scheme: Scheme, given: Given) -> Sequence[WorkRow]:
+    """Return the rows of a call that names none."""
     if scheme.auto_mixed_precision:
         from transforms.pipelines.mix import MIX
 
-        return *MIX[:2], require, *MIX[2:]
+        return *MIX[:2], Row(require, after=("mix",)), *MIX[2:]
     return FAST if "fast" in given else QUANTIZE
 
 
@@ -201,28 +200,3 @@ def refuse_fast(scheme: Scheme, given: Given) -> None:
     """Raise UsageError for a job without outputs that are looked at, which cannot be faster."""
     if "fast" in given and "data" not in given and not is_dynamic(scheme):
         raise UsageError(spelled("{fast} goes with {data}, or products that round activations at run time"))
-
-
-def phases_of(scheme: Scheme, given: Given) -> Iterator[str]:
-    """Yield the phases of a job in order."""
-    rule, has_data = scheme.auto_mixed_precision, bool(given.keys() & {"data", "random_data"})
-    phases = {
-        "loading": True,
-        "preparing": True,
-        "calibrating": has_data,
-        "measuring": has_data and rule is not None,
-        "timing": rule is not None and rule.strategy == "latency",
-        "trying": has_data and rule is not None,
-        "quantizing": rule is None,
-        "fitting": has_data and scheme.fits_weights and rule is None,
-        "ranking": has_data and "fast" not in given and may_keep(scheme),
-        "placing": scheme.target == ON_CPU and given.get("time", True) and scheme.keep_float,
-        "beside": has_data and "fast" not in given and scheme.target == ON_CPU and not scheme.finetune,
-        "searching": bool(given.keys() & {"min_sqnr", "top1", "metric"}),
-        "reloading": scheme.finetune is not None,
-        "tuning": scheme.finetune is not None,
-        "running": True,
-        "comparing": ("data" in given or is_dynamic(scheme)) and "fast" not in given,
-        "writing": True,
-    }
-    return (name for name, is_there in phases.items() if is_there)

@@ -41,7 +41,7 @@ def lines(
     ``excluded``: why nodes were excluded, in words.
     """
     yield from done.notes
-    fused = ", ".join(f"{count} {op}" for op, count in done.fused.items() if count)
+    fused = ", ".join(f"{count} {op}" for op, count in done.fused.items() if count > 0)
     if fused:
         yield f"Fused: {fused}"
     if done.saturated:

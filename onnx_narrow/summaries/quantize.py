@@ -40,7 +40,7 @@ def lines(
     """
     yield from done.notes
     for change, count in done.changes.items():
-        if count:
+        if count > 0:
             yield Detail(f"{count} {change}")
     if done.calibrated:
         yield Detail(f"Calibrated: {done.calibrated} tensors")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import onnx_graphsurgeon as gs
 
 from transforms.conversion import inspect_bf16
-from transforms.conversion.prepare import note_mended, prepare
+from transforms.conversion.standard_form import StandardForm, note_mended, standardize
 from transforms.convert_opset import CAST_TO_BFLOAT16, convert_opset
 from transforms.convert_type import convert_type
 from transforms.files.spelling import spelled
@@ -101,17 +101,10 @@ def prepare_bf16(graph: gs.Graph, options: Bf16Options, done: Conversion) -> Sel
     if options.opset:
         lower_opset(graph, options.opset)
     exclude = select(graph, names=options.exclude_node, op_types=options.exclude_op)
-    prepared = prepare(
-        graph,
-        exclude,
-        optimized=options.optimize,
-        merge_products=True,
-        keep_io_types=options.keep_io_types,
-        newest=options.opset,
-        keep_tied=True,
-    )
-    done.fused = prepared.fused
-    done.notes += prepared.notes
+    form = StandardForm(options.optimize, True, options.keep_io_types, options.opset, keep_tied=True)
+    standard = standardize(graph, exclude, form)
+    done.fused = Counter({name.removesuffix(" fused"): count for name, count in standard.changes.items()})
+    done.notes += standard.notes
     return exclude
 
 

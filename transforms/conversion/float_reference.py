@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import onnx_graphsurgeon as gs
 
-from transforms.conversion.prepare import prepare
-from transforms.conversion.quantize_steps import prepare_for
+from transforms.conversion.prepare import prepare_for
+from transforms.conversion.standard_form import standardize
 from transforms.graph.selection import Selection
 from transforms.layers.match_layers import match_layers
 from transforms.lift_constants import lift_constants
@@ -37,6 +37,6 @@ def float_reference(
     lift_constants(as_it_is)
     lift_constants(prepared)
     write_out_axes(prepared)
-    prepare(prepared, Selection())
+    standardize(prepared, Selection())
     counts = [len(match_layers(graph, quantized_graph)[0]) for graph in (as_it_is, prepared)]
     return prepared if counts[1] > counts[0] else as_it_is

@@ -1,113 +1,318 @@
-"""Preparing a float model: folding, fusing and widening, before its values are put on coarser grids."""
+"""The rows that bring a float model into the form that a scheme quantizes.
+
+Every number that the model computes stays the same, up to rounding in float32 and factors between layers.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Protocol
 
 import onnx_graphsurgeon as gs
 
-from transforms.convert_opset import CAST_TO_BFLOAT16, convert_opset
-from transforms.fuse_gelu import find_gelu, fuse_gelu
-from transforms.fuse_hardswish import find_hardswish, fuse_hardswish
-from transforms.fuse_layernorm import find_layernorm, fuse_layernorm
-from transforms.fuse_matmul import fuse_matmul
+from transforms.conversion import inspect_bf16
+from transforms.conversion.record import Record
+from transforms.conversion.rows import Row, run_rows
+from transforms.conversion.standard_form import STANDARD, Formed, StandardForm, note_mended
 from transforms.graph import walk
-from transforms.graph.selection import NodeSet, Selection
-from transforms.graph.typed import info_of
+from transforms.graph.selection import Selection
+from transforms.graph.some_names import some_names
+from transforms.insert_qdq import raise_opset
+from transforms.model import provenance
 from transforms.model.read_model import ModelError
-from transforms.optimize import optimize
-from transforms.share_constants import share_constants
-from transforms.split_fused import split_fused
-from transforms.widen_float16 import widen_float16
+from transforms.plan.exact_sums import orders_channels
+from transforms.plan.quant_spec import QUANTIZED_BY
+from transforms.plan.scheme_targets import FormatTable, SchemeTargets
+from transforms.runtime_workarounds import leave_out_biases
+from transforms.saturate import saturate, tensors_with_nan
+from transforms.scheme import Scheme
 
-_FUSIONS = {
-    "LayerNormalization": (17, find_layernorm, fuse_layernorm),
-    "Gelu": (20, find_gelu, fuse_gelu),
-    "HardSwish": (14, find_hardswish, fuse_hardswish),
-}
-"""First opset that has the operator, how to count what could become one, and how to make it one."""
+EQUALIZED = "pairs of layers equalized"
+ROTATED = "weights with rotated channels"
+SCALED = "tensors with channels scaled between layers"
+MOVED = "tensors with outliers moved into weights"
+
+_IN_INTEGERS = frozenset(
+    {"DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QGemm", "DynamicQuantizeMatMul"}
+    | {"MatMulIntegerToFloat", "QAttention", "DynamicQuantizeLSTM", "MatMulNBits"}
+    | {"MatMulBnb4", "MatMulFpQ4", "QMoE", "MatMulNBitsMlp", "MatMulNBitsQkv"}
+    | {"MatMulBlockQuantizedFp4Weight", "MatMulBlockQuantizedFp8Weight"}
+)
+"""Operators beside those of the name QLinear... that compute with quantized numbers, also of ONNX Runtime."""
+
+_WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
+
+
+class Rewritten(Formed, Protocol):
+    """A graph that is rewritten as a scheme says; ``targets``: what it names, after ``name_targets``."""
+
+    scheme: Scheme
+    targets: SchemeTargets | None
+
+    @property
+    def named(self) -> SchemeTargets:
+        """The targets; ValueError before they are found."""
+
+
+class BySchemeMixin:
+    """What follows for the form of a graph from the scheme and what it names."""
+
+    scheme: Scheme
+    targets: SchemeTargets | None
+
+    @property
+    def named(self) -> SchemeTargets:
+        """What the scheme names; ValueError before the row that finds it."""
+        if self.targets is None:
+            raise ValueError("the graph is not prepared yet: step 'name_targets' comes first")
+        return self.targets
+
+    @property
+    def exclude(self) -> Selection:
+        """The nodes that stay float."""
+        return self.named.excluded
+
+    @property
+    def form(self) -> StandardForm:
+        """The form that the scheme quantizes."""
+        scheme = self.scheme
+        return StandardForm(scheme.optimize, newest=scheme.opset, keep_tied=_keeps_tied(scheme))
 
 
 @dataclass
-class Preparation:
-    """The number of fused nodes by operator, and notes for the user."""
+class Rewriting(BySchemeMixin):
+    """A graph that is rewritten as a scheme says, without samples."""
 
-    fused: Counter[str] = field(default_factory=Counter)
-    notes: list[str] = field(default_factory=list)
+    graph: gs.Graph
+    scheme: Scheme
+    record: Record = field(default_factory=Record)
+    targets: SchemeTargets | None = None
 
 
-def prepare(
-    graph: gs.Graph,
-    exclude: Selection,
-    *,
-    optimized: bool = True,
-    merge_products: bool = False,
-    keep_io_types: bool = True,
-    newest: int = 0,
-    keep_tied: bool = False,
-) -> Preparation:
-    """Raise a graph to opset 13 at least, compute float16 parts in float32, and optimize it, in place.
+def prepare_for(graph: gs.Graph, scheme: Scheme, done: Record | None = None) -> SchemeTargets:
+    """Bring a float model into the form that a scheme quantizes, in place; return what the scheme names.
 
-    ``optimized`` folds constants and BatchNorm, fuses decomposed LayerNorm, GELU and HardSwish, and takes
-    operators of ONNX Runtime's optimizer apart; ``merge_products`` merges MatMuls on one input as well. Nodes
-    in ``exclude`` are fused only among themselves. ``newest``: the opset that the graph may not pass, and no
-    fusion into an operator of a later one, if not 0. ``keep_tied`` is that of
-    :func:`transforms.optimize.optimize`. Raises ModelError if the opset cannot be raised.
+    Raises as :func:`transforms.pipelines.quantize_graph.quantize_graph` does.
     """
-    done = Preparation(notes=list(info_of(graph).notes))
-    convert_opset(graph, CAST_TO_BFLOAT16, newest=newest)
-    if count := split_fused(graph, exclude=exclude, only_unknown=not optimized):
-        done.notes.append(f"Operators fused by ONNX Runtime, split into ONNX's own: {count}")
-    whole = _hardswishes(graph)
-    if optimized:
-        _fuse(graph, exclude, done, newest)  # while constants that float16 has rounded are known to be that
-    widen_float16(graph, keep_io_types=keep_io_types)
-    if optimized:
-        _optimize(graph, exclude, done, newest, keep_tied=keep_tied)
-        done.fused["HardSwish"] = max(0, _hardswishes(graph) - whole)  # the optimizer took some apart again
-    if optimized and merge_products:
-        done.fused["MatMul"] += fuse_matmul(graph, exclude=exclude)
-    return done
+    rewriting = Rewriting(graph, scheme, Record() if done is None else done)
+    run_rows(rewriting, PREPARE)
+    return rewriting.named
 
 
-def note_mended(graph: gs.Graph, notes: list[str]) -> None:
-    """Add notes on declared shapes that later opsets told to be wrong."""
-    notes += [note for note in info_of(graph).notes if note not in notes]
+def lift_constants(work: Rewritten) -> int:
+    """Make constants of Constant nodes."""
+    from transforms.lift_constants import lift_constants
+
+    return lift_constants(work.graph)
 
 
-def _hardswishes(graph: gs.Graph) -> int:
-    return sum(node.op == "HardSwish" for node in walk.nodes(graph))
+def refuse_quantized(work: Rewritten) -> int:
+    """Raise ModelError for a model with values on grids; what left no node is in its metadata."""
+    for node in walk.nodes(work.graph):
+        if node.op in QUANTIZED_BY or node.op in _IN_INTEGERS or node.op.startswith("QLinear"):
+            name = node.name or node.outputs[0].name
+            raise ModelError(f"the model is quantized already: '{name}' is a {node.op} node")
+    if provenance.tool(work.graph.info.metadata) == "quantize":
+        raise ModelError("the model is quantized already: tools.quantize made it")
+    state = inspect_bf16.describe(work.graph)
+    if state.converted:
+        raise ModelError(f"the model is quantized already, to BF16: {state.format}")
+    return 0
 
 
-def _optimize(
-    graph: gs.Graph, exclude: Selection, done: Preparation, newest: int, *, keep_tied: bool
-) -> None:
-    """Optimize, and fuse again the patterns that folding constants exposed.
+def fix_inputs(work: Rewritten) -> None:
+    """Fix the free dimensions of inputs that the scheme gives."""
+    from transforms.fix_shapes import fix_shapes
 
-    Not before the first fusion, since the optimizer moves Transposes into the middle of a LayerNorm.
-    """
-    try:
-        optimize(graph, exclude=exclude, keep_tied=keep_tied)
-    except ModelError as error:
-        done.notes.append(f"Not optimized: {error}")
-    share_constants(graph)  # of which folding leaves a copy in each body
-    _fuse(graph, exclude, done, newest)
+    fix_shapes(work.graph, work.scheme.input_shapes)
 
 
-def _fuse(graph: gs.Graph, exclude: Selection, done: Preparation, newest: int) -> None:
-    fusions = {name: one for name, one in _FUSIONS.items() if not newest or one[0] <= newest}
-    newer = [(version, find) for version, find, _ in fusions.values() if version > graph.opset]
-    wanted = [version for version, find in newer if _of_one_kind(find, graph, exclude)]
-    convert_opset(graph, max(wanted, default=0), newest=newest)
-    for name, (_, _, fuse) in fusions.items():
-        done.fused[name] += _of_one_kind(fuse, graph, exclude)
+def write_out_axes(work: Rewritten) -> int:
+    """Write Pad, Resize and CenterCropPad without axes."""
+    from transforms.write_out_axes import write_out_axes
+
+    return write_out_axes(work.graph)
 
 
-def _of_one_kind(fuse: Callable[..., int], graph: gs.Graph, exclude: Selection) -> int:
-    """Fuse nodes none of which is excluded, and nodes all of which are; return how many were put together."""
-    apart = exclude.resolve_in(graph)
-    count = fuse(graph, exclude=apart)
-    others = NodeSet(node for node in walk.nodes(graph) if node not in apart)
-    return count + fuse(graph, exclude=others) if len(apart) else count
+def lower_to_opset(work: Rewritten) -> None:
+    """Lower the graph to the opset of the scheme."""
+    from transforms.lower_opset import lower_opset
+
+    lower_opset(work.graph, work.scheme.opset)
+
+
+def name_targets(work: Rewritten) -> int:
+    """Find the nodes and tensors that the scheme names."""
+    work.targets = SchemeTargets(work.graph, work.scheme)
+    return 0
+
+
+def leave_out_idle_biases(work: Rewritten) -> int:
+    """Take away biases that Gemms do not read."""
+    return leave_out_biases(work.graph)
+
+
+def refuse_nan(work: Rewritten) -> int:
+    """Raise ModelError for NaN in weights."""
+    if unknown := tensors_with_nan(work.graph):
+        raise ModelError(
+            f"NaN in {len(unknown)} weights, '{unknown[0]}' the first: no format can stand for it"
+        )
+    return 0
+
+
+def saturate_weights(work: Rewritten) -> int:
+    """Saturate weights beyond the largest number of bfloat16."""
+    saturated: list[str] = []
+    count = saturate(work.graph, exclude=work.exclude, names=saturated)
+    work.record.notes += [f"Saturated at +-3.38953139e38: {some_names(saturated)}"] if saturated else []
+    return count
+
+
+def part_masked_biases(work: Rewritten) -> int:
+    """Part the biases that may become integers; formats are looked at where masks are found."""
+    from transforms.part_biases import part_biases
+
+    graph, scheme, targets = work.graph, work.scheme, work.named
+    mixes = bool(scheme.auto_mixed_precision) and any(fmt.is_integer for fmt in scheme.named_formats)
+    table = cache(lambda: FormatTable(graph, scheme, targets.resolve_in(graph)))
+    return part_biases(graph, lambda node: mixes or table()[node].wants_grids)
+
+
+def order_channels(work: Rewritten) -> int:
+    """Put channels in an order in which sums of 8 bits saturate less."""
+    from transforms.order_channels import order_channels
+
+    return order_channels(work.graph, exclude=work.exclude)
+
+
+def equalize(work: Rewritten) -> int:
+    """Equalize the layers that are not excluded."""
+    from transforms.channels.equalize_layers import equalize_layers
+
+    return equalize_layers(work.graph, exclude=work.exclude)
+
+
+def rotate(work: Rewritten) -> int:
+    """Rotate the channels of the states of language models."""
+    from transforms.channels.rotate_channels import rotate_channels
+
+    return rotate_channels(work.graph)
+
+
+def balance_channels(work: Rewritten) -> int:
+    """Scale channels of layers to like ranges, by a Mul in front."""
+    from transforms.channels.balance_channels import balance_channels
+
+    scheme = work.scheme
+    formats = scheme.format(scheme.activation), scheme.format(scheme.weight)
+    has_blocks, outliers = any(fmt.block > 1 for fmt in formats if fmt), _has_headroom_for_outliers(scheme)
+    return balance_channels(work.graph, depthwise=has_blocks, outliers=outliers, exclude=work.exclude)
+
+
+def move_named_outliers(work: Rewritten) -> None:
+    """Move the outliers that the scheme names; ValueError for a tensor of which nothing can be moved."""
+    from transforms.channels.apply_moves import apply_moves
+
+    moves = {name: work.scheme.outlier_move(name) for name in work.scheme.outliers}
+    labels = {"moved": MOVED, "scaled": SCALED}
+    found = apply_moves(work.graph, moves, exclude=work.exclude)
+    work.record.changes.update({labels[what]: count for what, count in found.items()})
+
+
+def raise_to_formats(work: Rewritten) -> None:
+    """Raise the graph to the opset that the formats of the scheme need."""
+    raise_opset(work.graph, work.scheme)
+    note_mended(work.graph, work.record.notes)
+
+
+_NAMED = {"targets": "name_targets"}
+_BEFORE_NAMES = ("lift_constants", "fix_inputs", "write_out_axes", "lower_to_opset")
+_FORMED = ("refuse_nan", *dict.fromkeys(row.name for row in STANDARD))
+
+LEAVE_OUT_BIASES: Row[Rewritten] = Row(leave_out_idle_biases, frozenset({"Gemm"}))
+EQUALIZE: Row[Rewritten] = Row(
+    equalize,
+    when=lambda work: work.scheme.equalize_layers is True,
+    needs=_NAMED,
+    after=("order_channels",),
+    line=EQUALIZED,
+)
+ROTATE: Row[Rewritten] = Row(
+    rotate, when=lambda work: bool(work.scheme.rotate_channels), after=("equalize",), line=ROTATED
+)
+MOVE_OUTLIERS: Row[Rewritten] = Row(
+    move_named_outliers,
+    when=lambda work: bool(work.scheme.outliers),
+    needs=_NAMED,
+    after=("equalize", "rotate", "balance_channels"),
+)
+
+PREPARE: tuple[Row[Rewritten], ...] = (
+    Row(lift_constants, frozenset({"Constant"})),
+    Row(refuse_quantized),
+    Row(fix_inputs, when=lambda work: bool(work.scheme.input_shapes)),
+    Row(write_out_axes, frozenset({"Pad", "Resize", "CenterCropPad"}), after=("lift_constants",)),
+    Row(lower_to_opset, when=lambda work: bool(work.scheme.opset), after=("write_out_axes",)),
+    Row(name_targets, after=_BEFORE_NAMES),
+    LEAVE_OUT_BIASES,
+    Row(refuse_nan, after=("lift_constants",)),
+    *STANDARD,
+    Row(
+        saturate_weights,
+        when=lambda work: _names_bfloat16(work.scheme),
+        needs=_NAMED,
+        after=_FORMED,
+        line="weights saturated at +-3.38953139e38",
+    ),
+    LEAVE_OUT_BIASES,  # of what was put together or taken apart meanwhile
+    Row(
+        part_masked_biases,
+        frozenset({"Conv", "ConvTranspose"}),
+        needs=_NAMED,
+        after=_FORMED,
+        line="biases with masks, added after the layer",
+    ),
+    Row(  # before anything that names channels by their numbers
+        order_channels,
+        when=lambda work: orders_channels(work.scheme),
+        needs=_NAMED,
+        after=("part_masked_biases",),
+        line="groups of channels in an order in which sums saturate less",
+    ),
+    EQUALIZE,
+    ROTATE,
+    Row(
+        balance_channels,
+        when=lambda work: work.scheme.balance_channels,
+        needs=_NAMED,
+        after=("equalize", "rotate"),
+        line="layers balanced by a Mul in front",
+    ),
+    MOVE_OUTLIERS,
+    Row(raise_to_formats, after=(*_FORMED, "move_named_outliers", "balance_channels")),
+)
+"""From the graph as it was loaded to the one whose tensors get formats."""
+
+
+def _names_bfloat16(scheme: Scheme) -> bool:
+    formats = (*scheme.named_formats, scheme.other_format)
+    return any(fmt.name == "bfloat16" for fmt in formats if fmt)
+
+
+def _keeps_tied(scheme: Scheme) -> bool:
+    """Return whether heads multiply by the Transpose of an embedding: none has a format for weights alone."""
+    activation, mixing = scheme.format(scheme.activation), scheme.auto_mixed_precision
+    if mixing is not None:
+        choices = mixing.choices(scheme.activation, scheme.weight)
+        names = (scheme.activation, *(choice.activation or scheme.activation for choice in choices))
+        return all(scheme.format(name) is None for name in names)
+    return activation is None or (activation.is_float and scheme.weight == scheme.activation)
+
+
+def _has_headroom_for_outliers(scheme: Scheme) -> bool:
+    activation, weight = scheme.format(scheme.activation), scheme.format(scheme.weight)
+    if activation is None or weight is None or not (activation.is_integer and weight.is_integer):
+        return False
+    return activation.bits >= _WIDE_ACTIVATION and weight.bits <= _NARROW_WEIGHT

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
+from transforms.conversion.rows import Row
 from transforms.deploy.check_target import check_target
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.judge.constants import FEWEST, FINE, SEARCHED_ON, USELESS
 from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import judging_layers, ranking_layers, taken
 from transforms.model.copy_graph import copy_graph
+from transforms.pipelines.asked import keeps_lossy
 from transforms.pipelines.keep_lossy import keep_lossy
 from transforms.pipelines.load import read_float
 from transforms.pipelines.rebuild import LastRebuilt, rebuilt, take_over
@@ -36,7 +38,7 @@ def beside_preset(work: Work) -> None:
     A model of no use is then searched for layers that have to be float, as for a goal.
     """
     judge = work.judge
-    if judge is None or not judge.can_judge or not is_asked_for(work):
+    if judge is None or not judge.can_judge:
         return
     feeds = judge.reference.feeds[:SEARCHED_ON]
     judge = Judge(work.float_form(), feeds, work.run_here, known=judge.reference.known, stays=True)
@@ -55,18 +57,14 @@ def beside_preset(work: Work) -> None:
     work.record.beside = found
 
 
-def is_asked_for(work: Work) -> bool:
-    """Return whether a model is held against the scheme without its target."""
-    decides = work.options.goal is None and work.tuning is None and not work.fixed
-    return decides and work.asked.target == ON_CPU and not work.asked.finetune
-
-
 def _beside(work: Work, judge: Judge, own: float) -> BesidePreset:
     """Return how the model stands beside the preset, after a better one that is no slower was taken over.
 
     Candidates are what the preset decided with the kernels of the target, and the preset itself.
     """
-    other = rebuilt(work, without_target(work.asked, target(ON_CPU)), more=(keep_lossy,))
+    other = rebuilt(
+        work, without_target(work.asked, target(ON_CPU)), more=(Row(keep_lossy, when=keeps_lossy),)
+    )
     without = _decibels(judge, other.graph)
     found = BesidePreset(own, without, judge.count)
     if not found.is_far:

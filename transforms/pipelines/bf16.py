@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion import inspect_bf16
 from transforms.conversion.convert_bf16 import Bf16Options, Conversion, convert_bf16
+from transforms.conversion.rows import Row, shows
 from transforms.deploy.refuse import refuse_free
 from transforms.fix_shapes import fix_shapes
 from transforms.lift_constants import lift_constants
 from transforms.pipelines.gate import keep_figure
 from transforms.pipelines.load import tell_fitting
 from transforms.pipelines.part import part
+from transforms.pipelines.recipes import TRY_OUT
 from transforms.pipelines.require import NothingToDoError
-from transforms.pipelines.steps import Step
-from transforms.pipelines.try_out import try_out
+from transforms.pipelines.steps import WorkRow
 from transforms.pipelines.work import Work
 from transforms.precision.bf16 import KeptFloat, keep_float
 from transforms.run.mend_shapes import mend_shapes
@@ -70,8 +71,7 @@ def keep_layers(work: Work) -> None:
     Raises TargetError where no choice of layers reaches it.
     """
     conversion, goal = _of_bf16(work), work.options.goal
-    if goal is None:
-        return
+    assert goal is not None, "entered for it"
     if work.data is None:
         raise ValueError(f"the goal of {goal.bound} needs samples")
     progress = work.events.phase("measuring", "model")
@@ -112,7 +112,17 @@ def convert(work: Work) -> None:
     raise NothingToDoError(f"Nothing to do: no tensor of '{work.source}' is left to round.")
 
 
-BF16: tuple[Step, ...] = (load_float, keep_layers, convert, try_out)
+BF16: tuple[WorkRow, ...] = (
+    Row(load_float, phases=shows("loading")),
+    Row(
+        keep_layers,
+        when=lambda work: work.options.goal is not None,
+        needs={"graph": "load_float"},
+        phases=shows("measuring"),
+    ),
+    Row(convert, needs={"graph": "load_float"}, after=("keep_layers",), phases=shows("converting")),
+    TRY_OUT,
+)
 """Converting to BF16."""
 
 

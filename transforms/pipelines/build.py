@@ -1,13 +1,12 @@
-"""Step: write the graph as the scheme says, in low precision."""
+"""Steps that write the graph in low precision, as the scheme says."""
 
 from __future__ import annotations
 
 from transforms.calibrate.calibration import options_of
-from transforms.conversion.quantize_steps import finish_nodes, write_plan
+from transforms.conversion.write_plan import write_plan
 from transforms.full_range.apply_full_range import apply_full_range, shift_grids
 from transforms.model.copy_graph import copy_graph
 from transforms.moves.full_range import try_full_range
-from transforms.pipelines.keep_found import keep_found
 from transforms.pipelines.work import Work
 from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -18,24 +17,15 @@ from transforms.scheme.scheme_values import OFF
 
 
 def build(work: Work) -> None:
-    """Quantize the prepared graph by the scheme, and let the judge decide on the full range of int8.
-
-    The record's scheme, in which nothing is open, makes the same graph again. It also names tensors that hold
-    NaN which the model looks for: they stay float.
-    """
+    """Quantize the prepared graph by the scheme, which also names tensors whose NaN the model looks for."""
     work.events.phase("quantizing")
-    wish = work.asked.full_range
     if work.statistics is not None:
         work.statistics = work.statistics.with_(options_of(work.scheme))
     is_compared = work.compares and work.judge is not None
     if work.float_graph is None and (is_compared or work.keeps_float or work.fits_weights):
         work.float_graph = copy_graph(work.graph)
     _note_data(work)
-    record = work.record
     write_scheme(work)
-    work.scheme = work.scheme.with_(full_range=wish)
-    _use_full_range(work)
-    record.scheme = work.scheme
 
 
 def write_scheme(work: Work) -> None:
@@ -47,12 +37,9 @@ def write_scheme(work: Work) -> None:
         work.scheme = work.scheme.with_(tensors={**work.scheme.tensors, **dict.fromkeys(names, FLOAT32)})
         plan = work.plan(record=work.record)
     write_plan(plan, work.statistics, work.record, work.memory)
-    finish_nodes(work.graph, work.scheme, work.record)
-    keep_found(work)
-    _shift(work)
 
 
-def _shift(work: Work) -> None:
+def shift(work: Work) -> None:
     """Shift the tensors of the written graph that the scheme names, and their grids."""
     if work.statistics is not None:
         shifted = apply_full_range(work.graph, work.scheme, work.statistics)
@@ -60,16 +47,26 @@ def _shift(work: Work) -> None:
         shift_grids(work.record.grids, shifted)
 
 
-def _use_full_range(work: Work) -> None:
+def use_full_range(work: Work) -> None:
+    """Shift tensors to the full range of int8, those that the scheme names or with which outputs are better.
+
+    The record has the scheme, in which nothing is open: it makes the same graph again.
+    """
+    shift(work)
+    work.scheme = work.scheme.with_(full_range=work.asked.full_range)
+    if isinstance(work.scheme.full_range, str):  # else they are shifted already
+        _try_full_range(work)
+    work.record.scheme = work.scheme
+
+
+def _try_full_range(work: Work) -> None:
     """Shift tensors of the written graph if outputs are better, and name them in the scheme."""
-    if not isinstance(work.scheme.full_range, str):
-        return  # they are shifted already
     if work.judge is None or work.statistics is None:
         work.scheme = work.scheme.with_(full_range=OFF)
         return
     decisions = work.record.decisions
     work.scheme = try_full_range(work.graph, work.scheme, work.statistics, work.judge, decisions)
-    _shift(work)
+    shift(work)
 
 
 def _note_data(work: Work) -> None:

@@ -9,7 +9,6 @@ from dataclasses import replace
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibration import Calibration
-from transforms.conversion.quantize_steps import move_named_outliers
 from transforms.conversion.record import Record
 from transforms.files.spelling import spelled
 from transforms.graph.some_names import some_names
@@ -27,7 +26,12 @@ from transforms.moves.improve import Best, Form, Move
 from transforms.moves.lost_rows import loses_tokens, search_lost_rows
 from transforms.moves.outliers import try_channels, try_equalized, try_outliers, try_rotated
 from transforms.moves.settings import try_biases, try_headroom, try_ranges_and_scales
-from transforms.pipelines.measure import change_form, measure_by_rule, measure_for_candidates
+from transforms.pipelines.measure import (
+    change_channels,
+    change_form,
+    measure_by_rule,
+    measure_for_candidates,
+)
 from transforms.pipelines.probe import move_unjudged
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
@@ -152,7 +156,7 @@ def _best(work: Work, form: Form, budget: Budget) -> Best:
     """Return where the search starts, with what moves need to make other forms of the graph."""
 
     def _rewrite(graph: gs.Graph, scheme: Scheme) -> None:
-        move_named_outliers(graph, scheme, work.named, Record())
+        change_channels(work, graph, scheme.with_(equalize_layers=False, rotate_channels=False), Record())
 
     def _measure(graph: gs.Graph, scheme: Scheme) -> Calibration | None:
         return measure_for_candidates(work, graph, scheme, work.data and replace(work.data, cache=None))

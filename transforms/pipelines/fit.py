@@ -17,13 +17,11 @@ from transforms.run.failing_samples import failing
 
 
 def fit(work: Work) -> None:
-    """Round weights of few bits by the outputs of their layers, in place, if the scheme does not forbid it.
+    """Round weights of few bits by the outputs of their layers, in place.
 
     Warns of texts with fewer tokens than a layer has inputs. Raises ValueError for a model that fails on a
     sample.
     """
-    if not work.fits_weights:
-        return
     from transforms.finetune.fit_weights import fit_weights, options_for
 
     assert work.data is not None and work.float_graph is not None, "kept for this step"

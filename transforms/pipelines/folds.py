@@ -7,18 +7,23 @@ model meets later. Whatever was chosen stays chosen: it takes runs of all candid
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibration import Calibration
+from transforms.conversion.rows import Row, run_rows
+from transforms.conversion.write_plan import FINISH
 from transforms.judge.constants import FEWEST
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.build import write_scheme
+from transforms.pipelines.build import shift, write_scheme
+from transforms.pipelines.for_runtime import FOR_RUNTIME
+from transforms.pipelines.in_memory import KEEP_FOUND
 from transforms.pipelines.measure import weights_of
 from transforms.pipelines.record import JobRecord
+from transforms.pipelines.steps import WorkRow
 from transforms.pipelines.work import Work
-from transforms.pipelines.write_for_runtime import write_for_runtime
 from transforms.run.events import SILENT
 
 
@@ -66,6 +71,6 @@ class Folds:
             record=JobRecord(),
         )
         other.scheme = work.scheme
-        write_scheme(other)
-        write_for_runtime(other)
+        finishing: Sequence[WorkRow] = (*work.taken(FINISH), *work.taken((KEEP_FOUND,)))
+        run_rows(other, (Row(write_scheme), *finishing, Row(shift), *work.taken(FOR_RUNTIME)))
         return other.graph

@@ -1,14 +1,97 @@
-"""The list of steps from a float graph to a quantized one."""
+"""The recipe from a float graph to a quantized one."""
 
 from __future__ import annotations
 
-from transforms.pipelines.build import build
-from transforms.pipelines.decide import decide
-from transforms.pipelines.fit import fit
-from transforms.pipelines.measure import measure
-from transforms.pipelines.prepare import prepare
-from transforms.pipelines.probe import probe
-from transforms.pipelines.steps import Step
+from typing import TYPE_CHECKING
 
-IN_MEMORY: tuple[Step, ...] = (prepare, probe, measure, decide, build, fit)
+from transforms.conversion.prepare import PREPARE
+from transforms.conversion.rows import Row, shows
+from transforms.conversion.write_plan import FINISH
+from transforms.pipelines.build import build, use_full_range
+from transforms.pipelines.later import later
+from transforms.pipelines.measure import follow_rules, measure
+from transforms.pipelines.prepare import (
+    follow_grids,
+    give_grids,
+    keep_exceptions,
+    mend_by_samples,
+    refuse_unfit,
+)
+from transforms.pipelines.steps import WorkRow
+from transforms.pipelines.work import Work
+from transforms.scheme import Scheme
+from transforms.scheme.dynamic_layers import is_dynamic
+from transforms.scheme.scheme import FOUND
+
+if TYPE_CHECKING:
+    from transforms.pipelines.decide import decide
+    from transforms.pipelines.fit import fit
+    from transforms.pipelines.keep_found import keep_found, note_found
+    from transforms.pipelines.probe import probe
+else:
+    decide, fit, probe = later(__package__, "decide", "fit", "probe")
+    keep_found, note_found = later(__package__, "keep_found.keep_found", "keep_found.note_found")
+
+
+def _has_samples(work: Work) -> bool:
+    return work.data is not None
+
+
+def _is_given_grids(work: Work) -> bool:
+    return bool(work.fixed)
+
+
+def _has_exceptions(work: Work) -> bool:
+    return work.data is not None and any(fmt.is_integer for fmt in work.scheme.named_formats)
+
+
+def _keeps_found(work: Work) -> bool:
+    return work.scheme.weight == FOUND
+
+
+def _stores_integers(work: Work) -> bool:
+    """Return whether the scheme rounds weights alone to integers."""
+    scheme: Scheme = work.scheme
+    weight = scheme.format(scheme.weight)
+    is_alone = scheme.format(scheme.activation) is None
+    return is_alone and weight is not None and weight.is_integer
+
+
+_NAMED = {"targets": "name_targets"}
+_PREPARED = tuple(row.name for row in PREPARE)
+_FINISHED = tuple(row.name for row in FINISH)
+_MEASURED = (*_PREPARED, "give_grids", "mend_by_samples", "keep_exceptions", "probe")
+_DECIDED = (*_MEASURED, "measure", "follow_rules", "decide")
+
+KEEP_FOUND: WorkRow = Row(keep_found, when=_keeps_found, after=("build", *_FINISHED))
+FIT: WorkRow = Row(
+    fit,
+    when=lambda work: work.fits_weights,
+    after=("build", "mix", "keep_found", "use_full_range", *_FINISHED),
+    phases=shows("fitting"),
+)
+
+IN_MEMORY: tuple[WorkRow, ...] = (
+    Row(refuse_unfit, phases=shows("preparing")),
+    Row(follow_grids, when=lambda work: bool(work.fixed) or work.record.grids is not None),
+    *PREPARE,
+    Row(give_grids, when=_is_given_grids, needs=_NAMED),
+    Row(note_found, when=_stores_integers, after=_PREPARED),
+    Row(mend_by_samples, when=_has_samples, after=_PREPARED),
+    Row(keep_exceptions, when=_has_exceptions, needs=_NAMED, after=("mend_by_samples", *_PREPARED)),
+    Row(
+        probe,
+        when=lambda work: is_dynamic(work.asked),
+        needs=_NAMED,
+        after=(*_PREPARED, "mend_by_samples", "keep_exceptions"),
+    ),
+    Row(measure, when=_has_samples, needs=_NAMED, after=_MEASURED, phases=shows("calibrating")),
+    Row(follow_rules, when=lambda work: work.data is None, needs=_NAMED, after=_MEASURED),
+    Row(decide, when=_has_samples, needs={"judge": "measure", **_NAMED}, after=_MEASURED),
+    Row(build, needs={"statistics": "measure", **_NAMED}, after=_DECIDED, phases=shows("quantizing")),
+    *FINISH,
+    KEEP_FOUND,
+    Row(use_full_range, after=("build", "keep_found", *_FINISHED)),
+    FIT,
+)
 """Prepare the graph, measure and decide on samples, write it, and round weights of few bits by outputs."""

@@ -1,4 +1,4 @@
-"""Keeping the grids that weights of the float model lie on already, a part of building and preparing."""
+"""Steps that keep the grids on which weights of the float model lie already, or tell of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from transforms.graph.lazy_values import LARGE, stored_bytes
 from transforms.graph.some_names import counted, some_names
 from transforms.pipelines.work import Work
 from transforms.plan.quant_spec import WEIGHT
-from transforms.scheme.scheme import FOUND
 from transforms.write_found_grids import write_found_grids
 from transforms.write_matmul_nbits import ROUNDED
 from transforms.write_qmoe import OPERATOR
@@ -24,9 +23,7 @@ _LOOKED_AT = 3
 
 
 def keep_found(work: Work) -> None:
-    """Write weights on the grids that they are on, if the scheme says so."""
-    if work.scheme.weight != FOUND:
-        return
+    """Write weights on the grids that they are on."""
     found: list[FoundWeight] = []
     write_found_grids(
         work.graph,
@@ -55,17 +52,8 @@ def _format(found: FoundWeight) -> str:
     return found.grid.kind.element or f"int{found.grid.kind.bits}"
 
 
-def _stores_integers(work: Work) -> bool:
-    """Return whether a scheme rounds weights alone to integers."""
-    weight = work.scheme.format(work.scheme.weight)
-    is_alone = work.scheme.format(work.scheme.activation) is None
-    return is_alone and weight is not None and weight.is_integer
-
-
 def note_found(work: Work) -> None:
     """Say so where weights that are to be rounded all lie on grids already, of those looked at."""
-    if not _stores_integers(work):
-        return
     every = [tensor for tensor in weights(work.graph) if stored_bytes(tensor._values) >= LARGE]
     every.sort(key=lambda tensor: stored_bytes(tensor._values))
     picked = np.unique(np.linspace(0, len(every) - 1, min(len(every), _LOOKED_AT)).astype(int))

@@ -20,7 +20,6 @@ from transforms.pipelines.rebuild import LastRebuilt, take_over
 from transforms.pipelines.work import Work
 from transforms.run.run_each import with_bounded_memory, with_resting_threads
 from transforms.scheme import Scheme
-from transforms.scheme.targets import ON_CPU
 
 if TYPE_CHECKING:
     from transforms.precision.chosen import LossyLayers
@@ -32,7 +31,7 @@ def keep_lossy(work: Work) -> None:
     Only for activations of 8 bits that are integers, without a goal that layers are chosen for, tuning, or
     ranges that are given; and for a target that computes in float as well, or none.
     """
-    if work.judge is None or not work.judge.can_judge or not is_asked_for(work):
+    if work.judge is None or not work.judge.can_judge:
         return
     if work.judge.reference.logits:
         return  # of a language model, what layers read was left in float, at no bytes
@@ -53,19 +52,6 @@ def keep_lossy(work: Work) -> None:
     if found.kept:
         work.record.lossy = found
         take_over(work, other)
-
-
-def is_asked_for(work: Work) -> bool:
-    """Return whether layers are looked for that carry most of the loss."""
-    is_left = work.options.goal is None and work.tuning is None and not work.fixed
-    return is_left and may_keep(work.asked)
-
-
-def may_keep(scheme: Scheme) -> bool:
-    """Return whether layers may stay float in the model of a scheme, beside integers of 8 bits."""
-    activation = scheme.format(scheme.activation)
-    is_narrow = activation is not None and activation.is_integer and activation.bits <= 8
-    return bool(is_narrow and scheme.keep_float and scheme.target in ("", ON_CPU) and not scheme.finetune)
 
 
 def _found(work: Work, judge: Judge) -> tuple[LossyLayers, Work]:

@@ -10,7 +10,9 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.calibrate.calibration import Calibration
-from transforms.conversion.quantize_steps import equalize, move_named_outliers, rotate
+from transforms.conversion.prepare import EQUALIZE, MOVE_OUTLIERS, ROTATE, Rewriting
+from transforms.conversion.record import Record
+from transforms.conversion.rows import run_rows
 from transforms.full_range.apply_full_range import wants_full_range
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.embeddings import logits_of
@@ -57,6 +59,11 @@ def measure(work: Work) -> None:
     work.judge = Judge(work.float_graph, first[: judged.stop], run, stays=True)
 
 
+def follow_rules(work: Work) -> None:
+    """Close the scheme by rules where there are no samples; MissingDataError if it needs some."""
+    measure_by_rule(work)
+
+
 def measure_by_rule(work: Work, progress: Progress | None = None) -> None:
     """Close the scheme by rules, bring the graph into their form, and measure what they need."""
     prepared, work.scheme = work.scheme, work.asked.by_rule()
@@ -81,16 +88,22 @@ def keep_joined(work: Work) -> None:
 
 def change_form(work: Work, prepared: Scheme) -> None:
     """Give the graph the form that the scheme says, beyond the one that it was prepared for."""
-    is_equalized = work.scheme.equalize_layers and prepared.equalize_layers is not True
     moved = {name: move for name, move in work.scheme.outliers.items() if name not in prepared.outliers}
-    is_rotated = work.scheme.rotate_channels and not prepared.rotate_channels
-    if is_equalized or moved or is_rotated:
+    more = work.scheme.with_(
+        equalize_layers=bool(work.scheme.equalize_layers and prepared.equalize_layers is not True),
+        rotate_channels=work.scheme.rotate_channels and not prepared.rotate_channels,
+        outliers=moved,
+    )
+    if more.equalize_layers or moved or more.rotate_channels:
         work.float_graph = None  # has the form of before
-    if is_equalized:
-        equalize(work.graph, work.named, work.record)
-    if is_rotated:
-        rotate(work.graph, work.record)
-    move_named_outliers(work.graph, work.scheme.with_(outliers=moved), work.named, work.record)
+        change_channels(work, work.graph, more, work.record)
+
+
+def change_channels(work: Work, graph: gs.Graph, scheme: Scheme, record: Record) -> None:
+    """Equalize, rotate and move channels of a prepared graph as a scheme says."""
+    rewriting = Rewriting(graph, scheme, targets=work.named)
+    run_rows(rewriting, (EQUALIZE, ROTATE, MOVE_OUTLIERS))
+    record.changes.update(rewriting.record.changes)
 
 
 def rules_beside_form(asked: Scheme) -> Scheme:

@@ -6,20 +6,18 @@ from dataclasses import dataclass, field, fields, replace
 
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.record import Record
+from transforms.conversion.rows import Row, shows
 from transforms.graph.embeddings import logits_of
 from transforms.judge.budget import has_many_nodes
 from transforms.judge.sample_roles import checking
-from transforms.pipelines.compare import compare
 from transforms.pipelines.entries import bytes_written
-from transforms.pipelines.fit import fit
-from transforms.pipelines.gate import gate
+from transforms.pipelines.for_runtime import FOR_RUNTIME, STORE
+from transforms.pipelines.in_memory import FIT
 from transforms.pipelines.load import load
-from transforms.pipelines.steps import Step as WorkStep
-from transforms.pipelines.store import store, stored
-from transforms.pipelines.try_out import try_out
-from transforms.pipelines.tune import tune
+from transforms.pipelines.recipes import COMPARE, GATE, TRY_OUT, TUNE_WEIGHTS
+from transforms.pipelines.steps import WorkRow
+from transforms.pipelines.store import stored
 from transforms.pipelines.work import Work
-from transforms.pipelines.write_for_runtime import write_for_runtime
 from transforms.precision.assign import Step
 from transforms.precision.held_out import without
 from transforms.precision.mix import MixedPrecision, ProgressHooks, mix_precision
@@ -27,6 +25,7 @@ from transforms.precision.mixed_model import Mixed
 from transforms.precision.mixing_options import MixingOptions
 from transforms.run.events import Progress
 from transforms.scheme import Scheme
+from transforms.search.target import LATENCY
 
 _LINES = 512
 """Bytes of what the file will say of fitted weights and of the outputs."""
@@ -112,18 +111,28 @@ def check_target(work: Work) -> None:
     work.record.rechecked.append(f"As it is written: {target.text(value)}, the target is {target.bound}")
 
 
-MIX: tuple[WorkStep, ...] = (
-    load,
-    mix,
-    fit,
-    tune,
-    keep_target,
-    gate,
-    write_for_runtime,
-    store,
-    try_out,
-    compare,
-    check_target,
+def _shows(work: Work) -> tuple[str, ...]:
+    if work.data is None:
+        return ("preparing",)
+    rule = work.asked.auto_mixed_precision
+    timing = ("timing",) if rule is not None and rule.strategy == LATENCY else ()
+    return ("preparing", "calibrating", "measuring", *timing, "trying")
+
+
+_MIXED = {"record.mixed": "mix"}
+
+MIX: tuple[WorkRow, ...] = (
+    Row(load, phases=shows("loading")),
+    Row(mix, needs={"graph": "load"}, phases=_shows),
+    FIT,
+    TUNE_WEIGHTS,
+    Row(keep_target, when=lambda work: work.tuning is not None, needs=_MIXED, after=("tune",)),
+    GATE,
+    *FOR_RUNTIME,
+    STORE,
+    TRY_OUT,
+    COMPARE,
+    Row(check_target, needs={**_MIXED, "record.first": "try_out"}, after=("compare",)),
 )
 """Quantizing in mixed precision."""
 

@@ -6,21 +6,17 @@ from dataclasses import replace
 
 import onnx_graphsurgeon as gs
 
-from transforms.judge.budget import too_large
 from transforms.pipelines.load import read_float
 from transforms.pipelines.rebuild import rebuilt, take_over
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
-from transforms.scheme.targets import ON_CPU
 
 
 def place(work: Work) -> None:
     """Find the layers that are faster in float, by whole models that take turns, and build the model so.
 
-    Only for the target ``ort-cpu``, unless the options say not to time anything.
+    For the target ``ort-cpu``.
     """
-    if not is_asked_for(work):
-        return
     from transforms.precision.place import faster_in_float  # imports take time that small jobs notice
 
     assert work.data is not None, "outputs are compared on samples"
@@ -43,9 +39,3 @@ def place(work: Work) -> None:
         return
     if work.record.placed.layers:
         take_over(work, rebuilt(work, work.record.placed.scheme))
-
-
-def is_asked_for(work: Work) -> bool:
-    """Return whether layers are looked for that are faster in float."""
-    is_wanted = work.asked.keep_float and work.asked.target == ON_CPU and work.options.times
-    return bool(is_wanted and work.data is not None and work.compares and not too_large(work.graph))

@@ -1,14 +1,12 @@
-"""Step: bring the float model into the form that the scheme quantizes."""
+"""Steps around the preparation of a float model: what is given beside the scheme, and what samples tell."""
 
 from __future__ import annotations
 
 from itertools import chain, islice
 
 from transforms.calibrate.calibrate_plan import MissingDataError
-from transforms.conversion.prepare import note_mended
-from transforms.conversion.quantize_steps import prepare_for
+from transforms.conversion.standard_form import note_mended
 from transforms.judge.constants import SEARCHED_ON
-from transforms.pipelines.keep_found import note_found
 from transforms.pipelines.work import Work
 from transforms.plan.sampled_exceptions import (
     fed_masks,
@@ -23,37 +21,46 @@ from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.scheme_values import AVOID, FEW_BITS, IN_PLACE, OFF
 
 
-def prepare(work: Work) -> None:
-    """Fold and fuse the graph, find what the scheme names in it, and keep masks in the samples in float.
-
-    Grids that are given close the scheme: what it leaves to the outputs follows rules then. Raises ModelError
-    for a model that is quantized already, ValueError for names without a match, and for steps and data that
-    the scheme needs and does not get.
-    """
+def refuse_unfit(work: Work) -> None:
+    """Raise ValueError for a scheme that needs other steps, or fitting that cannot be; begin to prepare."""
     work.events.phase("preparing")
-    _refuse_other_steps(work)
-    _refuse_fitting(work)
+    if work.scheme.finetune:
+        raise ValueError("the scheme asks for fine-tuning, which is a step of its own: finetune_model")
+    if work.scheme.auto_mixed_precision:
+        step = "transforms.precision.mix.mix_precision"
+        raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
+    if work.scheme.fit_weights is True:
+        _refuse_fitting(work)
+    if work.record.grids is not None and work.fits_weights:
+        raise ValueError("keep_grids goes with fit_weights = false here: it changes grids that are kept")
+
+
+def follow_grids(work: Work) -> None:
+    """Let rules decide what the scheme leaves to the outputs, where grids are given or kept."""
     if work.fixed:
         corrects = work.scheme.correct_biases
         corrected = corrects is True or (work.data is not None and corrects is not False)
         work.asked = work.scheme = work.scheme.by_rule().with_(correct_biases=corrected, full_range=OFF)
-    if (work.fixed or work.record.grids is not None) and work.scheme.saturation == AVOID:
+    if work.scheme.saturation == AVOID:
         work.asked = work.scheme = work.scheme.with_(saturation=IN_PLACE)  # files of grids go by channels
-    work.targets = prepare_for(work.graph, work.scheme, work.record)
-    work.targets.fixed = work.fixed
-    note_found(work)
-    if work.data is not None:
-        work.data = work.data.repeatable(work.graph)
-        mend_shapes(work.graph, (feed for _, feed in work.data.feeds(work.graph)), work.data.run)
-        note_mended(work.graph, work.record.notes)
-        _keep_exceptions(work)
 
 
-def _keep_exceptions(work: Work) -> None:
+def give_grids(work: Work) -> None:
+    """Give the plan the grids of tensors that are known."""
+    work.named.fixed = work.fixed
+
+
+def mend_by_samples(work: Work) -> None:
+    """Mend declared shapes that samples do not have."""
+    assert work.data is not None, "entered with samples"
+    work.data = work.data.repeatable(work.graph)
+    mend_shapes(work.graph, (feed for _, feed in work.data.feeds(work.graph)), work.data.run)
+    note_mended(work.graph, work.record.notes)
+
+
+def keep_exceptions(work: Work) -> None:
     """Keep in float the tensors whose range masks that are fed, or zeros alone, would set."""
-    assert work.data is not None, "looked at before"
-    if not any(fmt.is_integer for fmt in work.scheme.named_formats):
-        return
+    assert work.data is not None, "entered with samples"
     samples = work.data.feeds(work.graph)
     masks = fed_masks(work.graph, (feed for _, feed in islice(samples, SEARCHED_ON)))
     zeros = zero_inputs(work.graph, (feed for _, feed in samples))
@@ -66,25 +73,12 @@ def _keep_exceptions(work: Work) -> None:
     work.asked = work.scheme = work.scheme.with_(tensors={**names, **work.scheme.tensors})
 
 
-def _refuse_other_steps(work: Work) -> None:
-    if work.scheme.finetune:
-        raise ValueError("the scheme asks for fine-tuning, which is a step of its own: finetune_model")
-    if work.scheme.auto_mixed_precision:
-        step = "transforms.precision.mix.mix_precision"
-        raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
-
-
 def _refuse_fitting(work: Work) -> None:
     """Raise ValueError where outputs cannot round weights as the scheme asks."""
-    if work.scheme.fit_weights is True:
-        if not work.scheme.fits_weights:
-            weight = work.scheme.weight
-            raise ValueError(f"fit_weights is true, no weight has fewer than {FEW_BITS} bits: it is {weight}")
-        if work.fixed:
-            raise ValueError("fit_weights is true, and grids are given: one of them says what scales are")
-        if work.data is None:
-            raise MissingDataError(
-                "fit_weights is true, and calibration data to round weights by are missing"
-            )
-    if work.record.grids is not None and work.fits_weights:
-        raise ValueError("keep_grids goes with fit_weights = false here: it changes grids that are kept")
+    if not work.scheme.fits_weights:
+        weight = work.scheme.weight
+        raise ValueError(f"fit_weights is true, no weight has fewer than {FEW_BITS} bits: it is {weight}")
+    if work.fixed:
+        raise ValueError("fit_weights is true, and grids are given: one of them says what scales are")
+    if work.data is None:
+        raise MissingDataError("fit_weights is true, and calibration data to round weights by are missing")

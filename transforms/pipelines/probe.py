@@ -7,11 +7,10 @@ from itertools import islice
 
 from ops.array_types import Feed, Float32Array
 from transforms.channels.propose_moves import dynamic_operands, propose_moves
-from transforms.conversion.quantize_steps import move_named_outliers
 from transforms.judge.budget import too_large
 from transforms.judge.constants import ROWS
 from transforms.moves.outliers import some_rows
-from transforms.pipelines.measure import may_decide
+from transforms.pipelines.measure import change_channels, may_decide
 from transforms.pipelines.work import Work
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.lifelike_feeds import lifelike_feeds
@@ -41,7 +40,8 @@ def move_unjudged(work: Work) -> None:
         return
     moves = {name: str(move) for name, move in _proposed(work).items()}
     if moves:
-        move_named_outliers(work.graph, work.scheme.with_(outliers=moves), work.named, work.record)
+        alone = work.scheme.with_(outliers=moves, equalize_layers=False, rotate_channels=False)
+        change_channels(work, work.graph, alone, work.record)
         work.float_graph = None  # has the form of before
     work.asked = work.asked.with_(outliers=moves, move_outliers=False)
     work.scheme = work.scheme.with_(outliers=moves, move_outliers=False)

@@ -9,17 +9,17 @@ import onnx_graphsurgeon as gs
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.pipelines.load import read_float
 from transforms.pipelines.record import JobRecord
-from transforms.pipelines.steps import Step, run
+from transforms.pipelines.steps import WorkRow, run
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
 
 
 def rebuilt(
-    work: Work, scheme: Scheme, data: CalibrationData | None = None, more: Sequence[Step] = ()
+    work: Work, scheme: Scheme, data: CalibrationData | None = None, more: Sequence[WorkRow] = ()
 ) -> Work:
     """Return another work on the float model, built by a scheme and the steps that built this one.
 
-    ``data``: instead of all samples. ``more``: steps after those, where the scheme leaves something open.
+    ``data``: instead of all samples. ``more``: rows after those, where the scheme leaves something open.
 
     Tensors are shifted to the full range as they were asked for: finer layers leave others to shift.
     """
@@ -36,7 +36,14 @@ def rebuilt(
         moves=work.moves,
         record=JobRecord(grids=None if work.record.grids is None else []),
     )
-    return run(other, [*work.building, *more])
+    return run(other, [*_building(work.recipe), *more])
+
+
+def _building(recipe: Sequence[WorkRow]) -> Sequence[WorkRow]:
+    """Return the rows between those that load a model and require that something of it is quantized."""
+    names = [row.name for row in recipe]
+    first = names.index("load") + 1 if "load" in names else 0
+    return recipe[first : names.index("require") if "require" in names else len(names)]
 
 
 class LastRebuilt:

@@ -1,44 +1,102 @@
-"""The lists of steps that quantize a float model.
+"""The recipes that quantize a float model.
 
-Other lists stand beside their steps: ``mix.MIX``, ``bf16.BF16``, ``retune.TUNE``.
+Others stand beside their steps: ``mix.MIX``, ``bf16.BF16``, ``retune.TUNE``.
 """
 
 from __future__ import annotations
 
-from transforms.pipelines.beside_preset import beside_preset
-from transforms.pipelines.compare import compare
-from transforms.pipelines.decide import decide
-from transforms.pipelines.gate import gate
-from transforms.pipelines.in_memory import IN_MEMORY
-from transforms.pipelines.keep_lossy import keep_lossy
-from transforms.pipelines.load import load
-from transforms.pipelines.place import place
-from transforms.pipelines.reach import reach
-from transforms.pipelines.require import require
-from transforms.pipelines.steps import Step
-from transforms.pipelines.store import store
-from transforms.pipelines.try_out import try_out
-from transforms.pipelines.tune import tune
-from transforms.pipelines.write_for_runtime import write_for_runtime
+from typing import TYPE_CHECKING
 
-QUANTIZE: tuple[Step, ...] = (
-    load,
-    *IN_MEMORY,
-    require,
-    keep_lossy,
-    place,
-    beside_preset,
-    reach,
+from transforms.conversion.rows import Row, shows
+from transforms.pipelines.asked import (
+    compares_outputs,
+    holds_against_preset,
+    keeps_lossy,
+    places,
+    shows_comparison,
+)
+from transforms.pipelines.for_runtime import FOR_RUNTIME, STORE
+from transforms.pipelines.in_memory import IN_MEMORY
+from transforms.pipelines.later import later
+from transforms.pipelines.load import load
+from transforms.pipelines.steps import WorkRow
+from transforms.pipelines.work import Work
+from transforms.search.gate import Gate
+
+if TYPE_CHECKING:
+    from transforms.pipelines.beside_preset import beside_preset
+    from transforms.pipelines.compare import compare
+    from transforms.pipelines.gate import gate
+    from transforms.pipelines.keep_lossy import keep_lossy
+    from transforms.pipelines.place import place
+    from transforms.pipelines.reach import reach
+    from transforms.pipelines.require import require
+    from transforms.pipelines.try_out import try_out
+    from transforms.pipelines.tune import tune
+else:
+    beside_preset, compare, gate, keep_lossy = later(
+        __package__, "beside_preset", "compare", "gate", "keep_lossy"
+    )
+    place, reach, require, try_out, tune = later(__package__, "place", "reach", "require", "try_out", "tune")
+
+
+def _reaches(work: Work) -> bool:
+    return work.options.goal is not None and work.tuning is None  # a tuned model is judged afterwards
+
+
+def _is_gated(work: Work) -> bool:
+    return isinstance(work.options.goal, Gate)
+
+
+_BUILT = ("build", "use_full_range", "fit")
+_WRITTEN = (*(row.name for row in FOR_RUNTIME), "store")
+
+TUNE_WEIGHTS: WorkRow = Row(
     tune,
-    gate,
-    write_for_runtime,
-    store,
+    when=lambda work: work.tuning is not None,
+    after=(*_BUILT, "mix", "reach"),
+    phases=shows("reloading", "tuning"),
+)
+GATE: WorkRow = Row(gate, when=_is_gated, after=("reach", "tune", "mix"), phases=shows("searching"))
+TRY_OUT: WorkRow = Row(
     try_out,
-    compare,
+    after=("build", "mix", "tune", "tune_quantized", "convert", "gate", *_WRITTEN),
+    phases=shows("running"),
+)
+COMPARE: WorkRow = Row(
+    compare, when=compares_outputs, needs={"record.first": "try_out"}, phases=shows_comparison
+)
+
+QUANTIZE: tuple[WorkRow, ...] = (
+    Row(load, phases=shows("loading")),
+    *IN_MEMORY,
+    Row(require, after=_BUILT),
+    Row(
+        keep_lossy,
+        when=keeps_lossy,
+        needs={"judge": "measure"},
+        after=("require", *_BUILT),
+        phases=shows("ranking"),
+    ),
+    Row(place, when=places, after=("require", "keep_lossy"), phases=shows("placing")),
+    Row(
+        beside_preset,
+        when=holds_against_preset,
+        needs={"judge": "measure"},
+        after=("require", "keep_lossy", "place"),
+        phases=shows("beside"),
+    ),
+    Row(reach, when=_reaches, after=("require", "keep_lossy", *_BUILT), phases=shows("searching")),
+    TUNE_WEIGHTS,
+    GATE,
+    *FOR_RUNTIME,
+    STORE,
+    TRY_OUT,
+    COMPARE,
 )
 """Quantizing by a scheme, with all that outputs on samples decide."""
 
-FAST: tuple[Step, ...] = tuple(
-    step for step in QUANTIZE if step not in (decide, keep_lossy, place, beside_preset, compare)
-)
+_OF_OUTPUTS = ("decide", "keep_lossy", "place", "beside_preset", "compare")
+
+FAST: tuple[WorkRow, ...] = tuple(row for row in QUANTIZE if row.name not in _OF_OUTPUTS)
 """The same by rules alone."""

@@ -10,19 +10,18 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.conversion.float_reference import float_reference
+from transforms.conversion.rows import Row, shows
 from transforms.finetune.finished_layers import LayerFiles
 from transforms.finetune.options import FinetuneOptions
 from transforms.graph.typed import info_of
 from transforms.model.graph_proto import model_hash
-from transforms.pipelines.compare import compare
 from transforms.pipelines.finished import finished_layers
-from transforms.pipelines.gate import gate
+from transforms.pipelines.for_runtime import STORE
 from transforms.pipelines.load import tell_fitting
 from transforms.pipelines.part import part
+from transforms.pipelines.recipes import COMPARE, GATE, TRY_OUT
 from transforms.pipelines.source import Source
-from transforms.pipelines.steps import Step
-from transforms.pipelines.store import store
-from transforms.pipelines.try_out import try_out
+from transforms.pipelines.steps import WorkRow
 from transforms.pipelines.tune import tuned
 from transforms.pipelines.work import Work
 from transforms.run.feeds import Feeds, batch_feeds
@@ -88,7 +87,14 @@ def tune_quantized(work: Work) -> None:
     work.record.tuned, work.record.tuned_on, work.graph = done, tuning.fed, done.graph
 
 
-TUNE: tuple[Step, ...] = (load_pair, tune_quantized, gate, store, try_out, compare)
+TUNE: tuple[WorkRow, ...] = (
+    Row(load_pair, phases=shows("loading")),
+    Row(tune_quantized, needs={"float_graph": "load_pair"}, phases=shows("tuning")),
+    GATE,
+    STORE,
+    TRY_OUT,
+    COMPARE,
+)
 """Tuning the weights of a model that is quantized already."""
 
 

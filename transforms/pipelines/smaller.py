@@ -8,8 +8,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.judge.budget import too_large
 from transforms.model import graph_proto
-from transforms.pipelines.build import build
-from transforms.pipelines.prepare import prepare
+from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme, preset
@@ -37,7 +36,7 @@ def smaller_presets(load: Callable[[], gs.Graph], most: int) -> Iterator[tuple[s
 def bytes_by_rule(graph: gs.Graph, scheme: Scheme) -> int | None:
     """Return the bytes of a graph, which is changed, by a scheme of rules; None if it takes none."""
     try:
-        work = run(Work(graph, scheme.with_(move_outliers=False)), (prepare, build))
+        work = run(Work(graph, scheme.with_(move_outliers=False)), IN_MEMORY)
     except ValueError:
         return None
     return graph_proto.export_model(work.graph).ByteSize() if work.record.count else None

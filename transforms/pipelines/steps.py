@@ -1,36 +1,42 @@
-"""The loop that takes the steps of a list."""
+"""The loop that takes the rows of a recipe."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from itertools import takewhile
+from collections.abc import Sequence
+from typing import TypeVar
 
+from transforms.conversion import rows
+from transforms.conversion.rows import Row, Step, as_rows, check_order, run_rows
 from transforms.pipelines.work import Work
 from transforms.run.run_each import products_on_one_thread
 
-Step = Callable[[Work], None]
-"""Reads and changes a work; one that has nothing to do returns at once."""
+WorkRow = Row[Work]
+Steps = Sequence[Row[Work] | Step[Work]]
+"""A recipe: rows, and plain functions of a work, which are entered in each job."""
 
-LOAD, DECIDE, REQUIRE = "load", "decide", "require"
-"""Names of steps that the loop looks for."""
+DECIDE = "decide"
+"""The row without which rules decide."""
+
+W = TypeVar("W", bound=Work)
 
 
 @products_on_one_thread()
-def run(work: Work, steps: Sequence[Step]) -> Work:
-    """Take the steps one after another; the record says which ran, and for how many seconds each.
+def run(work: W, steps: Steps) -> W:
+    """Enter the rows of a recipe; the record says which were entered, and for how many seconds each.
 
-    Without a step ``decide``, rules decide whatever the scheme leaves open. Those between ``load`` and
-    ``require`` build a model, and are taken again where other schemes are tried. Raises what a step raises;
-    the graph is then in an undefined state.
+    Without a row ``decide``, rules decide whatever the scheme leaves open. Raises ValueError for a
+    row before one that it needs, and what a row raises; the graph is then in an undefined state.
     """
-    names = [step.__name__ for step in steps]
+    recipe = as_rows(steps)
+    check_order(work, recipe)
+    names = [row.name for row in recipe]
     if DECIDE not in names:
         work.close()
-    first = names.index(LOAD) + 1 if LOAD in names else 0
-    work.building = tuple(takewhile(lambda step: step.__name__ != REQUIRE, steps[first:]))
-    for name, step in zip(names, steps, strict=True):
-        start = time.perf_counter()
-        step(work)
-        work.record.steps.append((name, time.perf_counter() - start))
+    work.recipe = recipe
+    run_rows(work, recipe)
     return work
+
+
+def phases_of(work: Work, steps: Steps) -> tuple[str, ...]:
+    """Return the phases that a work which has not begun will show, in order."""
+    return rows.phases_of(work, as_rows(steps))

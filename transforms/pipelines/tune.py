@@ -35,8 +35,7 @@ def tune(work: Work) -> None:
     Raises ValueError without samples, or if they do not fit.
     """
     rule = work.tuning
-    if rule is None:
-        return
+    assert rule is not None, "entered for it"
     if work.data is None:
         raise ValueError(f"fine-tuning ({rule.algorithm}) needs samples")
     work.events.phase("reloading")

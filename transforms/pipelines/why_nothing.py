@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 import onnx_graphsurgeon as gs
 
-from transforms.conversion.quantize_steps import make_plan, prepare_for
+from transforms.conversion.prepare import prepare_for
 from transforms.conversion.record import Record
+from transforms.conversion.write_plan import make_plan
 from transforms.experts.runtime_moe import is_moe
 from transforms.files.spelling import as_option
 from transforms.graph import dtypes, walk

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.calibrate.calibration import Calibration
-from transforms.conversion.quantize_steps import make_plan, prepare_for
+from transforms.conversion.prepare import PREPARE, BySchemeMixin, Rewriting
 from transforms.conversion.record import Record
+from transforms.conversion.rows import Row, run_rows
+from transforms.conversion.write_plan import make_plan
 from transforms.judge.judge import Judge
 from transforms.model import provenance
 from transforms.moves.improve import Move
@@ -35,8 +37,11 @@ SCHEME_ENTRY = provenance.PREFIX + "scheme"
 """The entry of a model's metadata that holds its scheme."""
 
 
+RowOf = TypeVar("RowOf", bound=Row[Any])
+
+
 @dataclass
-class Work:
+class Work(BySchemeMixin):
     """All that a step may read or change.
 
     Attributes
@@ -89,8 +94,8 @@ class Work:
         The digest of the source, after the step ``load``.
     stored_apart : Scheme or None
         The scheme that was asked for, where embeddings are left out of the one that is followed.
-    building : sequence of Step
-        The steps that build the model of a scheme, for steps that try others.
+    recipe : sequence of Row
+        The rows that the work takes.
     """
 
     graph: gs.Graph
@@ -117,18 +122,11 @@ class Work:
     recorded: Mapping[str, object] = field(default_factory=dict)
     source_sha256: str | None = None
     stored_apart: Scheme | None = None
-    building: Sequence[Callable[[Work], None]] = ()
+    recipe: Sequence[Row[Work]] = ()
 
     def __post_init__(self) -> None:
         """Begin with the scheme that was asked for."""
         self.scheme = self.asked
-
-    @property
-    def named(self) -> SchemeTargets:
-        """What the scheme names; ValueError before the step that finds it."""
-        if self.targets is None:
-            raise ValueError("the graph is not prepared yet: the step 'prepare' comes first")
-        return self.targets
 
     @property
     def run_here(self) -> RunOptions:
@@ -158,9 +156,13 @@ class Work:
         if self.float_graph is not None:
             return self.float_graph
         assert self.source is not None, "else it was kept"
-        graph = self.source.load()
-        prepare_for(graph, self.scheme)
-        return graph
+        rewriting = Rewriting(self.source.load(), self.scheme)
+        run_rows(rewriting, self.taken(PREPARE))
+        return rewriting.graph
+
+    def taken(self, rows: Sequence[RowOf]) -> Sequence[RowOf]:
+        """Return those of some rows that the work takes."""
+        return [row for row in rows if not self.recipe or row in self.recipe]
 
     def close(self) -> None:
         """Let rules decide whatever the scheme leaves open."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import onnx_graphsurgeon as gs
 
-from transforms.conversion.quantize_steps import prepare_for
+from transforms.conversion.prepare import prepare_for
 from transforms.graph import walk
 from transforms.graph.lazy_values import stored_bytes
 from transforms.graph.selection import exactly, label_of

@@ -10,8 +10,8 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate import calibrate
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
-from transforms.conversion.prepare import note_mended
 from transforms.conversion.record import Record
+from transforms.conversion.standard_form import note_mended
 from transforms.graph import walk
 from transforms.precision.assign import Assignment, Choices, Option, Size, Step, assign
 from transforms.precision.bench import Bench, mixing_bench

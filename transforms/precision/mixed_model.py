@@ -9,8 +9,10 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate import Calibration, Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
-from transforms.conversion.quantize_steps import finish_nodes, make_plan, prepare_for, write_plan
+from transforms.conversion.prepare import Rewriting, prepare_for
 from transforms.conversion.record import Record
+from transforms.conversion.rows import run_rows
+from transforms.conversion.write_plan import FINISH, make_plan, write_plan
 from transforms.graph import walk
 from transforms.graph.selection import exactly
 from transforms.model.copy_graph import copy_graph
@@ -111,7 +113,7 @@ class MixedModel:
         made = [(t.name, node, index) for node in graph.nodes for index, t in enumerate(node.outputs)]
         write_plan(plan, self._ranges, mixed.done, self._memory)
         if finished:
-            finish_nodes(graph, self.scheme, mixed.done)
+            run_rows(Rewriting(graph, self.scheme, mixed.done), FINISH)
         mixed.raw = {tensor.name: tensor for tensor in graph.inputs}
         mixed.raw |= {name: node.outputs[index] for name, node, index in made}
         return mixed

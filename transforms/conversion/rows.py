@@ -1,0 +1,136 @@
+"""Recipes: rows of what is done to a model, each entered where its operators or options occur."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import onnx_graphsurgeon as gs
+
+from transforms.conversion.record import Record
+from transforms.graph import walk
+
+
+class HasGraph(Protocol):
+    """What the rows of a recipe are run on: a graph that changes, and the record of what was done."""
+
+    graph: gs.Graph
+
+    @property
+    def record(self) -> Record:
+        """What was done."""
+
+
+W = TypeVar("W", bound=HasGraph, contravariant=True)
+V = TypeVar("V", bound=HasGraph)
+
+Step = Callable[[W], int | None]
+"""Reads and changes a work. Rewrites return how many changes they made, others nothing."""
+
+
+def always(work: object) -> bool:
+    """Return True: the row is entered in each job."""
+    return True
+
+
+def shows(*phases: str) -> Callable[[object], tuple[str, ...]]:
+    """Return a function that says which phases a row shows, whatever the work is."""
+    return lambda work: phases
+
+
+_shows_none = shows()
+
+
+@dataclass(frozen=True, eq=False)
+class Row(Generic[W]):
+    """A step of a recipe, and what says when it is entered.
+
+    Attributes
+    ----------
+    run : function
+        Reads and changes the work. Rewrites return how many changes they made.
+    operators : set of str
+        The row is entered only where the graph has a node of one of these types; empty for any graph.
+    when : function
+        The row is entered only for a work for which this is true. It looks at what is known before the first
+        row: the scheme, the samples and the options.
+    needs : mapping of str to str
+        Fields of the work that the row reads, with the row that sets each.
+    gives : tuple of str
+        Fields that it sets in the place of another row.
+    after : tuple of str
+        Rows that come before this one where a recipe has them.
+    phases : function
+        The phases of the progress bar that the row shows, of a work that has not begun.
+    line : str
+        What is counted, for the summary: the count stands in front.
+    """
+
+    run: Step[W]
+    operators: frozenset[str] = frozenset()
+    when: Callable[[W], bool] = always
+    needs: Mapping[str, str] = field(default_factory=dict)
+    gives: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    phases: Callable[[W], Iterable[str]] = _shows_none
+    line: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return str(getattr(self.run, "__name__", type(self.run).__name__))
+
+
+def as_rows(steps: Iterable[Row[V] | Step[V]]) -> tuple[Row[V], ...]:
+    """Return steps as rows: a plain function is entered in each job, and needs nothing."""
+    return tuple(step if isinstance(step, Row) else Row(step) for step in steps)
+
+
+def phases_of(work: V, rows: Iterable[Row[V]]) -> tuple[str, ...]:
+    """Return the phases that a work will show, in order."""
+    return tuple(dict.fromkeys(phase for row in rows if row.when(work) for phase in row.phases(work)))
+
+
+def check_order(work: HasGraph, rows: Sequence[Row[Any]]) -> None:
+    """Raise ValueError for a row before one that it needs, which the message names."""
+    names = [row.name for row in rows]
+    given: set[str] = set()
+    for place, row in enumerate(rows):
+        for name, giver in row.needs.items():
+            if giver not in names[:place] and name not in given and not _has(work, name):
+                raise ValueError(f"step '{row.name}' needs {name}: step '{giver}' comes first")
+        for other in row.after:
+            if other in names[place:] and other not in names[:place]:
+                raise ValueError(f"step '{row.name}' comes after step '{other}'")
+        given.update(row.gives)
+
+
+def _has(work: HasGraph, name: str) -> bool:
+    value = operator.attrgetter(name)(work)
+    return bool(value.nodes or value.outputs) if isinstance(value, gs.Graph) else value is not None
+
+
+def run_rows(work: V, rows: Iterable[Row[V]]) -> None:
+    """Enter the rows whose operators and options occur, one after another.
+
+    The record says which were entered, for how many seconds each, and what they counted. Raises what a row
+    raises; the graph is then in an undefined state.
+    """
+    types: frozenset[str] | None = None
+    for row in rows:
+        if not row.when(work):
+            continue
+        if row.operators:
+            types = frozenset(node.op for node in walk.nodes(work.graph)) if types is None else types
+            if row.operators.isdisjoint(types):
+                continue
+        start = time.perf_counter()
+        count = row.run(work)
+        if count is None or count:
+            types = None
+        if count and row.line:
+            work.record.changes[row.line] += count
+        work.record.steps.append((row.name, time.perf_counter() - start))

@@ -1,0 +1,226 @@
+"""Plans of a scheme, and the rows that bring a planned graph into the form in which it is saved."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import onnx_graphsurgeon as gs
+
+from transforms.align_concat import align_concat
+from transforms.conversion.notes import note_plan, note_recurrent
+from transforms.conversion.prepare import Rewritten
+from transforms.conversion.record import Record
+from transforms.conversion.rows import Row
+from transforms.dual_quant_nodes import dual_quant_nodes
+from transforms.insert_qdq import insert_qdq
+from transforms.plan.dynamic_products import dynamic_products
+from transforms.plan.qparams import Ranges
+from transforms.plan.quant_spec import TABLE
+from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.rows_writer import FOLDING
+from transforms.plan.scheme_targets import SchemeTargets, Targets
+from transforms.plan.stored_tables import stored_tables
+from transforms.plan.weight_cache import WeightMemory
+from transforms.scheme import Scheme
+from transforms.scheme.dynamic_layers import is_dynamic
+from transforms.scheme.scheme import AUTO
+from transforms.scheme.targets import ON_CPU
+
+DYNAMIC = "products that round their inputs at run time"
+
+_ALIGNED = "Concats on one scale"
+_BOUNDED = "weights in int8 with which no pair of products saturates"
+
+_NARROW_BITS = 8
+
+
+def make_plan(
+    graph: gs.Graph, scheme: Scheme, targets: Targets | SchemeTargets, done: Record
+) -> QuantizationPlan:
+    """Return the plan for a prepared graph, with shared ranges and borders as the scheme wants them."""
+    plan = QuantizationPlan(graph, scheme, targets)
+    if scheme.align_concat:
+        done.changes[_ALIGNED] = align_concat(plan, alike=scheme.align_concat == AUTO)
+    if scheme.dual_quant_nodes:
+        done.changes["tensors quantized twice, at borders of formats"] = dual_quant_nodes(plan)
+    return plan
+
+
+def write_plan(
+    plan: QuantizationPlan, ranges: Ranges | None, done: Record, memory: WeightMemory | None = None
+) -> None:
+    """Write a plan into its graph; ``memory`` is that of several plans of one model."""
+    done.tensors = Counter(
+        (quantization.steps[-1].format.name, quantization.role) for quantization in plan.quantizations
+    )
+    done.changes[_BOUNDED] = sum(bool(site.steps[-1].pairs) for site in plan.quantizations)
+    note_plan(plan, done)
+    if plan.scheme.align_concat == AUTO and ranges is not None:
+        done.changes[_ALIGNED] = plan.settle(ranges.extremes())
+    dynamic = dynamic_products(plan)
+    tables = stored_tables(plan)  # as long as nodes are those that the scheme speaks of
+    insert_qdq(plan, ranges, memory=memory, grids=done.grids)
+    if tables:
+        _write_tables(plan, tables, done, memory)
+    if dynamic:
+        _write_dynamic(plan, dynamic, done)
+
+
+def _write_tables(
+    plan: QuantizationPlan, tables: list[gs.Constant], done: Record, memory: WeightMemory | None
+) -> None:
+    """Store tables of indices in int8."""
+    from transforms.quantize_tables import TABLE_FORMAT, quantize_tables
+
+    if count := quantize_tables(plan.graph, tables, memory):
+        done.tensors[TABLE_FORMAT, TABLE] = count
+
+
+def _write_dynamic(plan: QuantizationPlan, products: list[gs.Node], done: Record) -> None:
+    """Let products round their inputs at run time."""
+    from transforms.quantize_dynamic import quantize_dynamic
+    from transforms.runtime_workarounds import sum_before_layernorm
+
+    if count := quantize_dynamic(plan.graph, ranges=plan.scheme.dynamic_ranges, nodes=products):
+        done.changes[DYNAMIC] = count
+        sum_before_layernorm(plan.graph)
+
+
+def fold_relus(work: Rewritten) -> int:
+    """Remove Relus and Clips that quantization does already."""
+    from transforms.fold_relu import fold_relu
+
+    return fold_relu(work.graph)
+
+
+def quantize_before_relus(work: Rewritten) -> int:
+    """Put quantizations in front of Relus and Clips."""
+    from transforms.runtime_workarounds import quantize_before_relu
+
+    return quantize_before_relu(work.graph)
+
+
+def write_casts(work: Rewritten) -> None:
+    """Write roundings to bfloat16 as Casts."""
+    from transforms.qdq_to_cast import qdq_to_cast
+
+    qdq_to_cast(work.graph)
+
+
+def requantize_captured(work: Rewritten) -> int:
+    """Quantize tensors again that bodies read."""
+    from transforms.runtime_workarounds import requantize_captured
+
+    return requantize_captured(work.graph)
+
+
+def leave_out_zero_points(work: Rewritten) -> int:
+    """Take away zero points of 0 that the runtime would move wrongly."""
+    from transforms.runtime_workarounds import leave_out_zero_points
+
+    return leave_out_zero_points(work.graph)
+
+
+def leave_out_pool_attributes(work: Rewritten) -> int:
+    """Take away attributes of AveragePools that the runtime's operator on integers gets wrong."""
+    from transforms.runtime_workarounds import leave_out_pool_attributes
+
+    return leave_out_pool_attributes(work.graph)
+
+
+def sum_before_layernorms(work: Rewritten) -> int:
+    """Add by Sum in front of LayerNormalizations, which the runtime then computes apart from these."""
+    from transforms.runtime_workarounds import sum_before_layernorm
+
+    return sum_before_layernorm(work.graph)
+
+
+def keep_weights_float(work: Rewritten) -> int:
+    """Keep weights of layers in float beside integers as they are."""
+    from transforms.runtime_workarounds import keep_weights_float
+
+    return keep_weights_float(work.graph)
+
+
+def write_dynamic_lstms(work: Rewritten) -> int:
+    """Write LSTMs that quantize inputs and states in every step."""
+    from transforms.write_dynamic_lstm import write_dynamic_lstm
+
+    return write_dynamic_lstm(work.graph)
+
+
+def note_recurrent_layers(work: Rewritten) -> int:
+    """Note recurrent layers that take as long as in float."""
+    note_recurrent(work.graph, work.record)
+    return 0
+
+
+def narrow_indices(work: Rewritten) -> int:
+    """Store tables of indices in fewer bits."""
+    from transforms.narrow_indices import narrow_indices
+
+    return narrow_indices(work.graph)
+
+
+_BUILT = ("build",)
+_RECTIFIERS = frozenset({"Relu", "Clip"})
+_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+FINISH: tuple[Row[Rewritten], ...] = (
+    Row(
+        fold_relus,
+        _RECTIFIERS,
+        lambda work: work.scheme.fold_relu,
+        after=_BUILT,
+        line="Relus and Clips folded into quantizations",
+    ),
+    Row(
+        quantize_before_relus,
+        _RECTIFIERS,
+        lambda work: work.scheme.quantize_before_relu,
+        after=("build", "fold_relus"),
+        line="Relus and Clips with a quantization in front",
+    ),
+    Row(write_casts, when=lambda work: work.scheme.bfloat16_as == "cast", after=_BUILT),
+    Row(requantize_captured, _BODIES, after=_BUILT),
+    Row(leave_out_zero_points, frozenset({"DequantizeLinear"}), after=("build", "requantize_captured")),
+    Row(leave_out_pool_attributes, frozenset({"AveragePool"}), after=_BUILT),
+    Row(
+        sum_before_layernorms,
+        frozenset({"LayerNormalization"}),
+        lambda work: work.scheme.target == ON_CPU,
+        after=_BUILT,
+    ),
+    Row(keep_weights_float, when=lambda work: work.scheme.target == ON_CPU, after=_BUILT),
+    Row(
+        write_dynamic_lstms,
+        frozenset({"LSTM"}),
+        lambda work: work.scheme.target == ON_CPU and _rounds_inputs(work.scheme),
+        after=_BUILT,
+        line="LSTMs that quantize inputs and states in every step",
+    ),
+    Row(
+        note_recurrent_layers,
+        frozenset({"LSTM", "GRU", "RNN"}),
+        after=("build", "write_dynamic_lstms"),
+    ),
+    Row(
+        narrow_indices,
+        when=lambda work: work.scheme.target in FOLDING and _has_narrow_weights(work.scheme),
+        after=_BUILT,
+        line="tables of indices in fewer bits",
+    ),
+)
+"""From the graph with quantized tensors to the form in which the runtime of the scheme takes it."""
+
+
+def _rounds_inputs(scheme: Scheme) -> bool:
+    """Return whether activations are integers of 8 bits or fewer, or rounded at run time."""
+    activation = scheme.format(scheme.activation)
+    is_narrow = activation is not None and activation.is_integer and activation.bits <= _NARROW_BITS
+    return is_narrow or is_dynamic(scheme)
+
+
+def _has_narrow_weights(scheme: Scheme) -> bool:
+    weight = scheme.format(scheme.weight)
+    return weight is not None and weight.is_integer and weight.bits <= _NARROW_BITS

@@ -1,0 +1,47 @@
+"""Whether a job is asked for what its last steps do: looked up before these are imported."""
+
+from __future__ import annotations
+
+from transforms.judge.budget import too_large
+from transforms.pipelines.work import Work
+from transforms.scheme import Scheme
+from transforms.scheme.dynamic_layers import is_dynamic
+from transforms.scheme.targets import ON_CPU
+
+
+def keeps_lossy(work: Work) -> bool:
+    """Return whether layers are looked for that carry most of the loss."""
+    return _chooses_layers(work) and may_keep(work.asked)
+
+
+def may_keep(scheme: Scheme) -> bool:
+    """Return whether layers may stay float in the model of a scheme, beside integers of 8 bits."""
+    activation = scheme.format(scheme.activation)
+    is_narrow = activation is not None and activation.is_integer and activation.bits <= 8
+    return bool(is_narrow and scheme.keep_float and scheme.target in ("", ON_CPU) and not scheme.finetune)
+
+
+def places(work: Work) -> bool:
+    """Return whether layers are looked for that are faster in float."""
+    is_wanted = work.asked.keep_float and work.asked.target == ON_CPU and work.options.times
+    return bool(is_wanted and work.data is not None and work.compares and not too_large(work.graph))
+
+
+def holds_against_preset(work: Work) -> bool:
+    """Return whether a model is held against the scheme without its target."""
+    return _chooses_layers(work) and work.asked.target == ON_CPU and not work.asked.finetune
+
+
+def compares_outputs(work: Work) -> bool:
+    """Return whether outputs may be compared: on samples, or random numbers that products are rounded at."""
+    return work.may_compare and (work.data is not None or is_dynamic(work.scheme))
+
+
+def shows_comparison(work: Work) -> tuple[str, ...]:
+    """Return the phase of comparing outputs, if they are compared whatever comes of the model."""
+    is_sure = work.compares or work.options.changes_last or work.data is None
+    return ("comparing",) if is_sure else ()
+
+
+def _chooses_layers(work: Work) -> bool:
+    return work.data is not None and work.options.goal is None and work.tuning is None and not work.fixed

@@ -1,0 +1,67 @@
+"""The recipe from a quantized graph to the form in which its parts are stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from transforms.conversion.rows import Row
+from transforms.pipelines.later import later
+from transforms.pipelines.steps import WorkRow
+from transforms.pipelines.work import Work
+from transforms.scheme.scheme import FOUND
+
+if TYPE_CHECKING:
+    from transforms.pipelines.store import store
+    from transforms.pipelines.write_for_runtime import (
+        keep_unstored,
+        tie_heads,
+        write_caches,
+        write_embeddings,
+        write_experts,
+        write_products,
+    )
+else:
+    _NAMES = (
+        *("keep_unstored", "tie_heads", "write_caches", "write_embeddings", "write_experts"),
+        "write_products",
+    )
+    _PATHS = (f"write_for_runtime.{name}" for name in _NAMES)
+    keep_unstored, tie_heads, write_caches, write_embeddings, write_experts, write_products = later(
+        __package__, *_PATHS
+    )
+    (store,) = later(__package__, "store")
+
+
+def _writes_products(work: Work) -> bool:
+    return work.options.matmul_nbits and work.scheme.weight != FOUND
+
+
+def _keeps_unstored(work: Work) -> bool:
+    return work.options.storage != "plain" and work.may_compare and work.data is not None
+
+
+_TUNED = ("keep_lossy", "place", "beside_preset", "reach", "tune", "keep_target", "gate")
+_WRITTEN = ("write_experts", "write_products", "write_embeddings", "write_caches")
+
+FOR_RUNTIME: tuple[WorkRow, ...] = (
+    Row(tie_heads, frozenset({"Gather"}), after=("build", "mix", *_TUNED)),
+    Row(write_experts, frozenset({"MoE", "TopK"}), after=("tie_heads", *_TUNED)),
+    Row(write_products, when=_writes_products, after=("tie_heads", "write_experts", *_TUNED)),
+    Row(
+        write_embeddings,
+        when=lambda work: bool(work.options.embeddings),
+        after=("tie_heads", "write_products", *_TUNED),
+    ),
+    Row(
+        write_caches,
+        when=lambda work: bool(work.options.kv_cache),
+        after=("write_products", "write_embeddings", *_TUNED),
+    ),
+    Row(keep_unstored, when=_keeps_unstored, after=_WRITTEN),
+)
+"""Products, embeddings, caches and experts as operators of ONNX Runtime."""
+
+STORE: WorkRow = Row(
+    store, when=lambda work: work.options.storage != "plain", after=("keep_unstored", *_WRITTEN, *_TUNED)
+)
+"""Weights of block formats in the form in which they are stored."""
