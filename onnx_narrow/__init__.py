@@ -33,11 +33,13 @@ if TYPE_CHECKING:
     from onnx_narrow.api.quantize import quantize
     from onnx_narrow.api.report import report
     from onnx_narrow.api.result import Result
+    from transforms.pipelines.recipes import QUANTIZE
     from transforms.scheme import Scheme, preset
 
 __version__: str
 
 _HOMES = {
+    "QUANTIZE": "transforms.pipelines.recipes",
     "Result": "onnx_narrow.api.result",
     "Scheme": "transforms.scheme",
     "check": "onnx_narrow.api.check",
@@ -59,6 +61,7 @@ _HOMES = {
 """The module of each public name: imported when it is asked for."""
 
 __all__ = [
+    "QUANTIZE",
     "Result",
     "Scheme",
     "check",

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.helpers.refusal import TOOLS, Scene
 from transforms.pipelines import place, try_out
-from transforms.pipelines.place import is_asked_for
+from transforms.pipelines.place import place as placing
 from transforms.run.beside_float import time_beside_float
 from transforms.runtime.processor import sums_saturate
 
@@ -51,7 +51,7 @@ def untimed() -> Iterator[None]:
     """Leave out the time beside the float model, a quarter of a small run, and decide nothing by time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(try_out, "time_beside_float", lambda *_: None)
-        patch.setattr(place, "is_asked_for", lambda *_: False)
+        patch.setattr(place, "place", lambda *_: None)
         yield
 
 
@@ -60,4 +60,4 @@ def timed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, untim
     """Take the time in tests that ask for it."""
     if "timed" in request.keywords:
         monkeypatch.setattr(try_out, "time_beside_float", time_beside_float)
-        monkeypatch.setattr(place, "is_asked_for", is_asked_for)
+        monkeypatch.setattr(place, "place", placing)

@@ -129,8 +129,8 @@ def convert_bf16(
         error; the graph is optimized and fused.
     float_type : str, optional
         ``"float32"`` or ``"float16"``: refuse a model of the other.
-    steps : sequence of functions, optional
-        The steps to take, instead of ``transforms.pipelines.bf16.BF16``.
+    steps : sequence of rows and functions, optional
+        The recipe, instead of ``transforms.pipelines.bf16.BF16``.
 
     Returns
     -------
@@ -175,7 +175,7 @@ def convert_bf16(
             )
             taken = BF16 if steps is None else steps
             told.expect(*phases_of(work, taken), "writing")
-            run(work, taken)
+            run(work, taken, {"done": "convert", "record.first": "try_out"})
             return _finish(work, where, told, given)
 
 

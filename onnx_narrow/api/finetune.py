@@ -173,8 +173,8 @@ def finetune(
         with ``selective_update``.
     memory_limit : int, optional
         Bytes for samples, and for tensors between layers; the rest goes to files.
-    steps : sequence of functions, optional
-        The steps to take, instead of ``transforms.pipelines.retune.TUNE``.
+    steps : sequence of rows and functions, optional
+        The recipe, instead of ``transforms.pipelines.retune.TUNE``.
 
     Returns
     -------
@@ -221,7 +221,7 @@ def finetune(
             taken = TUNE if steps is None else steps
             told.expect(*phases_of(work, taken), "writing")
             try:
-                run(work, taken)
+                run(work, taken, {"record.tuned": "tune_quantized", "record.first": "try_out"})
             except UselessError as error:
                 raise ValueError(work_lines.useless(error.outputs, work)) from error
             return _finish(work, where, told, given)

@@ -45,7 +45,7 @@ def run_steps(
     """
     told.expect(*phases_of(work, steps), "writing")
     try:
-        run(work, steps)
+        run(work, steps, {"record.first": "try_out"})
     except NothingToDoError as error:
         raise NothingToDoError("\n".join(_reasons(work))) from error
     except UselessError as error:

@@ -41,7 +41,8 @@ from transforms.conversion.rows import Row, as_rows
 from transforms.files.paths import AnyPath
 from transforms.pipelines.mix import MIX, MixWork
 from transforms.pipelines.options import Options
-from transforms.pipelines.steps import Steps, WorkRow
+from transforms.pipelines.steps import Steps
+from transforms.pipelines.work import WorkRow
 from transforms.precision.mixing_options import MixingOptions
 from transforms.run.events import Events
 from transforms.runtime.session import RunOptions

@@ -197,7 +197,7 @@ def write_results(given: Given, work: Work) -> None:
 def analyzed(work: MixWork, steps: Steps, told: Told) -> Result:
     """Take the steps, and return a result without a model."""
     told.expect(*phases_of(work, steps))
-    run(work, steps)
+    run(work, steps, {"record.mixed": "mix"})
     mixed = mixed_of(work)
     assert mixed is not None, "the last step but one makes it"
     for line in mixing.lines(mixed):

@@ -191,9 +191,9 @@ def quantize(
         Whether a scheme may run a file outside its folder.
     progress : callable, optional
         Called with the phase, how many pieces are done, and of how many.
-    steps : sequence of functions, optional
-        The steps to take, each a function of a :class:`transforms.pipelines.work.Work`, instead of
-        ``transforms.pipelines.recipes.QUANTIZE``.
+    steps : sequence of rows and functions, optional
+        The recipe, instead of ``onnx_narrow.QUANTIZE``: rows of that, and functions of a
+        :class:`transforms.pipelines.work.Work`.
     moves : sequence of functions, optional
         What the step ``decide`` tries, each a function of a :class:`transforms.moves.improve.Best`, instead
         of ``transforms.pipelines.decide.MOVES``.

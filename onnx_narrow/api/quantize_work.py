@@ -27,8 +27,7 @@ from transforms.files.spelling import spelled
 from transforms.pipelines.options import Options
 from transforms.pipelines.recipes import FAST, QUANTIZE
 from transforms.pipelines.require import require
-from transforms.pipelines.steps import WorkRow
-from transforms.pipelines.work import Work
+from transforms.pipelines.work import Work, WorkRow
 from transforms.run.events import Events
 from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions

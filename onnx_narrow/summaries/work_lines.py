@@ -5,7 +5,7 @@ Summaries of tuning and mixed precision are imported when needed: imports take t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from onnx_narrow.summaries import quantize, running
 from onnx_narrow.summaries.no_gain import no_gain_line
@@ -17,6 +17,7 @@ from transforms.files.spelling import as_option, spelled
 from transforms.graph.embeddings import logits_of
 from transforms.graph.some_names import counted
 from transforms.judge.decisions import Checked
+from transforms.pipelines.for_runtime import FOR_RUNTIME, STORE
 from transforms.pipelines.work import Work
 from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.targets import ON_CPU, target
@@ -30,24 +31,9 @@ def lines(work: Work, sizes: Sizes) -> Iterator[str]:
     """Yield the summary: steps in order, sizes, where and how fast the model runs, and its target."""
     record, scheme, options = work.record, work.scheme, work.options
     assert record.first is not None, "the model was tried out"
-    if record.fixed:
-        yield f"Fixed: {counted(record.fixed, 'free dimension')} of inputs"
-    if record.mixed:
-        from onnx_narrow.summaries import mixing
-
-        assert isinstance(record.mixed, mixing.MixedPrecision), "the step puts nothing else there"
-        yield from mixing.lines(record.mixed)
-    yield from lossy_lines(record.lossy)
-    yield from placed_lines(record.placed)
-    yield from preset_lines(record.beside, _preset_beside(work))
-    where = work.held_out.where if work.held_out else ""
-    yield from reached_lines(record.reached, options.goal, options.fallback, where)
-    if record.tuned:
-        from onnx_narrow.summaries import tuning
-
-        yield from tuning.tuning_lines(record.tuned, record.tuned_on)
-    yield from record.rechecked
-    yield from record.stored
+    taken = (_OF_STEPS[name] for name, _ in record.steps if name in _OF_STEPS)
+    for told in dict.fromkeys(taken):
+        yield from told(work)
     yield from running.kept_lines(record.first)
     is_plain = options.storage == "plain"
     *first_lines, end = quantize.lines(record, work.graph, sizes, record.first, is_plain=is_plain)
@@ -63,6 +49,60 @@ def lines(work: Work, sizes: Sizes) -> Iterator[str]:
     if scheme.target:
         yield from brief_lines(work.graph, target(scheme.target))
     yield from no_gain_line(work, sizes)
+
+
+def _fixed(work: Work) -> Iterator[str]:
+    if work.record.fixed:
+        yield f"Fixed: {counted(work.record.fixed, 'free dimension')} of inputs"
+
+
+def _mixed(work: Work) -> Iterator[str]:
+    from onnx_narrow.summaries import mixing
+
+    assert isinstance(work.record.mixed, mixing.MixedPrecision), "the step puts nothing else there"
+    yield from mixing.lines(work.record.mixed)
+
+
+def _lossy(work: Work) -> Iterator[str]:
+    return lossy_lines(work.record.lossy)
+
+
+def _placed(work: Work) -> Iterator[str]:
+    return placed_lines(work.record.placed)
+
+
+def _beside(work: Work) -> Iterator[str]:
+    return preset_lines(work.record.beside, _preset_beside(work))
+
+
+def _reached(work: Work) -> Iterator[str]:
+    where = work.held_out.where if work.held_out else ""
+    return reached_lines(work.record.reached, work.options.goal, work.options.fallback, where)
+
+
+def _tuned(work: Work) -> Iterator[str]:
+    if work.record.tuned:
+        from onnx_narrow.summaries import tuning
+
+        yield from tuning.tuning_lines(work.record.tuned, work.record.tuned_on)
+
+
+def _rechecked(work: Work) -> Iterator[str]:
+    return iter(work.record.rechecked)
+
+
+def _stored(work: Work) -> Iterator[str]:
+    return iter(work.record.stored)
+
+
+_OF_STEPS: Mapping[str, Callable[[Work], Iterator[str]]] = {
+    **{"load": _fixed, "mix": _mixed, "keep_lossy": _lossy, "place": _placed, "beside_preset": _beside},
+    **dict.fromkeys(("reach", "gate"), _reached),
+    **dict.fromkeys(("tune", "tune_quantized"), _tuned),
+    **dict.fromkeys(("keep_target", "check_target", "compare"), _rechecked),
+    **dict.fromkeys(("keep_found", *(row.name for row in FOR_RUNTIME), STORE.name), _stored),
+}
+"""What steps tell of themselves. Steps that are entered several times tell it once."""
 
 
 def warnings(work: Work) -> Iterator[str]:

@@ -70,7 +70,8 @@ def test_a_model_of_no_use_is_not_written_where_the_preset_is_of_use() -> None:
 
 def test_layers_are_searched_where_both_are_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """One scale for a weight of unlike channels leaves nothing of most of them."""
-    monkeypatch.setattr(keep_lossy, "is_asked_for", lambda _: False)
+    for place in (keep_lossy, module):
+        monkeypatch.setattr(place, "keep_lossy", lambda _: None)
     model, options = origins.chain(1e4, 8), {"per_channel": False, "time": False, "moves": ()}
 
     def _made(**more: object) -> Result:

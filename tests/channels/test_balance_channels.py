@@ -17,7 +17,7 @@ import ops
 from tests.helpers import build, conversion, real_models
 from transforms import model_io
 from transforms.balance_channels import balance_channels
-from transforms.conversion.prepare import prepare
+from transforms.conversion.standard_form import standardize
 from transforms.graph import walk
 from transforms.graph.selection import Selection, select
 from transforms.model import graph_proto
@@ -422,7 +422,7 @@ def test_small_channels_of_blocks_gain_by_it() -> None:
 @pytest.mark.heavy
 def test_real_models_stay_what_they_are(name: str, depthwise_count: int, outliers_count: int) -> None:
     graph = model_io.load(real_models.MODELS / name / "model.onnx")
-    prepare(graph, Selection())
+    standardize(graph, Selection())
     before = real_models.first_outputs(graph_proto.export_model(graph).SerializeToString(), name)
     assert balance_channels(graph) == depthwise_count
     assert balance_channels(graph, outliers=True) == outliers_count

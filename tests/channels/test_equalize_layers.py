@@ -16,7 +16,7 @@ from onnx import helper
 import ops
 from tests.helpers import build, conversion, real_models
 from transforms import model_io
-from transforms.conversion.prepare import prepare
+from transforms.conversion.standard_form import standardize
 from transforms.equalize_layers import equalize_layers
 from transforms.graph import walk
 from transforms.graph.selection import Selection, select
@@ -475,7 +475,7 @@ def test_integers_for_whole_weights_gain_by_it() -> None:
 @pytest.mark.heavy
 def test_real_models_stay_what_they_are(name: str, pairs: int) -> None:
     graph = model_io.load(real_models.MODELS / name / "model.onnx")
-    prepare(graph, Selection())
+    standardize(graph, Selection())
     before = real_models.first_outputs(graph_proto.export_model(graph).SerializeToString(), name)
     assert equalize_layers(graph) == pairs
     assert equalize_layers(graph) == 0
@@ -486,5 +486,5 @@ def test_real_models_stay_what_they_are(name: str, pairs: int) -> None:
 @pytest.mark.skipif(not real_models.NAMES, reason="the real models are not there")
 def test_mobilenet_is_all_clips() -> None:
     graph = model_io.load(real_models.MODELS / "mobilenet_v1_025" / "model.onnx")
-    prepare(graph, Selection())
+    standardize(graph, Selection())
     assert equalize_layers(graph) == 0

@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from transforms.conversion.quantize_steps import prepare_for
 
 from ops import FORMATS
 from tests.benchmarks.transformer import Size, transformer
@@ -19,6 +18,7 @@ from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.channels.move_outliers import lowering, smoothing
 from transforms.channels.propose_moves import LayerWeights, find_operands, propose_moves
+from transforms.conversion.prepare import prepare_for
 from transforms.conversion.record import Record
 from transforms.judge.errors import MAY_LOSE
 from transforms.model import graph_proto

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from transforms.conversion.quantize_steps import prepare_for
 
 from tests.helpers.judged_networks import network, samples
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.conversion.prepare import prepare_for
 from transforms.finetune.held_out import HeldOutJudge
 from transforms.finetune.options import FinetuneOptions
 from transforms.judge.errors import gain

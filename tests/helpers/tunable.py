@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 from onnx import helper
-from transforms.conversion.quantize_steps import prepare_for
 
 from tests.helpers import build
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.conversion.prepare import prepare_for
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import preset

@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
-from transforms.conversion.quantize_steps import make_plan, prepare_for
 
 from tests.helpers.judged_networks import network, samples
 from tests.moves.test_float_tensors import feeds, mixture
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.calibrate.calibration import Calibration, options_of
+from transforms.conversion.prepare import prepare_for
 from transforms.conversion.record import Record
+from transforms.conversion.write_plan import make_plan
 from transforms.insert_qdq import insert_qdq
 from transforms.judge.candidate_model import CandidateModel
 from transforms.judge.judge import Judge

@@ -10,12 +10,12 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
-from transforms.conversion.quantize_steps import prepare_for
 
 from tests.helpers.judged_networks import network, samples
 from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.conversion.prepare import prepare_for
 from transforms.model import graph_proto
 from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.quantize_graph import quantize_graph

@@ -14,7 +14,7 @@ from onnx import helper
 from tests.helpers import build, conversion
 from tools import convert_fp16_to_bf16
 from transforms import model_io
-from transforms.conversion.prepare import prepare
+from transforms.conversion.standard_form import standardize
 from transforms.convert_opset import convert_opset
 from transforms.fuse_gelu import find_gelu, fuse_gelu
 from transforms.fuse_hardswish import fuse_hardswish
@@ -143,5 +143,5 @@ def test_a_pattern_that_is_excluded_whole_is_one_node_in_float(
     assert len(fused) == 1
     graph = model_io.load(decomposed())
     exclude = select(graph, names=names)
-    prepare(graph, exclude)
+    standardize(graph, exclude)
     assert [node.op for node in graph.nodes if node in exclude.resolve_in(graph)] == [op]

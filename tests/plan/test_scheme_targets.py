@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests.helpers import plans
-from transforms.conversion.prepare import prepare
+from transforms.conversion.standard_form import standardize
 from transforms.fuse_layernorm import fuse_layernorm
 from transforms.graph import walk
 from transforms.graph.selection import NodeSet, select
@@ -35,7 +35,7 @@ def found(
     graph = plans.graph(text, weights)
     targets = SchemeTargets(graph, preset("BFP16").with_(**changes))
     if prepared:
-        prepare(graph, targets.excluded)
+        standardize(graph, targets.excluded)
     return graph, targets.resolve_in(graph)
 
 

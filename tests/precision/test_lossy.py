@@ -19,7 +19,7 @@ from tests.helpers import build
 from tools.quantize import main
 from transforms.judge.constants import FINE, WORTH
 from transforms.judge.errors import Errors
-from transforms.pipelines.keep_lossy import keep_lossy, may_keep
+from transforms.pipelines.asked import may_keep
 from transforms.pipelines.recipes import FAST, QUANTIZE
 from transforms.precision.lossy import PER_PERCENT, price
 from transforms.scheme import preset
@@ -63,7 +63,7 @@ def sqnr(model: onnx.ModelProto) -> float:
 def test_the_layer_that_carries_the_loss_stays_float_and_its_scheme_rebuilds(config: str) -> None:
     made = onnx_narrow.quantize(MODEL, config=config, **GIVEN)
     assert list(made.scheme.layers) == [LOSSY]
-    without = [step for step in QUANTIZE if step is not keep_lossy]
+    without = [row for row in QUANTIZE if row.name != "keep_lossy"]
     plain = onnx_narrow.quantize(MODEL, config=config, steps=without, **GIVEN)
     assert not plain.scheme.layers and sqnr(made.model) > sqnr(plain.model) + 6
     again = onnx_narrow.quantize(MODEL, config=made.scheme, **GIVEN)
@@ -88,7 +88,7 @@ def test_probabilities_that_hide_the_loss_are_judged_before_the_softmax() -> Non
     model.graph.initializer.append(numpy_helper.from_array(sure, "sure"))
     model.graph.node.append(helper.make_node("Add", ["logits", "sure"], ["surer"]))
     model.graph.node.append(helper.make_node("Softmax", ["surer"], ["y"]))
-    without = [step for step in QUANTIZE if step is not keep_lossy]
+    without = [row for row in QUANTIZE if row.name != "keep_lossy"]
     plain = onnx_narrow.quantize(model, config="U8S8", steps=without, **GIVEN)
     sessions = [onnxruntime.InferenceSession(one.SerializeToString()) for one in (model, plain.model)]
     wanted, found = ([one.run(None, feed)[0] for feed in DATA] for one in sessions)
@@ -129,7 +129,8 @@ def test_given_ranges_stay_as_they_are(tmp_path: Path) -> None:
 
 
 def test_fast_runs_without_the_step_and_schemes_that_are_tuned_do_not_ask() -> None:
-    assert keep_lossy in QUANTIZE and keep_lossy not in FAST
+    listed, fast = ([row.name for row in rows] for rows in (QUANTIZE, FAST))
+    assert "keep_lossy" in listed and "keep_lossy" not in fast
     asking = [name for name in ("U8S8", "A8W8", "A16W8", "BF16", "W8") if may_keep(preset(name))]
     assert asking == ["U8S8", "A8W8"] and not may_keep(preset("U8S8_ADAQUANT"))
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers import conversion, corpus
 from transforms import model_io
-from transforms.conversion.prepare import prepare
+from transforms.conversion.standard_form import standardize
 from transforms.fuse_hardswish import fuse_hardswish
 from transforms.graph import walk
 from transforms.graph.selection import select
@@ -115,7 +115,7 @@ def test_prepared_in_an_older_opset() -> None:
     """Oracle: the model as it was, run by ONNX Runtime; opset 13 has no HardSwish."""
     model = corpus.parse(f"(float[N] x) => (float[N] y) {{ {SHIFTED} {WRITTEN_OUT[0]} }}", opset=13)
     graph = model_io.load(model)
-    assert prepare(graph, select(graph)).fused["HardSwish"] == 1
+    assert standardize(graph, select(graph)).changes["HardSwish fused"] == 1
     assert [node.op for node in graph.nodes] == ["HardSwish"] and graph.opset == 14
     found, exact = (conversion.run(m, {"x": X})["y"] for m in (graph_proto.export_model(graph), model))
     assert np.abs(found - exact).max() <= 6 * 2.0**-24 * 5

@@ -15,7 +15,7 @@ import pytest
 
 from tests.helpers import fused_models
 from transforms import model_io
-from transforms.conversion.prepare import prepare
+from transforms.conversion.standard_form import standardize
 from transforms.graph.selection import Selection, select
 from transforms.model import graph_proto
 from transforms.split_fused import split_fused
@@ -163,7 +163,7 @@ def test_a_model_that_the_optimizer_saved_is_taken_apart(tmp_path: Path) -> None
     saved = onnx.load(tmp_path / "saved.onnx")
     assert {"FusedConv", "FusedMatMul"} <= fused_models.runtime_operators(saved)
     graph = model_io.load(saved)
-    notes = prepare(graph, Selection()).notes
+    notes = standardize(graph, Selection()).notes
     after = graph_proto.export_model(graph)
     assert notes and notes[0].startswith("Operators fused by ONNX Runtime, split into ONNX's own: ")
     assert not fused_models.runtime_operators(after)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers import fused_models
 from transforms import model_io
-from transforms.conversion.prepare import prepare
+from transforms.conversion.standard_form import StandardForm, standardize
 from transforms.graph.selection import Selection
 from transforms.model import graph_proto
 from transforms.split_fused import split_fused
@@ -130,7 +130,7 @@ def test_a_norm_that_the_checker_does_not_know_is_always_taken_apart(optimized: 
     body = f"t = LayerNormalization <axis=2> (x, g, h) {ATTENTION} (t, w, b, mask)"
     model = _model(body, 14)
     graph = model_io.load(model)
-    prepare(graph, Selection(), optimized=optimized)
+    standardize(graph, Selection(), StandardForm(optimized))
     after = graph_proto.export_model(graph)
     assert fused_models.runtime_operators(after) == (set() if optimized else {"Attention"})
     fused_models.check_same(model, after, _feeds(model))

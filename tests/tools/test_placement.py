@@ -12,7 +12,7 @@ from tests.helpers import origins
 from tests.helpers.clock import Clock
 from tools import quantize
 from transforms.pipelines import beside_preset, keep_lossy, place
-from transforms.pipelines.place import is_asked_for
+from transforms.pipelines.place import place as placing
 from transforms.precision import place as module
 
 FEEDS = origins.feeds(16)
@@ -32,9 +32,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock({1: 6.0, 2: 6.0})
     monkeypatch.setattr(module, "profiled", made.profiled)
     monkeypatch.setattr(module, "faster_in_float", partial(module.faster_in_float, timer=made.timer))
-    monkeypatch.setattr(place, "is_asked_for", is_asked_for)
+    monkeypatch.setattr(place, "place", placing)
     for step in (keep_lossy, beside_preset):
-        monkeypatch.setattr(step, "is_asked_for", lambda _: False)  # layers in float for their time alone
+        name = step.__name__.rpartition(".")[2]
+        monkeypatch.setattr(step, name, lambda _: None)  # layers in float for their time alone
     return made
 
 

@@ -5,18 +5,16 @@ Every number that the model computes stays the same, up to rounding in float32 a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cache
-from typing import Protocol
 
 import onnx_graphsurgeon as gs
 
 from transforms.conversion import inspect_bf16
 from transforms.conversion.record import Record
+from transforms.conversion.rewriting import Rewriting, Rewritten
 from transforms.conversion.rows import Row, run_rows
-from transforms.conversion.standard_form import STANDARD, Formed, StandardForm, note_mended
+from transforms.conversion.standard_form import STANDARD, note_mended
 from transforms.graph import walk
-from transforms.graph.selection import Selection
 from transforms.graph.some_names import some_names
 from transforms.insert_qdq import raise_opset
 from transforms.model import provenance
@@ -42,52 +40,6 @@ _IN_INTEGERS = frozenset(
 """Operators beside those of the name QLinear... that compute with quantized numbers, also of ONNX Runtime."""
 
 _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
-
-
-class Rewritten(Formed, Protocol):
-    """A graph that is rewritten as a scheme says; ``targets``: what it names, after ``name_targets``."""
-
-    scheme: Scheme
-    targets: SchemeTargets | None
-
-    @property
-    def named(self) -> SchemeTargets:
-        """The targets; ValueError before they are found."""
-
-
-class BySchemeMixin:
-    """What follows for the form of a graph from the scheme and what it names."""
-
-    scheme: Scheme
-    targets: SchemeTargets | None
-
-    @property
-    def named(self) -> SchemeTargets:
-        """What the scheme names; ValueError before the row that finds it."""
-        if self.targets is None:
-            raise ValueError("the graph is not prepared yet: step 'name_targets' comes first")
-        return self.targets
-
-    @property
-    def exclude(self) -> Selection:
-        """The nodes that stay float."""
-        return self.named.excluded
-
-    @property
-    def form(self) -> StandardForm:
-        """The form that the scheme quantizes."""
-        scheme = self.scheme
-        return StandardForm(scheme.optimize, newest=scheme.opset, keep_tied=_keeps_tied(scheme))
-
-
-@dataclass
-class Rewriting(BySchemeMixin):
-    """A graph that is rewritten as a scheme says, without samples."""
-
-    graph: gs.Graph
-    scheme: Scheme
-    record: Record = field(default_factory=Record)
-    targets: SchemeTargets | None = None
 
 
 def prepare_for(graph: gs.Graph, scheme: Scheme, done: Record | None = None) -> SchemeTargets:
@@ -251,13 +203,15 @@ MOVE_OUTLIERS: Row[Rewritten] = Row(
 
 PREPARE: tuple[Row[Rewritten], ...] = (
     Row(lift_constants, frozenset({"Constant"})),
-    Row(refuse_quantized),
+    Row(refuse_quantized, needs={"graph": "load"}),
     Row(fix_inputs, when=lambda work: bool(work.scheme.input_shapes)),
-    Row(write_out_axes, frozenset({"Pad", "Resize", "CenterCropPad"}), after=("lift_constants",)),
+    Row(
+        write_out_axes, frozenset({"Pad", "Resize", "CenterCropPad"}), after=("lift_constants", "fix_inputs")
+    ),
     Row(lower_to_opset, when=lambda work: bool(work.scheme.opset), after=("write_out_axes",)),
     Row(name_targets, after=_BEFORE_NAMES),
     LEAVE_OUT_BIASES,
-    Row(refuse_nan, after=("lift_constants",)),
+    Row(refuse_nan, after=("lift_constants", "leave_out_idle_biases")),
     *STANDARD,
     Row(
         saturate_weights,
@@ -269,7 +223,7 @@ PREPARE: tuple[Row[Rewritten], ...] = (
     LEAVE_OUT_BIASES,  # of what was put together or taken apart meanwhile
     Row(
         part_masked_biases,
-        frozenset({"Conv", "ConvTranspose"}),
+        frozenset({"Conv", "ConvTranspose", "Gemm"}),
         needs=_NAMED,
         after=_FORMED,
         line="biases with masks, added after the layer",
@@ -299,16 +253,6 @@ PREPARE: tuple[Row[Rewritten], ...] = (
 def _names_bfloat16(scheme: Scheme) -> bool:
     formats = (*scheme.named_formats, scheme.other_format)
     return any(fmt.name == "bfloat16" for fmt in formats if fmt)
-
-
-def _keeps_tied(scheme: Scheme) -> bool:
-    """Return whether heads multiply by the Transpose of an embedding: none has a format for weights alone."""
-    activation, mixing = scheme.format(scheme.activation), scheme.auto_mixed_precision
-    if mixing is not None:
-        choices = mixing.choices(scheme.activation, scheme.weight)
-        names = (scheme.activation, *(choice.activation or scheme.activation for choice in choices))
-        return all(scheme.format(name) is None for name in names)
-    return activation is None or (activation.is_float and scheme.weight == scheme.activation)
 
 
 def _has_headroom_for_outliers(scheme: Scheme) -> bool:

@@ -83,6 +83,10 @@ class Row(Generic[W]):
         """The name of the function."""
         return str(getattr(self.run, "__name__", type(self.run).__name__))
 
+    def __call__(self, work: W) -> int | None:
+        """Run the function, wherever it is entered."""
+        return self.run(work)
+
 
 def as_rows(steps: Iterable[Row[V] | Step[V]]) -> tuple[Row[V], ...]:
     """Return steps as rows: a plain function is entered in each job, and needs nothing."""
@@ -94,18 +98,26 @@ def phases_of(work: V, rows: Iterable[Row[V]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(phase for row in rows if row.when(work) for phase in row.phases(work)))
 
 
-def check_order(work: HasGraph, rows: Sequence[Row[Any]]) -> None:
-    """Raise ValueError for a row before one that it needs, which the message names."""
+def check_order(work: HasGraph, rows: Sequence[Row[Any]], needed: Mapping[str, str]) -> None:
+    """Raise ValueError for a row before one that it needs, which the message names.
+
+    ``needed``: fields that are read after the last row, with the row that sets each.
+    """
     names = [row.name for row in rows]
     given: set[str] = set()
+
+    def _check(needs: Mapping[str, str], before: Sequence[str], reader: str) -> None:
+        for name, giver in needs.items():
+            if giver not in before and name not in given and not _has(work, name):
+                raise ValueError(f"{reader} needs {name}: step '{giver}' comes first")
+
     for place, row in enumerate(rows):
-        for name, giver in row.needs.items():
-            if giver not in names[:place] and name not in given and not _has(work, name):
-                raise ValueError(f"step '{row.name}' needs {name}: step '{giver}' comes first")
+        _check(row.needs, names[:place], f"step '{row.name}'")
         for other in row.after:
             if other in names[place:] and other not in names[:place]:
                 raise ValueError(f"step '{row.name}' comes after step '{other}'")
         given.update(row.gives)
+    _check(needed, names, "the result")
 
 
 def _has(work: HasGraph, name: str) -> bool:
@@ -131,6 +143,6 @@ def run_rows(work: V, rows: Iterable[Row[V]]) -> None:
         count = row.run(work)
         if count is None or count:
             types = None
-        if count and row.line:
+        if count is not None and row.line:
             work.record.changes[row.line] += count
         work.record.steps.append((row.name, time.perf_counter() - start))

@@ -143,31 +143,34 @@ def _merges(work: Formed) -> bool:
     return work.form.optimized and work.form.merge_products
 
 
-_FUSIONS: tuple[Row[Formed], ...] = (
-    Row(
-        fuse_layernorms,
-        frozenset({"ReduceMean", "ReduceSum"}),
-        _is_optimized,
-        after=("raise_to_13",),
-        line="LayerNormalization fused",
-    ),
-    Row(fuse_gelus, frozenset({"Erf", "Tanh"}), _is_optimized, after=("raise_to_13",), line="Gelu fused"),
-    Row(
-        fuse_hardswishes,
-        frozenset({"Clip", "HardSigmoid"}),
-        _is_optimized,
-        after=("raise_to_13",),
-        line=_HARD_SWISHES,
-    ),
-)
+def _fusions(*after: str) -> tuple[Row[Formed], ...]:
+    return (
+        Row(
+            fuse_layernorms,
+            frozenset({"ReduceMean", "ReduceSum"}),
+            _is_optimized,
+            after=after,
+            line="LayerNormalization fused",
+        ),
+        Row(fuse_gelus, frozenset({"Erf", "Tanh"}), _is_optimized, after=after, line="Gelu fused"),
+        Row(
+            fuse_hardswishes,
+            frozenset({"Clip", "HardSigmoid"}),
+            _is_optimized,
+            after=after,
+            line=_HARD_SWISHES,
+        ),
+    )
+
 
 STANDARD: tuple[Row[Formed], ...] = (
     Row(raise_to_13),
     Row(split_runtime_operators, after=("raise_to_13",)),
-    *_FUSIONS,  # while constants that float16 has rounded are known to be that, and Transposes in their place
+    # while constants that float16 has rounded are known to be that, and Transposes are in their place
+    *_fusions("split_runtime_operators"),
     Row(widen_halves, after=("fuse_layernorms", "fuse_gelus", "fuse_hardswishes")),
     Row(fold, when=_is_optimized, after=("widen_halves",)),
-    *_FUSIONS,  # of what folding exposed
+    *_fusions("fold"),  # of what folding exposed
     Row(merge_products, frozenset({"MatMul"}), _merges, after=("fold",), line="MatMul fused"),
 )
 """Raises a graph to opset 13 at least, computes float16 parts in float32, and optimizes it."""

@@ -8,8 +8,8 @@ import onnx_graphsurgeon as gs
 
 from transforms.align_concat import align_concat
 from transforms.conversion.notes import note_plan, note_recurrent
-from transforms.conversion.prepare import Rewritten
 from transforms.conversion.record import Record
+from transforms.conversion.rewriting import Rewritten
 from transforms.conversion.rows import Row
 from transforms.dual_quant_nodes import dual_quant_nodes
 from transforms.insert_qdq import insert_qdq

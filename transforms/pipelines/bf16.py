@@ -16,8 +16,7 @@ from transforms.pipelines.load import tell_fitting
 from transforms.pipelines.part import part
 from transforms.pipelines.recipes import TRY_OUT
 from transforms.pipelines.require import NothingToDoError
-from transforms.pipelines.steps import WorkRow
-from transforms.pipelines.work import Work
+from transforms.pipelines.work import Work, WorkRow
 from transforms.precision.bf16 import KeptFloat, keep_float
 from transforms.run.mend_shapes import mend_shapes
 from transforms.scheme.targets import target

@@ -26,6 +26,7 @@ def build(work: Work) -> None:
         work.float_graph = copy_graph(work.graph)
     _note_data(work)
     write_scheme(work)
+    work.record.scheme = work.scheme
 
 
 def write_scheme(work: Work) -> None:

@@ -22,8 +22,7 @@ from transforms.pipelines.for_runtime import FOR_RUNTIME
 from transforms.pipelines.in_memory import KEEP_FOUND
 from transforms.pipelines.measure import weights_of
 from transforms.pipelines.record import JobRecord
-from transforms.pipelines.steps import WorkRow
-from transforms.pipelines.work import Work
+from transforms.pipelines.work import Work, WorkRow
 from transforms.run.events import SILENT
 
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from transforms.conversion.rows import Row
 from transforms.pipelines.later import later
-from transforms.pipelines.steps import WorkRow
-from transforms.pipelines.work import Work
+from transforms.pipelines.work import Work, WorkRow
 from transforms.scheme.scheme import FOUND
 
 if TYPE_CHECKING:

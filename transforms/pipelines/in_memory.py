@@ -17,8 +17,7 @@ from transforms.pipelines.prepare import (
     mend_by_samples,
     refuse_unfit,
 )
-from transforms.pipelines.steps import WorkRow
-from transforms.pipelines.work import Work
+from transforms.pipelines.work import Work, WorkRow
 from transforms.scheme import Scheme
 from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.scheme import FOUND
@@ -63,7 +62,9 @@ _FINISHED = tuple(row.name for row in FINISH)
 _MEASURED = (*_PREPARED, "give_grids", "mend_by_samples", "keep_exceptions", "probe")
 _DECIDED = (*_MEASURED, "measure", "follow_rules", "decide")
 
-KEEP_FOUND: WorkRow = Row(keep_found, when=_keeps_found, after=("build", *_FINISHED))
+_BUILT = {"record.scheme": "build"}
+
+KEEP_FOUND: WorkRow = Row(keep_found, when=_keeps_found, needs=_BUILT, after=_FINISHED)
 FIT: WorkRow = Row(
     fit,
     when=lambda work: work.fits_weights,
@@ -72,7 +73,7 @@ FIT: WorkRow = Row(
 )
 
 IN_MEMORY: tuple[WorkRow, ...] = (
-    Row(refuse_unfit, phases=shows("preparing")),
+    Row(refuse_unfit, needs={"graph": "load"}, phases=shows("preparing")),
     Row(follow_grids, when=lambda work: bool(work.fixed) or work.record.grids is not None),
     *PREPARE,
     Row(give_grids, when=_is_given_grids, needs=_NAMED),
@@ -91,7 +92,7 @@ IN_MEMORY: tuple[WorkRow, ...] = (
     Row(build, needs={"statistics": "measure", **_NAMED}, after=_DECIDED, phases=shows("quantizing")),
     *FINISH,
     KEEP_FOUND,
-    Row(use_full_range, after=("build", "keep_found", *_FINISHED)),
+    Row(use_full_range, needs=_BUILT, after=("keep_found", *_FINISHED)),
     FIT,
 )
 """Prepare the graph, measure and decide on samples, write it, and round weights of few bits by outputs."""

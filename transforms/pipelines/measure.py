@@ -10,8 +10,9 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.calibrate.calibration import Calibration
-from transforms.conversion.prepare import EQUALIZE, MOVE_OUTLIERS, ROTATE, Rewriting
+from transforms.conversion.prepare import EQUALIZE, MOVE_OUTLIERS, ROTATE
 from transforms.conversion.record import Record
+from transforms.conversion.rewriting import Rewriting
 from transforms.conversion.rows import run_rows
 from transforms.full_range.apply_full_range import wants_full_range
 from transforms.graph.dot_products import is_dot_product

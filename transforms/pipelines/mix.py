@@ -15,9 +15,8 @@ from transforms.pipelines.for_runtime import FOR_RUNTIME, STORE
 from transforms.pipelines.in_memory import FIT
 from transforms.pipelines.load import load
 from transforms.pipelines.recipes import COMPARE, GATE, TRY_OUT, TUNE_WEIGHTS
-from transforms.pipelines.steps import WorkRow
 from transforms.pipelines.store import stored
-from transforms.pipelines.work import Work
+from transforms.pipelines.work import Work, WorkRow
 from transforms.precision.assign import Step
 from transforms.precision.held_out import without
 from transforms.precision.mix import MixedPrecision, ProgressHooks, mix_precision

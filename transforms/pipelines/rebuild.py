@@ -9,8 +9,8 @@ import onnx_graphsurgeon as gs
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.pipelines.load import read_float
 from transforms.pipelines.record import JobRecord
-from transforms.pipelines.steps import WorkRow, run
-from transforms.pipelines.work import Work
+from transforms.pipelines.steps import run
+from transforms.pipelines.work import Work, WorkRow
 from transforms.scheme import Scheme
 
 

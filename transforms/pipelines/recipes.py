@@ -19,8 +19,7 @@ from transforms.pipelines.for_runtime import FOR_RUNTIME, STORE
 from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.later import later
 from transforms.pipelines.load import load
-from transforms.pipelines.steps import WorkRow
-from transforms.pipelines.work import Work
+from transforms.pipelines.work import Work, WorkRow
 from transforms.search.gate import Gate
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ COMPARE: WorkRow = Row(
 QUANTIZE: tuple[WorkRow, ...] = (
     Row(load, phases=shows("loading")),
     *IN_MEMORY,
-    Row(require, after=_BUILT),
+    Row(require, needs={"record.scheme": "build"}, after=_BUILT),
     Row(
         keep_lossy,
         when=keeps_lossy,

@@ -21,9 +21,8 @@ from transforms.pipelines.load import tell_fitting
 from transforms.pipelines.part import part
 from transforms.pipelines.recipes import COMPARE, GATE, TRY_OUT
 from transforms.pipelines.source import Source
-from transforms.pipelines.steps import WorkRow
 from transforms.pipelines.tune import tuned
-from transforms.pipelines.work import Work
+from transforms.pipelines.work import Work, WorkRow
 from transforms.run.feeds import Feeds, batch_feeds
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme.sources import recorded_scheme

@@ -10,8 +10,9 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.calibrate.calibration import Calibration
-from transforms.conversion.prepare import PREPARE, BySchemeMixin, Rewriting
+from transforms.conversion.prepare import PREPARE
 from transforms.conversion.record import Record
+from transforms.conversion.rewriting import BySchemeMixin, Rewriting
 from transforms.conversion.rows import Row, run_rows
 from transforms.conversion.write_plan import make_plan
 from transforms.judge.judge import Judge
@@ -167,3 +168,7 @@ class Work(BySchemeMixin):
     def close(self) -> None:
         """Let rules decide whatever the scheme leaves open."""
         self.asked, self.scheme = self.asked.by_rule(), self.scheme.by_rule()
+
+
+WorkRow = Row[Work]
+"""A row of a recipe that makes a model."""

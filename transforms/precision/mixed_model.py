@@ -9,8 +9,9 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate import Calibration, Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
-from transforms.conversion.prepare import Rewriting, prepare_for
+from transforms.conversion.prepare import prepare_for
 from transforms.conversion.record import Record
+from transforms.conversion.rewriting import Rewriting
 from transforms.conversion.rows import run_rows
 from transforms.conversion.write_plan import FINISH, make_plan, write_plan
 from transforms.graph import walk
