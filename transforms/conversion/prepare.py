@@ -29,6 +29,7 @@ from transforms.scheme import Scheme
 EQUALIZED = "pairs of layers equalized"
 ROTATED = "weights with rotated channels"
 SCALED = "tensors with channels scaled between layers"
+MASKED = "biases with masks, added after the layer"
 MOVED = "tensors with outliers moved into weights"
 
 _IN_INTEGERS = frozenset(
@@ -226,7 +227,7 @@ PREPARE: tuple[Row[Rewritten], ...] = (
         frozenset({"Conv", "ConvTranspose", "Gemm"}),
         needs=_NAMED,
         after=_FORMED,
-        line="biases with masks, added after the layer",
+        line=MASKED,
     ),
     Row(  # before anything that names channels by their numbers
         order_channels,

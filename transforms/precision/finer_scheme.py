@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 
 import onnx_graphsurgeon as gs
 
@@ -14,6 +14,9 @@ from transforms.precision.readings import OUTPUT
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import FLOAT32
+
+IN_FLOAT = LayerRule(FLOAT32, FLOAT32)
+"""The rule of layers that stay float."""
 
 
 def fallback_rule(name: str, scheme: Scheme) -> LayerRule:
@@ -39,7 +42,7 @@ def names_of(load: Callable[[], gs.Graph], scheme: Scheme) -> set[str]:
     return names | {label_of(node) for node in walk.nodes(graph)}
 
 
-def naming(scheme: Scheme, nodes: Iterable[str], names: set[str], rule: LayerRule) -> Scheme:
+def naming(scheme: Scheme, nodes: Iterable[str], names: Set[str], rule: LayerRule) -> Scheme:
     """Return the scheme in which some nodes of parts, as far as they are among these names, have a rule."""
     layers, tensors = dict(scheme.layers), dict(scheme.tensors)
     for node in nodes:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import count
 
 import onnx_graphsurgeon as gs
@@ -25,7 +24,7 @@ from transforms.model.copy_graph import copy_graph
 from transforms.precision.bench import Bench, Progress, goal_bench
 from transforms.precision.chosen import Chosen, Reached
 from transforms.precision.fewest import FewestLayers
-from transforms.precision.finer_scheme import bytes_of_numbers, names_of, naming
+from transforms.precision.finer_scheme import bytes_of_numbers, naming
 from transforms.precision.held_out import GATE_EVERY, MOST_OF_GATES
 from transforms.precision.switched_layers import SwitchedLayers
 from transforms.runtime.session import RunOptions
@@ -218,7 +217,7 @@ def too_few_samples(target: Target, scored: Scored, what: str) -> TargetError:
 def reach_target(
     first: Built,
     float_graph: gs.Graph,
-    load: Callable[[], gs.Graph],
+    names: Callable[[], Set[str]],
     build: Build,
     feeds: Sequence[Feed],
     judging: Sequence[Feed],
@@ -232,11 +231,10 @@ def reach_target(
     """Return the model with as few layers in the fallback as are found for a target on ``judging`` feeds.
 
     ``first``: the quantized model; ``float_graph``: the float model as it was quantized; both stay as they
-    are. ``load`` reads the float model, in which layers are named. Where no choice of layers reaches the
+    are. ``names``: those of nodes that a scheme can name. Where no choice of layers reaches the
     target, it raises TargetError, or with ``allow_miss`` takes the best model, as :func:`choose_layers` does.
     """
     graph, scheme = first
-    names = cache(lambda: names_of(load, scheme))
     used = scheme
 
     def _built(nodes: Sequence[str]) -> gs.Graph:
