@@ -16,13 +16,13 @@ from pathlib import Path
 import onnx
 import onnx_graphsurgeon as gs
 
+from ops.registration import AMD_DOMAIN, DOMAIN
 from transforms.files import model_files
 from transforms.files.cleanup import destination, naming, temporary
 from transforms.files.model_files import clear_leftovers, data_name, put_in_place
 from transforms.files.named_file import named
 from transforms.files.paths import AnyPath
 from transforms.files.runtime_message import said_by_runtime
-from transforms.functions.attach_functions import attach_functions
 from transforms.graph.lazy_values import PACKED, Weight, stored, stored_bytes
 from transforms.graph.typed import Graph, source_files
 from transforms.model import detached_weights, graph_proto
@@ -172,8 +172,16 @@ def _completed(exported: Exported, metadata: Mapping[str, str], functions: bool)
     properties = {entry.key: entry.value for entry in light.metadata_props} | dict(metadata)
     onnx.helper.set_model_props(light, properties)
     if functions:
-        attach_functions(light)
+        attach_own(light)
     return light, weights
+
+
+def attach_own(light: onnx.ModelProto) -> None:
+    """Attach the functions of our operators that a model uses, in place."""
+    if any(opset.domain in (DOMAIN, AMD_DOMAIN) for opset in light.opset_import):
+        from transforms.functions.attach_functions import attach_functions
+
+        attach_functions(light)
 
 
 def export(graph: gs.Graph) -> Exported:

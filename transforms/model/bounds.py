@@ -14,7 +14,6 @@ from google.protobuf.message import DecodeError
 
 from transforms.files.external_file import is_inside
 from transforms.files.named_file import named
-from transforms.functions.packed_calls import unpack_calls
 from transforms.functions.unpackers import format_of_own
 from transforms.graph.dtypes import numpy_type
 from transforms.graph.lazy_values import Weight
@@ -101,7 +100,10 @@ def reread(path: Path) -> tuple[onnx.ModelProto, dict[str, Weight]]:
 
 def _unpack(light: onnx.ModelProto, weights: dict[str, Weight]) -> None:
     """Decode the packed weights of a light model, in place; ModelError for what it then comes to."""
-    unpack_calls(light, weights)
+    if light.functions:
+        from transforms.functions.packed_calls import unpack_calls
+
+        unpack_calls(light, weights)
     copy = onnx.ModelProto()
     copy.CopyFrom(light)
     _refuse_constants(copy, weights)

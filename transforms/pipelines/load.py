@@ -29,7 +29,6 @@ from transforms.scheme import Scheme
 from transforms.scheme.presets import PRESETS
 from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.targets import target
-from transforms.store_embeddings import tie_embeddings
 
 
 def load(work: Work) -> None:
@@ -65,6 +64,8 @@ def read_float(work: Work, scheme: Scheme) -> gs.Graph:
     if scheme.target:
         refuse_free(graph, target(scheme.target))
     if work.options.embeddings:
+        from transforms.store_embeddings import tie_embeddings
+
         tie_embeddings(graph)
     return graph
 
