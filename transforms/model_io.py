@@ -29,7 +29,6 @@ from transforms.model import detached_weights, graph_proto
 from transforms.model.bounds import PROTOBUF_LIMIT
 from transforms.model.mapped_weights import Piece, pieces
 from transforms.model.read_model import ModelError, check_opsets, read
-from transforms.opset.compare_inlined import compare_inlined
 
 __all__ = [
     *("ModelError", "bytes_written", "check", "check_output", "export", "load", "refuse_source", "save"),
@@ -43,6 +42,14 @@ _HEADER = 16  # most bytes that the length of a weight takes in a model
 _REFERENCE = 512  # and what says where it lies beside one
 
 
+def _compare_inlined(
+    before: onnx.ModelProto, after: onnx.ModelProto, weights: Mapping[str, Weight]
+) -> list[str]:
+    from transforms.opset.compare_inlined import compare_inlined
+
+    return compare_inlined(before, after, weights)
+
+
 def load(source: AnyPath | onnx.ModelProto) -> Graph:
     """Return a model as a graph with inferred types and shapes, ready for rewrites and :func:`save`.
 
@@ -51,11 +58,11 @@ def load(source: AnyPath | onnx.ModelProto) -> Graph:
     """
     if isinstance(source, onnx.ModelProto):
         check_opsets(source)
-        return graph_proto.import_model(source, compare_inlined=compare_inlined)
+        return graph_proto.import_model(source, compare_inlined=_compare_inlined)
     path = Path(source)
     file = read(path)
     with named(path, ModelError):
-        graph = graph_proto.import_model(file.model, file.mapped, compare_inlined=compare_inlined)
+        graph = graph_proto.import_model(file.model, file.mapped, compare_inlined=_compare_inlined)
     graph.source_sha256, graph.source_files = file.digest, file.files
     return graph
 

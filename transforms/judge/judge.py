@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -24,8 +25,10 @@ from transforms.judge.errors import Errors, energies, signals
 from transforms.judge.reference import KnownNames, Reference, Sample
 from transforms.run.run_each import run_each
 from transforms.run.run_model import Run, has_coded_inputs, open_model
-from transforms.run.two_steps import TwoSteps
 from transforms.runtime.session import RunOptions
+
+if TYPE_CHECKING:
+    from transforms.run.two_steps import TwoSteps
 
 
 class Judge:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -32,9 +33,11 @@ from transforms.judge.softmax_outputs import in_both, show_before_softmax
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.work import Work
 from transforms.run.failing_samples import failing
-from transforms.run.two_steps import TwoSteps
 from transforms.runtime.session import RunOptions
 from transforms.search.output_metrics import lost_rows
+
+if TYPE_CHECKING:
+    from transforms.run.two_steps import TwoSteps
 
 See = Callable[[Feed, Feed], None]
 """Told what is made of each feed."""

@@ -10,6 +10,7 @@ from transforms.conversion.prepare import prepare_for
 from transforms.graph import walk
 from transforms.graph.lazy_values import stored_bytes
 from transforms.graph.selection import exactly, label_of
+from transforms.precision.chosen import Part
 from transforms.precision.readings import OUTPUT
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
@@ -51,6 +52,11 @@ def naming(scheme: Scheme, nodes: Iterable[str], names: Set[str], rule: LayerRul
         elif node in names:
             layers[exactly(node)] = rule
     return scheme.with_(layers=layers, tensors=tensors)
+
+
+def can_be_named(part: Part, names: Set[str]) -> bool:
+    """Return whether a scheme can name a part: a node of it, or its output."""
+    return any(node in names or node.startswith(OUTPUT) for node in part.nodes)
 
 
 def bytes_of_numbers(graph: gs.Graph) -> int:

@@ -8,6 +8,7 @@ these in float, and judged on samples that did not rank them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -20,12 +21,13 @@ from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import ranking, taken
 from transforms.model.copy_graph import copy_graph
 from transforms.precision.chosen import LossyLayers
-from transforms.precision.fewest import can_be_named
-from transforms.precision.finer_scheme import IN_FLOAT, bytes_of_numbers, naming
-from transforms.precision.reach import Build, Built
+from transforms.precision.finer_scheme import IN_FLOAT, bytes_of_numbers, can_be_named, naming
 from transforms.precision.switched_layers import SwitchedLayers, Trials
 from transforms.runtime.session import RunOptions
 from transforms.search.group_search import shares_of_parts
+
+if TYPE_CHECKING:
+    from transforms.precision.reach import Build, Built
 
 PER_PERCENT = 0.3
 """dB that layers in float have to bring for each percent of the model's bytes that they add: the table

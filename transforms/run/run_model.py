@@ -12,7 +12,6 @@ import onnxruntime as ort
 from ops.array_types import Feed
 from transforms import model_io
 from transforms.files.paths import AnyPath
-from transforms.lower_opset import lower_opset
 from transforms.model.read_model import ModelError
 from transforms.runtime.session import MissingKernelError, OpenModel, RunOptions, start_session
 from transforms.widen_bf16 import widen_bf16
@@ -67,6 +66,8 @@ def _start_widened(
         if not widened:
             raise
         try:
+            from transforms.lower_opset import lower_opset
+
             lower_opset(graph, _BEFORE_BFLOAT16)
         except ModelError:
             raise error from None
