@@ -20,7 +20,6 @@ from transforms.pipelines.source import Source
 from transforms.run.array_files import find_litter
 from transforms.run.data_sets import Room
 from transforms.run.events import Events
-from transforms.run.image_check import tell_images
 from transforms.run.image_inputs import ImageOptions
 from transforms.run.samples import Samples
 from transforms.runtime.inputs import model_inputs
@@ -121,9 +120,12 @@ def _tell(data: FolderData, graph: gs.Graph, events: Events) -> None:
     with suppress(ValueError, OSError):
         inputs = model_inputs(graph)
         line = data.samples(inputs).images_line()
+        if not line:
+            return
+        from transforms.run.image_check import tell_images
 
         def _read(images: ImageOptions) -> Samples:
-            return replace(data, images=images if line else data.images).samples(inputs)
+            return replace(data, images=images).samples(inputs)
 
         tell_images(events, graph, line, _read, data.images, data.options)
 

@@ -21,7 +21,6 @@ from transforms.graph.selection import label_of
 from transforms.judge.budget import MOST_NODES, has_many_nodes, too_large
 from transforms.pipelines.work import Work
 from transforms.run.feeds import random_feeds
-from transforms.run.image_check import tell_images
 from transforms.run.image_inputs import ImageOptions
 from transforms.run.samples import Samples
 from transforms.runtime.inputs import model_inputs
@@ -83,12 +82,18 @@ def tell_fitting(work: Work) -> None:
         for line in data.fitting.lines():
             work.events.note(line)
     with suppress(ValueError, OSError):  # said where samples are read
-        line, images = _images_line(work.graph, data), data.images or ImageOptions()
+        if line := _images_line(work.graph, data):
+            _tell_images(work, data, line)
 
-        def _read(options: ImageOptions) -> Iterator[tuple[str, Feed]]:
-            return iter(replace(data, images=options if line else data.images).feeds(work.graph))
 
-        tell_images(work.events, work.graph, line, _read, images, data.run)
+def _tell_images(work: Work, data: CalibrationData, line: str) -> None:
+    """Tell how images go in, in a line, and warn of a scale that the model does not fit."""
+    from transforms.run.image_check import tell_images
+
+    def _read(options: ImageOptions) -> Iterator[tuple[str, Feed]]:
+        return iter(replace(data, images=options).feeds(work.graph))
+
+    tell_images(work.events, work.graph, line, _read, data.images or ImageOptions(), data.run)
 
 
 def _images_line(graph: gs.Graph, data: CalibrationData) -> str:
