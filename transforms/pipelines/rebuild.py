@@ -16,6 +16,7 @@ from transforms.graph import walk
 from transforms.graph.selection import label_of
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.load import read_float
+from transforms.pipelines.measure import measure_missing
 from transforms.pipelines.record import JobRecord
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work, WorkRow
@@ -62,8 +63,7 @@ def _from_base(work: Work, scheme: Scheme) -> Work | None:
             grids=None if work.record.grids is None else [],
         ),
     )
-    known = work.statistics.observed if work.statistics else {}
-    if not all(tensor.name in known for tensor in other.plan().measured()):
+    if not measure_missing(other):
         return None
     names = [row.name for row in work.recipe]
     return _run(other, work.recipe[names.index("build") : _end(names)])
