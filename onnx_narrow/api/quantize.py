@@ -58,6 +58,7 @@ def quantize(
     min_metric: float | None = None,
     max_loss: float | None = None,
     allow_miss: bool = False,
+    allow_large: bool = False,
     fallback: str | None = None,
     calibrate_method: str | None = None,
     per_channel: bool | None = None,
@@ -136,6 +137,8 @@ def quantize(
     allow_miss : bool
         Where no choice of layers keeps to ``min_sqnr``, ``top1`` or ``metric``, take the best that was found,
         whose figure is ``result.metric``.
+    allow_large : bool
+        Write a model that reaches its target with more than 0.9 of the bytes of the float model.
     fallback : str, optional
         ``"float32"`` (default), ``"int16"`` or ``"bf16"``.
     calibrate_method, per_channel, full_range, keep_weight_nodes, optimize, domain, qdq_domain : optional

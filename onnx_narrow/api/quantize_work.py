@@ -64,7 +64,7 @@ NEEDS: Mapping[str, tuple[Need, ...]] = {
     **dict.fromkeys(("kv_cache", "calibration_cache"), (DATA,)),
     **dict.fromkeys(("min_sqnr", "top1", "effort", "resume"), (_JUDGED,)),
     **gates.needs(_JUDGED),
-    **dict.fromkeys(("fallback", "allow_miss"), (_GOAL,)),
+    **dict.fromkeys(("fallback", "allow_miss", "allow_large"), (_GOAL,)),
     "full_range": (_COMPARED,),
     "accuracy_level": (_NBITS,),
 }
@@ -148,6 +148,7 @@ def options_of(given: Given, run: RunOptions) -> Options:
         run=run,
         goal=goal if "min_sqnr" not in given else Target("sqnr", given["min_sqnr"]),
         allow_miss=given.get("allow_miss", False),
+        allow_large=given.get("allow_large", False),
         fallback=given.get("fallback", "float32"),
         effort=given.get("effort", "normal"),
         times=given.get("time", True),

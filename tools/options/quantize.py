@@ -89,6 +89,11 @@ class QuantizeJob(SchemeJob, GateOptions):
         "write the best that was found where none is good enough, with its figure in the metadata",
         group=SEARCH,
     )
+    allow_large: bool = option(
+        "--allow-large",
+        "write a model with more than 0.9 of the bytes of the float model, if a target takes that",
+        group=SEARCH,
+    )
     matmul_nbits: bool = option(
         "--matmul-nbits",
         "write products with integers in blocks as ONNX Runtime's MatMulNBits",

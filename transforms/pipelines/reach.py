@@ -38,6 +38,7 @@ def reach(work: Work) -> None:
         work.run_here,
         lambda done, note: progress(done, None, note),
         allow_miss=work.options.allow_miss,
+        allow_large=work.options.allow_large,
     )
     work.record.reached = found
     if found.layers:

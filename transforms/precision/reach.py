@@ -17,6 +17,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.deploy.low_precision import has_low_precision
+from transforms.files.spelling import spelled
 from transforms.graph.some_names import counted, some_names
 from transforms.judge.constants import GOAL_EVERY, MOST_SAMPLES
 from transforms.judge.sample_roles import given_for_goal
@@ -38,6 +39,9 @@ _ROOM = 0.25  # dB that a search aims higher by, beside what held-out samples fe
 _MOST_UNSURE = 3.0  # dB that a search aims higher by where only the standard error is too large
 _BY_DECIBELS = 3  # searches that only aim higher
 _SHARES = (0.25, 0.5, 0.75)  # of the layers that are finer in models that may miss a target
+LARGEST = 0.9
+"""Share of the bytes of the float model beyond which a file gains too little to be written."""
+
 _NEAR = 50  # of so many parts, one more than needed is near enough
 _MORE = 1.3  # times as many layers after these, or where a target is not in dB
 
@@ -48,11 +52,12 @@ Build = Callable[[Scheme], Built]
 
 @dataclass(frozen=True)
 class _Try:
-    """A model with some parts finer: its score, and whether anything in it is in low precision."""
+    """A model with some parts finer: its score, whether anything in it is in low precision, and its bytes."""
 
     scored: Scored
     kept: Sequence[int] = ()
     is_low: bool = True
+    size: int = 0
 
 
 def choose_layers(
@@ -66,6 +71,7 @@ def choose_layers(
     *,
     is_low: Callable[[gs.Graph], bool] = has_low_precision,
     allow_miss: bool = False,
+    float_bytes: float = math.inf,
 ) -> Chosen:
     """Return the model with as few finer layers as are found for the target of a bench.
 
@@ -74,7 +80,8 @@ def choose_layers(
     in the ``fallback``, in words; ``is_low`` tells whether anything in such a model is in low precision.
     Layers are chosen on ``feeds``. Where no choice of them reaches the target on the samples of the bench,
     ``allow_miss`` takes the best model that was found with anything in low precision. Else it raises
-    TargetError, as FloatAloneError where float alone reaches the target.
+    TargetError, as FloatAloneError where float alone reaches the target, or a model of more than
+    ``LARGEST`` of so many ``float_bytes``.
     """
     target = bench.target
     assert target is not None, "layers are chosen for it"
@@ -86,7 +93,7 @@ def choose_layers(
         if allow_miss:
             return none
         raise error
-    search = _Search(none, switched(), able(), build, feeds, bench, fallback, is_low)
+    search = _Search(none, switched(), able(), build, feeds, bench, fallback, is_low, float_bytes)
     found = search.fewest() or (search.best() if allow_miss else None)
     if found is None:
         raise search.error()
@@ -106,11 +113,13 @@ class _Search:
         bench: Bench,
         fallback: str,
         is_low: Callable[[gs.Graph], bool],
+        float_bytes: float,
     ) -> None:
         """Rank the parts; ``none``: the model without any of them, ``names``: of nodes that can be chosen."""
         assert bench.target is not None, "layers are chosen for it"
         self._none, self._parts, self._build, self._bench = none, model.parts, build, bench
         self._fallback, self._is_low, self._target = fallback, is_low, bench.target
+        self._float_bytes = float_bytes
         self._before = Scored(none.before, none.error)
         self._search = FewestLayers(model, feeds, self._target, bench.names, names)
         self.tried: list[_Try] = []
@@ -122,30 +131,40 @@ class _Search:
         for attempt in count(1):
             kept = self._search.fewest(wanted, least)
             graph, last = self._try(kept)
-            if len(kept) == able or not last.is_low:
+            is_worth = len(kept) < able and self._is_worth(last)
+            if target.is_shown(last.scored) or not last.is_low:
+                found = self._fewer((graph, last) if is_worth else None, kept, failed)
+                return None if found is None else self._chosen(*found)
+            if not is_worth:
                 return None
-            if target.is_shown(last.scored):
-                return self._chosen(*self._fewer(graph, last, failed))
             failed = len(kept)
             wanted, least = _higher(target, wanted, last.scored), _more(target, len(kept), attempt)
             if isinstance(target, Gate) and 4 * len(kept) < 3 * able <= 3 * least:  # before all
                 least = (len(kept) + able + 1) // 2
         return None
 
-    def _fewer(self, graph: gs.Graph, last: _Try, failed: int) -> tuple[gs.Graph, _Try]:
-        """Return a model that reaches the target with fewer of the same parts: more than ``failed``.
+    def _fewer(
+        self, best: tuple[gs.Graph, _Try] | None, kept: Sequence[int], failed: int
+    ) -> tuple[gs.Graph, _Try] | None:
+        """Return a model that reaches the target with fewer of the parts: more than ``failed``.
 
-        It is the one that was built last.
+        ``best``: that with all of them, None where it is not worth it. The result is the one built last.
         """
-        kept, best, most = last.kept, (graph, last), len(last.kept)
+        most = len(kept)
         while most - failed > max(1, len(self._parts) // _NEAR):
             middle = (failed + most) // 2
             found = self._try(kept[:middle])
-            if self._target.is_shown(found[1].scored):
+            if not self._is_worth(found[1]):
+                most = middle
+            elif self._target.is_shown(found[1].scored):
                 best, most = found, middle
             else:
                 failed = middle
-        return best if self.tried[-1] is best[1] else self._try(kept[:most])
+        return best if best is None or self.tried[-1] is best[1] else self._try(best[1].kept)
+
+    def _is_worth(self, tried: _Try) -> bool:
+        """Return whether a model is in low precision, and small enough beside the float model."""
+        return tried.is_low and tried.size <= LARGEST * self._float_bytes
 
     def best(self) -> Chosen:
         """Return the model with anything in low precision that samples show to be nearest to the target.
@@ -157,21 +176,39 @@ class _Search:
         for some in sorted(counts - {0}):
             self._try(able[:some])
         sign = 1 if target.larger_is_better else -1
-        low = [_Try(self._before), *(one for one in self.tried if one.is_low)]
+        low = [_Try(self._before), *filter(self._is_worth, self.tried)]
         best = max(low, key=lambda one: sign * target.worse_end(one.scored))
         return self._chosen(*self._try(best.kept)) if best.kept else self._none
 
     def error(self) -> TargetError:
         """Return why none of the models reaches the target."""
-        error = _unreached(self._target, self._before, self.tried, len(self._parts), self._fallback)
+        if any(one.is_low and not self._is_worth(one) for one in self.tried):
+            return self._too_large()
+        tried = sorted(self.tried, key=lambda one: len(one.kept))
+        error = _unreached(self._target, self._before, tried, len(self._parts), self._fallback)
         if not isinstance(self._target, Gate):
             return error
         worst = some_names([self._parts[i].name for i in self._search.able])
         return GateError(f"{error}; most of the error comes from {worst}")
 
+    def _too_large(self) -> TargetError:
+        """Return the error for a target that no model meets which is small enough beside float."""
+        target, sign = self._target, 1 if self._target.larger_is_better else -1
+        low, figures = [_Try(self._before), *(one for one in self.tried if one.is_low)], []
+        for most in (0.5, LARGEST):
+            small = [one for one in low if one.size <= most * self._float_bytes]
+            best = max(small, key=lambda one: sign * one.scored.value)
+            reached = target.text(best.scored.value, best.scored.error)
+            figures.append(f"{reached} in {most:g} of them ({counted(len(best.kept), 'layer')})")
+        return FloatAloneError(
+            f"the target of {target.bound} is not met in {LARGEST:g} of the bytes of the float model, by layers"
+            f" in {self._fallback}: {', '.join(figures)}; {spelled('{allow_large}')} takes more"
+        )
+
     def _try(self, kept: Sequence[int]) -> tuple[gs.Graph, _Try]:
         graph = self._build([node for i in kept for node in self._parts[i].nodes])
-        self.tried.append(_Try(self._bench.scored(graph), kept, self._is_low(graph)))
+        size = bytes_of_numbers(graph)
+        self.tried.append(_Try(self._bench.scored(graph), kept, self._is_low(graph), size))
         return graph, self.tried[-1]
 
     def _chosen(self, graph: gs.Graph, one: _Try) -> Chosen:
@@ -244,12 +281,14 @@ def reach_target(
     progress: Progress | None = None,
     *,
     allow_miss: bool = False,
+    allow_large: bool = False,
 ) -> Reached:
     """Return the model with as few layers in the fallback as are found for a target on ``judging`` feeds.
 
     ``first``: the quantized model; ``float_graph``: the float model as it was quantized; both stay as they
     are. ``names``: those of nodes that a scheme can name. Where no choice of layers reaches the
     target, it raises TargetError, or with ``allow_miss`` takes the best model, as :func:`choose_layers` does.
+    ``allow_large``: a model may be as large as the float model.
     """
     graph, scheme = first
     used = scheme
@@ -264,7 +303,15 @@ def reach_target(
 
     bench = goal_bench(float_graph, judging, target, run, progress)
     found = choose_layers(
-        graph, _switched, names, _built, feeds, bench, fallback.label, allow_miss=allow_miss
+        graph,
+        _switched,
+        names,
+        _built,
+        feeds,
+        bench,
+        fallback.label,
+        allow_miss=allow_miss,
+        float_bytes=math.inf if allow_large else bytes_of_numbers(float_graph),
     )
     sizes = bytes_of_numbers(graph), bytes_of_numbers(found.graph)
     return Reached(**vars(found), scheme=used, bytes_before=sizes[0], bytes_after=sizes[1])
