@@ -19,11 +19,13 @@ from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
 from transforms.precision import reach as module
+from transforms.precision import unreached
 from transforms.precision.bench import Bench
 from transforms.precision.chosen import Reached
 from transforms.precision.finer_scheme import bytes_of_numbers, fallback_rule, names_of
 from transforms.precision.held_out import hold_out
-from transforms.precision.reach import reach_target, too_few_samples
+from transforms.precision.reach import reach_target
+from transforms.precision.unreached import too_few_samples
 from transforms.run.run_model import open_model
 from transforms.scheme import Scheme, preset
 from transforms.scheme.layer_rule import LayerRule
@@ -101,7 +103,8 @@ def test_a_higher_target_takes_more_layers() -> None:
 def test_a_model_hardly_smaller_than_float_is_refused_with_what_smaller_ones_reach(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "LARGEST", 0.6)
+    for place in (module, unreached):
+        monkeypatch.setattr(place, "LARGEST", 0.6)
     with pytest.raises(FloatAloneError) as caught:
         reach(LOSSY, Target("sqnr", 34.0))
     said = r"not met in 0.6 of the bytes .*: sqnr \d+.* in 0.5 of them \(\d layers\), sqnr .* in 0.6 of them"

@@ -10,54 +10,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.deploy.low_precision import has_low_precision
-from transforms.files.spelling import spelled
-from transforms.graph.some_names import counted, some_names
-from transforms.judge.constants import GOAL_EVERY, MOST_SAMPLES
-from transforms.judge.sample_roles import given_for_goal
+from transforms.graph.some_names import some_names
 from transforms.model.copy_graph import copy_graph
 from transforms.precision.bench import Bench, Progress, goal_bench
 from transforms.precision.chosen import Chosen, Reached
 from transforms.precision.fewest import FewestLayers
 from transforms.precision.finer_scheme import bytes_of_numbers, naming
-from transforms.precision.held_out import GATE_EVERY, MOST_OF_GATES
 from transforms.precision.switched_layers import SwitchedLayers
+from transforms.precision.unreached import LARGEST, Try, beyond_float, too_large, unreached
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.gate import Gate, GateError
-from transforms.search.target import FloatAloneError, Scored, Target, TargetError
+from transforms.search.target import Scored, Target, TargetError
 
 _ATTEMPTS = 6  # after which each one keeps at least twice as many layers as the last
 _ROOM = 0.25  # dB that a search aims higher by, beside what held-out samples fell short by
 _MOST_UNSURE = 3.0  # dB that a search aims higher by where only the standard error is too large
 _BY_DECIBELS = 3  # searches that only aim higher
 _SHARES = (0.25, 0.5, 0.75)  # of the layers that are finer in models that may miss a target
-LARGEST = 0.9
-"""Share of the bytes of the float model beyond which a file gains too little to be written."""
-
 _NEAR = 50  # of so many parts, one more than needed is near enough
 _MORE = 1.3  # times as many layers after these, or where a target is not in dB
 
 Built = tuple[gs.Graph, Scheme]
 Build = Callable[[Scheme], Built]
 """Quantizes the model anew by a scheme in which nothing is open; returns it with the scheme in use."""
-
-
-@dataclass(frozen=True)
-class _Try:
-    """A model with some parts finer: its score, whether anything in it is in low precision, and its bytes."""
-
-    scored: Scored
-    kept: Sequence[int] = ()
-    is_low: bool = True
-    size: int = 0
 
 
 def choose_layers(
@@ -89,7 +73,7 @@ def choose_layers(
     none = Chosen(first, (), 0, before.value, before.value, before.error, bench.left_out)
     if target.is_shown(before):
         return none
-    if isinstance(target, Gate) and (error := _beyond_float(target, before, bench.scored_float())):
+    if isinstance(target, Gate) and (error := beyond_float(target, before, bench.scored_float())):
         if allow_miss:
             return none
         raise error
@@ -122,7 +106,7 @@ class _Search:
         self._float_bytes = float_bytes
         self._before = Scored(none.before, none.error)
         self._search = FewestLayers(model, feeds, self._target, bench.names, names)
-        self.tried: list[_Try] = []
+        self.tried: list[Try] = []
 
     def fewest(self) -> Chosen | None:
         """Return the first model that reaches the target; None where none does, short of one in float."""
@@ -144,8 +128,8 @@ class _Search:
         return None
 
     def _fewer(
-        self, best: tuple[gs.Graph, _Try] | None, kept: Sequence[int], failed: int
-    ) -> tuple[gs.Graph, _Try] | None:
+        self, best: tuple[gs.Graph, Try] | None, kept: Sequence[int], failed: int
+    ) -> tuple[gs.Graph, Try] | None:
         """Return a model that reaches the target with fewer of the parts: more than ``failed``.
 
         ``best``: that with all of them, None where it is not worth it. The result is the one built last.
@@ -162,7 +146,7 @@ class _Search:
                 failed = middle
         return best if best is None or self.tried[-1] is best[1] else self._try(best[1].kept)
 
-    def _is_worth(self, tried: _Try) -> bool:
+    def _is_worth(self, tried: Try) -> bool:
         """Return whether a model is in low precision, and small enough beside the float model."""
         return tried.is_low and tried.size <= LARGEST * self._float_bytes
 
@@ -176,96 +160,30 @@ class _Search:
         for some in sorted(counts - {0}):
             self._try(able[:some])
         sign = 1 if target.larger_is_better else -1
-        low = [_Try(self._before), *filter(self._is_worth, self.tried)]
+        low = [Try(self._before), *filter(self._is_worth, self.tried)]
         best = max(low, key=lambda one: sign * target.worse_end(one.scored))
         return self._chosen(*self._try(best.kept)) if best.kept else self._none
 
     def error(self) -> TargetError:
         """Return why none of the models reaches the target."""
         if any(one.is_low and not self._is_worth(one) for one in self.tried):
-            return self._too_large()
+            return too_large(self._target, self._before, self.tried, self._float_bytes, self._fallback)
         tried = sorted(self.tried, key=lambda one: len(one.kept))
-        error = _unreached(self._target, self._before, tried, len(self._parts), self._fallback)
+        error = unreached(self._target, self._before, tried, len(self._parts), self._fallback)
         if not isinstance(self._target, Gate):
             return error
         worst = some_names([self._parts[i].name for i in self._search.able])
         return GateError(f"{error}; most of the error comes from {worst}")
 
-    def _too_large(self) -> TargetError:
-        """Return the error for a target that no model meets which is small enough beside float."""
-        target, sign = self._target, 1 if self._target.larger_is_better else -1
-        low, figures = [_Try(self._before), *(one for one in self.tried if one.is_low)], []
-        for most in (0.5, LARGEST):
-            small = [one for one in low if one.size <= most * self._float_bytes]
-            best = max(small, key=lambda one: sign * one.scored.value)
-            reached = target.text(best.scored.value, best.scored.error)
-            figures.append(f"{reached} in {most:g} of them ({counted(len(best.kept), 'layer')})")
-        return FloatAloneError(
-            f"the target of {target.bound} is not met in {LARGEST:g} of the bytes of the float model, by layers"
-            f" in {self._fallback}: {', '.join(figures)}; {spelled('{allow_large}')} takes more"
-        )
-
-    def _try(self, kept: Sequence[int]) -> tuple[gs.Graph, _Try]:
+    def _try(self, kept: Sequence[int]) -> tuple[gs.Graph, Try]:
         graph = self._build([node for i in kept for node in self._parts[i].nodes])
         size = bytes_of_numbers(graph)
-        self.tried.append(_Try(self._bench.scored(graph), kept, self._is_low(graph), size))
+        self.tried.append(Try(self._bench.scored(graph), kept, self._is_low(graph), size))
         return graph, self.tried[-1]
 
-    def _chosen(self, graph: gs.Graph, one: _Try) -> Chosen:
+    def _chosen(self, graph: gs.Graph, one: Try) -> Chosen:
         layers = tuple(self._parts[i] for i in sorted(one.kept))
         return self._none.with_layers(graph, layers, len(self._parts), one.scored)
-
-
-def _beyond_float(target: Gate, before: Scored, best: Scored) -> GateError | None:
-    """Return the error if not even the outputs of the float model show the bound."""
-    if target.is_shown(best):
-        return None
-    said, itself = target.text(before.value, before.error), "with the float model itself"
-    if target.holds(best.value):
-        return GateError(f"{said}; {too_few_samples(target, best, itself)}; no layer is at fault")
-    both = f"{said}, {target.text(best.value, best.error)} {itself} on {counted(best.samples, 'sample')}"
-    return GateError(f"{both}: the target is {target.bound}, and no layer is at fault")
-
-
-def _unreached(
-    target: Target, before: Scored, tried: Sequence[_Try], parts: int, fallback: str
-) -> TargetError:
-    """Return why none of some models reaches a target, the last of which has every layer finer."""
-    last = tried[-1]
-    unmet = target.unmet if last.is_low else FloatAloneError
-    every = f"only with every layer in {fallback}"
-    unsure = [one for one in tried if target.holds(one.scored.value) and not target.is_shown(one.scored)]
-    if unsure:
-        share = f"with {len(unsure[-1].kept)} of {parts} layers in {fallback}"
-        error = too_few_samples(target, unsure[-1].scored, share)
-        return unmet(f"{every} is the target shown: {error}") if target.is_shown(last.scored) else error
-    none, after = f"{target.text(before.value, before.error)} with none", last.scored
-    if target.is_shown(after):
-        return unmet(f"{every} the target of {target.bound} is met: {none}")
-    return target.unmet(
-        f"the target of {target.bound} cannot be met by layers in {fallback}: {none}, "
-        f"{target.text(after.value, after.error)} with {len(last.kept)} of {parts}"
-    )
-
-
-def too_few_samples(target: Target, scored: Scored, what: str) -> TargetError:
-    """Return the error for samples that meet a target, but may do so by chance, with how many show it.
-
-    ``what``: the model, in words.
-    """
-    judge = counted(scored.samples, "sample")
-    said = (
-        f"{judge} cannot show the target of {target.bound}: {target.text(scored.value, scored.error)} {what}"
-    )
-    needed = target.samples_needed(scored)
-    of_gate = isinstance(target, Gate)
-    every, most = (GATE_EVERY, MOST_OF_GATES) if of_gate else (GOAL_EVERY, MOST_SAMPLES)
-    given = None if needed is None else given_for_goal(needed, every, most)
-    if needed is None or given is None:
-        shown = target.text(target.worse_end(scored))
-        return target.unmet(f"{said}: {shown} is shown, and no more than {most} samples judge")
-    more = needed - scored.samples
-    return target.unmet(f"{said}; about {more} more that judge would: give {given} samples or more")
 
 
 def reach_target(
