@@ -22,7 +22,7 @@ _WITHOUT_GRID = "simulate_bf16"
 BF16_TOOLS = ("convert_fp32_to_bf16", "convert_fp16_to_bf16")
 
 _SCHEME = "scheme"
-"""What metadata call a scheme that was an object of Python, and what calls do."""
+"""Stands for a scheme given as an object: in metadata, in a call."""
 
 _WIDE = 16
 """Bits from which on 16 bits are not more."""

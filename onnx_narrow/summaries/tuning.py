@@ -12,7 +12,7 @@ from transforms.files.spelling import spelled
 from transforms.finetune.tuned import LayerReport, TunedModel
 
 _LEAST_POWER = 1e-10
-"""Times the error: less is what rounding leaves of an output that is always the same, for powers are what
+"""Errors below this multiple of the rounding noise count as zero, for powers are what
 sums of squares are larger by than those of the means. A single row has no power at all."""
 
 
