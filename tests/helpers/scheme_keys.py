@@ -41,7 +41,8 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "finer_share": "in models with attention, values, outputs and half of the layers that end "
         "feed-forward parts get int8 in place of fewer bits, while integers grow by at most this share; "
         "inner numbers of experts in whole blocks",
-        "correct_biases": "biases compensate for the mean error of a rounded weight",
+        "correct_biases": "biases compensate for the mean error of a rounded weight; `auto`: where samples "
+        "give ranges",
         "fit_weights": "weights of fewer than 7 bits are rounded so that outputs of layers on samples change "
         "least (GPTQ); `auto`: if there are samples, and `weight_method` is `auto`; in mixed precision for a "
         "budget without a target",

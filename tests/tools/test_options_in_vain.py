@@ -228,6 +228,11 @@ def _cases() -> list[tuple[str, str, str]]:
             f"{run} --data d --allow-miss",
             "--allow-miss goes with --min-sqnr, --top1 or --metric",
         ),
+        (
+            "quantize",
+            f"{run} --data d --allow-large",
+            "--allow-large goes with --min-sqnr, --top1 or --metric",
+        ),
         ("quantize", f"{run} --data d --min-sqnr 20 --top1 0.1", "--min-sqnr and --top1 do not go together"),
     ]
     cases += [

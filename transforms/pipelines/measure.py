@@ -120,7 +120,7 @@ def measure_for_candidates(
     progress: Progress | None = None,
 ) -> Calibration | None:
     """Return statistics of a form of the graph, of both folds too, that are enough for all candidates."""
-    means = work.asked.correct_biases
+    means = work.asked.correct_biases is not False
     if work.asked.per_channel == AUTO:  # weights with one scale need to know what they are multiplied with
         scheme = scheme.with_(per_channel=SPREAD)
     plan, data = work.plan(graph, scheme), _that_give_ranges(work, data)

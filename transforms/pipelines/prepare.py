@@ -38,7 +38,9 @@ def refuse_unfit(work: Work) -> None:
 def follow_grids(work: Work) -> None:
     """Let rules decide what the scheme leaves to the outputs, where grids are given or kept."""
     if work.fixed:
-        work.asked = work.scheme = work.scheme.by_rule().with_(full_range=OFF)
+        corrects = work.scheme.correct_biases
+        corrected = corrects is True or (work.data is not None and corrects is not False)
+        work.asked = work.scheme = work.scheme.by_rule().with_(correct_biases=corrected, full_range=OFF)
     if work.scheme.saturation == AVOID:
         work.asked = work.scheme = work.scheme.with_(saturation=IN_PLACE)  # files of grids go by channels
 

@@ -166,10 +166,11 @@ class _Search:
 
     def error(self) -> TargetError:
         """Return why none of the models reaches the target."""
-        if any(one.is_low and not self._is_worth(one) for one in self.tried):
-            return too_large(self._target, self._before, self.tried, self._float_bytes, self._fallback)
         tried = sorted(self.tried, key=lambda one: len(one.kept))
-        error = unreached(self._target, self._before, tried, len(self._parts), self._fallback)
+        if any(one.is_low and not self._is_worth(one) for one in tried):
+            error = too_large(self._target, self._before, tried, self._float_bytes, self._fallback)
+        else:
+            error = unreached(self._target, self._before, tried, len(self._parts), self._fallback)
         if not isinstance(self._target, Gate):
             return error
         worst = some_names([self._parts[i].name for i in self._search.able])

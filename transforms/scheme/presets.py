@@ -27,7 +27,7 @@ def _blocks(format: str, *, few_bits: bool = False) -> dict[str, Any]:
 def _integers(activation: str, weight: str = "int8") -> dict[str, Any]:
     """Ranges of integers, scales per channel, and channels between layers, as the outputs decide."""
     wide = activation.endswith("16")  # enough bits to absorb the outliers of weights
-    decided = {"per_channel": "auto", "calibrate_method": "auto", "correct_biases": True}
+    decided = dict.fromkeys(("per_channel", "calibrate_method", "correct_biases"), "auto")
     moved = {
         "balance_channels": wide,
         "equalize_layers": False if wide else "auto",

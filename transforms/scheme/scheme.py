@@ -79,7 +79,7 @@ class Scheme:
     weight_method: str = AUTO
     weight_symmetric: bool | str = True
     finer_share: float = 0.0
-    correct_biases: bool = False
+    correct_biases: bool | str = False
     full_range: tuple[str, ...] | str = OFF
     fit_weights: bool | str = AUTO
     quantize_all_op_types: bool = False
@@ -197,7 +197,7 @@ class Scheme:
     def is_open(self) -> bool:
         """Whether the outputs of the model are to decide about ranges of integers."""
         integers = any(fmt.is_integer for fmt in self.named_formats)
-        return integers and AUTO in (self.calibrate_method, self.per_channel)
+        return integers and AUTO in (self.calibrate_method, self.per_channel, self.equalize_layers)
 
     @property
     def _rules(self) -> tuple[LayerRule, ...]:
@@ -234,6 +234,7 @@ class Scheme:
         return self.with_(
             calibrate_method=self.range_method,
             per_channel=SPREAD if self.per_channel == AUTO else self.per_channel,
+            correct_biases=self.correct_biases is not False,
             equalize_layers=self.equalizes_by_rule,
             fit_weights=self.fit_weights is True,
             full_range=OFF if isinstance(self.full_range, str) else self.full_range,
