@@ -46,8 +46,8 @@ Loop and Scan which the scheme neither excludes nor gives formats of their own.
 
 {SAMPLES_HELP}
 
-exit codes: 0 done; 1 error in the model, the data, the target or the machine; 2 usage; 3 no layer
-to move, or --metric is not kept to, no file is written.
+exit codes: 0 done; 1 error in the model, the data or the machine; 2 usage; 3 no layer to move, or the
+target or --metric is not met: no file is written.
 """
 
 
@@ -70,7 +70,7 @@ def _work(job: MixJob) -> None:
 
 
 def _why_not(job: MixJob) -> str | None:
-    if reason := why_no_scheme(job):
+    if reason := why_no_scheme(job, runtime="RUNTIME"):
         return reason
     if bool(job.output) == job.analyze_only:
         return "give one of --output and --analyze-only, and only one"

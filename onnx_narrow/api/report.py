@@ -20,7 +20,7 @@ from onnx_narrow.summaries import compared_models
 from onnx_narrow.summaries.advised_call import Door
 from transforms.compare.compare_models import Progress, compare_models
 from transforms.files.cleanup import temporary_folder
-from transforms.files.output_file import check_writable, write_text
+from transforms.files.output_file import check_writable, refuse_other_ending, write_text
 from transforms.files.paths import AnyPath
 from transforms.files.spelling import is_python, spelled
 from transforms.origins.loss_table import rows, to_csv, to_json
@@ -105,6 +105,7 @@ def report(
     files: dict[str, Path] = {name: Path(given[name]) for name in ("output", "json", "csv") if name in given}
     for file in files.values():
         check_writable(file, force=force, inputs=[source.path for source in sources])
+    refuse_other_ending(files["output"], "an HTML page", ".html", ".htm")
     names = _names(*sources, options)
     run = RunOptions(provider, threads or 0, spin=False)
     with Told(progress) as told, temporary_folder() as own:

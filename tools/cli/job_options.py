@@ -249,9 +249,18 @@ class SchemeJob(ModelJob):
     )
 
 
-def why_no_scheme(job: SchemeJob) -> str | None:
-    """Return the error of a job without a scheme, or with more than one target, or None."""
-    if not job.config and not job.deployment:
-        return "the following arguments are required: --config"
+_SCHEME = "a scheme: --config NAME|FILE, --target {}, or --set activation=FORMAT and --set weight=FORMAT"
+
+
+def why_no_scheme(job: SchemeJob, *missing: str, runtime: str = "NAME") -> str | None:
+    """Return the error of a job without a scheme, or with more than one target, or None.
+
+    ``missing``: other options that are required; ``runtime``: how the value of ``--target`` is written.
+    """
+    keys = {assignment.partition("=")[0].strip() for assignment in job.assignments}
+    has_scheme = job.config or job.deployment or keys >= {"activation", "weight"}
+    required = [*missing, *([] if has_scheme else [_SCHEME.format(runtime)])]
+    if required:
+        return f"the following arguments are required: {', '.join(required)}"
     named = [name for name in job.changes.get("target", ()) if name in TARGETS]
     return f"--target {named[0]} and {named[1]}: a model is made for one runtime" if named[1:] else None

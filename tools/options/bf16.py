@@ -121,8 +121,8 @@ A folder as --input is converted to a folder: each .onnx file in it, the others 
 
 {SAMPLES_HELP}
 
-exit codes: 0 done; 1 error in model, data, target or machine; 2 usage; 3 nothing to convert, or
---metric is not kept to: no file is written.
+exit codes: 0 done; 1 error in the model, the data or the machine; 2 usage; 3 nothing to convert, or
+--min-sqnr or --metric is not met: no file is written.
 """
 
 

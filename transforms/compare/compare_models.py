@@ -18,6 +18,7 @@ from transforms.compare.grid_histogram import GridHistogram
 from transforms.compare.match_tensors import match_tensors
 from transforms.compare.measure_run import Costs, Data, measure_both
 from transforms.compare.tensor_statistics import LayerStatistics, SideBySide
+from transforms.conversion.quantized_already import refuse_swapped
 from transforms.graph.output_view import ALL, OutputView, output_view
 from transforms.run.run_model import open_model
 
@@ -57,10 +58,11 @@ def compare_models(
     """Run both models on all samples and return what differs, with histograms of the ``worst`` layers.
 
     The samples are read three times (results, layers, histograms) and never kept. Raises ValueError when the
-    models have different inputs or outputs, and as ``open_model`` and ``Samples`` do.
+    models have different inputs or outputs, or are in each other's place, and as ``open_model`` and ``Samples`` do.
     """
     progress = progress or (lambda samples, what: samples)
     graphs = model_io.load(float_path), model_io.load(quantized_path)
+    refuse_swapped(*graphs, float_path.name, quantized_path.name)
     view = output_view(graphs[0])
     results, count, widened = _compare_results(float_path, quantized_path, data, view, progress)
     models = describe_model(graphs[0], float_path), describe_model(graphs[1], quantized_path)
