@@ -19,10 +19,10 @@ _COMMANDS = """\
 _BRIEF = """\
 strategies:
   speed     least sensitive layers first; a layer with which the target is missed is skipped
-  quality   all layers first, then as few less as the target requires
+  quality   moves all layers, then moves back as few as the target requires
   budget    least error per bit of weights first, until --bits-target, --bytes-target or --size is
-            met, then as few less as a target requires; with a target alone, as many as it allows;
-            without a target, weights of few bits are fitted to outputs of their layers on samples
+            met, then moves back as few as a target requires; with a target alone, moves as many as
+            it allows; without a target, weights of few bits are fitted to outputs of their layers
   latency   least time of the processor, on one thread or --threads: each layer is timed alone in
             each format, and those that save time beyond the spread are moved, the least error per
             second saved first; the model must be faster than the baseline, or nothing is moved"""

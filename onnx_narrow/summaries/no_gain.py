@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from onnx_narrow.summaries.quantize import formats_of_blocks
 from onnx_narrow.summaries.words import Sizes
 from transforms.files.spelling import as_option
 from transforms.pipelines.smaller import smaller_presets
@@ -31,7 +32,8 @@ def no_gain_line(work: Work, sizes: Sizes) -> Iterator[str]:
         return
     size = "not smaller than" if sizes.ratio >= 1 else f"{sizes.ratio:.2f} of the bytes of"
     said = f"Gained nothing: {size} the float file, and slower here" if is_slower else _LARGER
-    yield said if work.scheme.target else f"{said}: {_other(work, sizes)}"
+    can_be_packed = work.options.storage == "plain" and formats_of_blocks(work.record)
+    yield said if work.scheme.target or can_be_packed else f"{said}: {_other(work, sizes)}"
 
 
 def _other(work: Work, sizes: Sizes) -> str:

@@ -79,7 +79,7 @@ def test_the_output_that_blocked_is_named_and_what_was_put_back() -> None:
     assert last.endswith("dB; put back for output 'boxes': 1 layer")
     *_, reason, last = tuning_lines(dataclasses.replace(done, attempt=None, put_back=frozenset()), 30)
     assert last.endswith("model not changed; output 'boxes' regressed")
-    assert reason == "Of inputs: 25% to 25% of the layers' errors are left by float weights, too"
+    assert reason == "Error of inputs: 25% to 25% of the layers' errors remain with float weights"
     assert next(reasons(done)).startswith("a: 25% of its error is left by float weights, too")
 
 

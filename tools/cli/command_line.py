@@ -245,7 +245,18 @@ def _log_to_stderr() -> None:
             with tqdm.external_write_mode(sys.stderr):
                 super().emit(record)
 
+    class _Once(logging.Filter):
+        """Lets each message of the level DEBUG pass once."""
+
+        def filter(self, record: logging.LogRecord) -> bool:
+            message = record.name, record.getMessage()
+            is_new = message not in said
+            said.add(message)
+            return is_new or record.levelno > logging.DEBUG
+
+    said: set[tuple[str, str]] = set()
     handlers = [_BesideBar(sys.stderr)]
+    handlers[0].addFilter(_Once())
     logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s", handlers=handlers)
     for noisy in ("matplotlib", "PIL", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -98,13 +98,13 @@ class DataOptions(Options):
     )
     mean: tuple[float, ...] = option(
         "--mean X[,X,X]",
-        "of image channels, with pixels from 0 to 255 (default: 0)",
+        "mean of image channels, of pixels from 0 to 255 (default: 0)",
         type=numbers(number()),
         default=(0.0,),
     )
     std: tuple[float, ...] = option(
         "--std X[,X,X]",
-        "their scale: images become (pixel - mean) / std (default: 1)",
+        "standard deviation of image channels: images become (pixel - mean) / std (default: 1)",
         type=numbers(number(0, above=True)),
         default=(1.0,),
     )
@@ -113,7 +113,7 @@ class DataOptions(Options):
     )
     preprocess: str | None = option(
         "--preprocess NAME",
-        "both by name: imagenet, mobilenet (-1 to 1) or zero-one; or FILE.py:FUNCTION, of a PIL image",
+        "mean and std by name: imagenet, mobilenet (-1 to 1) or zero-one; or FILE.py:FUNCTION of a PIL image",
     )
     sequences: bool = _sample(
         "--sequences",
@@ -180,7 +180,7 @@ def timed(also: str = "") -> Any:
 
 def storage() -> Any:
     """Return the field ``storage`` of a tool that writes block formats."""
-    words = "block weights as float32 (plain), in their bits, or in ONNX's form"
+    words = "store weights of block formats as float32 (plain), in their bits, or as ONNX's Microscaling"
     return option("--storage", words, choices=("plain", "packed", "onnx-mx"), default="plain")
 
 

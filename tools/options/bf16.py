@@ -38,7 +38,7 @@ class Bf16Job(ModelJob, GateOptions):
     data: Path | None = samples_folder(help="samples for --min-sqnr or --metric")
     min_sqnr: float | None = option(
         "--min-sqnr DB",
-        "as few layers in float as possible for this SQNR of every output on held-out samples of --data",
+        "least SQNR of every output on held-out samples of --data: keeps as few layers as possible in float",
         type=number(),
     )
     format: str = option("--format", "how BF16 is written, see below", choices=FORMATS, default="with_cast")
