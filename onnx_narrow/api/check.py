@@ -12,7 +12,6 @@ from transforms.run.events import Events
 from transforms.scheme import targets
 from transforms.scheme.targets import ON_CPU
 
-
 _TIME = {ON_CPU: ", by its rules; tools.infer --time compares its time with the float model's"}
 """What the rules of a target leave open, and what tells it."""
 

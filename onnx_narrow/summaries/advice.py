@@ -44,7 +44,10 @@ def helps(origins: LossOrigins, made: Made) -> Iterator[tuple[str, str]]:
         yield "Tune weights: same bytes and time", _tuning(made)
     if math.isfinite(main.without) and made.takes_target:
         data = [] if made.tool == "quantize" else made.samples
-        yield "Keep as few layers in float as a target needs", made.again(*data, "--min-sqnr", f"{_reachable(main)}")
+        yield (
+            "Keep as few layers in float as a target needs",
+            made.again(*data, "--min-sqnr", f"{_reachable(main)}"),
+        )
 
 
 def _of_scheme(

@@ -59,7 +59,8 @@ def lines(origins: LossOrigins, made: Made) -> Iterator[str]:
         shares = [origins.layers[place].shares[main.name] for place in places]
         ends = [f": {cause}" if cause else "" for _ in places]
         if len(places) > 1:
-            yield f"  {100 * sum(shares):4.1f} %  {counted(len(places), 'layer')}: {cause or 'no single cause'}"
+            count = counted(len(places), "layer")
+            yield f"  {100 * sum(shares):4.1f} %  {count}: {cause or 'no single cause'}"
             ends = ["" for _ in places]
         indent = "  " * (1 + (len(places) > 1))
         for place, share, end in zip(places, shares, ends, strict=True):

@@ -70,7 +70,7 @@ def reasons(done: TunedModel) -> Iterator[str]:
     for layer in done.walk.layers:
         share = _of_inputs(layer)
         if share is not None:
-            yield f"{layer.name}: {share:.0%} of its error comes from its inputs and remains with float weights"
+            yield f"{layer.name}: {share:.0%} of its error comes from its inputs: float weights leave it, too"
 
 
 def _of_inputs(layer: LayerReport) -> float | None:

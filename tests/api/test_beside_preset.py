@@ -42,7 +42,7 @@ def test_a_worse_model_names_the_command_for_the_other() -> None:
     model = uneven(1.5)
     result = made(model, time=False, assignments=IN_INTEGERS)
     line = line_of(result)
-    assert line.endswith("config='U8S8' makes that")
+    assert line.endswith("config='U8S8' makes the latter")
     plain = onnx_narrow.quantize(
         model, data=samples(8, 1), config="U8S8", time=False, assignments=IN_INTEGERS
     )

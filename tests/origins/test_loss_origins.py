@@ -116,7 +116,7 @@ def test_many_layers_are_said_to_be_many(found: LossOrigins) -> None:
     layers = found.layers * 10
     many = replace(found.main, named=tuple(range(20)))
     words = headline(replace(found, layers=layers, outputs=[many]))
-    assert words.startswith("No few layers make the loss, which is the sum of 20 of 50; these 20 layers make")
+    assert words.startswith("The loss is spread over 20 of 50 layers; these 20 layers make")
     assert headline(found).startswith("Loss begins at 'gemm2' (Gemm); this layer makes")
 
 
@@ -125,7 +125,7 @@ def test_what_is_said_of_weights_is_not_of_a_bias() -> None:
     weight = Reading(1, "int4", None, values, np.round(values * 4) / 4)
     bias = Reading(2, "int8", None, values[0], np.zeros_like(values[0]))  # as bad as can be
     found = cause_of([weight, bias], {})
-    assert found == cause_of([weight], {}) and found.words == "weights: few bits, int4"
+    assert found == cause_of([weight], {}) and found.words == "rounding of weights to int4, few bits"
 
 
 def test_a_loss_that_is_spread_begins_nowhere(found: LossOrigins) -> None:
@@ -137,11 +137,12 @@ def test_a_loss_that_is_spread_begins_nowhere(found: LossOrigins) -> None:
     spread = replace(found, layers=layers, outputs=[replace(found.main, named=(1, 0, 3))])
     assert spread.first() is None
     assert headline(spread).startswith(
-        "The loss is spread over layers, first 'gemm1' with 24 %, 'gemm0' with 20 %, 'gemm3' with 19 %;"
+        "The loss is spread over 3 of 5 layers, "
+        "first 'gemm1' with 24 %, 'gemm0' with 20 %, 'gemm3' with 19 %;"
     )
     layers[1] = replace(layers[1], shares={"y": 0.25})
     assert headline(spread).startswith("Loss begins at 'gemm1' (Gemm), with 25 % of it; these 3 layers make")
-    assert f"SQNR of all {found.samples} samples pooled: " in headline(spread)
+    assert f"SQNR of {found.samples} samples pooled: " in headline(spread)
 
 
 SPREAD = (0.2, 0.24, 0.18, 0.19, 0.19)

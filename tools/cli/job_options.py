@@ -31,8 +31,8 @@ images become (pixel - mean) / std, with pixels from 0 to 255, in a batch of one
 Size, channels and layout follow from the shape of the model's input if it is fixed."""
 
 SAMPLES_BRIEF = """\
-samples: a folder of .npz files with one array per input name, of .npy files or images for models with
-one input, of .npy files of tokens for language models; or one .npy or .npz file, samples first."""
+samples: a folder of .npz files with one array per input name, of .npy files or images for models
+with one input, of .npy files of tokens for language models; or one such .npy or .npz file with all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Options:
         return given | dict(self.changes)
 
 
-def samples_folder(spelled: str = "--data DIR|FILE", help: str = "samples", **settings: Any) -> Any:
+def samples_folder(spelled: str = "--data PATH", help: str = "samples", **settings: Any) -> Any:
     """Return the field ``data`` of a tool; ``help``: what samples are for."""
     return option(spelled, f"{help}: a folder, or an .npy or .npz file", type=Path, **settings)
 
@@ -104,7 +104,7 @@ class DataOptions(Options):
     )
     std: tuple[float, ...] = option(
         "--std X[,X,X]",
-        "standard deviation of image channels: images become (pixel - mean) / std (default: 1)",
+        "standard deviation of them: images become (pixel - mean) / std (default: 1)",
         type=numbers(number(0, above=True)),
         default=(1.0,),
     )

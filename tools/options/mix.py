@@ -80,7 +80,9 @@ KEYS: Mapping[str, Option] = {
         "--sqnr-drop-target X", "largest drop of SQNR below the baseline, in dB", type=number(0)
     ),
     "top1_target": declare(
-        "--top1-target X", "largest drop of top-1 accuracy, as a share of rows, such as 0.01", type=number(0, 1)
+        "--top1-target X",
+        "largest drop of top-1 accuracy, as a share of rows, such as 0.01",
+        type=number(0, 1),
     ),
     "kl_target": declare(
         "--kl-target X",

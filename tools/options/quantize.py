@@ -37,7 +37,7 @@ class QuantizeJob(SchemeJob, GateOptions):
     """A quantization; ``changes`` are keys of :class:`transforms.scheme.Scheme`."""
 
     input: str = option("--input MODEL", "the float model, or a folder of them; never changed", default="")
-    data: Path | None = samples_folder("--data --calibration-data DIR|FILE", "samples to measure ranges on")
+    data: Path | None = samples_folder("--data --calibration-data PATH", "samples to measure ranges on")
     target: str = deployment()
     time: bool = timed(also=", nor its layers for --target ort-cpu")
     random_data: int | None = option(

@@ -131,8 +131,9 @@ def _compare_results(
         left, right = first.run(feed), second.run(feed)
         for output in first.outputs:
             are_logits = output in view.logits
-            both = left[output], right[output]
-            results += _compare_outputs(name, output, *both, pooled, are_logits=are_logits)
+            results += _compare_outputs(
+                name, output, left[output], right[output], pooled, are_logits=are_logits
+            )
     return results, len(samples), second.widened
 
 
@@ -153,9 +154,9 @@ def _compare_outputs(
         if left.shape == right.shape:
             found = compare_arrays(name, output, left, right, are_logits=are_logits)
             if found.is_finite and not found.has_integers:
-                centred = are_logits and left.ndim
-                pair = (row_centred(left), row_centred(right)) if centred else (left, right)
-                pooled.setdefault(output, Sums()).add(*pair)
+                if are_logits and left.ndim:
+                    left, right = row_centred(left), row_centred(right)
+                pooled.setdefault(output, Sums()).add(left, right)
             return [found]
         words = f"shape {list(left.shape)} in the float model, {list(right.shape)} in the other"
         return [without_metrics(name, output, left.shape, words)]
@@ -164,7 +165,11 @@ def _compare_outputs(
         words = f"{len(pair[0])} tensors in the float model, {len(pair[1])} in the other"
         return [without_metrics(name, output, (), words)]
     both = enumerate(zip(*pair, strict=True))
-    return [one for i, two in both for one in _compare_outputs(name, f"{output}[{i}]", *two, pooled)]
+    return [
+        one
+        for i, (first, second) in both
+        for one in _compare_outputs(name, f"{output}[{i}]", first, second, pooled)
+    ]
 
 
 def _histograms(

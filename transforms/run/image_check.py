@@ -73,7 +73,7 @@ def scale_warning(
         declared = _RANGES.get(_metadata(graph).get("Image.NominalPixelRange", ""), "")
         if declared and images.transform is None and others[declared] != images:
             ways = _advice(declared, images, others)
-            yield f"Warning: images do not fit the model: its metadata declare another range of pixels; {ways}"
+            yield f"Warning: images do not fit the model: its metadata declare another range; {ways}"
             return
         feeds = {name: partial(_read, read, one) for name, one in others.items()}
     else:
