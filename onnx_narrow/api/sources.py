@@ -39,8 +39,8 @@ The last ones give dicts of arrays by input name, arrays for a model with one in
 of the inputs; labels behind them are left out. Arrays are NumPy's, or tensors that become such; they are cast
 to the type of the input where each number keeps its value, and get a batch of one if they have none. A sample
 may be a path (a pathlib.Path, as strings are arrays) of a file as in a folder. As many are read as the length
-says, or ``limit``; what has neither has to end within 100,000. They are read once, and kept in memory; those that
-take more than ``memory_limit``, or 1 GiB, in files without a name in the temporary folder.
+says, or ``limit``; what has neither has to end within 100,000. They are read once, and kept in memory; those
+that take more than ``memory_limit``, or 1 GiB, in files without a name in the temporary folder.
 """
 
 Sample: TypeAlias = dict[str, np.ndarray] | tuple[np.ndarray, ...] | Path

@@ -12,8 +12,9 @@ import numpy as np
 import onnx
 import pytest
 
+from onnx_narrow.summaries.made import Made
 from tests.helpers import origins
-from transforms.origins.loss_causes import KEEP, PER_CHANNEL, cause_of
+from transforms.origins.loss_causes import KEEP, PER_CHANNEL, Cause, cause_of
 from transforms.origins.loss_origins import LossOrigins, find_origins
 from transforms.origins.loss_table import loss_table, rows, to_csv, to_json
 from transforms.precision.readings import Reading
@@ -143,6 +144,31 @@ def test_a_loss_that_is_spread_begins_nowhere(found: LossOrigins) -> None:
     layers[1] = replace(layers[1], shares={"y": 0.25})
     assert headline(spread).startswith("Loss begins at 'gemm1' (Gemm), with 25 % of it; these 3 layers make")
     assert f"SQNR of {found.samples} samples pooled: " in headline(spread)
+
+
+def test_layers_of_one_cause_are_under_it(found: LossOrigins) -> None:
+    """Three layers, of which two have the same cause: its words stand once."""
+    from dataclasses import replace
+
+    from onnx_narrow.summaries.origins import by_cause, lines
+
+    alike, other = (Cause(words, 30.0, ()) for words in ("rounding of weights to int8", "clipped"))
+    layers = [replace(one, shares={"y": share}) for one, share in zip(found.layers, SPREAD, strict=True)]
+    several = replace(
+        found,
+        layers=layers,
+        outputs=[replace(found.main, named=(1, 0, 3))],
+        causes={1: alike, 0: other, 3: alike},
+    )
+    assert list(by_cause(several)) == [(alike.words, [1, 3]), ("clipped", [0])]
+    made = Made(Path("m.onnx"), Path("q.onnx"), [], {}, frozenset(), frozenset())
+    said = [line for line in lines(several, made) if " %  " in line]
+    assert said == [
+        "  43.0 %  2 layers: rounding of weights to int8",
+        "    24.0 %  gemm1 (Gemm)",
+        "    19.0 %  gemm3 (Gemm)",
+        "  20.0 %  gemm0 (Gemm): clipped",
+    ]
 
 
 SPREAD = (0.2, 0.24, 0.18, 0.19, 0.19)

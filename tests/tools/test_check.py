@@ -14,7 +14,8 @@ from tools import check, quantize
 
 NETWORK = tunable.conv_net()
 INPUT = NETWORK.graph.input[0].name
-SHAPE = f"{INPUT}:{','.join(map(str, tunable.samples(NETWORK, 1)[0][INPUT].shape))}"
+FIRST = tunable.samples(NETWORK, 1)[0][INPUT]
+SHAPE = f"{INPUT}:{','.join(map(str, FIRST.shape))}"
 
 node = helper.make_node
 GRID = {"s": np.array(0.5, np.float32), "z": np.array(0, np.int8)}
@@ -62,6 +63,20 @@ def test_casts_do_not_make_a_model_quantized(
         and "nothing is quantized" in out
         and "Not in low precision: 1 node, an input is float" in out
     )
+
+
+def test_a_model_that_fits_is_not_said_to_be_timed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, path = build.save(NETWORK, tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    words = ["--input", str(source), "--output", str(path), "--target", "ort-cpu", "--no-time", "--fast"]
+    data = tmp_path / "data.npy"
+    np.save(data, np.random.default_rng(0).standard_normal((4, *FIRST.shape[1:])).astype(np.float32))
+    assert quantize.main([*words, "--data", str(data)]) == 0
+    capsys.readouterr()
+    code, out = _checked(path, "ort-cpu", capsys)
+    assert code == 0 and "this machine" not in out
+    assert "Fits ort-cpu: yes, by its rules; tools.infer --time compares its time" in out
 
 
 @pytest.mark.parametrize("target", ["ort-cpu", "ort-cuda", "tensorrt", "openvino", "ryzen-ai-bf16"])

@@ -37,6 +37,6 @@ GATE_HELP = """\
 --metric with --min-metric or --max-loss sets the bound of a metric on held-out samples, which the metric less
 its standard error must meet; as few layers as possible are kept in float for it. Where none are enough, no
 file is written, the exit code is 3, and one line names the metric, its value and interval, the bound and the
-layers at fault. The function gets a list with a dictionary of arrays for each sample, the outputs by name, and
-by parameters of these names the same of the float model (expected), the inputs, and the places of the samples
-in the data (places), for labels. It returns one number, or one for each sample; higher is better."""
+layers at fault. The function gets a list with a dictionary of arrays for each sample, the outputs by name,
+and by parameters of these names the same of the float model (expected), the inputs, and the places of the
+samples in the data (places), for labels. It returns one number, or one for each sample; higher is better."""

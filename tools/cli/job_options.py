@@ -104,7 +104,7 @@ class DataOptions(Options):
     )
     std: tuple[float, ...] = option(
         "--std X[,X,X]",
-        "standard deviation of them: images become (pixel - mean) / std (default: 1)",
+        "standard deviation: images become (pixel - mean) / std (default: 1)",
         type=numbers(number(0, above=True)),
         default=(1.0,),
     )
@@ -180,7 +180,7 @@ def timed(also: str = "") -> Any:
 
 def storage() -> Any:
     """Return the field ``storage`` of a tool that writes block formats."""
-    words = "store weights of block formats as float32 (plain), in their bits, or as ONNX's Microscaling"
+    words = "store block weights as float32 (plain), packed, or as ONNX's Microscaling"
     return option("--storage", words, choices=("plain", "packed", "onnx-mx"), default="plain")
 
 

@@ -146,7 +146,7 @@ KEYS: Mapping[str, Option] = {
     ),
     "per_channel": declare(
         "--per-channel",
-        "quantize weights with a scale per output channel (default: as in the config)",
+        "scale weights per output channel (default: as in the config)",
         action=argparse.BooleanOptionalAction,
     ),
     "full_range": _key(
