@@ -225,6 +225,8 @@ def test_a_language_model_that_diverges_on_random_tokens_is_refused() -> None:
         values = factor * numpy_helper.to_array(stored[name])
         values[LOUD] *= loud
         stored[name].CopyFrom(numpy_helper.from_array(values.astype(np.float32), name))
-    with pytest.raises(ValueError, match=r"nats a token on 4 inputs of random numbers, above the limit of 0\.5"):
+    with pytest.raises(
+        ValueError, match=r"nats a token on 4 inputs of random numbers, above the limit of 0\.5"
+    ):
         quantized(model=model, assignments=["move_outliers=false"])
     assert quantized(model=model, assignments=["move_outliers=false"], fast=True).model
