@@ -91,4 +91,4 @@ def test_a_model_that_cannot_be_timed_is_written(
 
     monkeypatch.setattr(module, "faster_in_float", _fail)
     assert quantize.main([*files, *TARGET]) == 0
-    assert "Layers are not timed: no such kernel" in capsys.readouterr().out and not floats(files[3])
+    assert "Layers not timed: no such kernel" in capsys.readouterr().out and not floats(files[3])

@@ -50,7 +50,7 @@ def beside_preset(work: Work) -> None:
         if written < USELESS and work.asked.keep_float:
             found = replace(found, found=_useful(work))
     except Exception as error:  # the runtime's exceptions share no narrower class
-        work.events.note(f"Not held against the preset: {error}")
+        work.events.note(f"Not compared with the preset: {error}")
         return
     work.record.beside = found
 

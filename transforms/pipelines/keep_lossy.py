@@ -41,7 +41,7 @@ def keep_lossy(work: Work) -> None:
     try:
         found, other = _found(work, work.judge)
     except Exception as error:  # the runtime's exceptions share no narrower class
-        work.events.note(f"Layers are not looked at: {error}")
+        work.events.note(f"Layers not ranked: {error}")
         return
     if found.gain is not None:
         words = counted(len(found.layers), "layer") + " in float"

@@ -34,7 +34,7 @@ def place(work: Work) -> None:
             first, work.float_form(), partial(nameable, work), _build, feed, work.options.run
         )
     except Exception as error:  # the runtime's exceptions share no narrower class
-        work.events.note(f"Layers are not timed: {error}")
+        work.events.note(f"Layers not timed: {error}")
         return
     if work.record.placed.layers:
         take_over(work, rebuilt(work, work.record.placed.scheme))
