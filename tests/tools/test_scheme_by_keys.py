@@ -40,4 +40,4 @@ def test_one_of_them_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     for tool in (quantize, auto_mixed_precision):
         with pytest.raises(SystemExit, match="2"):
             tool.main([str(source), str(tmp_path / "q.onnx"), "--set", "activation=bfloat16"])
-        assert "a scheme: --config NAME|FILE, --target " in capsys.readouterr().err
+        assert "one of --config NAME|FILE, --target " in capsys.readouterr().err

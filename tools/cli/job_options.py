@@ -249,7 +249,7 @@ class SchemeJob(ModelJob):
     )
 
 
-_SCHEME = "a scheme: --config NAME|FILE, --target {}, or --set activation=FORMAT and --set weight=FORMAT"
+_SCHEME = "one of --config NAME|FILE, --target {}, or --set activation=FORMAT and --set weight=FORMAT"
 
 
 def why_no_scheme(job: SchemeJob, *missing: str, runtime: str = "NAME") -> str | None:

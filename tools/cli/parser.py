@@ -71,7 +71,7 @@ class Parser(argparse.ArgumentParser):
             legal = [option for action in self._actions for option in action.option_strings]
             if _OF_OTHERS.get(name) in legal:
                 return f", did you mean '{_OF_OTHERS[name]}'?"
-            return did_you_mean(name, legal) if name.startswith("--") else ""
+            return did_you_mean(name, legal) if name.startswith("-") else ""
         value = message.partition("invalid choice: '")[2].partition("'")[0]
         option = label.removeprefix("argument ").partition(":")[0]
         chosen = [action.choices for action in self._actions if option in action.option_strings]
