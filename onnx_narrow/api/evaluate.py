@@ -130,7 +130,7 @@ def evaluate(
     baseline, quantized : path, ModelProto or Graph
         The float model and the other one, which are run; without ``data``, folders of results of
         :func:`onnx_narrow.infer`.
-    data : folder, reader, iterable or callable, optional
+    data : folder, file, array, reader, iterable or callable, optional
         Samples, see :data:`onnx_narrow.api.sources.Data`; those in memory, and all outputs, are written to
         a temporary folder.
     metrics : mapping of str to callable, optional

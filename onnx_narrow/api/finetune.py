@@ -142,7 +142,7 @@ def finetune(
         The float model, and the model that was quantized from it; neither is changed.
     output : path, optional
         The model to write; without it nothing is written.
-    data : folder, reader, iterable or callable
+    data : folder, file, array, reader, iterable or callable
         Samples, see :data:`onnx_narrow.api.sources.Data`; every fifth is held out.
     algorithm : str
         ``"auto"``, ``"gptq"``, ``"coordinate_descent"``, ``"adaquant"`` or ``"adaround"``.

@@ -64,7 +64,7 @@ def infer(
         The model to run.
     output : path
         The folder for results: a file for each sample, in a sub-folder for each output if there are several.
-    data : folder, reader, iterable or callable
+    data : folder, file, array, reader, iterable or callable
         Samples, see :data:`onnx_narrow.api.sources.Data`; those in memory are written to a temporary folder.
     output_names : list of str
         Save only these outputs.

@@ -116,7 +116,7 @@ def quantize(
     config : str, path, Scheme or mapping
         A preset such as ``"A8W8"``, the path of a scheme in TOML, a scheme, or its keys; ``"A8W8"`` without a
         target.
-    data : folder, reader, iterable or callable, optional
+    data : folder, file, array, reader, iterable or callable, optional
         Samples, see :data:`onnx_narrow.api.sources.Data`.
     target : str, optional
         The runtime that the model is made for, one of :func:`onnx_narrow.targets`.

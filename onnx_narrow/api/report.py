@@ -76,7 +76,7 @@ def report(
         in processes of their own; commands on the page call them ``m.onnx`` and ``q.onnx``.
     output : path
         The HTML page to write.
-    data : folder, reader, iterable or callable
+    data : folder, file, array, reader, iterable or callable
         Samples, see :data:`onnx_narrow.api.sources.Data`; those in memory are written to a temporary folder,
         and called ``samples`` in commands.
     json, csv : path, optional
