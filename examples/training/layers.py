@@ -7,10 +7,9 @@ the layer's arguments, in their order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
@@ -22,23 +21,28 @@ SIDE = 3  # of a convolution's kernel
 
 def convolve(x: Array, weight: Array) -> tuple[Array, Backward]:
     """Correlate with ``weight`` ``[out, in, 3, 3]``; zero padding of one keeps the image's size."""
-    patches = _patches(x)
     flat = weight.reshape(len(weight), -1)
+    mirrored = weight[:, :, ::-1, ::-1].swapaxes(0, 1).reshape(weight.shape[1], -1)
 
     def backward(dy: Array) -> tuple[Array, ...]:
-        dweight = np.tensordot(dy, patches, axes=((0, 2, 3), (0, 1, 2)))
-        mirrored = weight[:, :, ::-1, ::-1].swapaxes(0, 1).reshape(weight.shape[1], -1)
-        dx = _patches(dy) @ mirrored.T
-        return dx.transpose(0, 3, 1, 2), dweight.reshape(weight.shape)
+        slopes = dy.reshape(*dy.shape[:2], -1)
+        dweight = sum(slope @ patches.T for slope, patches in zip(slopes, _patches(x), strict=True))
+        dx = np.stack([mirrored @ patches for patches in _patches(dy)])
+        return dx.reshape(x.shape), dweight.reshape(weight.shape)
 
-    return (patches @ flat.T).transpose(0, 3, 1, 2), backward
+    y = np.stack([flat @ patches for patches in _patches(x)])
+    return y.reshape(len(x), -1, *x.shape[2:]), backward
 
 
-def _patches(x: Array) -> Array:
-    """Return ``[batch, row, column, channel * 9]``: the neighbourhood of each pixel."""
+def _patches(x: Array) -> Iterator[Array]:
+    """Yield ``[channel * 9, row * column]`` of each image, the neighbourhood of each pixel: it fits a cache."""
+    _, channels, rows, columns = x.shape
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
-    windows = sliding_window_view(padded, (SIDE, SIDE), axis=(2, 3))
-    return windows.transpose(0, 2, 3, 1, 4, 5).reshape(*x.shape[:1], *x.shape[2:], -1)
+    patches = np.empty((channels, SIDE, SIDE, rows, columns), x.dtype)
+    for image in padded:
+        for i, j in np.ndindex(SIDE, SIDE):
+            patches[:, i, j] = image[:, i : i + rows, j : j + columns]
+        yield patches.reshape(channels * SIDE**2, rows * columns)
 
 
 def add_bias(x: Array, bias: Array) -> tuple[Array, Backward]:
@@ -92,6 +96,28 @@ def max_pool(x: Array) -> tuple[Array, Backward]:
         return ((chosen * share).astype(x.dtype).reshape(x.shape),)
 
     return greatest.reshape(batch, channels, rows // 2, columns // 2), backward
+
+
+def every_second(x: Array) -> tuple[Array, Backward]:
+    """Keep every second row and column, from the first on: a convolution of stride 2, after it."""
+
+    def backward(dy: Array) -> tuple[Array, ...]:
+        dx = np.zeros_like(x)
+        dx[:, :, ::2, ::2] = dy
+        return (dx,)
+
+    return x[:, :, ::2, ::2], backward
+
+
+def mean_pool(x: Array, side: int) -> tuple[Array, Backward]:
+    """Take the mean of each square of ``side`` rows and columns."""
+    batch, channels, rows, columns = x.shape
+    squares = x.reshape(batch, channels, rows // side, side, columns // side, side)
+
+    def backward(dy: Array) -> tuple[Array, ...]:
+        return ((dy / x.dtype.type(side**2)).repeat(side, axis=2).repeat(side, axis=3),)
+
+    return squares.mean(axis=(3, 5)), backward
 
 
 def connect(x: Array, weight: Array, bias: Array) -> tuple[Array, Backward]:
