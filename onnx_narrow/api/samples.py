@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from transforms.run.events import Events
 from transforms.run.image_check import tell_images
 from transforms.run.image_inputs import ImageOptions
 from transforms.run.samples import Samples
-from transforms.runtime.inputs import model_inputs
+from transforms.runtime.inputs import ModelInput, model_inputs
 from transforms.runtime.session import RunOptions
 
 
@@ -68,7 +69,7 @@ def open_data(
     if options.data is None:
         yield None
     elif not (options.sequences or options.feeds_from is not None):
-        samples = samples_of(options.data, options.limit, options.memory_limit)
+        samples = samples_of(options.data, options.limit, options.memory_limit, events)
         report_litter(events, samples)
         yield CalibrationData(samples, options.images, options.limit, run=run)
     else:
@@ -93,7 +94,8 @@ def open_folder(
     """
     assert options.data is not None, "asked for before"
     with temporary_folder() as own, temporary_folder() as whole:
-        folder = samples_folder(options.data, lambda: model_inputs(source.load()), own, options.limit)
+        inputs = partial(_inputs, source)
+        folder = samples_folder(options.data, inputs, own, options.limit, events)
         report_litter(events, folder)
         if options.feeds_from is not None:
             from onnx_narrow.api.fed import fed  # imports take time that small jobs notice
@@ -116,6 +118,10 @@ def open_folder(
         yield FolderData(whole, ImageOptions(), run)
 
 
+def _inputs(source: Source) -> Sequence[ModelInput]:
+    return model_inputs(source.load())
+
+
 def _tell(data: FolderData, graph: gs.Graph, events: Events) -> None:
     """Tell how images go in; what is wrong with samples is said where they are read."""
     with suppress(ValueError, OSError):
@@ -126,6 +132,9 @@ def _tell(data: FolderData, graph: gs.Graph, events: Events) -> None:
             return replace(data, images=images if line else data.images).samples(inputs)
 
         tell_images(events, graph, line, _read, data.images, data.options)
+        next(iter(data.samples(inputs)))
+        for change in data.fitting.lines():
+            events.note(change)
 
 
 def _write_transformed(samples: Samples, folder: Path) -> None:

@@ -18,10 +18,11 @@ from tools.cli.options import OTHER, RUNNING, SAMPLES, option
 _sample = partial(option, group=SAMPLES)
 
 SAMPLES_HELP = """\
-samples: .npz files with one array per input name; .npy files, for models with one input, with the array as
-the model takes it (batch dimension included); .png, .jpg and .jpeg files, for models with one image input;
-.npy files of tokens, a text or one in each row, for language models: masks, positions and empty caches are
-made.
+samples: a folder of .npz files with one array per input name; of .npy files, for models with one input, each
+with a batch or a sample without its batch dimension; of .png, .jpg and .jpeg files, for models with one image
+input; of .npy files of tokens, a text or one in each row, for language models: masks, positions and empty
+caches are made. Or one .npy or .npz file with the samples along the first axis of its arrays. Numbers of
+another type are cast where all keep their values.
 
 images become (pixel - mean) / std, with pixels from 0 to 255, in a batch of one:
   --preprocess mobilenet    --mean 127.5 --std 127.5                                  -1..1
@@ -30,8 +31,8 @@ images become (pixel - mean) / std, with pixels from 0 to 255, in a batch of one
 Size, channels and layout follow from the shape of the model's input if it is fixed."""
 
 SAMPLES_BRIEF = """\
-samples: .npz files with one array per input name; .npy files or images for models with one input;
-.npy files of tokens for language models."""
+samples: a folder of .npz files with one array per input name, of .npy files or images for models with
+one input, of .npy files of tokens for language models; or one .npy or .npz file, samples first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +60,9 @@ class Options:
         return given | dict(self.changes)
 
 
-def samples_folder(spelled: str = "--data DIR", help: str = "folder of samples", **settings: Any) -> Any:
-    """Return the field ``data`` of a tool."""
-    return option(spelled, help, type=Path, **settings)
+def samples_folder(spelled: str = "--data DIR|FILE", help: str = "samples", **settings: Any) -> Any:
+    """Return the field ``data`` of a tool; ``help``: what samples are for."""
+    return option(spelled, f"{help}: a folder, or an .npy or .npz file", type=Path, **settings)
 
 
 def sample_limit(spelled: str = "--limit N") -> Any:

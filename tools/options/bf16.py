@@ -35,7 +35,7 @@ class Bf16Job(ModelJob, GateOptions):
 
     input: str = option("--input MODEL", "the float model, or a folder of them; never changed", required=True)
     output: str = option("--output MODEL", "the BF16 model to write", required=True)
-    data: Path | None = samples_folder(help="folder of samples for --min-sqnr or --metric")
+    data: Path | None = samples_folder(help="samples for --min-sqnr or --metric")
     min_sqnr: float | None = option(
         "--min-sqnr DB",
         "as few layers in float as possible for this SQNR of every output on held-out samples of --data",

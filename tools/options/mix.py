@@ -32,7 +32,7 @@ class MixJob(SchemeJob, BoundOptions):
     """Automatic mixed precision; ``changes`` are keys of its table in the scheme."""
 
     input: str = option("--input MODEL", "the float model; never changed", required=True)
-    data: Path | None = samples_folder(help="folder of samples to measure ranges and errors on")
+    data: Path | None = samples_folder(help="samples to measure ranges and errors on")
     labels: Path | None = option(
         "--labels FILE.npy",
         "class numbers of all rows, for --top1-target",

@@ -38,7 +38,7 @@ class QuantizeJob(SchemeJob, GateOptions):
 
     input: str = option("--input MODEL", "the float model, or a folder of them; never changed", default="")
     data: Path | None = samples_folder(
-        "--data --calibration-data DIR", "folder of samples to measure ranges on"
+        "--data --calibration-data DIR|FILE", "samples to measure ranges on"
     )
     target: str = deployment()
     time: bool = timed(also=", nor its layers for --target ort-cpu")
