@@ -1,7 +1,7 @@
 """A residual network that reads digits of 32 by 32 pixels: its outputs, its gradients, and its ONNX form.
 
 One channel becomes 64 on a plane of 16 by 16, on which three more convolutions work, two of them in a
-residual block; means of 4 by 4 pixels go into the classifier.
+residual block; means of 8 by 8 pixels go into the classifier.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from examples.training.layers import Array
 Parameters = dict[str, Array]
 Back = Callable[[Array], Array]
 
-SIDE, CHANNELS, POOL, CLASSES = 32, 64, 4, 10
+SIDE, CHANNELS, POOL, CLASSES = 32, 64, 8, 10
 CONVOLUTIONS = {"conv1": 1, "conv2": CHANNELS, "conv3": CHANNELS, "conv4": CHANNELS}
 """The convolutions and their input channels."""
 
@@ -40,7 +40,7 @@ def new_parameters(seed: int) -> Parameters:
         parameters |= {f"{name}.{part}": np.ones(CHANNELS) for part in ("scale", "variance")}
         parameters |= {f"{name}.{part}": np.zeros(CHANNELS) for part in ("bias", "mean")}
     features = CHANNELS * (SIDE // 2 // POOL) ** 2
-    parameters["classifier.weight"] = draw((CLASSES, features)) * np.sqrt(1 / features)
+    parameters["classifier.weight"] = draw((CLASSES, features)) / np.sqrt(features)
     parameters["classifier.bias"] = np.zeros(CLASSES)
     return {name: np.asarray(value, np.float32) for name, value in parameters.items()}
 

@@ -33,16 +33,20 @@ _HEAVY = (
 )
 _OPERATORS = {"|", ">", ">>", "<"}
 
+EXAMPLES = ("examples", "tests/examples")
+"""What the folder holds that documents run in."""
+
 
 def commands(code: str) -> list[list[str]]:
-    """Return the commands of a bash block as words; those that install are left out, and the suite itself."""
+    """Return the commands of a bash block as words; those that set up are left out, and the suite itself."""
     found = []
     for line in code.replace("\\\n", " ").splitlines():
         for part in line.split(" && "):
             lexer = shlex.shlex(part, posix=True, punctuation_chars="|<>")
             lexer.whitespace_split = True
             words = list(lexer)
-            if words and "pip" not in words[0] and "venv" not in words and words[1:] != ["-m", "tests.check"]:
+            sets_up = words and (Path(words[0]).name in ("pip", "source") or "venv" in words)
+            if words and not sets_up and words[1:] != ["-m", "tests.check"]:
                 found.append(words)
     return found
 
@@ -59,8 +63,23 @@ def main() -> int:
         import_module(name)
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary) / "work"
-        shutil.copytree(ROOT / "tests" / "examples", work / "tests" / "examples")
-        return _run_all(options.document, work, update=options.update)
+        for folder in EXAMPLES:
+            shutil.copytree(ROOT / folder, work / folder)
+        wrong = _run_all(options.document, work, update=options.update)
+        left = _not_ignored(work) if options.document == "README.md" else []
+        print("".join(f"README.md: .gitignore does not cover '{name}'\n" for name in left), end="")
+        return int(wrong or bool(left))
+
+
+def _not_ignored(work: Path) -> list[str]:
+    """Return what commands have left in a folder and git would list as new in a checkout."""
+    names = {path.name for path in work.iterdir()} - {Path(folder).parts[0] for folder in EXAMPLES}
+    command = ["git", "check-ignore", "--no-index", "--verbose", "--non-matching", "--stdin"]
+    done = subprocess.run(
+        command, cwd=ROOT, input="\n".join(sorted(names)), capture_output=True, text=True, check=False
+    )
+    lines = [line.split("\t") for line in done.stdout.splitlines()]  # "::" before what no pattern matches
+    return [name for pattern, name in lines if pattern == "::"]
 
 
 def _run_all(document: str, work: Path, *, update: bool) -> int:
