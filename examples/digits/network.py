@@ -1,7 +1,7 @@
 """A residual network that reads digits of 32 by 32 pixels: its outputs, its gradients, and its ONNX form.
 
 One channel becomes 64 on a plane of 16 by 16, on which three more convolutions work, two of them in a
-residual block; means of 8 by 8 pixels go into the classifier.
+residual block; the mean of each channel goes into the classifier.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from examples.training.layers import Array
 Parameters = dict[str, Array]
 Back = Callable[[Array], Array]
 
-SIDE, CHANNELS, POOL, CLASSES = 32, 64, 8, 10
+SIDE, CHANNELS, CLASSES = 32, 64, 10
 CONVOLUTIONS = {"conv1": 1, "conv2": CHANNELS, "conv3": CHANNELS, "conv4": CHANNELS}
 """The convolutions and their input channels."""
 
@@ -39,8 +39,7 @@ def new_parameters(seed: int) -> Parameters:
         parameters[f"{name}.weight"] = draw(shape) * np.sqrt(2 / np.prod(shape[1:]))
         parameters |= {f"{name}.{part}": np.ones(CHANNELS) for part in ("scale", "variance")}
         parameters |= {f"{name}.{part}": np.zeros(CHANNELS) for part in ("bias", "mean")}
-    features = CHANNELS * (SIDE // 2 // POOL) ** 2
-    parameters["classifier.weight"] = draw((CLASSES, features)) / np.sqrt(features)
+    parameters["classifier.weight"] = draw((CLASSES, CHANNELS)) / np.sqrt(CHANNELS)
     parameters["classifier.bias"] = np.zeros(CLASSES)
     return {name: np.asarray(value, np.float32) for name, value in parameters.items()}
 
@@ -80,7 +79,7 @@ class _Pass:
         branch, back_norm3 = self._normalize("conv3", branch)
         block, back_block = layers.rectify(branch + stem)
         last, back4 = self._layer("conv4", block)
-        pooled, back_pool = layers.mean_pool(last, POOL)
+        pooled, back_pool = layers.mean_pool(last, SIDE // 2)
         logits, back_classifier = self._classify(pooled)
 
         def back(slope: Array) -> Array:
@@ -154,7 +153,7 @@ def _nodes() -> list[onnx.NodeProto]:
         _node("Relu", "relu3", ["residual"]),
         *_convolution("conv4", "relu3"),
         _node("Relu", "relu4", ["conv4_norm"]),
-        _node("AveragePool", "pool", ["relu4"], kernel_shape=[POOL] * 2, strides=[POOL] * 2),
+        _node("GlobalAveragePool", "pool", ["relu4"]),
         _node("Flatten", "features", ["pool"]),
     ]
     classifier = ["features", "classifier.weight", "classifier.bias"]

@@ -1,4 +1,4 @@
-"""Train the network on scikit-learn's digits, drawn at 32 by 32: ``python -m examples.digits.train [FOLDER]``.
+"""Train the network on scikit-learn's digits, at 32 by 32: ``python -m examples.digits.train [FOLDER]``.
 
 Writes into the folder, by default the one of this file: ``resnet.onnx``; ``calibration.npz``, ``images``
 (float32 ``[64, 1, 32, 32]``, 0 to 1) of the training set; ``test.npz``, 200 ``images`` that training has not
@@ -95,7 +95,9 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent, help="where to write")
     folder = parser.parse_args().folder
     training, test = load()
-    for epoch, (loss, trained) in enumerate(train(training), 1):
+    trained = new_parameters(SEED)
+    for epoch, (loss, found) in enumerate(train(training), 1):
+        trained = found
         print(f"epoch {epoch:2}: mean loss {loss:.4f}", flush=True)
     onnx.save(to_onnx(trained), folder / "resnet.onnx")
     np.savez_compressed(folder / "calibration.npz", images=training.images[:CALIBRATION])

@@ -35,7 +35,7 @@ def convolve(x: Array, weight: Array) -> tuple[Array, Backward]:
 
 
 def _patches(x: Array) -> Iterator[Array]:
-    """Yield ``[channel * 9, row * column]`` of each image, the neighbourhood of each pixel: it fits a cache."""
+    """Yield ``[channel * 9, row * column]`` of each image: small enough for a cache."""
     _, channels, rows, columns = x.shape
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     patches = np.empty((channels, SIDE, SIDE, rows, columns), x.dtype)

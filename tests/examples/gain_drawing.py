@@ -1,4 +1,4 @@
-"""Bytes, time and accuracy of models in float and in int8 as bars, drawn from the table of the measurements."""
+"""Bytes, time and accuracy in float and in int8 as bars, drawn from the table of the measurements."""
 
 from __future__ import annotations
 
