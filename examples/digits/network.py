@@ -27,6 +27,7 @@ CONVOLUTIONS = {"conv1": 1, "conv2": CHANNELS, "conv3": CHANNELS, "conv4": CHANN
 
 EPSILON, MOMENTUM = 1e-5, 0.9  # of the normalization, and of its running statistics
 STATISTICS = tuple(f"{name}.{part}" for name in CONVOLUTIONS for part in ("mean", "variance"))
+SMOOTHING = 0.1  # of the labels: logits of all images then have like ranges
 OPSET, IR_VERSION = 17, 8
 
 
@@ -55,7 +56,7 @@ def train_step(
     """Return the batch's loss, its gradients, and the running statistics after it."""
     one = _Pass(parameters, training=True)
     logits, back = one.forward(images)
-    loss, slope = layers.cross_entropy(logits, labels)
+    loss, slope = layers.cross_entropy(logits, labels, smoothing=SMOOTHING)
     back(slope)
     return loss, one.gradients, one.averages
 

@@ -130,11 +130,16 @@ def connect(x: Array, weight: Array, bias: Array) -> tuple[Array, Backward]:
     return flat @ weight.T + bias, backward
 
 
-def cross_entropy(logits: Array, labels: NDArray[np.integer]) -> tuple[float, Array]:
-    """Return the mean negative log-likelihood of ``labels`` under softmax, and its gradient."""
+def cross_entropy(
+    logits: Array, labels: NDArray[np.integer], *, smoothing: float = 0.0
+) -> tuple[float, Array]:
+    """Return the mean cross-entropy of softmax with the labels, and its gradient.
+
+    ``smoothing``: the share of the target that is spread over all classes (arXiv 1512.00567, section 7).
+    """
     shifted = logits - logits.max(axis=1, keepdims=True)
     likelihood = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    rows = np.arange(len(labels))
-    gradient = np.exp(likelihood)
-    gradient[rows, labels] -= 1
-    return -float(likelihood[rows, labels].mean()), gradient / len(labels)
+    target = np.full_like(logits, smoothing / logits.shape[1])
+    target[np.arange(len(labels)), labels] += 1 - smoothing
+    loss = -float((target * likelihood).sum(axis=1).mean())
+    return loss, (np.exp(likelihood) - target) / len(labels)

@@ -33,8 +33,8 @@ MODELS = {
 """The columns of the table, and the metric of each; the first is that of ``examples``."""
 
 ROWS: dict[str, dict[str, object]] = {
-    INT8: {"config": "U8S8"},
-    "`--target ort-cpu`": {"target": "ort-cpu"},
+    INT8: {"target": "ort-cpu"},
+    "`U8S8`": {"config": "U8S8"},
     "`A8W8`": {"config": "A8W8"},
     "`BF16` with Casts": {"config": "BF16", "assignments": {"bfloat16_as": "cast"}},
 }

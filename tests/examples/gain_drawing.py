@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tests.examples.chain_drawing import FILL, INK, SOFT, card
 
-FLOAT, INT8 = "float", "`U8S8`"
+FLOAT, INT8 = "float", "`--target ort-cpu`"
 """The rows of the table that are drawn."""
 
 _TABLE = re.compile(r"^\| \|(?: [^|]+: bytes \| time \| top-1 \|)+\n\|[-|]+\n(?:\|.+\n)+", re.MULTILINE)
@@ -60,7 +60,7 @@ def drawing(titles: list[str], rows: dict[str, list[Figures]]) -> str:
 
 
 def _legend() -> str:
-    boxes = ((_LEFT, FILL, "float32"), (_LEFT + 100, _BLUE, "int8 (U8S8)"))
+    boxes = ((_LEFT, FILL, "float32"), (_LEFT + 100, _BLUE, "int8"))
     return "".join(
         f'<rect x="{x}" y="24" width="14" height="14" fill="{color}"/>{_text(x + 22, 36, words, INK, 14)}'
         for x, color, words in boxes
