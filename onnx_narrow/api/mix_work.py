@@ -15,7 +15,7 @@ from onnx_narrow.api.keywords import METRIC, TARGET
 from onnx_narrow.api.kinds import FLAG, PATH, TEXTS, Kind, choice, number, whole
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.scheme_needs import check_effect
-from onnx_narrow.api.schemes import SchemeWish
+from onnx_narrow.api.schemes import SchemeWish, names_formats
 from onnx_narrow.api.told import Told
 from onnx_narrow.api.usage import (
     DATA,
@@ -111,7 +111,7 @@ def check_keywords(given: Given) -> None:
     if runtimes[1:]:
         pair = " and ".join(spelled(f"{{target:{name}}}") for name in runtimes[:2])
         raise UsageError(f"{pair}: a model is made for one runtime")
-    if not given.get("config") and not runtimes:
+    if not (given.get("config") or runtimes or names_formats(given.get("assignments", ()))):
         raise UsageError(spelled("{config} is needed: a preset or a scheme"))
     if callable(given.get("evaluate")) and (given.get("jobs", 1) != 1 or given.get("dask")):
         raise ValueError("evaluate is a callable, which other processes do not have: give 'FILE.py:FUNCTION'")

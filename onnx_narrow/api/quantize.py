@@ -128,13 +128,13 @@ def quantize(
         Keep as few layers in the format ``fallback`` as possible for this SQNR in dB of every output, or this
         share of rows (0 to 1) whose largest number moves, on held-out samples.
     metric : str or callable, optional
-        A metric that held-out samples have to keep to, with a bound: ``"sqnr"``, ``"top1"``, ``"kl"``,
+        A metric that held-out samples must meet, with a bound: ``"sqnr"``, ``"top1"``, ``"kl"``,
         ``"cosine"``, ``"f1"``, ``"FILE.py:FUNCTION"`` or a function of the outputs of samples, as
         docs/mixed_precision.md says.
     min_metric, max_loss : float, optional
         The least that the metric may be, or the most by which it may be less than the float model's.
     allow_miss : bool
-        Where no choice of layers keeps to ``min_sqnr``, ``top1`` or ``metric``, take the best that was found,
+        Where no choice of layers meets ``min_sqnr``, ``top1`` or ``metric``, take the best that was found,
         whose figure is ``result.metric``.
     fallback : str, optional
         ``"float32"`` (default), ``"int16"`` or ``"bf16"``.
@@ -207,8 +207,8 @@ def quantize(
     ------
     TypeError, ValueError
         If keywords are of another type, have another value or do not fit, nothing can be quantized, or the
-        model cannot be; a ModelError names the node. GateError where no choice of layers keeps to ``metric``,
-        FloatAloneError where only float keeps to another target.
+        model cannot be; a ModelError names the node. GateError where no choice of layers meets ``metric``,
+        FloatAloneError where only float meets another target.
     OSError
         If a file cannot be read or written.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from onnx_narrow.api import gates
 from onnx_narrow.api.keywords import TARGET
 from onnx_narrow.api.scheme_needs import BLOCKS, CALIBRATION, UNMIXED
-from onnx_narrow.api.schemes import SchemeWish, quantization_scheme
+from onnx_narrow.api.schemes import SchemeWish, names_formats, quantization_scheme
 from onnx_narrow.api.usage import (
     DATA,
     OF_SAMPLES,
@@ -93,13 +93,14 @@ def asked_scheme(given: Given, events: Events) -> Scheme:
 
 def wish_of(given: Given) -> SchemeWish:
     """Return what keywords say of the scheme."""
-    deployment = given.get("target") or ""
+    deployment, assignments = given.get("target") or "", given.get("assignments") or ()
+    is_named = bool(deployment) or names_formats(assignments)
     shapes = {name: tuple(shape) for name, shape in (given.get("input_shapes") or {}).items()}
     return SchemeWish(
-        given.get("config") or (None if deployment else "A8W8"),
+        given.get("config") or (None if is_named else "A8W8"),
         deployment,
         {key: listed(given[key]) if key in _LISTS else given[key] for key in KEYS if key in given},
-        given.get("assignments") or (),
+        assignments,
         given.get("opset") or 0,
         shapes,
     )

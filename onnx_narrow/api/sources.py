@@ -35,12 +35,12 @@ Data: TypeAlias = AnyPath | Reader | Iterable[Any] | Callable[[], Iterable[Any]]
 """Samples: a folder; samples along the first axis of an array, of arrays by input name, or of an .npy or .npz
 file; a reader with ``get_next``; an iterable or a sequence; or a callable that makes one.
 
-The last ones give dicts of arrays by input name, arrays for a model with one input, or tuples in the order of the
-inputs; labels behind them are left out. Arrays are NumPy's, or tensors that become such; they are cast to the
-type of the input where each number keeps its value, and get a batch of one if they have none. A sample may be
-a path (a pathlib.Path, as strings are arrays) of a file as in a folder. As many are read as the length says,
-or ``limit``; what has neither has to end within 100,000. They are read once, and kept in memory; those that
-take more than ``memory_limit``, or 1 GiB, in files without a name in the temporary folder.
+The last ones give dicts of arrays by input name, arrays for a model with one input, or tuples in the order
+of the inputs; labels behind them are left out. Arrays are NumPy's, or tensors that become such; they are cast
+to the type of the input where each number keeps its value, and get a batch of one if they have none. A sample
+may be a path (a pathlib.Path, as strings are arrays) of a file as in a folder. As many are read as the length
+says, or ``limit``; what has neither has to end within 100,000. They are read once, and kept in memory; those
+that take more than ``memory_limit``, or 1 GiB, in files without a name in the temporary folder.
 """
 
 Sample: TypeAlias = dict[str, np.ndarray] | tuple[np.ndarray, ...] | Path
@@ -113,8 +113,8 @@ def samples_folder(
 ) -> Path:
     """Return the folder of samples: their own, or one with a file for each, as sequences are read from.
 
-    ``inputs``: those of the model, into whose form arrays are brought. ``events``: told so. Raises as :func:`samples_of`, and
-    ValueError for a sample without an input.
+    ``inputs``: those of the model, into whose form arrays are brought. ``events``: told so. Raises as
+    :func:`samples_of`, and ValueError for a sample without an input.
     """
     data = _told(data, events)
     if isinstance(data, str | os.PathLike):

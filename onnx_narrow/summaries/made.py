@@ -75,7 +75,8 @@ class Made:
         target = ["--target", self.scheme.target] if self.scheme and self.scheme.target else []
         config = ["--config", self.config] if self.config else []
         is_known = bool(config) or not provenance.option(self.metadata, "config")
-        if self.tool != "quantize" or not is_known or not config + target:
+        is_named = bool(config + target) or self._keys >= {"activation", "weight"}
+        if self.tool != "quantize" or not is_known or not is_named:
             return []
         return [*words, *config, *target, *self.samples, *self._given(*FORMS), *self._set(unset)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from onnx_narrow.summaries.quantize import formats_of_blocks
 from onnx_narrow.summaries.words import Sizes
 from transforms.files.spelling import as_option
 from transforms.pipelines.smaller import smaller_presets
@@ -31,7 +32,12 @@ def no_gain_line(work: Work, sizes: Sizes) -> Iterator[str]:
         return
     size = "not smaller than" if sizes.ratio >= 1 else f"{sizes.ratio:.2f} of the bytes of"
     said = f"Gained nothing: {size} the float file, and slower here" if is_slower else _LARGER
-    yield said if work.scheme.target else f"{said}: {_other(work, sizes)}"
+    yield said if work.scheme.target or _can_be_packed(work) else f"{said}: {_other(work, sizes)}"
+
+
+def _can_be_packed(work: Work) -> bool:
+    """Return whether weights can be stored in their bits, which a line of its own says."""
+    return work.options.storage == "plain" and bool(formats_of_blocks(work.record))
 
 
 def _other(work: Work, sizes: Sizes) -> str:

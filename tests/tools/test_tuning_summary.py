@@ -62,9 +62,9 @@ def test_outputs_without_a_ratio_are_said_to_have_none(before: float, after: flo
     *_, last = tuning_lines(done, 3)
     assert last.startswith(f"Outputs on held-out samples: {words}")
     *_, last = tuning_lines(dataclasses.replace(done, attempt=None), 3)
-    assert last.startswith(f"Outputs on held-out samples: {words}"[:60]) and last.endswith(
-        "model not changed"
-    )
+    first = words.partition(" -> ")[0]
+    assert last.startswith(f"Outputs on held-out samples: {first} dB") and "->" not in last
+    assert last.endswith("; model not changed: no improvement")
 
 
 def test_the_output_that_blocked_is_named_and_what_was_put_back() -> None:
@@ -78,9 +78,9 @@ def test_the_output_that_blocked_is_named_and_what_was_put_back() -> None:
     assert count == "Tuned: 2 of 3 layers on 30 samples"
     assert last.endswith("dB; put back for output 'boxes': 1 layer")
     *_, reason, last = tuning_lines(dataclasses.replace(done, attempt=None, put_back=frozenset()), 30)
-    assert last.endswith("model not changed; output 'boxes' regressed")
-    assert reason == "Of inputs: 25% to 25% of the layers' errors are left by float weights, too"
-    assert next(reasons(done)).startswith("a: 25% of its error is left by float weights, too")
+    assert last.endswith("10.00 dB; model not changed: no improvement, output 'boxes' regresses")
+    assert reason == "Error of inputs: 25% to 25% of the layers' errors remain with float weights"
+    assert next(reasons(done)).startswith("a: 25% of its error comes from its inputs")
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def beside_preset(work: Work) -> None:
     own = _decibels(judge, work.graph)
     if own + NEAR >= FINE:
         return
-    work.events.phase("beside")
+    work.events.phase("comparing with the preset")
     try:
         found = _beside(work, judge, own)
         written = found.without if found.is_taken else found.own

@@ -35,7 +35,7 @@ def gate(work: Work) -> None:
     from transforms.precision.switched_layers import SwitchedLayers
 
     first, reference, run = work.graph, work.float_form(), work.run_here
-    progress = work.events.phase("searching", "model")
+    progress = work.events.phase("choosing layers", "model")
     names = {label_of(node) for node in walk.nodes(first)}
 
     def _built(nodes: Sequence[str]) -> gs.Graph:

@@ -38,7 +38,7 @@ def keep_lossy(work: Work) -> None:
     feeds = work.judge.reference.feeds
     if len(feeds) < 2 * FEWEST or work.statistics is None:
         return
-    work.events.phase("ranking")
+    work.events.phase("ranking layers")
     try:
         found, other = _found(work, work.judge)
     except Exception as error:  # the runtime's exceptions share no narrower class

@@ -20,7 +20,7 @@ def place(work: Work) -> None:
     from transforms.precision.place import faster_in_float  # imports take time that small jobs notice
 
     assert work.data is not None, "outputs are compared on samples"
-    work.events.phase("placing")
+    work.events.phase("timing layers")
     feed = next(feed for _, feed in work.data.feeds(work.graph))
     sample = replace(work.data, source=[feed], limit=None, images=None, cache=None, workers=None)
 

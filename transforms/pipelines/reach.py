@@ -24,7 +24,7 @@ def reach(work: Work) -> None:
     build = LastRebuilt(work)
     feeds = (feed for _, feed in apart.data.feeds(work.graph))
     searched = taken(feeds, searching(SEARCHED_ON))
-    progress, told = work.events.phase("searching", "model"), work.scheme
+    progress, told = work.events.phase("choosing layers", "model"), work.scheme
     found = reach_target(
         (work.graph, work.scheme),
         work.float_form(),

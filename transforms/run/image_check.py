@@ -73,7 +73,7 @@ def scale_warning(
         declared = _RANGES.get(_metadata(graph).get("Image.NominalPixelRange", ""), "")
         if declared and images.transform is None and others[declared] != images:
             ways = _advice(declared, images, others)
-            yield f"Warning: images do not fit the model: its metadata name another range; {ways}"
+            yield f"Warning: images do not fit the model: its metadata declare another range; {ways}"
             return
         feeds = {name: partial(_read, read, one) for name, one in others.items()}
     else:
@@ -90,7 +90,7 @@ def scale_warning(
     if best:
         ways = _advice(best, images, others) if are_files else f"try arrays of {formula(others[best])}"
     else:
-        ways = "no usual scale of pixels fits: " + spelled("{mean} and {std} are those of the training")
+        ways = "no usual scale of pixels fits: " + spelled("give the {mean} and {std} used in training")
     yield f"Warning: {'images' if are_files else 'samples'} do not fit the model: {fit.cause}; {ways}"
 
 

@@ -198,9 +198,7 @@ def _check_headers(
     check_feed(inputs, headers if fitting is None else fitting.of_headers(headers, inputs), name)
 
 
-def _read_npz(
-    path: Path, inputs: Sequence[ModelInput], fitting: Fitting | None
-) -> dict[str, np.ndarray]:
+def _read_npz(path: Path, inputs: Sequence[ModelInput], fitting: Fitting | None) -> dict[str, np.ndarray]:
     """Return the arrays of an archive, read once their headers are known to fit the model.
 
     An empty one, as a cache before the first token, has whatever type and width the model takes.

@@ -1,4 +1,4 @@
-"""Samples along the first axis of arrays: of one array, of arrays by input name, or of an .npy or .npz file."""
+"""Samples along the first axis of an array, of arrays by input name, or of those in an .npy or .npz file."""
 
 from __future__ import annotations
 
