@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -66,17 +67,18 @@ def main() -> int:
         for folder in EXAMPLES:
             shutil.copytree(ROOT / folder, work / folder)
         wrong = _run_all(options.document, work, update=options.update)
-        left = _not_ignored(work) if options.document == "README.md" else []
+        own = {Path(folder).parts[0] for folder in EXAMPLES}
+        new = sorted(path.name for path in work.iterdir() if path.name not in own)
+        left = not_ignored(new) if options.document == "README.md" else []
         print("".join(f"README.md: .gitignore does not cover '{name}'\n" for name in left), end="")
         return int(wrong or bool(left))
 
 
-def _not_ignored(work: Path) -> list[str]:
-    """Return what commands have left in a folder and git would list as new in a checkout."""
-    names = {path.name for path in work.iterdir()} - {Path(folder).parts[0] for folder in EXAMPLES}
+def not_ignored(names: Sequence[str]) -> list[str]:
+    """Return which of some paths in a checkout git would list as new files."""
     command = ["git", "check-ignore", "--no-index", "--verbose", "--non-matching", "--stdin"]
     done = subprocess.run(
-        command, cwd=ROOT, input="\n".join(sorted(names)), capture_output=True, text=True, check=False
+        command, cwd=ROOT, input="\n".join(names), capture_output=True, text=True, check=False
     )
     lines = [line.split("\t") for line in done.stdout.splitlines()]  # "::" before what no pattern matches
     return [name for pattern, name in lines if pattern == "::"]
