@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 
@@ -68,14 +68,15 @@ def main() -> int:
             shutil.copytree(ROOT / folder, work / folder)
         wrong = _run_all(options.document, work, update=options.update)
         own = {Path(folder).parts[0] for folder in EXAMPLES}
-        new = sorted(path.name for path in work.iterdir() if path.name not in own)
-        left = not_ignored(new) if options.document == "README.md" else []
+        new = [path for path in work.iterdir() if path.name not in own]
+        left = not_ignored(new, "") if options.document == "README.md" else []
         print("".join(f"README.md: .gitignore does not cover '{name}'\n" for name in left), end="")
         return int(wrong or bool(left))
 
 
-def not_ignored(names: Sequence[str]) -> list[str]:
-    """Return which of some paths in a checkout git would list as new files."""
+def not_ignored(paths: Iterable[Path], folder: str) -> list[str]:
+    """Return the files and folders that git would list as new in a folder of a checkout, as ``examples/``."""
+    names = sorted(f"{folder}{path.name}{'/' * path.is_dir()}" for path in paths)
     command = ["git", "check-ignore", "--no-index", "--verbose", "--non-matching", "--stdin"]
     done = subprocess.run(
         command, cwd=ROOT, input="\n".join(names), capture_output=True, text=True, check=False

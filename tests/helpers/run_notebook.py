@@ -45,8 +45,7 @@ def main() -> int:
             cell["execution_count"] = i
             text = printed.splitlines(keepends=True)
             cell["outputs"] = [{"name": "stdout", "output_type": "stream", "text": text}] if text else []
-        new = [f"examples/{path.name}" for path in sorted(set(Path(folder).iterdir()) - before)]
-        left = not_ignored(new)
+        left = not_ignored(set(Path(folder).iterdir()) - before, "examples/")
         print("".join(f".gitignore does not cover '{name}'\n" for name in left), end="")
     if options.update:
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
