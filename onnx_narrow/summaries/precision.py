@@ -31,8 +31,8 @@ def placed_lines(found: FloatLayers | None) -> Iterator[str]:
         return
     assert found.ratio is not None, "there are layers"
     layers = f"{len(found.layers)} of {counted(found.count, 'layer')}: {some_names(found.layers)}"
-    yield f"In float, where they are faster here: {layers}"
-    price = f"{found.more_bytes:+,} bytes of stored numbers"
+    yield f"In float, for speed: {layers}"
+    price = f"{found.more_bytes:+,} bytes of weights"
     yield f"  {against(found.ratio, 'with all in integers')}, {price}"
 
 

@@ -17,7 +17,7 @@ from transforms.precision import place as module
 
 FEEDS = origins.feeds(16)
 TARGET = ("--target", "ort-cpu")
-SAID = "In float, where they are faster here: 2 of 8 layers: 'gemm1', 'gemm2'\n"
+SAID = "In float, for speed: 2 of 8 layers: 'gemm1', 'gemm2'\n"
 
 
 @pytest.fixture
