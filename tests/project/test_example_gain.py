@@ -12,9 +12,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from PIL import Image
 
 import onnx_narrow
-from examples.digits import network, train
+from examples.digits import network, train, write_photos
 from examples.training import layers
 
 FOLDER = Path(train.__file__).parent
@@ -123,3 +124,11 @@ def test_int8_is_3_times_smaller_faster_by_half_and_as_accurate(
         for model in (MODEL, tmp_path / "int8.onnx")
     ]
     assert shares[0] >= 0.99 and shares[1] >= shares[0] - 0.005  # one of 200
+
+
+def test_photos_are_the_pictures_for_calibration(tmp_path: Path) -> None:
+    write_photos.write(tmp_path)
+    with np.load(FOLDER / "calibration.npz") as arrays:
+        for i, image in enumerate(arrays["images"]):
+            pixels = np.asarray(Image.open(tmp_path / f"{i}.png"), np.float32)
+            assert np.array_equal(pixels / np.float32(255), image[0])
