@@ -132,7 +132,7 @@ def _why_not(job: QuantizeJob) -> str | None:
     if reason := why_no_scheme(job, *missing):
         return reason
     if bool(job.input) != bool(job.output):
-        return "--input and --output go together"
+        return "--input and --output require each other"
     return None if job.input else in_vain(job)
 
 

@@ -25,15 +25,11 @@ from transforms.model.proto_facts import Facts
 from transforms.model.read_model import ModelError
 from transforms.opset.raises import CHECKED
 from transforms.opset.rules import RULES, least_opset
-from transforms.runtime.compare_runs import compare_runs
 
 log = logging.getLogger(__name__)
 
 _ASIDE = "set.aside"
 """Domain of what stands for nodes that are hidden from the converter."""
-
-CAST_TO_BFLOAT16 = 13
-"""First opset in which Cast, and the operators that only move data, accept bfloat16."""
 
 
 def convert_opset(graph: gs.Graph, version: int, *, newest: int = 0) -> int:
@@ -73,6 +69,8 @@ def _raise(model: onnx.ModelProto, graph: gs.Graph, version: int, newest: int) -
     _refuse_unchecked(graph, aside.least)
     raised = aside.put_back(onnx.version_converter.convert_version(aside.model, aside.least))
     if any(_is_new(node.op, graph.opset, aside.least) for node in filter(onnx_op, walk.nodes(graph))):
+        from transforms.runtime.compare_runs import compare_runs
+
         compare_runs(model, raised, proto_pass.hidden_weights(graph, model), change="raised")
     return raised
 

@@ -12,7 +12,6 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.formats import Format
-from transforms.convert_opset import convert_opset
 from transforms.graph import walk
 from transforms.graph.grids import Grid
 from transforms.graph.rewire import Insertions, import_domains
@@ -98,12 +97,17 @@ def raise_opset(graph: gs.Graph, scheme: Scheme | str) -> int:
     alone = [fmt.name for fmt in scheme.named_formats if fmt.is_integer and fmt.bits == 2]
     alone += ["block_size"] if scheme.block_size else []
     if alone and scheme.qdq_domain:
-        raise ValueError(f"{alone[0]} goes with ONNX's own domain, qdq_domain is '{scheme.qdq_domain}'")
+        raise ValueError(f"{alone[0]} requires ONNX's own domain, qdq_domain is '{scheme.qdq_domain}'")
     needed = least_opset(scheme)
     if 0 < scheme.opset < needed:
         also = f"they need {needed}" + (", or qdq_domain com.microsoft" if needed == WIDE_OPSET else "")
         raise ModelError(f"opset {scheme.opset} is too low for integers of 2, 4 and 16 bits: {also}")
-    return convert_opset(graph, max(needed, scheme.opset), newest=scheme.opset)
+    wanted = max(needed, scheme.opset)
+    if graph.opset >= wanted:
+        return 0
+    from transforms.convert_opset import convert_opset
+
+    return convert_opset(graph, wanted, newest=scheme.opset)
 
 
 class _Insertion:

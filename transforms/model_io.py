@@ -16,20 +16,19 @@ from pathlib import Path
 import onnx
 import onnx_graphsurgeon as gs
 
+from ops.registration import AMD_DOMAIN, DOMAIN
 from transforms.files import model_files
 from transforms.files.cleanup import destination, naming, temporary
 from transforms.files.model_files import clear_leftovers, data_name, put_in_place
 from transforms.files.named_file import named
 from transforms.files.paths import AnyPath
 from transforms.files.runtime_message import said_by_runtime
-from transforms.functions.attach_functions import attach_functions
 from transforms.graph.lazy_values import PACKED, Weight, stored, stored_bytes
 from transforms.graph.typed import Graph, source_files
 from transforms.model import detached_weights, graph_proto
 from transforms.model.bounds import PROTOBUF_LIMIT
 from transforms.model.mapped_weights import Piece, pieces
 from transforms.model.read_model import ModelError, check_opsets, read
-from transforms.opset.compare_inlined import compare_inlined
 
 __all__ = [
     *("ModelError", "bytes_written", "check", "check_output", "export", "load", "refuse_source", "save"),
@@ -43,6 +42,14 @@ _HEADER = 16  # most bytes that the length of a weight takes in a model
 _REFERENCE = 512  # and what says where it lies beside one
 
 
+def _compare_inlined(
+    before: onnx.ModelProto, after: onnx.ModelProto, weights: Mapping[str, Weight]
+) -> list[str]:
+    from transforms.opset.compare_inlined import compare_inlined
+
+    return compare_inlined(before, after, weights)
+
+
 def load(source: AnyPath | onnx.ModelProto) -> Graph:
     """Return a model as a graph with inferred types and shapes, ready for rewrites and :func:`save`.
 
@@ -51,11 +58,11 @@ def load(source: AnyPath | onnx.ModelProto) -> Graph:
     """
     if isinstance(source, onnx.ModelProto):
         check_opsets(source)
-        return graph_proto.import_model(source, compare_inlined=compare_inlined)
+        return graph_proto.import_model(source, compare_inlined=_compare_inlined)
     path = Path(source)
     file = read(path)
     with named(path, ModelError):
-        graph = graph_proto.import_model(file.model, file.mapped, compare_inlined=compare_inlined)
+        graph = graph_proto.import_model(file.model, file.mapped, compare_inlined=_compare_inlined)
     graph.source_sha256, graph.source_files = file.digest, file.files
     return graph
 
@@ -172,8 +179,16 @@ def _completed(exported: Exported, metadata: Mapping[str, str], functions: bool)
     properties = {entry.key: entry.value for entry in light.metadata_props} | dict(metadata)
     onnx.helper.set_model_props(light, properties)
     if functions:
-        attach_functions(light)
+        attach_own(light)
     return light, weights
+
+
+def attach_own(light: onnx.ModelProto) -> None:
+    """Attach the functions of our operators that a model uses, in place."""
+    if any(opset.domain in (DOMAIN, AMD_DOMAIN) for opset in light.opset_import):
+        from transforms.functions.attach_functions import attach_functions
+
+        attach_functions(light)
 
 
 def export(graph: gs.Graph) -> Exported:

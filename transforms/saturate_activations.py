@@ -9,7 +9,7 @@ from transforms.graph import dtypes, walk
 from transforms.graph.rewire import Insertions
 from transforms.graph.selection import Choice, Exclusion, resolve
 from transforms.plan.infinities import meant_infinities
-from transforms.plan.quant_spec import Rounding
+from transforms.plan.rounding import Rounding
 from transforms.plan.rounding_plan import RoundingPlan, is_saturation
 
 

@@ -21,9 +21,10 @@ from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.dot_products import bias, is_dot_product, sum_axis
 from transforms.graph.lazy_values import Weight, constant, derived
+from transforms.graph.qdq import MATMUL_NBITS
 from transforms.graph.rewire import RUNTIME_DOMAIN, Replacements, import_domains, onnx_op, take_over
 
-OPERATOR = "MatMulNBits"
+OPERATOR = MATMUL_NBITS
 _STORED = frozenset({"int2", "uint2", "int4", "uint4", "int8", "uint8"})
 _LEAST_BLOCK = 16
 BIAS = 5  # the input of that name

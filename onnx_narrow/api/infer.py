@@ -126,7 +126,7 @@ def infer(
 def refuse_written_sequences(given: Given) -> None:
     """Raise UsageError for tokens that are to continue sequences of steps."""
     if {"generate", "sequences"} <= given.keys():
-        raise UsageError(spelled("{generate} does not go with {sequences}"))
+        raise UsageError(spelled("{generate} cannot be combined with {sequences}"))
 
 
 def _beside(model: Model) -> Source:

@@ -50,7 +50,7 @@ KEYS = (
 )
 """Keywords that are keys of the table of mixed precision, beside ``target``."""
 
-_MODEL = Need("{output}, not with {analyze_only}", lambda given: "analyze_only" not in given)
+_MODEL = Need("{output} instead of {analyze_only}", lambda given: "analyze_only" not in given)
 _FILES = {"output", "json", "csv", "chart"}
 _FILE = Need("{output}, {json}, {csv} or {chart}", lambda given: given.keys() & _FILES)
 _WRITTEN = (
@@ -146,10 +146,10 @@ def check_mixing(scheme: Scheme, wish: SchemeWish, given: Given) -> None:
     rule = scheme.auto_mixed_precision
     assert rule is not None, "the scheme has the table"
     if "labels" in given and rule.top1_target is None:
-        raise ValueError(spelled("{labels} goes with {top1_target}"))
+        raise ValueError(spelled("{labels} requires {top1_target}"))
     goals = [key for key in GOALS if key in given]
     if goals and "analyze_only" in given and rule.metric:
-        words = spelled(f"{{{goals[0]}}} goes with {{output}}, or without {{metric}}")
+        words = spelled(f"{{{goals[0]}}} requires {{output}}, or no {{metric}}")
         raise ValueError(f"{words}: those use the metric of the target")
     check_effect(scheme, wish, given)
 

@@ -49,11 +49,11 @@ _LISTS = ("exclude_nodes", "exclude_op_types")
 
 _ANY_DATA = Need("{data} or {random_data}", lambda given: given.keys() & {"data", "random_data"})
 _COMPARED = Need(
-    "{data}, and not with {fast} or {ranges}",
+    "{data}, without {fast} or {ranges}",
     lambda given: "data" in given and not given.keys() & {"fast", "ranges"},
 )
 _JUDGED = Need(
-    "{data}, and not with {fast}, {ranges} or {random_data}",
+    "{data}, without {fast}, {ranges} or {random_data}",
     lambda given: "data" in given and not given.keys() & {"fast", "ranges", "random_data"},
 )
 _GOAL = Need("{min_sqnr}, {top1} or {metric}", lambda given: given.keys() & {"min_sqnr", "top1", "metric"})
@@ -111,7 +111,7 @@ def check_keywords(given: Given) -> None:
     check_call(given, NEEDS, {"target": TARGET})
     for one, other in _TOGETHER:
         if {one, other} <= given.keys():
-            raise UsageError(spelled(f"{{{one}}} and {{{other}}} do not go together"))
+            raise UsageError(spelled(f"{{{one}}} and {{{other}}} cannot be combined"))
     gates.refuse_two(given)
     refuse_own_workers(given)
 
@@ -179,9 +179,9 @@ def refuse_goal(work: Work, given: Given) -> None:
         return
     name = spelled("{min_sqnr}" if "min_sqnr" in given else "{top1}")
     if work.tuning is not None:
-        raise ValueError(f"{name} does not go with the table [finetune] of the scheme")
+        raise ValueError(f"{name} cannot be combined with the table [finetune] of the scheme")
     if work.asked.auto_mixed_precision is not None:
-        raise ValueError(f"{name} does not go with the table [auto_mixed_precision] of the scheme")
+        raise ValueError(f"{name} cannot be combined with the table [auto_mixed_precision] of the scheme")
 
 
 def data_of(
@@ -199,4 +199,4 @@ def data_of(
 def refuse_fast(scheme: Scheme, given: Given) -> None:
     """Raise UsageError for a job without outputs that are looked at, which cannot be faster."""
     if "fast" in given and "data" not in given and not is_dynamic(scheme):
-        raise UsageError(spelled("{fast} goes with {data}, or products that round activations at run time"))
+        raise UsageError(spelled("{fast} requires {data}, or products that round activations at run time"))

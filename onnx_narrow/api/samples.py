@@ -21,7 +21,6 @@ from transforms.pipelines.source import Source
 from transforms.run.array_files import find_litter
 from transforms.run.data_sets import Room
 from transforms.run.events import Events
-from transforms.run.image_check import tell_images
 from transforms.run.image_inputs import ImageOptions
 from transforms.run.samples import Samples
 from transforms.runtime.inputs import ModelInput, model_inputs
@@ -123,18 +122,21 @@ def _inputs(source: Source) -> Sequence[ModelInput]:
 
 
 def _tell(data: FolderData, graph: gs.Graph, events: Events) -> None:
-    """Tell how images go in; what is wrong with samples is said where they are read."""
+    """Tell how arrays fit and images go in; what is wrong with samples is said where they are read."""
     with suppress(ValueError, OSError):
         inputs = model_inputs(graph)
-        line = data.samples(inputs).images_line()
-
-        def _read(images: ImageOptions) -> Samples:
-            return replace(data, images=images if line else data.images).samples(inputs)
-
-        tell_images(events, graph, line, _read, data.images, data.options)
         next(iter(data.samples(inputs)))
         for change in data.fitting.lines():
             events.note(change)
+        line = data.samples(inputs).images_line()
+        if not line:
+            return
+        from transforms.run.image_check import tell_images
+
+        def _read(images: ImageOptions) -> Samples:
+            return replace(data, images=images).samples(inputs)
+
+        tell_images(events, graph, line, _read, data.images, data.options)
 
 
 def _write_transformed(samples: Samples, folder: Path) -> None:

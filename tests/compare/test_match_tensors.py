@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from transforms.compare.match_tensors import Match, match_tensors
-from transforms.compare.number_formats import rounded_format
+from transforms.compare.node_formats import rounded_format
 from transforms.graph.dtypes import BFLOAT16, FLOAT, FLOAT16
 
 CONTRIB = "ai.onnx.contrib"

@@ -108,7 +108,7 @@ def test_steps_of_another_work_say_what_they_need(model: Path) -> None:
 
 
 def test_fast_and_steps_are_two_words_for_one_thing(model: Path) -> None:
-    with pytest.raises(ValueError, match="fast and steps do not go together"):
+    with pytest.raises(ValueError, match="fast and steps cannot be combined"):
         onnx_narrow.quantize(model, config="A8W8", data=SAMPLES, fast=True, steps=QUANTIZE)
 
 

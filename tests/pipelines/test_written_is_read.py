@@ -14,7 +14,7 @@ import pytest
 from tests.helpers import build
 from tools import convert_fp32_to_bf16, quantize
 from transforms import model_io
-from transforms.model import bounds
+from transforms.functions import packed_calls
 from transforms.runtime.session import open_session
 
 SIDE = 512
@@ -61,7 +61,7 @@ def test_what_could_not_be_read_is_not_written(
     low: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As if the reader did not know the functions that decode packed weights."""
-    monkeypatch.setattr(bounds, "unpack_calls", lambda *_: 0)
+    monkeypatch.setattr(packed_calls, "unpack_calls", lambda *_: 0)
     assert _write(low, "--config", "MX6", "--storage", "packed") == 1
     said = capsys.readouterr().err
     assert "no tool could read what would be written: node " in said and said.count("\n") == 1

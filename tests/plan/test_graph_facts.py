@@ -12,7 +12,7 @@ import pytest
 from tests.helpers import plans
 from transforms.graph import walk
 from transforms.model.copy_graph import copy_graph
-from transforms.plan import graph_facts
+from transforms.plan import exact_arithmetic, graph_facts
 from transforms.plan.graph_facts import GraphFacts, KnownFacts
 
 TEXT = """(float[2, 4] x, int64[2] i) => (float[2, 4] y, float[4] s) {
@@ -30,13 +30,13 @@ NAMES = [name for name, value in vars(GraphFacts).items() if isinstance(value, g
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[gs.Graph]:
     """Return the graphs, as they come, in which exact arithmetic is looked for."""
     looked: list[gs.Graph] = []
-    find = graph_facts.exact_arithmetic
+    find = exact_arithmetic.exact_arithmetic
 
     def _find(graph: gs.Graph) -> set[int]:
         looked.append(graph)
         return find(graph)
 
-    monkeypatch.setattr(graph_facts, "exact_arithmetic", _find)
+    monkeypatch.setattr(exact_arithmetic, "exact_arithmetic", _find)
     return looked
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers import plans
 from transforms.pipelines.why_nothing import why_nothing
-from transforms.plan import graph_facts
+from transforms.plan import float_only_nodes
 from transforms.plan.float_only_nodes import spectra
 from transforms.scheme import preset
 
@@ -110,5 +110,5 @@ def test_quiet_parts_of_a_spectrum_are_kept(config: str, monkeypatch: pytest.Mon
         return plans.decibels(plans.graph(_text(), _weights()), scheme, feeds)
 
     kept = _decibels()
-    monkeypatch.setattr(graph_facts, "spectra", lambda graph: set())
+    monkeypatch.setattr(float_only_nodes, "spectra", lambda graph: set())
     assert kept > _decibels() + 10

@@ -23,7 +23,7 @@ from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
 from transforms.precision.bf16 import KeptFloat, keep_float, names_as_loaded
-from transforms.precision.finer_scheme import fallback_rule
+from transforms.precision.finer_scheme import fallback_rule, names_of
 from transforms.precision.reach import reach_target
 from transforms.run.run_model import open_model
 from transforms.scheme import Scheme, preset
@@ -85,7 +85,7 @@ def test_both_doors_to_bf16_name_the_same_layers() -> None:
     quantized = reach_target(
         (graph, done.scheme),
         done.float_graph,
-        lambda: model_io.load(model),
+        lambda: names_of(lambda: model_io.load(model), done.scheme),
         _build,
         searched,
         held_out,

@@ -107,7 +107,7 @@ def test_no_layer_stays_float_where_none_carries_the_loss() -> None:
     "how",
     [
         {"fast": True},
-        {"min_sqnr": 1.0},
+        {"min_sqnr": 1.0, "fallback": "int16"},
         {"target": "openvino"},
         {"config": "A16W8"},
         {"data": DATA[:3]},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import onnx
 import onnx_graphsurgeon as gs
 import pytest
@@ -14,6 +16,7 @@ from transforms.graph.dot_products import is_dot_product
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.precision import place as module
 from transforms.precision.chosen import FloatLayers
+from transforms.precision.finer_scheme import names_of
 from transforms.precision.pair_nodes import PairedModels
 from transforms.precision.place import faster_in_float
 from transforms.run.profile import Kernel
@@ -35,8 +38,8 @@ def placed(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> FloatLayers:
         built = model_io.load(MODEL)
         return built if quantize_graph(built, scheme, CalibrationData(FEEDS[:1])).count else None
 
-    first, load = (graph, done.scheme), lambda: model_io.load(MODEL)
-    return faster_in_float(first, floats, load, _build, FEEDS[0], RunOptions(threads=1), clock.timer)
+    first, names = (graph, done.scheme), partial(names_of, partial(model_io.load, MODEL), done.scheme)
+    return faster_in_float(first, floats, names, _build, FEEDS[0], RunOptions(threads=1), clock.timer)
 
 
 def test_slow_layers_beside_each_other_and_apart_stay_float(monkeypatch: pytest.MonkeyPatch) -> None:

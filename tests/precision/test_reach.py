@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import onnx
@@ -18,7 +19,7 @@ from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
 from transforms.precision.bench import Bench
 from transforms.precision.chosen import Reached
-from transforms.precision.finer_scheme import bytes_of_numbers, fallback_rule
+from transforms.precision.finer_scheme import bytes_of_numbers, fallback_rule, names_of
 from transforms.precision.held_out import hold_out
 from transforms.precision.reach import reach_target, too_few_samples
 from transforms.run.run_model import open_model
@@ -52,8 +53,8 @@ def reach(
 
     feeds = searched or [feed for _, feed in apart.data.feeds(graph)]
     rule = fallback_rule(fallback, done.scheme)
-    first, load = (graph, done.scheme), lambda: model_io.load(model)
-    return reach_target(first, done.float_graph, load, _build, feeds, apart.feeds, target, rule)
+    first, names = (graph, done.scheme), partial(names_of, partial(model_io.load, model), done.scheme)
+    return reach_target(first, done.float_graph, names, _build, feeds, apart.feeds, target, rule)
 
 
 def sqnr(graph: gs.Graph, feeds: origins.Feeds) -> float:

@@ -65,7 +65,7 @@ DOORS = [
 ]
 """Imports upwards: the command ``onnx-narrow`` runs the tools, and type checkers see them under its name."""
 
-LONGEST_CHAIN = 29  # from a tool through the API to the ground, imports in functions and for types, too
+LONGEST_CHAIN = 31  # from a tool through the API to the ground, imports in functions and for types, too
 LONGEST_FILE, LONGEST_FUNCTION = 300, 60
 
 

@@ -15,7 +15,8 @@ from onnx import TensorProto, helper
 from tests.helpers import build, conversion, corpus
 from tests.helpers.spread import spread
 from transforms import model_io
-from transforms.convert_opset import CAST_TO_BFLOAT16, convert_opset
+from transforms.conversion.standard_form import CAST_TO_BFLOAT16
+from transforms.convert_opset import convert_opset
 from transforms.graph import walk
 from transforms.graph.selection import select
 from transforms.model import graph_proto

@@ -71,12 +71,11 @@ def folded(trained: str) -> onnx.ModelProto:
     return network(nodes, {"w": weights, "b": bias, "low": np.array(0), "high": np.array(6)})
 
 
-def warnings(model: onnx.ModelProto, given: str, *, are_files: bool = True) -> list[str]:
+def warnings(model: onnx.ModelProto, given: str) -> list[str]:
     def _read(options: ImageOptions) -> Iterator[tuple[str, Feed]]:
-        options = options if are_files else OPTIONS[given]
         return ((str(i), {"image": image}) for i, image in enumerate(scaled(options)))
 
-    return list(scale_warning(model_io.load(model), _read, OPTIONS[given], are_files=are_files))
+    return list(scale_warning(model_io.load(model), _read, OPTIONS[given]))
 
 
 @pytest.mark.parametrize(("trained", "given"), [*product(OPTIONS, OPTIONS)])
@@ -96,13 +95,6 @@ def test_bias_and_activation_tell_a_scale_that_is_far_off(trained: str, given: s
     assert not warnings(folded(trained), trained)
     (line,) = warnings(folded(trained), given)
     assert "the first Conv, 'first'" in line
-
-
-@pytest.mark.parametrize("given", ["pixel", "zero-one"])
-def test_arrays_of_pixels_are_looked_at_too(given: str) -> None:
-    (line,) = warnings(normalised("mobilenet"), given, are_files=False)
-    assert line.endswith("try arrays of (pixel - 127.5) / 127.5")
-    assert not warnings(normalised("mobilenet"), "mobilenet", are_files=False)
 
 
 @pytest.mark.parametrize(

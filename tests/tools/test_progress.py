@@ -216,8 +216,6 @@ def test_a_process_on_a_terminal(folder: Path) -> None:
         shown = text()
     assert done.returncode == 0 and "Size: " in done.stdout and "\r" not in done.stdout
     assert re.search(r"(^|[\r\n])onnx_narrow: calibrating: 3 samples, \d+\.\d s\r\n", shown)
-    logged = re.findall(r"(?:^|[\r\n])(transforms\.optimize: .*?)\r\n", shown)
-    assert logged and len(logged) == len(set(logged)), "each thing once"
 
 
 def test_a_long_run_without_a_terminal_says_each_phase_that_ends(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tools.cli import interrupts, streams
 from tools.cli.job_options import SAMPLES_BRIEF, SAMPLES_HELP, Options
@@ -23,6 +23,9 @@ from tools.cli.paths import with_names
 from transforms.files.runtime_message import is_of_runtime, said_by_runtime
 from transforms.files.spelling import UsageError, spelling
 from transforms.model.model_error import NothingToDoError
+
+if TYPE_CHECKING:
+    from logging import LogRecord
 
 J = TypeVar("J", bound=Options)
 
@@ -235,6 +238,20 @@ def _shown(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def details_once() -> Callable[[LogRecord], bool]:
+    """Return a filter that lets each message of the level DEBUG pass once, and all others."""
+    said: set[tuple[str, str]] = set()
+
+    def _is_new(record: LogRecord) -> bool:
+        message = record.name, record.getMessage()
+        if record.levelname == "DEBUG" and message in said:
+            return False
+        said.add(message)
+        return True
+
+    return _is_new
+
+
 def _log_to_stderr() -> None:
     import logging
 
@@ -245,18 +262,8 @@ def _log_to_stderr() -> None:
             with tqdm.external_write_mode(sys.stderr):
                 super().emit(record)
 
-    class _Once(logging.Filter):
-        """Lets each message of the level DEBUG pass once."""
-
-        def filter(self, record: logging.LogRecord) -> bool:
-            message = record.name, record.getMessage()
-            is_new = message not in said
-            said.add(message)
-            return is_new or record.levelno > logging.DEBUG
-
-    said: set[tuple[str, str]] = set()
     handlers = [_BesideBar(sys.stderr)]
-    handlers[0].addFilter(_Once())
+    handlers[0].addFilter(details_once())
     logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s", handlers=handlers)
     for noisy in ("matplotlib", "PIL", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -188,4 +188,4 @@ KEYS: Mapping[str, Option] = {
 def in_vain(job: QuantizeJob) -> str | None:
     """Return the error of the first option that only matters to a model, of a job that has none, or None."""
     vain = [words for name, words in job.given.items() if name not in {*_NEEDS_NO_MODEL, *job.changes}]
-    return f"{vain[0]} goes with --input and --output" if vain else None
+    return f"{vain[0]} requires --input and --output" if vain else None

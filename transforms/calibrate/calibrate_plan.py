@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -75,13 +75,15 @@ def calibrate_plan(
     folded: bool = False,
     most: int | None = None,
     means: bool = False,
+    known: Collection[str] = (),
 ) -> Calibration | None:
     """Return the statistics that a plan needs, or None, without reading data, if it needs none.
 
     ``halved``: with histograms, and of halves of the samples, too, whatever the scheme needs. ``folded``: of
     each fold, too. ``most``:
     numbers up to which histograms are made that the scheme does not need; those of a cache are always there.
-    ``means``: of channels, by which biases are corrected, too, whether or not the scheme does.
+    ``means``: of channels, by which biases are corrected, too, whether or not the scheme does. ``known``:
+    tensors that are left out.
 
     Several plans, of copies of one graph, are measured together: ranges of all tensors that become integers,
     and the mean squares by which errors of weights are weighted, which alone do not ask for data unless the
@@ -90,7 +92,8 @@ def calibrate_plan(
     """
     plans = [plan] if isinstance(plan, QuantizationPlan) else plan
     plan, scheme = plans[0], plans[0].scheme
-    names = list(dict.fromkeys(tensor.name for each_plan in plans for tensor in each_plan.measured()))
+    needed = dict.fromkeys(tensor.name for each_plan in plans for tensor in each_plan.measured())
+    names = [name for name in needed if name not in known]
     corrected = data is not None and scheme.correct_biases is True
     wanted = bool(names) or scheme.weight_method == WEIGHTED or corrected
     channels = (
@@ -98,6 +101,7 @@ def calibrate_plan(
         if wanted
         else []
     )
+    channels = [(name, axis) for name, axis in channels if name not in known]
     if not names and not channels:
         return None
     if data is None:

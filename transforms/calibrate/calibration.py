@@ -83,6 +83,15 @@ class Calibration:
         halves, folds = ([_filled(part) for part in parts] for parts in (self.halves, self.folds))
         return Calibration(self.options, _filled(self.observed), halves, self._known, folds=folds)
 
+    def with_more(self, other: Calibration) -> Calibration:
+        """Return it with the statistics of other tensors, on the same samples and parts of them."""
+        halves, folds = (
+            [{**part, **more} for part, more in zip(parts, others, strict=True)]
+            for parts, others in ((self.halves, other.halves), (self.folds, other.folds))
+        )
+        observed = {**self.observed, **other.observed}
+        return Calibration(self.options, observed, halves, self._known, folds=folds)
+
     @property
     def has_histograms(self) -> bool:
         """Whether methods that look at more than lowest and highest numbers have what they need."""

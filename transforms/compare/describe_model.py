@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx_graphsurgeon as gs
 
-from transforms.compare.number_formats import rounded_format, type_name
+from transforms.compare.node_formats import rounded_format, type_name
 from transforms.graph import dtypes, walk
 from transforms.graph.typed import info_of, source_files
 from transforms.judge.decisions import KEY

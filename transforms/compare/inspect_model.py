@@ -13,7 +13,8 @@ import onnxruntime as ort
 from ops.formats import Format
 from ops.registration import AMD_DOMAIN, DOMAIN
 from transforms.compare.light_file import IN_MEMORY, LightFile, read_light
-from transforms.compare.number_formats import RoundedTensors, Row, type_name, weight_rows
+from transforms.compare.node_formats import type_name
+from transforms.compare.number_formats import RoundedTensors, Row, weight_rows
 from transforms.files.named_file import parse_toml
 from transforms.functions.attach_functions import is_own
 from transforms.functions.unpackers import format_of_own

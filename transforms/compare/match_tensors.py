@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms.compare.number_formats import rounded_format, type_name
+from transforms.compare.node_formats import rounded_format, type_name
 from transforms.full_range.recorded_shifts import is_shift, recorded_shifts
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import Constants

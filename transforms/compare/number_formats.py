@@ -6,20 +6,17 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx
-import onnx_graphsurgeon as gs
 
 from ops.formats import ATTRIBUTES, FORMATS, Format, format_of
 from transforms.compare.light_file import LightFile, read_constant
+from transforms.compare.node_formats import NARROW, rounded_type, type_name
 from transforms.functions import DOMAIN as PACKED
 from transforms.functions.pack_constant import LastEncoded, may_be_packed, pack_constant
 from transforms.functions.turns import stored_names
 from transforms.functions.unpackers import format_of_op
-from transforms.graph import dtypes
-from transforms.graph.block_format import block_format_of
 from transforms.graph.lazy_values import Weight
 from transforms.graph.proto_graphs import each_graph, each_node
 from transforms.graph.qdq import DEQUANTIZE, QUANTIZE
@@ -59,17 +56,6 @@ class Row:
     def bits(self) -> float:
         """Bits per element."""
         return 8 * self.bytes / self.elements if self.elements else 0.0
-
-
-def type_name(element: int | None) -> str:
-    """Return the name of an element type as formats have it, None being unknown."""
-    if element is None:
-        return "unknown"
-    try:
-        name = str(onnx.TensorProto.DataType.Name(element)).lower()
-    except ValueError:
-        return f"type {element}"
-    return {"float": "float32", "double": "float64"}.get(name, name)
 
 
 def tensor_bits(element: int) -> int:
@@ -141,32 +127,7 @@ def _grid(tensor: onnx.TensorProto, mapped: Mapping[str, Weight], formats: Seque
     return None
 
 
-_NARROW = {int(onnx.TensorProto.BFLOAT16), int(onnx.TensorProto.FLOAT16)}
-_FLOATS = {int(onnx.TensorProto.FLOAT), int(onnx.TensorProto.DOUBLE), *_NARROW}
-
-
-def rounded_format(node: gs.Node) -> str:
-    """Return the name of the format that a node rounds to, "" if it rounds to none.
-
-    Raises ValueError naming node and attribute for a block format that its operator refuses.
-    """
-    if fmt := block_format_of(node):
-        return fmt.name
-    zero_point = dtypes.element_type(node.inputs[2]) if len(node.inputs) > 2 else 0
-    output = dtypes.element_type(node.outputs[0]) if node.outputs else 0
-    kind = _rounded_type(node.op, node.attrs, zero_point, output)
-    return type_name(kind) if kind else ""
-
-
-def _rounded_type(op: str, attributes: Mapping[str, Any], zero_point: int | None, output: int | None) -> int:
-    """Return the element type that a node rounds to, 0 for none."""
-    if op in QUANTIZE:
-        given = attributes.get("output_dtype", 0)
-        return int(given or zero_point or output or onnx.TensorProto.UINT8)
-    if op == "DynamicQuantizeLinear":
-        return int(onnx.TensorProto.UINT8)
-    to = int(attributes.get("to", 0)) if op == "Cast" else 0
-    return to if to in _NARROW else 0
+_FLOATS = {int(onnx.TensorProto.FLOAT), int(onnx.TensorProto.DOUBLE), *NARROW}
 
 
 _OF_CONSTANTS = frozenset({"Cast", "Sub", "Mul", "Reshape", "Slice", "DequantizeLinear"})
@@ -250,7 +211,7 @@ class RoundedTensors:
         zero_point = self._constants.get(node.input[2], 0) if len(node.input) > 2 else 0
         output = self._kinds[node.output[0]].elem_type if node.output[0] in self._kinds else 0
         op = node.op_type if node.op_type in QUANTIZE or not node.domain else ""
-        kind = _rounded_type(op, numbers, zero_point, output)
+        kind = rounded_type(op, numbers, zero_point, output)
         return (type_name(kind), float(tensor_bits(kind))) if kind else None
 
     def _elements(self, name: str) -> tuple[int, bool]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import onnx_graphsurgeon as gs
 
 from transforms.conversion import inspect_bf16
-from transforms.conversion.standard_form import StandardForm, note_mended, standardize
-from transforms.convert_opset import CAST_TO_BFLOAT16, convert_opset
+from transforms.conversion.standard_form import CAST_TO_BFLOAT16, StandardForm, note_mended, standardize
+from transforms.convert_opset import convert_opset
 from transforms.convert_type import convert_type
 from transforms.files.spelling import spelled
 from transforms.fix_shapes import fix_shapes

@@ -26,6 +26,7 @@ from transforms.scheme import Scheme
 EQUALIZED = "pairs of layers equalized"
 ROTATED = "weights with rotated channels"
 SCALED = "tensors with channels scaled between layers"
+MASKED = "biases with masks, added after the layer"
 MOVED = "tensors with outliers moved into weights"
 
 _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
@@ -208,7 +209,7 @@ PREPARE: tuple[Row[Rewritten], ...] = (
         frozenset({"Conv", "ConvTranspose", "Gemm"}),
         needs=_NAMED,
         after=_FORMED,
-        line="biases with masks, added after the layer",
+        line=MASKED,
     ),
     Row(  # before anything that names channels by their numbers
         order_channels,

@@ -29,6 +29,10 @@ class Record:
     grids: list[TensorGrid] | None = None
     steps: list[tuple[str, float]] = field(default_factory=list)
 
+    def noted(self) -> Record:
+        """Return a record of what was changed and noted so far, and nothing else."""
+        return Record(changes=Counter(self.changes), notes=list(self.notes))
+
     @property
     def count(self) -> int:
         """The number of quantized tensors."""

@@ -10,13 +10,22 @@ import onnx_graphsurgeon as gs
 
 from transforms.conversion.record import Record
 from transforms.conversion.rows import HasGraph, Row, run_rows
-from transforms.convert_opset import CAST_TO_BFLOAT16, convert_opset
 from transforms.graph import walk
 from transforms.graph.selection import NodeSet, Selection
 from transforms.graph.typed import info_of
 from transforms.model.read_model import ModelError
 
 _HARD_SWISHES = "HardSwish fused"
+
+CAST_TO_BFLOAT16 = 13
+"""First opset in which Cast, and the operators that only move data, accept bfloat16."""
+
+FUSED_BY_RUNTIME = frozenset(
+    {"LayerNormalization", "SimplifiedLayerNormalization", "Attention", "BiasGelu", "FastGelu", "Gelu"}
+    | {"EmbedLayerNormalization", "FusedConv", "FusedGemm", "FusedMatMul", "MultiHeadAttention"}
+    | {"QuickGelu", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
+)
+"""The operators of :data:`transforms.split_fused.FUSED`, which takes long to import."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +83,7 @@ def note_mended(graph: gs.Graph, notes: list[str]) -> None:
 def raise_to_13(work: Formed) -> None:
     """Raise the graph to the first opset that has bfloat16."""
     work.record.notes += info_of(work.graph).notes
-    convert_opset(work.graph, CAST_TO_BFLOAT16, newest=work.form.newest)
+    _raise(work.graph, CAST_TO_BFLOAT16, work.form.newest)
 
 
 def split_runtime_operators(work: Formed) -> None:
@@ -165,7 +174,7 @@ def _fusions(*after: str) -> tuple[Row[Formed], ...]:
 
 STANDARD: tuple[Row[Formed], ...] = (
     Row(raise_to_13),
-    Row(split_runtime_operators, after=("raise_to_13",)),
+    Row(split_runtime_operators, FUSED_BY_RUNTIME, after=("raise_to_13",)),
     # while constants that float16 has rounded are known to be that, and Transposes are in their place
     *_fusions("split_runtime_operators"),
     Row(widen_halves, after=("fuse_layernorms", "fuse_gelus", "fuse_hardswishes")),
@@ -174,6 +183,13 @@ STANDARD: tuple[Row[Formed], ...] = (
     Row(merge_products, frozenset({"MatMul"}), _merges, after=("fold",), line="MatMul fused"),
 )
 """Raises a graph to opset 13 at least, computes float16 parts in float32, and optimizes it."""
+
+
+def _raise(graph: gs.Graph, version: int, newest: int) -> None:
+    if graph.opset < version:
+        from transforms.convert_opset import convert_opset
+
+        convert_opset(graph, version, newest=newest)
 
 
 def _hardswishes(graph: gs.Graph) -> int:
@@ -191,7 +207,7 @@ def _fused(work: Formed, version: int, find: Callable[..., int], fuse: Callable[
     if version > graph.opset:
         if not _of_one_kind(find, graph, work.exclude):
             return 0
-        convert_opset(graph, version, newest=newest)
+        _raise(graph, version, newest)
     return _of_one_kind(fuse, graph, work.exclude)
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from transforms.experts.mixture import Mixture
-from transforms.experts.runtime_moe import is_moe, mixture_of
+from transforms.experts.runtime_moe import mixture_of
 from transforms.experts.written_out import written_out
+from transforms.graph.moe import is_moe
 
 log = logging.getLogger(__name__)
 

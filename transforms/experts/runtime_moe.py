@@ -8,20 +8,12 @@ import onnx_graphsurgeon as gs
 from transforms.experts.mixture import ACTIVATIONS, GATED, Mixture, Routing, Stack, joined, out_of_halves
 from transforms.graph import dtypes
 from transforms.graph.constants import load
-from transforms.graph.rewire import RUNTIME_DOMAIN
-
-OPERATOR = "MoE"
 
 _DATA, _LOGITS, _FIRST, _SECOND, _THIRD = 0, 1, 2, 4, 6
 _RANK_OF_STACK = 3
 _CONSTANTS = ("activation_alpha", "activation_beta", "swiglu_limit")
 _FUSED_IN_TURNS, _FUSED_IN_HALVES = 1, 2
 """Values of swiglu_fusion: how the rows of gate and value share one matrix."""
-
-
-def is_moe(node: gs.Node) -> bool:
-    """Return whether a node is ONNX Runtime's MoE."""
-    return bool(node.op == OPERATOR and node.domain == RUNTIME_DOMAIN)
 
 
 def mixture_of(node: gs.Node) -> tuple[Mixture | None, str]:

@@ -20,8 +20,8 @@ from transforms.judge.errors import Errors, Gain, changes, energies, gain, signa
 from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import tuning_judged
 from transforms.model.copy_graph import copy_graph
-from transforms.run.coded_caches import Run
 from transforms.run.kept_arrays import KeptArrays
+from transforms.run.run_model import Run
 
 
 @dataclass(frozen=True)

@@ -16,3 +16,6 @@ PAIRS = QUANTIZE | DEQUANTIZE
 
 BLOCKS = (BFP, MX)
 """Ours that round to blocks in one step, without a way back."""
+
+MATMUL_NBITS = "MatMulNBits"
+"""ONNX Runtime's product with a weight in blocks of few bits."""

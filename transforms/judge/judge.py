@@ -11,22 +11,24 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed, Float64Array
 from transforms.graph import walk
+from transforms.graph.qdq import MATMUL_NBITS
 from transforms.judge.channel_groups import split
 from transforms.judge.constants import FEWEST, MOST_SAMPLES
 from transforms.judge.errors import Errors, energies, signals
 from transforms.judge.reference import KnownNames, Reference, Sample
-from transforms.run.coded_caches import Run, coded_caches, with_codes
 from transforms.run.run_each import run_each
-from transforms.run.run_model import open_model
-from transforms.run.two_steps import TwoSteps
+from transforms.run.run_model import Run, has_coded_inputs, open_model
 from transforms.runtime.session import RunOptions
-from transforms.write_matmul_nbits import OPERATOR as MATMUL_NBITS
+
+if TYPE_CHECKING:
+    from transforms.run.two_steps import TwoSteps
 
 
 class Judge:
@@ -133,7 +135,7 @@ class Judge:
         Caches in few bits are fed and compared as the numbers that they stand for.
         """
         self.reference.show(graph)
-        caches, options = coded_caches(graph), self.reference.options
+        options = self.reference.options
         if any(node.op == MATMUL_NBITS for node in walk.nodes(graph)):
             options = replace(options, prepack=True)  # without, its kernel leaves inputs as they are
         model, shown = open_model(graph, options), self.shown
@@ -143,7 +145,11 @@ class Judge:
             made = model.run(feed)
             return {**made, **{name: made[name] + shift for name, shift in back.items() if name in made}}
 
-        return with_codes(_run, caches)
+        if not has_coded_inputs(graph):
+            return _run
+        from transforms.run.coded_caches import coded_caches, with_codes
+
+        return with_codes(_run, coded_caches(graph))
 
     def _energies(self, run: Run, sample: Sample) -> Float64Array:
         groups = self.reference.groups

@@ -14,8 +14,6 @@ from google.protobuf.message import DecodeError
 
 from transforms.files.external_file import is_inside
 from transforms.files.named_file import named
-from transforms.functions.packed_calls import unpack_calls
-from transforms.functions.unpackers import format_of_own
 from transforms.graph.dtypes import numpy_type
 from transforms.graph.lazy_values import Weight
 from transforms.graph.proto_graphs import each_graph, sizes_of
@@ -47,6 +45,15 @@ class Bounds(NamedTuple):
     reread: bool = False
 
 
+def _has_packed(model: onnx.ModelProto) -> bool:
+    """Return whether functions made here decode weights."""
+    if not model.functions:
+        return False
+    from transforms.functions.unpackers import format_of_own
+
+    return any(map(format_of_own, model.functions))
+
+
 def refuse_bomb(path: Path) -> Bounds:
     """Raise ModelError, naming the file, for what local functions, sparse tensors or constants come to.
 
@@ -59,7 +66,7 @@ def refuse_bomb(path: Path) -> Bounds:
             return Bounds()
         unsafe = unsafe_optimizers(model.graph)
         claimed = sum(map(_claimed, model.graph.initializer))
-        is_packed = any(map(format_of_own, model.functions))
+        is_packed = _has_packed(model)
         has_sparse = any(detached_weights.sparse_in_functions(model))
         if is_packed or has_sparse or _has_data_elsewhere(model, path):
             return Bounds(claimed, unsafe, reread=True)
@@ -101,7 +108,10 @@ def reread(path: Path) -> tuple[onnx.ModelProto, dict[str, Weight]]:
 
 def _unpack(light: onnx.ModelProto, weights: dict[str, Weight]) -> None:
     """Decode the packed weights of a light model, in place; ModelError for what it then comes to."""
-    unpack_calls(light, weights)
+    if light.functions:
+        from transforms.functions.packed_calls import unpack_calls
+
+        unpack_calls(light, weights)
     copy = onnx.ModelProto()
     copy.CopyFrom(light)
     _refuse_constants(copy, weights)

@@ -19,8 +19,7 @@ import onnx.inliner
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.logger import G_LOGGER
 
-from transforms.functions.attach_functions import drop_own
-from transforms.functions.packed_calls import attach_packed, unpack_calls
+from transforms.functions import DOMAIN
 from transforms.graph import walk
 from transforms.graph.lazy_values import Weight, become_constant, stored
 from transforms.graph.proto_graphs import each_node
@@ -75,7 +74,10 @@ def import_model(
     """
     whole, weights = split(model, mapped)
     clear_negative(whole)
-    unpack_calls(whole, weights)
+    if whole.functions:
+        from transforms.functions.packed_calls import unpack_calls
+
+        unpack_calls(whole, weights)
     light = inline(whole)
     refuse_tangles(light.graph)
     _write_default_axes(light.graph)
@@ -104,7 +106,10 @@ def inline(light: onnx.ModelProto) -> onnx.ModelProto:
     Those that stand for our operators are dropped, for their calls are the operators themselves. Raises
     ModelError for functions that would make it too large.
     """
-    drop_own(light)
+    if light.functions:
+        from transforms.functions.attach_functions import drop_own
+
+        drop_own(light)
     if not light.functions:
         return light
     refuse_explosion(light)
@@ -181,7 +186,10 @@ def export_light(
     least = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
     model.ir_version = max(model.ir_version, least, 4)
     write_info(info_of(graph), model)
-    attach_packed(model)
+    if any(opset.domain == DOMAIN for opset in model.opset_import):
+        from transforms.functions.packed_calls import attach_packed
+
+        attach_packed(model)
     return model, weights
 
 

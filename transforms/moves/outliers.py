@@ -10,10 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ops.array_types import Float32Array
-from transforms.channels.equalize_layers import equalize_layers
-from transforms.channels.propose_moves import find_operands, propose_moves
-from transforms.channels.propose_scales import find_spans, levels_of, propose_scales, sizes_of
-from transforms.channels.rotate_channels import rotate_channels
+from transforms.graph import walk
 from transforms.graph.some_names import counted
 from transforms.judge.constants import ENOUGH, FEW_SAMPLES, FLOAT, MAY_LOSE, ROWS, WORTH
 from transforms.model.copy_graph import copy_graph
@@ -25,6 +22,8 @@ def try_outliers(best: Best) -> None:
     """Move outliers of what layers multiply if the outputs are better for it."""
     if not _is_open(best) or len(best.form.judge.reference.feeds) < FEW_SAMPLES:
         return
+    from transforms.channels.propose_moves import find_operands, propose_moves
+
     plan = best.form.plan_of(best.form.graph, best.scheme)
     operands = find_operands(plan)
     if not operands or not _is_allowed(best, "outliers"):
@@ -38,6 +37,8 @@ def try_equalized(best: Best) -> None:
     """Equalize layers, where rules would do so, if the outputs are better for it."""
     if best.asked.equalize_layers is True or not best.asked.by_rule().equalize_layers:
         return
+    from transforms.channels.equalize_layers import equalize_layers
+
     graph = copy_graph(best.form.graph)
     if (count := equalize_layers(graph, exclude=best.exclude)) and _is_allowed(best, "equalized layers"):
         form = best.form.rewritten(graph, best.form.scheme.with_(equalize_layers=True), best.measure)
@@ -50,6 +51,10 @@ def try_rotated(best: Best) -> None:
     is_asked = best.asked.move_outliers or best.asked.keep_float
     if not is_asked or best.asked.outliers or best.form.scheme.rotate_channels:
         return
+    if not any(node.op == "Gather" for node in walk.nodes(best.form.graph)):
+        return  # states begin with rows of an embedding
+    from transforms.channels.rotate_channels import rotate_channels
+
     graph = copy_graph(best.form.graph)
     if not (count := rotate_channels(graph)) or not _is_allowed(best, "rotated channels"):
         return
@@ -60,7 +65,11 @@ def try_rotated(best: Best) -> None:
 
 def try_channels(best: Best) -> None:
     """Scale channels between convolutions, without a target by a Mul too, if outputs are better for it."""
-    levels = levels_of(best.scheme) if _is_open(best) else None
+    if not _is_open(best):
+        return
+    from transforms.channels.propose_scales import find_spans, levels_of, propose_scales, sizes_of
+
+    levels = levels_of(best.scheme)
     spans = find_spans(best.form.graph, exclude=best.exclude) if levels else []
     if best.asked.target:
         _note_gates(best, sum(bool(span.gate) for span in spans))

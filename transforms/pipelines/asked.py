@@ -6,12 +6,14 @@ from transforms.judge.budget import too_large
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
 from transforms.scheme.dynamic_layers import is_dynamic
+from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.targets import ON_CPU
 
 
 def keeps_lossy(work: Work) -> bool:
     """Return whether layers are looked for that carry most of the loss."""
-    return _chooses_layers(work) and may_keep(work.asked)
+    is_left = work.data is not None and work.tuning is None and not work.fixed
+    return is_left and work.options.fallback == FLOAT32 and may_keep(work.asked)
 
 
 def may_keep(scheme: Scheme) -> bool:

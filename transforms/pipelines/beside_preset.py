@@ -16,15 +16,13 @@ from transforms.judge.sample_roles import judging_layers, ranking_layers, taken
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.asked import keeps_lossy
 from transforms.pipelines.keep_lossy import keep_lossy
-from transforms.pipelines.load import read_float
-from transforms.pipelines.rebuild import LastRebuilt, rebuilt, take_over
+from transforms.pipelines.rebuild import LastRebuilt, nameable, rebuilt, take_over
 from transforms.pipelines.work import Work
 from transforms.precision.chosen import NEAR, BesidePreset
+from transforms.precision.finer_scheme import IN_FLOAT
 from transforms.run.speed import Speed, speed
 from transforms.run.turns import Timing
 from transforms.scheme.apply_target import without_target
-from transforms.scheme.layer_rule import LayerRule
-from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.targets import ON_CPU, target
 from transforms.search.target import Target, TargetError
 
@@ -125,17 +123,17 @@ def _useful(work: Work) -> Reached | None:
     count, build = len(feeds), LastRebuilt(work)
     if count < 2 * FEWEST:
         return None
-    told, goal = work.scheme, Target("sqnr", USELESS)
+    names, goal = nameable(work), Target("sqnr", USELESS)
     try:
         found = reach_target(
             (work.graph, work.scheme),
             work.float_form(),
-            lambda: read_float(work, told),
+            lambda: names,
             build,
             taken(feeds, ranking_layers(count)),
             taken(feeds, judging_layers(count)),
             goal,
-            LayerRule(FLOAT32, FLOAT32),
+            IN_FLOAT,
             work.options.run,
         )
     except TargetError as error:

@@ -24,6 +24,7 @@ def build(work: Work) -> None:
     is_compared = work.compares and work.judge is not None
     if work.float_graph is None and (is_compared or work.keeps_float or work.fits_weights):
         work.float_graph = copy_graph(work.graph)
+    work.prepared = work.record.noted()
     _note_data(work)
     write_scheme(work)
     work.record.scheme = work.scheme

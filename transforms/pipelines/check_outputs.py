@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -31,11 +32,12 @@ from transforms.judge.shape_watch import ShapeWatch
 from transforms.judge.softmax_outputs import in_both, show_before_softmax
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.work import Work
-from transforms.run.coded_caches import coded_caches
 from transforms.run.failing_samples import failing
-from transforms.run.two_steps import TwoSteps
 from transforms.runtime.session import RunOptions
 from transforms.search.output_metrics import lost_rows
+
+if TYPE_CHECKING:
+    from transforms.run.two_steps import TwoSteps
 
 See = Callable[[Feed, Feed], None]
 """Told what is made of each feed."""
@@ -114,6 +116,16 @@ def _spared(work: Work, count: int, *, texts: bool, folds: ModelOf | None) -> _S
     return _Spared(spared, decided=False) if is_new else _Spared(every, decided=True)
 
 
+def _steps(pair: tuple[gs.Graph, gs.Graph], judge: Judge) -> TwoSteps | None:
+    """Return how texts of a decoder are read in two steps, of which the second has caches."""
+    if not any(tensor.dtype in (np.int64, np.int32) for tensor in pair[0].inputs):
+        return None
+    from transforms.run.coded_caches import coded_caches
+    from transforms.run.two_steps import TwoSteps
+
+    return TwoSteps.agreeing(pair[0], coded_caches(pair[1]), judge.reference.run, judge.reference.feeds)
+
+
 def _compared(
     pair: tuple[gs.Graph, gs.Graph], samples: Sequence[tuple[str, Feed]], spared: _Spared, run: RunOptions
 ) -> Checked | None:
@@ -123,8 +135,7 @@ def _compared(
     saturated, reference = in_both(*pair), copy_graph(float_graph)
     views = show_before_softmax(reference, saturated)
     judge = Judge(reference, [feed for _, feed in chosen], run, stays=True)
-    caches = coded_caches(quantized_graph)
-    steps = TwoSteps.agreeing(float_graph, caches, judge.reference.run, judge.reference.feeds)
+    steps = _steps(pair, judge)
 
     def _shown(fold: int) -> tuple[gs.Graph, Mapping[str, float]]:
         graph = spared.model_of(fold) if spared.model_of else copy_graph(quantized_graph)

@@ -11,10 +11,7 @@ from transforms.pipelines.check_outputs import UselessError, check_outputs
 from transforms.pipelines.first_result import FirstRun
 from transforms.pipelines.folds import FoldError, Folds, has_folds
 from transforms.pipelines.gate import keep_figure
-from transforms.pipelines.probe import FEEDS
 from transforms.pipelines.work import Work
-from transforms.precision.bench import goal_bench
-from transforms.run.lifelike_feeds import lifelike_feeds
 from transforms.scheme.dynamic_layers import is_dynamic
 
 
@@ -61,6 +58,9 @@ def _compare_on_random(work: Work, first: FirstRun) -> None:
     if first.why_not is not None or first.not_run or too_large(work.graph):
         return
     work.events.phase("comparing outputs")
+    from transforms.pipelines.probe import FEEDS
+    from transforms.run.lifelike_feeds import lifelike_feeds
+
     try:
         float_graph = work.float_form()
         data = CalibrationData(list(lifelike_feeds(float_graph, FEEDS)), run=work.run_here)
@@ -78,6 +78,8 @@ def _check_goal(work: Work) -> None:
     goal, apart = work.options.goal, work.held_out
     if goal is None or apart is None:
         return
+    from transforms.precision.bench import goal_bench  # imports take time that small jobs notice
+
     found = goal_bench(work.float_form(), apart.feeds, goal, work.run_here).scored(work.graph)
     if not work.options.allow_miss:
         goal.check(found.value, f"the model as it is written, on {apart.where},", found.error)

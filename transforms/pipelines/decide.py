@@ -32,7 +32,6 @@ from transforms.pipelines.measure import (
     measure_by_rule,
     measure_for_candidates,
 )
-from transforms.pipelines.probe import move_unjudged
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
 from transforms.scheme.dynamic_layers import is_dynamic
@@ -79,6 +78,8 @@ def decide(work: Work) -> None:
         if work.judge.can_judge and work.judge.count >= FEW_SAMPLES:
             _move_outliers(work, work.judge)
         else:
+            from transforms.pipelines.probe import move_unjudged
+
             move_unjudged(work)
             prepared = work.scheme  # the graph has its form already
     elif statistics is None:

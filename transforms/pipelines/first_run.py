@@ -13,7 +13,6 @@ from transforms import model_io
 from transforms.deploy.rounded_inputs import rounded_inputs
 from transforms.deploy.saturating_products import saturating_products
 from transforms.files.runtime_message import said_by_runtime
-from transforms.functions.attach_functions import attach_functions
 from transforms.graph.number_shapes import judged_tensors
 from transforms.leave_float import leave_float
 from transforms.model.bounds import refuse_unreadable
@@ -31,7 +30,7 @@ from transforms.pipelines.float_runs import (
 )
 from transforms.pipelines.one_step import is_large, run_one_step, why_not_opened
 from transforms.pipelines.source import Source
-from transforms.run.coded_caches import coded_caches, encoded
+from transforms.run.run_model import has_coded_inputs
 from transforms.runtime.compare_runs import not_repeatable
 from transforms.runtime.inputs import ModelInput, check_feed, model_inputs, taken_shape, two_sizes
 from transforms.runtime.processor import sums_saturate
@@ -133,7 +132,11 @@ def _run_beside(
 
 def _fed(graph: gs.Graph, inputs: Sequence[ModelInput], reference: FloatRun) -> dict[str, AnyArray]:
     """Return the feed of a model for one of its float model; ValueError if it does not fit."""
-    taken = {**reference.feed, **encoded(reference.feed, coded_caches(graph))}
+    taken = dict(reference.feed)
+    if has_coded_inputs(graph):
+        from transforms.run.coded_caches import coded_caches, encoded
+
+        taken |= encoded(reference.feed, coded_caches(graph))
     pairs = [(one, taken[one.name]) for one in inputs]
     feed = {
         one.name: array.astype(one.dtype, copy=False).reshape(taken_shape(one, array)) for one, array in pairs
@@ -205,5 +208,5 @@ def _comparable(graph: gs.Graph, light: onnx.ModelProto) -> Collection[str]:
 def _export(graph: gs.Graph, options: FirstRunOptions) -> Exported:
     light, weights = model_io.export(graph)
     if options.functions:
-        attach_functions(light)
+        model_io.attach_own(light)
     return light, weights

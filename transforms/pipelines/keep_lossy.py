@@ -15,8 +15,7 @@ from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import judging_layers, ranking_layers, taken
 from transforms.judge.softmax_outputs import in_both, show_before_softmax
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.load import read_float
-from transforms.pipelines.rebuild import LastRebuilt, take_over
+from transforms.pipelines.rebuild import LastRebuilt, nameable, take_over
 from transforms.pipelines.work import Work
 from transforms.run.run_each import with_bounded_memory, with_resting_threads
 from transforms.scheme import Scheme
@@ -80,6 +79,6 @@ def _found(work: Work, judge: Judge) -> tuple[LossyLayers, Work]:
     floats, first = _judged(floats), (_judged(work.graph), work.scheme)
     apart = Judge(floats, judged, work.run_here, known=judge.reference.known, stays=True)
     resting = with_bounded_memory(with_resting_threads(work.options.run), feeds)
-    load = partial(read_float, work, work.scheme)
-    found = lossy_layers(first, floats, load, _built, ranked, apart, runs, resting)
+    names = partial(nameable, work)
+    found = lossy_layers(first, floats, names, _built, ranked, apart, runs, resting)
     return found, build.last

@@ -21,7 +21,6 @@ from transforms.graph.selection import label_of
 from transforms.judge.budget import MOST_NODES, has_many_nodes, too_large
 from transforms.pipelines.work import Work
 from transforms.run.feeds import random_feeds
-from transforms.run.image_check import tell_images
 from transforms.run.image_inputs import ImageOptions
 from transforms.run.samples import Samples
 from transforms.runtime.inputs import model_inputs
@@ -29,7 +28,6 @@ from transforms.scheme import Scheme
 from transforms.scheme.presets import PRESETS
 from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.targets import target
-from transforms.store_embeddings import tie_embeddings
 
 
 def load(work: Work) -> None:
@@ -65,6 +63,8 @@ def read_float(work: Work, scheme: Scheme) -> gs.Graph:
     if scheme.target:
         refuse_free(graph, target(scheme.target))
     if work.options.embeddings:
+        from transforms.store_embeddings import tie_embeddings
+
         tie_embeddings(graph)
     return graph
 
@@ -82,12 +82,18 @@ def tell_fitting(work: Work) -> None:
     with suppress(ValueError, OSError):  # said where samples are read
         if not isinstance(data.source, list):
             _tell_changes(work, data)
-        line, images = _images_line(work.graph, data), data.images or ImageOptions()
+        if line := _images_line(work.graph, data):
+            _tell_images(work, data, line)
 
-        def _read(options: ImageOptions) -> Iterator[tuple[str, Feed]]:
-            return iter(replace(data, images=options if line else data.images).feeds(work.graph))
 
-        tell_images(work.events, work.graph, line, _read, images, data.run)
+def _tell_images(work: Work, data: CalibrationData, line: str) -> None:
+    """Tell how images go in, in a line, and warn of a scale that the model does not fit."""
+    from transforms.run.image_check import tell_images
+
+    def _read(options: ImageOptions) -> Iterator[tuple[str, Feed]]:
+        return iter(replace(data, images=options).feeds(work.graph))
+
+    tell_images(work.events, work.graph, line, _read, data.images or ImageOptions(), data.run)
 
 
 def _tell_changes(work: Work, data: CalibrationData) -> None:

@@ -124,8 +124,35 @@ def measure_for_candidates(
     if work.asked.per_channel == AUTO:  # weights with one scale need to know what they are multiplied with
         scheme = scheme.with_(per_channel=SPREAD)
     plan, data = work.plan(graph, scheme), _that_give_ranges(work, data)
-    parts = {"halved": True, "folded": work.may_compare}
-    return calibrate_plan(plan, data, progress=progress, most=MOST_COUNTED, means=means, **parts)
+    return calibrate_plan(
+        plan,
+        data,
+        progress=progress,
+        halved=True,
+        folded=work.may_compare,
+        most=MOST_COUNTED,
+        means=means,
+    )
+
+
+def measure_missing(work: Work) -> bool:
+    """Measure what a plan of the scheme needs beside what is known; return whether all is known then."""
+    plan, known = work.plan(), work.statistics
+    missing = [tensor for tensor in plan.measured() if known is None or tensor.name not in known.observed]
+    if not missing or known is None or work.data is None:
+        return not missing
+    data = replace(_that_give_ranges(work, work.data) or work.data, cache=None)
+    more = calibrate_plan(
+        plan,
+        data,
+        halved=bool(known.halves),
+        folded=bool(known.folds),
+        most=MOST_COUNTED,
+        known=known.observed,
+    )
+    if more is not None:
+        work.statistics = known.with_more(more)
+    return True
 
 
 def _that_give_ranges(work: Work, data: CalibrationData | None) -> CalibrationData | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import onnx_graphsurgeon as gs
 
-from transforms.pipelines.load import read_float
-from transforms.pipelines.rebuild import rebuilt, take_over
+from transforms.pipelines.rebuild import nameable, rebuilt, take_over
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
 
@@ -28,12 +28,11 @@ def place(work: Work) -> None:
         other = rebuilt(work, scheme, sample)
         return other.graph if other.record.count else None
 
-    def _load() -> gs.Graph:
-        return read_float(work, work.scheme)
-
     first = work.graph, work.scheme
     try:
-        work.record.placed = faster_in_float(first, work.float_form(), _load, _build, feed, work.options.run)
+        work.record.placed = faster_in_float(
+            first, work.float_form(), partial(nameable, work), _build, feed, work.options.run
+        )
     except Exception as error:  # the runtime's exceptions share no narrower class
         work.events.note(f"Layers are not timed: {error}")
         return

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
+
 from transforms.judge.constants import SEARCHED_ON
 from transforms.judge.sample_roles import searching, taken
 from transforms.pipelines.gate import keep_figure
-from transforms.pipelines.load import read_float
-from transforms.pipelines.rebuild import LastRebuilt, take_over
+from transforms.pipelines.rebuild import LastRebuilt, nameable, take_over
 from transforms.pipelines.work import Work
 
 
@@ -24,11 +25,11 @@ def reach(work: Work) -> None:
     build = LastRebuilt(work)
     feeds = (feed for _, feed in apart.data.feeds(work.graph))
     searched = taken(feeds, searching(SEARCHED_ON))
-    progress, told = work.events.phase("choosing layers", "model"), work.scheme
+    progress, names = work.events.phase("choosing layers", "model"), cache(partial(nameable, work))
     found = reach_target(
         (work.graph, work.scheme),
         work.float_form(),
-        lambda: read_float(work, told),
+        names,
         build,
         searched,
         apart.feeds,

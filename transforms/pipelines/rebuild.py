@@ -2,31 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Sequence, Set
+from dataclasses import replace
+from functools import partial
 
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.conversion.prepare import MASKED
+from transforms.conversion.rows import run_rows
+from transforms.graph import walk
+from transforms.graph.selection import label_of
+from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.load import read_float
+from transforms.pipelines.measure import measure_missing
 from transforms.pipelines.record import JobRecord
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work, WorkRow
+from transforms.precision.finer_scheme import IN_FLOAT, names_of
+from transforms.run.events import SILENT
 from transforms.scheme import Scheme
+from transforms.scheme.scheme import FLOAT32
 
 
 def rebuilt(
     work: Work, scheme: Scheme, data: CalibrationData | None = None, more: Sequence[WorkRow] = ()
 ) -> Work:
-    """Return another work on the float model, built by a scheme and the steps that built this one.
+    """Return another work on the float model, built by a scheme and the rows that built this one.
 
     ``data``: instead of all samples. ``more``: rows after those, where the scheme leaves something open.
 
     Tensors are shifted to the full range as they were asked for: finer layers leave others to shift.
     """
     wish = scheme.with_(full_range=work.asked.full_range)
+    other = None if more else _from_base(work, wish)
+    return other or _from_source(work, wish, data, more)
+
+
+def _from_base(work: Work, scheme: Scheme) -> Work | None:
+    """Return what the prepared model and the statistics make; None if these are not all that is needed.
+
+    They are where more layers and tensors are float than in the scheme in use.
+    """
+    if work.float_graph is None or work.prepared is None or not _is_floater(scheme, work.scheme):
+        return None
+    if work.prepared.changes[MASKED]:
+        return None  # formats of layers tell which biases are parted
+    graph, record = copy_graph(work.float_graph), work.prepared
+    other = replace(
+        work,
+        graph=graph,
+        asked=scheme,
+        targets=work.named.naming(graph, scheme),
+        compares=False,
+        events=SILENT,
+        record=JobRecord(
+            changes=Counter(record.changes),
+            notes=list(record.notes),
+            grids=None if work.record.grids is None else [],
+        ),
+    )
+    if not measure_missing(other):
+        return None
+    names = [row.name for row in work.recipe]
+    return _run(other, work.recipe[names.index("build") : _end(names)])
+
+
+def _run(work: Work, rows: Sequence[WorkRow]) -> Work:
+    run_rows(work, rows)
+    return work
+
+
+def _is_floater(scheme: Scheme, other: Scheme) -> bool:
+    """Return whether a scheme is another one with more layers and tensors in float."""
+    like_it = scheme.with_(layers=other.layers, tensors=other.tensors, full_range=other.full_range)
+    layers = (rule for name, rule in scheme.layers.items() if other.layers.get(name) != rule)
+    formats = (fmt for name, fmt in scheme.tensors.items() if other.tensors.get(name) != fmt)
+    are_left = scheme.layers.keys() >= other.layers.keys() and scheme.tensors.keys() >= other.tensors.keys()
+    return (
+        like_it == other
+        and are_left
+        and all(rule == IN_FLOAT for rule in layers)
+        and all(fmt == FLOAT32 for fmt in formats)
+    )
+
+
+def _from_source(work: Work, scheme: Scheme, data: CalibrationData | None, more: Sequence[WorkRow]) -> Work:
     other = Work(
-        read_float(work, wish),
-        wish,
+        read_float(work, scheme),
+        scheme,
         data or work.data,
         source=work.source,
         options=work.options,
@@ -39,11 +104,22 @@ def rebuilt(
     return run(other, [*_building(work.recipe), *more])
 
 
+def nameable(work: Work) -> Set[str]:
+    """Return the names of nodes that a scheme can name: those of the model, before channels are moved."""
+    if work.scheme.outliers or work.float_graph is None:
+        return names_of(partial(read_float, work, work.scheme), work.scheme)
+    return work.named.names | {label_of(node) for node in walk.nodes(work.float_graph)}
+
+
 def _building(recipe: Sequence[WorkRow]) -> Sequence[WorkRow]:
     """Return the rows between those that load a model and require that something of it is quantized."""
     names = [row.name for row in recipe]
     first = names.index("load") + 1 if "load" in names else 0
-    return recipe[first : names.index("require") if "require" in names else len(names)]
+    return recipe[first : _end(names)]
+
+
+def _end(names: Sequence[str]) -> int:
+    return names.index("require") if "require" in names else len(names)
 
 
 class LastRebuilt:
@@ -69,3 +145,4 @@ def take_over(work: Work, other: Work) -> None:
     work.graph, work.float_graph = other.graph, other.float_graph
     work.scheme, work.record = other.scheme, record
     work.targets, work.statistics, work.memory = other.targets, other.statistics, other.memory
+    work.prepared = other.prepared

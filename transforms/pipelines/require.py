@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from transforms.graph.embeddings import tables
 from transforms.model.model_error import NothingToDoError
-from transforms.pipelines.store_experts import has_experts
 from transforms.pipelines.work import Work
 
 
 def require(work: Work) -> None:
     """Raise NothingToDoError for a model that the scheme leaves as it is, unless parts are stored later."""
-    options, graph = work.options, work.graph
-    stored_later = (options.embeddings and tables(graph)) or (options.matmul_nbits and has_experts(graph))
-    if not (work.record.count or stored_later):
+    if not (work.record.count or _is_stored_later(work)):
         raise NothingToDoError(f"no tensor of '{work.source}' can take a format of this scheme")
+
+
+def _is_stored_later(work: Work) -> bool:
+    """Return whether embeddings or experts are to be stored in few bits."""
+    if work.options.embeddings:
+        from transforms.graph.embeddings import tables
+
+        if tables(work.graph):
+            return True
+    if not work.options.matmul_nbits:
+        return False
+    from transforms.pipelines.store_experts import has_experts
+
+    return has_experts(work.graph)

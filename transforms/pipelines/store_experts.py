@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from transforms.experts.find_mixtures import mixtures
-from transforms.experts.runtime_moe import is_moe
 from transforms.experts.written_out import written_out
 from transforms.files.spelling import as_option
 from transforms.graph import walk
+from transforms.graph.moe import is_moe
 from transforms.graph.selection import NodeSet
 from transforms.graph.some_names import counted
 from transforms.pipelines.work import Work

@@ -10,10 +10,10 @@ import onnx_graphsurgeon as gs
 from transforms.conversion.prepare import prepare_for
 from transforms.conversion.record import Record
 from transforms.conversion.write_plan import make_plan
-from transforms.experts.runtime_moe import is_moe
 from transforms.files.spelling import as_option
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
+from transforms.graph.moe import is_moe
 from transforms.model import graph_proto
 from transforms.model.read_model import ModelError
 from transforms.pipelines.smaller import bytes_by_rule

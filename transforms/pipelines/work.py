@@ -75,6 +75,8 @@ class Work(BySchemeMixin):
         What was done, decided and noted so far.
     float_graph : Graph or None
         The float model as it was quantized: prepared, folded and fused.
+    prepared : Record or None
+        What preparing changed and noted, after the step ``build``.
     targets : SchemeTargets or None
         The nodes and tensors that the scheme names, after the step ``prepare``.
     statistics : Calibration or None
@@ -113,6 +115,7 @@ class Work(BySchemeMixin):
     events: Events = SILENT
     record: JobRecord = field(default_factory=JobRecord)
     float_graph: gs.Graph | None = None
+    prepared: Record | None = None
     targets: SchemeTargets | None = None
     statistics: Calibration | None = None
     judge: Judge | None = None

@@ -39,9 +39,7 @@ from transforms.plan.quant_spec import (
     BIAS,
     CONSTANT,
     WEIGHT,
-    Edge,
     QuantSpec,
-    Rounding,
     block_axis,
     is_unquantized_float,
     role_of,
@@ -49,6 +47,7 @@ from transforms.plan.quant_spec import (
     takes_rows,
     wider,
 )
+from transforms.plan.rounding import Edge, Rounding
 from transforms.plan.rounding_plan import RoundingPlan, owners, reach
 from transforms.plan.scheme_targets import FormatTable, Targets
 from transforms.plan.weight_specs import WeightSpecs

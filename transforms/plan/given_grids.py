@@ -14,7 +14,8 @@ from transforms.graph.qdq import DEQUANTIZE, QUANTIZE
 from transforms.graph.rewire import Insertions, import_domains
 from transforms.graph.shapes import shape_of
 from transforms.plan.qdq_writer import QdqWriter, take_name
-from transforms.plan.quant_spec import QuantSpec, Rounding
+from transforms.plan.quant_spec import QuantSpec
+from transforms.plan.rounding import Rounding
 from transforms.plan.rounding_plan import owners
 from transforms.scheme.scheme import FLOAT32, Scheme
 

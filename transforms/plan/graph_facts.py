@@ -6,7 +6,7 @@ remembered by their places in the graph, and found again in one that differs in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Set
 from functools import cached_property
 from typing import Any
 from weakref import ref
@@ -14,34 +14,35 @@ from weakref import ref
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.graph.embeddings import logits_tensors, rotating_products, shared_heads
+from transforms.graph import walk
 from transforms.graph.lazy_values import LARGE, load_values
-from transforms.graph.number_shapes import NumberShapes
-from transforms.graph.routers import routers
-from transforms.plan.exact_arithmetic import exact_arithmetic
-from transforms.plan.float16_range import beyond_float16
-from transforms.plan.float_only_nodes import float_zone, given_masks, spectra
-from transforms.plan.infinities import infinite_tensors, meant_infinities
-from transforms.plan.integer_moves import needing_floats
-from transforms.plan.lopsided_weights import lopsided_weights
-from transforms.plan.sentinels import sentinels
 
 Places = dict[str, list[int]]
 """By the name of a fact, the places of its nodes or tensors."""
 
 
 class _Fact:
-    """A set of ``id`` of nodes, or of tensors, and the function that finds them."""
+    """A set of ``id`` of nodes, or of tensors, and the function that finds them.
 
-    def __init__(self, find: Callable[[GraphFacts], Iterable[int]], *, of_tensors: bool = False) -> None:
-        self._find, self._of_tensors = find, of_tensors
+    ``operators``: it is empty in a graph without a node of one of these types, and is not looked for there.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[GraphFacts], Iterable[int]],
+        *,
+        operators: Set[str] = frozenset(),
+        of_tensors: bool = False,
+    ) -> None:
+        self._find, self._of_tensors, self._operators = find, of_tensors, operators
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
     def __get__(self, facts: GraphFacts, owner: type) -> frozenset[int]:
         if self._name not in facts.found:
-            facts.found[self._name] = self._recalled(facts)
+            is_absent = self._operators and self._operators.isdisjoint(facts.types)
+            facts.found[self._name] = frozenset() if is_absent else self._recalled(facts)
         return facts.found[self._name]
 
     def _recalled(self, facts: GraphFacts) -> frozenset[int]:
@@ -54,6 +55,100 @@ class _Fact:
         return frozenset(id(parts[place]) for place in facts.places[self._name])
 
 
+def _exact(facts: GraphFacts) -> Iterable[int]:
+    from transforms.plan.exact_arithmetic import exact_arithmetic
+
+    return exact_arithmetic(facts.graph)
+
+
+def _masking(facts: GraphFacts) -> Iterable[int]:
+    from transforms.plan.float_only_nodes import given_masks
+
+    return given_masks(facts.graph)
+
+
+def _zone(facts: GraphFacts) -> Iterable[int]:
+    from transforms.plan.float_only_nodes import float_zone
+
+    return float_zone(facts.graph, facts.masking, facts.exact)
+
+
+def _lengths(facts: GraphFacts) -> Iterable[int]:
+    from transforms.graph.number_shapes import NumberShapes
+
+    return NumberShapes(facts.graph).decided.nodes
+
+
+def _spectra(facts: GraphFacts) -> Iterable[int]:
+    from transforms.plan.float_only_nodes import spectra
+
+    return spectra(facts.graph)
+
+
+def _floats(facts: GraphFacts) -> Iterable[int]:
+    from transforms.plan.integer_moves import needing_floats
+
+    return needing_floats(facts.graph)
+
+
+def _beyond_float16(facts: GraphFacts) -> Iterable[int]:
+    from transforms.plan.float16_range import beyond_float16
+
+    return beyond_float16(facts.graph)
+
+
+def _routers(facts: GraphFacts) -> Iterable[int]:
+    from transforms.graph.routers import routers
+
+    return map(id, routers(facts.graph))
+
+
+def _lopsided(facts: GraphFacts) -> Iterable[int]:
+    from transforms.plan.lopsided_weights import lopsided_weights
+
+    return lopsided_weights(facts.graph)
+
+
+def _shared_heads(facts: GraphFacts) -> Iterable[int]:
+    from transforms.graph.embeddings import shared_heads
+
+    return map(id, shared_heads(facts.graph))
+
+
+def _logits(facts: GraphFacts) -> Iterable[int]:
+    from transforms.graph.embeddings import logits_tensors
+
+    return map(id, logits_tensors(facts.graph))
+
+
+def _rotating(facts: GraphFacts) -> Iterable[int]:
+    from transforms.graph.embeddings import rotating_products
+
+    return map(id, rotating_products(facts.graph))
+
+
+def _counted_sentinels(facts: GraphFacts) -> Iterable[int]:
+    from transforms.plan.sentinels import sentinels
+
+    return sentinels(facts.graph).counted
+
+
+def _infinite(facts: GraphFacts) -> Iterable[int]:
+    from transforms.plan.infinities import infinite_tensors
+
+    return infinite_tensors(facts.graph)
+
+
+def _meant_infinities(facts: GraphFacts) -> Iterable[int]:
+    from transforms.plan.infinities import meant_infinities
+
+    return meant_infinities(facts.graph, computed=True)
+
+
+_LOOKUPS = frozenset({"Gather"})
+_CHOICES = frozenset({"TopK", "ArgMax", "ArgMin", "MoE", "QMoE"})
+
+
 class GraphFacts:
     """Sets of ``id`` of nodes or tensors of a graph, which stays as it is meanwhile.
 
@@ -63,41 +158,46 @@ class GraphFacts:
     graph: gs.Graph
     known: KnownFacts | None
 
-    exact = _Fact(lambda facts: exact_arithmetic(facts.graph))
+    exact = _Fact(_exact)
     """Nodes: sizes, positions, angles, which no format may round."""
-    masking = _Fact(lambda facts: given_masks(facts.graph))
+    masking = _Fact(_masking)
     """Nodes that read a mask."""
-    zone = _Fact(lambda facts: float_zone(facts.graph, facts.masking, facts.exact))
+    zone = _Fact(_zone)
     """Nodes that never compute in integers."""
-    lengths = _Fact(lambda facts: NumberShapes(facts.graph).decided.nodes)
+    lengths = _Fact(_lengths)
     """Nodes that decide how long tensors are with which layers go on."""
-    spectra = _Fact(lambda facts: spectra(facts.graph))
+    spectra = _Fact(_spectra, operators=frozenset({"Log"}))
     """Nodes that make what a logarithm is taken of."""
-    floats = _Fact(lambda facts: needing_floats(facts.graph))
+    floats = _Fact(_floats)
     """Nodes that may not read what was an integer."""
-    beyond_float16 = _Fact(lambda facts: beyond_float16(facts.graph))
+    beyond_float16 = _Fact(_beyond_float16)
     """Nodes with numbers beyond the range of float16."""
-    routers = _Fact(lambda facts: map(id, routers(facts.graph)))
+    routers = _Fact(_routers, operators=_CHOICES)
     """Products that choose what else is computed."""
-    lopsided = _Fact(lambda facts: lopsided_weights(facts.graph), of_tensors=True)
+    lopsided = _Fact(_lopsided, of_tensors=True)
     """Weights of products that zero points would round better."""
-    shared_heads = _Fact(lambda facts: map(id, shared_heads(facts.graph)))
+    shared_heads = _Fact(_shared_heads, operators=_LOOKUPS)
     """Products whose weight is a table."""
-    logits = _Fact(lambda facts: map(id, logits_tensors(facts.graph)), of_tensors=True)
+    logits = _Fact(_logits, operators=_LOOKUPS, of_tensors=True)
     """Outputs that are logits of tokens."""
-    rotating = _Fact(lambda facts: map(id, rotating_products(facts.graph)))
+    rotating = _Fact(_rotating, operators=_LOOKUPS)
     """Products that rotate what a head reads."""
-    counted_sentinels = _Fact(lambda facts: sentinels(facts.graph).counted, of_tensors=True)
+    counted_sentinels = _Fact(_counted_sentinels, of_tensors=True)
     """Tensors with sentinels that something computes with."""
-    infinite = _Fact(lambda facts: infinite_tensors(facts.graph), of_tensors=True)
+    infinite = _Fact(_infinite, of_tensors=True)
     """Tensors that may hold infinities."""
-    meant_infinities = _Fact(lambda facts: meant_infinities(facts.graph, computed=True), of_tensors=True)
+    meant_infinities = _Fact(_meant_infinities, of_tensors=True)
     """Tensors whose infinities mean something, those of runs among them."""
 
     def __init__(self, graph: gs.Graph, known: KnownFacts | None = None) -> None:
         """Find nothing yet."""
         self.graph, self.known = graph, known
         self.found: dict[str, frozenset[int]] = {}
+
+    @cached_property
+    def types(self) -> frozenset[str]:
+        """The types of the nodes, of bodies, too."""
+        return frozenset(node.op for node in walk.nodes(self.graph))
 
     @cached_property
     def form(self) -> Form:

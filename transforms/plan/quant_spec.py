@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 import ops
 from ops.integers import finite_range
-from transforms.graph import dot_products, dtypes, walk
+from transforms.graph import dot_products, dtypes
 from transforms.graph.dot_products import is_depthwise_transposed
 from transforms.graph.qdq import BLOCKS, DEQUANTIZE
 from transforms.graph.recurrent import is_recurrent_weight
+from transforms.plan.rounding import Rounding
 from transforms.scheme.scheme import AUTO, Scheme
 from transforms.scheme.scheme_values import SPREAD as BY_SPREAD
 
@@ -33,10 +34,6 @@ UNSIGNED = {"int2": "uint2", "int4": "uint4"}
 
 _WIDER = {"int2": "int4", "uint2": "uint4"}
 QUANTIZED_BY = DEQUANTIZE | {*BLOCKS}
-
-
-Edge = tuple[int, int]
-"""``id`` of a node, and which input of it."""
 
 
 @dataclass(frozen=True)
@@ -61,38 +58,6 @@ class QuantSpec:
     def needs_range(self) -> bool:
         """Whether the grid follows from a measured range."""
         return self.format.is_integer
-
-
-@dataclass
-class Rounding:
-    """One tensor that has to be rounded: the graph that owns it, and which uses read the rounded value."""
-
-    tensor: gs.Tensor
-    owner: gs.Graph
-    producer: gs.Node | None
-    uses: list[tuple[gs.Node, int]] = field(default_factory=list)
-    is_output: bool = False
-
-    @property
-    def edges(self) -> set[Edge]:
-        """The uses that read the rounded value, to look them up."""
-        return {(id(node), index) for node, index in self.uses}
-
-    def redirect(self, target: gs.Tensor) -> None:
-        """Let the uses that read the rounded value read the target."""
-        for node, index in self.uses:
-            node.inputs[index] = target
-
-    def split_off(self, names: walk.Names, suffix: str = "raw") -> gs.Variable:
-        """Let the producer make a new tensor, read by all uses that do not read the rounded value."""
-        assert self.producer is not None
-        raw = dtypes.variable(names.derive(self.tensor.name, suffix), dtypes.FLOAT, self.tensor)
-        rounded = self.edges
-        for node, index in walk.uses(self.tensor):
-            if (id(node), index) not in rounded:
-                node.inputs[index] = raw
-        walk.replace_output(self.producer, self.tensor, raw)
-        return raw
 
 
 @dataclass

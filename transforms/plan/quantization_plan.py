@@ -14,10 +14,10 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.integers import finite_range
-from transforms.experts.runtime_moe import is_moe
 from transforms.graph import dot_products, walk
 from transforms.graph.constants import magnitude
 from transforms.graph.dot_products import TensorAxis
+from transforms.graph.moe import is_moe
 from transforms.plan.choose_specs import SpecChooser
 from transforms.plan.quant_spec import ACTIVATION, BIAS, WEIGHT, QuantSite, QuantSpec, saturates
 from transforms.plan.rows_writer import FOLDING

@@ -32,7 +32,7 @@ from transforms.graph.qdq import EXTENDED_DEQUANTIZE, EXTENDED_QUANTIZE
 from transforms.graph.rewire import Insertions
 from transforms.graph.selection import Exclusion, NodeSet, resolve
 from transforms.plan.graph_facts import GraphFacts
-from transforms.plan.quant_spec import Edge, Rounding
+from transforms.plan.rounding import Edge, Rounding
 
 LEARNED = "ai.onnx.ml"
 """Domain of operators that compare or scale numbers by what they have learned."""

@@ -61,6 +61,8 @@ class SchemeTargets:
         self._scheme, self.fixed, self._facts = scheme, FixedGrids(), KnownFacts()
         self.excluded = select(graph, names=scheme.exclude_nodes, op_types=scheme.exclude_op_types)
         self._operators = _operators(graph)
+        self.names = frozenset(label_of(node) for node in walk.nodes(graph))
+        """The names of nodes of the loaded model."""
         nodes = with_names(graph) if scheme.layers else []
         matching = {pattern: matching_nodes(nodes, pattern) for pattern in scheme.layers}
         self._rules = {  # with their operators: what became of a node of another is new
@@ -70,9 +72,10 @@ class SchemeTargets:
         self._places = {name: _places(graph, name) for name in scheme.tensors}
 
     def naming(self, graph: gs.Graph, scheme: Scheme) -> SchemeTargets:
-        """Return what another scheme names, which may add tensors of a graph to this one."""
+        """Return what another scheme names, which may add layers and tensors of a prepared graph."""
         found = copy(self)
         found._scheme = scheme
+        found._rules = {name: self._rules.get(name, (Selection(), set[str]())) for name in scheme.layers}
         found._places = {name: self._places.get(name) or _places(graph, name) for name in scheme.tensors}
         return found
 

@@ -115,7 +115,7 @@ def assign(
     """
     refuse_unknown(strategy, STRATEGIES, "strategy")
     if budget is not None and strategy != "budget":
-        raise ValueError(f"a budget goes with strategy 'budget', not with '{strategy}'")
+        raise ValueError(f"a budget requires strategy 'budget', not '{strategy}'")
     if strategy == "budget" and budget is None and target is None:
         raise ValueError("strategy 'budget' needs a budget or a target")
     sizes: dict[tuple[str, str | None], Size] = {(one.layer, one.label): one.size for one in options}

@@ -11,8 +11,7 @@ from ops.array_types import Feed
 from transforms.judge.channel_groups import split
 from transforms.judge.sample_roles import ranking, searching_evenly, taken
 from transforms.precision.bench import goal_metric, outputs_of
-from transforms.precision.chosen import Part
-from transforms.precision.readings import OUTPUT
+from transforms.precision.finer_scheme import can_be_named
 from transforms.precision.switched_layers import SwitchedLayers, Trials
 from transforms.search.gate import Gate
 from transforms.search.group_search import fewest
@@ -80,8 +79,3 @@ class FewestLayers:
             pairs = ((split(expected, groups), split(found, groups)) for expected, found in made)
             self._known[key] = goal_metric(self._metric, pairs)
         return self._known[key]
-
-
-def can_be_named(part: Part, names: Set[str]) -> bool:
-    """Return whether a scheme can name a part: a node of it, or its output."""
-    return any(node in names or node.startswith(OUTPUT) for node in part.nodes)

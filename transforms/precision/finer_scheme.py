@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 
 import onnx_graphsurgeon as gs
 
@@ -10,10 +10,14 @@ from transforms.conversion.prepare import prepare_for
 from transforms.graph import walk
 from transforms.graph.lazy_values import stored_bytes
 from transforms.graph.selection import exactly, label_of
+from transforms.precision.chosen import Part
 from transforms.precision.readings import OUTPUT
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import FLOAT32
+
+IN_FLOAT = LayerRule(FLOAT32, FLOAT32)
+"""The rule of layers that stay float."""
 
 
 def fallback_rule(name: str, scheme: Scheme) -> LayerRule:
@@ -39,7 +43,7 @@ def names_of(load: Callable[[], gs.Graph], scheme: Scheme) -> set[str]:
     return names | {label_of(node) for node in walk.nodes(graph)}
 
 
-def naming(scheme: Scheme, nodes: Iterable[str], names: set[str], rule: LayerRule) -> Scheme:
+def naming(scheme: Scheme, nodes: Iterable[str], names: Set[str], rule: LayerRule) -> Scheme:
     """Return the scheme in which some nodes of parts, as far as they are among these names, have a rule."""
     layers, tensors = dict(scheme.layers), dict(scheme.tensors)
     for node in nodes:
@@ -48,6 +52,11 @@ def naming(scheme: Scheme, nodes: Iterable[str], names: set[str], rule: LayerRul
         elif node in names:
             layers[exactly(node)] = rule
     return scheme.with_(layers=layers, tensors=tensors)
+
+
+def can_be_named(part: Part, names: Set[str]) -> bool:
+    """Return whether a scheme can name a part: a node of it, or its output."""
+    return any(node in names or node.startswith(OUTPUT) for node in part.nodes)
 
 
 def bytes_of_numbers(graph: gs.Graph) -> int:

@@ -8,6 +8,7 @@ these in float, and judged on samples that did not rank them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -20,14 +21,13 @@ from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import ranking, taken
 from transforms.model.copy_graph import copy_graph
 from transforms.precision.chosen import LossyLayers
-from transforms.precision.fewest import can_be_named
-from transforms.precision.finer_scheme import bytes_of_numbers, names_of, naming
-from transforms.precision.reach import Build, Built
+from transforms.precision.finer_scheme import IN_FLOAT, bytes_of_numbers, can_be_named, naming
 from transforms.precision.switched_layers import SwitchedLayers, Trials
 from transforms.runtime.session import RunOptions
-from transforms.scheme.layer_rule import LayerRule
-from transforms.scheme.scheme import FLOAT32
 from transforms.search.group_search import shares_of_parts
+
+if TYPE_CHECKING:
+    from transforms.precision.reach import Build, Built
 
 PER_PERCENT = 0.3
 """dB that layers in float have to bring for each percent of the model's bytes that they add: the table
@@ -39,7 +39,6 @@ ONE_OF = 3
 LEAST_RUNS, MOST_RUNS = 48, 256
 """Runs in which layers are ranked: as many as there is time for, within these bounds."""
 
-_IN_FLOAT = LayerRule(FLOAT32, FLOAT32)
 _LEAST = 0.05  # share of what is left that a layer leaves: shares do not quite add up
 _TRIED = (0.5, 1.0, 2.0)  # times as many layers as their shares say, which are measured
 
@@ -47,7 +46,7 @@ _TRIED = (0.5, 1.0, 2.0)  # times as many layers as their shares say, which are 
 def lossy_layers(
     first: Built,
     float_graph: gs.Graph,
-    load: Callable[[], gs.Graph],
+    names: Callable[[], Set[str]],
     build: Build,
     feeds: Sequence[Feed],
     judge: Judge,
@@ -57,7 +56,7 @@ def lossy_layers(
     """Return the layers that are worth staying float, if the judge accepts them; maybe none.
 
     ``first``: the quantized model and its scheme; ``float_graph``: the float model as it was quantized; both
-    stay as they are. ``load`` reads the float model, in which layers are named. ``feeds``: samples that
+    stay as they are. ``names``: those of nodes that a scheme can name. ``feeds``: samples that
     rank, in about so many ``runs``; the judge has others. Raises ValueError as :class:`SwitchedLayers` does.
     """
     graph, scheme = first
@@ -65,13 +64,13 @@ def lossy_layers(
     if before.mean + WORTH >= FINE:
         return LossyLayers(scheme)
     model = SwitchedLayers(copy_graph(float_graph), copy_graph(graph), run)
-    names, size = names_of(load, scheme), bytes_of_numbers(graph)
-    kept = _Search(model, feeds, names, size, runs).best()
+    able, size = names(), bytes_of_numbers(graph)
+    kept = _Search(model, feeds, able, size, runs).best()
     count, parts = len(model.parts), tuple(model.parts[i] for i in sorted(kept))
     if not kept:
         return LossyLayers(scheme, count)
     del model  # one session at a time
-    built, used = build(naming(scheme, (node for part in parts for node in part.nodes), names, _IN_FLOAT))
+    built, used = build(naming(scheme, (node for part in parts for node in part.nodes), able, IN_FLOAT))
     sizes = size, bytes_of_numbers(built)
     won = gain(judge.errors_of(copy_graph(built)).at_most(FINE), before)
     is_worth = won.is_accepted(price(sizes[1] / size - 1, len(parts)))

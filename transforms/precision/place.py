@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -23,7 +23,7 @@ from transforms.graph.dot_products import is_dot_product
 from transforms.model.copy_graph import copy_graph
 from transforms.precision.borders import seconds_of_a_number, worth_float
 from transforms.precision.chosen import FloatLayers
-from transforms.precision.finer_scheme import bytes_of_numbers, names_of, naming
+from transforms.precision.finer_scheme import IN_FLOAT, bytes_of_numbers, naming
 from transforms.precision.pair_nodes import PairedModels
 from transforms.precision.reach import Built
 from transforms.run.profile import Kernel, profiled
@@ -31,8 +31,6 @@ from transforms.run.speed import SLOWER
 from transforms.run.turns import Timer, Timing, ratio, time_graphs, timed_options
 from transforms.runtime.session import RunOptions, open_session
 from transforms.scheme import Scheme
-from transforms.scheme.layer_rule import LayerRule
-from transforms.scheme.scheme import FLOAT32
 
 _SECONDS, _MOST = 2.0, 6
 """Seconds of the processor for which two models take turns, and how many groups of layers are tried."""
@@ -51,7 +49,6 @@ less is within the noise of a profile, and the conversions at their borders take
 _REORDERED = 2
 """Times as long as a conversion that a border takes: kernels of integers and float order channels apart."""
 
-_IN_FLOAT = LayerRule(FLOAT32, FLOAT32)
 _TAG = re.compile(r"~(\d+)~")
 
 Build = Callable[[Scheme], gs.Graph | None]
@@ -61,7 +58,7 @@ Build = Callable[[Scheme], gs.Graph | None]
 def faster_in_float(
     first: Built,
     float_graph: gs.Graph,
-    load: Callable[[], gs.Graph],
+    names: Callable[[], Set[str]],
     build: Build,
     feed: Feed,
     run: RunOptions,
@@ -70,7 +67,7 @@ def faster_in_float(
     """Return the layers of a quantized model that it is faster with in float, if that is beyond the noise.
 
     ``first``: the quantized model and its scheme; ``float_graph``: the float model as it was quantized; both
-    stay as they are. ``load`` reads the float model, in which layers are named. All is timed on one ``feed``.
+    stay as they are. ``names``: those of nodes that a scheme can name. All is timed on one ``feed``.
     Raises ValueError as ``build`` and ``timer`` do.
     """
     graph, scheme = first
@@ -78,14 +75,14 @@ def faster_in_float(
     parts = _timed_parts(paired, feed, timed_options(run))
     least = _LEAST * sum(one.seconds for one in parts)
     slow = [region for region in _worth_float(parts, timer, run) if _lost(region) > least]
-    names = names_of(load, scheme) if slow else set()
+    able = names() if slow else frozenset[str]()
     fastest, used, layers, steps = graph, scheme, list[str](), list[Timing]()
     groups = deque(_alike(sorted(slow, key=_lost, reverse=True)))
     for _ in range(_MOST):
         if not groups:
             break
         group = groups.popleft()
-        named = naming(used, (node for part in group for node in part.nodes), names, _IN_FLOAT)
+        named = naming(used, (node for part in group for node in part.nodes), able, IN_FLOAT)
         is_most = 2 * len(group) > len(parts)  # a half of them may do, and leaves more in integers
         built = build(named) if named != used and not (is_most and group[1:]) else None
         step = None if built is None else ratio_of((built, fastest), feed, run, timer)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import count
 
 import onnx_graphsurgeon as gs
@@ -25,7 +24,7 @@ from transforms.model.copy_graph import copy_graph
 from transforms.precision.bench import Bench, Progress, goal_bench
 from transforms.precision.chosen import Chosen, Reached
 from transforms.precision.fewest import FewestLayers
-from transforms.precision.finer_scheme import bytes_of_numbers, names_of, naming
+from transforms.precision.finer_scheme import bytes_of_numbers, naming
 from transforms.precision.held_out import GATE_EVERY, MOST_OF_GATES
 from transforms.precision.switched_layers import SwitchedLayers
 from transforms.runtime.session import RunOptions
@@ -39,6 +38,7 @@ _ROOM = 0.25  # dB that a search aims higher by, beside what held-out samples fe
 _MOST_UNSURE = 3.0  # dB that a search aims higher by where only the standard error is too large
 _BY_DECIBELS = 3  # searches that only aim higher
 _SHARES = (0.25, 0.5, 0.75)  # of the layers that are finer in models that may miss a target
+_NEAR = 50  # of so many parts, one more than needed is near enough
 _MORE = 1.3  # times as many layers after these, or where a target is not in dB
 
 Built = tuple[gs.Graph, Scheme]
@@ -118,18 +118,34 @@ class _Search:
     def fewest(self) -> Chosen | None:
         """Return the first model that reaches the target; None where none does, short of one in float."""
         target, able = self._target, len(self._search.able)
-        wanted, least = target, 0
+        wanted, least, failed = target, 0, 0
         for attempt in count(1):
             kept = self._search.fewest(wanted, least)
             graph, last = self._try(kept)
             if len(kept) == able or not last.is_low:
                 return None
             if target.is_shown(last.scored):
-                return self._chosen(graph, last)
+                return self._chosen(*self._fewer(graph, last, failed))
+            failed = len(kept)
             wanted, least = _higher(target, wanted, last.scored), _more(target, len(kept), attempt)
             if isinstance(target, Gate) and 4 * len(kept) < 3 * able <= 3 * least:  # before all
                 least = (len(kept) + able + 1) // 2
         return None
+
+    def _fewer(self, graph: gs.Graph, last: _Try, failed: int) -> tuple[gs.Graph, _Try]:
+        """Return a model that reaches the target with fewer of the same parts: more than ``failed``.
+
+        It is the one that was built last.
+        """
+        kept, best, most = last.kept, (graph, last), len(last.kept)
+        while most - failed > max(1, len(self._parts) // _NEAR):
+            middle = (failed + most) // 2
+            found = self._try(kept[:middle])
+            if self._target.is_shown(found[1].scored):
+                best, most = found, middle
+            else:
+                failed = middle
+        return best if self.tried[-1] is best[1] else self._try(kept[:most])
 
     def best(self) -> Chosen:
         """Return the model with anything in low precision that samples show to be nearest to the target.
@@ -218,7 +234,7 @@ def too_few_samples(target: Target, scored: Scored, what: str) -> TargetError:
 def reach_target(
     first: Built,
     float_graph: gs.Graph,
-    load: Callable[[], gs.Graph],
+    names: Callable[[], Set[str]],
     build: Build,
     feeds: Sequence[Feed],
     judging: Sequence[Feed],
@@ -232,11 +248,10 @@ def reach_target(
     """Return the model with as few layers in the fallback as are found for a target on ``judging`` feeds.
 
     ``first``: the quantized model; ``float_graph``: the float model as it was quantized; both stay as they
-    are. ``load`` reads the float model, in which layers are named. Where no choice of layers reaches the
+    are. ``names``: those of nodes that a scheme can name. Where no choice of layers reaches the
     target, it raises TargetError, or with ``allow_miss`` takes the best model, as :func:`choose_layers` does.
     """
     graph, scheme = first
-    names = cache(lambda: names_of(load, scheme))
     used = scheme
 
     def _built(nodes: Sequence[str]) -> gs.Graph:

@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 import ops
 from ops.array_types import AnyArray
 from ops.integers import dequantize
-from transforms.compare.number_formats import rounded_format, type_name
+from transforms.compare.node_formats import rounded_format, type_name
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.qdq import DEQUANTIZE

@@ -5,7 +5,7 @@ Whoever feeds such a model what a float model is fed, and compares what both mak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +18,7 @@ from transforms.graph.key_rotations import Rotation, key_rotation
 from transforms.graph.state_outputs import found_pairs
 from transforms.graph.value_offsets import value_offset
 from transforms.quantize_caches import ATTENTION, BITS, KIND, SCALES, TOKENS
-
-Run = Callable[[Feed], Feed]
+from transforms.run.run_model import Run
 
 
 @dataclass(frozen=True)

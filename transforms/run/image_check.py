@@ -1,4 +1,4 @@
-"""A warning where images, or arrays of pixels, go into a model otherwise than in its training."""
+"""A warning where images go into a model otherwise than in its training."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.array_types import AnyArray, Feed
+from ops.array_types import Feed
 from transforms.files.spelling import spelled
 from transforms.graph.typed import Graph
 from transforms.run.events import Events
-from transforms.run.image_inputs import SCALINGS, ImageOptions, formula
+from transforms.run.image_inputs import SCALINGS, ImageOptions
 from transforms.run.input_fit import Feeds, FirstLayers, better, find_fit
 from transforms.runtime.inputs import ModelInput, model_inputs
 from transforms.runtime.session import RunOptions
@@ -38,13 +37,12 @@ def tell_images(
     images: ImageOptions,
     run: RunOptions | None = None,
 ) -> None:
-    """Tell how images go in, a ``line`` that is empty for arrays, and whether the model fits these numbers.
+    """Tell how images go in, in a ``line``, and whether the model fits these numbers.
 
     Raises ValueError or OSError for samples that cannot be read.
     """
-    if line:
-        events.note(line)
-    for warning in scale_warning(graph, read, images, are_files=bool(line), run=run):
+    events.note(line)
+    for warning in scale_warning(graph, read, images, run):
         events.warn(warning)
 
 
@@ -52,14 +50,11 @@ def scale_warning(
     graph: gs.Graph,
     read: Callable[[ImageOptions], NamedFeeds],
     images: ImageOptions,
-    *,
-    are_files: bool,
     run: RunOptions | None = None,
 ) -> Iterator[str]:
     """Yield a warning if the model holds traces of images of another scale; nothing otherwise.
 
-    ``read``: reads the samples, images with these options. ``are_files``: whether they are images, not arrays
-    that may be pixels.
+    ``read``: reads images with these options.
     """
     wanted = _image_input(graph)
     if wanted is None:
@@ -69,18 +64,12 @@ def scale_warning(
     for name, (mean, std) in SCALINGS.items():
         if len(mean) in (1, given[0][wanted.name].shape[_channel_axis(wanted)]):
             others[name] = replace(images, mean=mean, std=std, transform=None)
-    if are_files:
-        declared = _RANGES.get(_metadata(graph).get("Image.NominalPixelRange", ""), "")
-        if declared and images.transform is None and others[declared] != images:
-            ways = _advice(declared, images, others)
-            yield f"Warning: images do not fit the model: its metadata declare another range; {ways}"
-            return
-        feeds = {name: partial(_read, read, one) for name, one in others.items()}
-    else:
-        pixels = _pixels(given, wanted.name)
-        if pixels is None:
-            return
-        feeds = {name: partial(_scaled, given, wanted, pixels, one) for name, one in others.items()}
+    declared = _RANGES.get(_metadata(graph).get("Image.NominalPixelRange", ""), "")
+    if declared and images.transform is None and others[declared] != images:
+        ways = _advice(declared, images, others)
+        yield f"Warning: images do not fit the model: its metadata declare another range; {ways}"
+        return
+    feeds = {name: partial(_read, read, options) for name, options in others.items()}
     fit = find_fit(graph, wanted.name)
     if fit is None:
         return
@@ -88,10 +77,10 @@ def scale_warning(
     if best is None:
         return
     if best:
-        ways = _advice(best, images, others) if are_files else f"try arrays of {formula(others[best])}"
+        ways = _advice(best, images, others)
     else:
         ways = "no usual scale of pixels fits: " + spelled("give the {mean} and {std} used in training")
-    yield f"Warning: {'images' if are_files else 'samples'} do not fit the model: {fit.cause}; {ways}"
+    yield f"Warning: images do not fit the model: {fit.cause}; {ways}"
 
 
 def _advice(name: str, images: ImageOptions, others: Mapping[str, ImageOptions]) -> str:
@@ -120,27 +109,3 @@ def _metadata(graph: gs.Graph) -> Mapping[str, str]:
 
 def _read(read: Callable[[ImageOptions], NamedFeeds], options: ImageOptions) -> Feeds:
     return [feed for _, feed in islice(read(options), _LOOKED_AT)]
-
-
-def _pixels(given: Feeds, name: str) -> Callable[[AnyArray], AnyArray] | None:
-    """Return what makes pixels of 0 to 255 of arrays in a usual range; None for arrays that are none."""
-    low = min(float(feed[name].min()) for feed in given)
-    high = max(float(feed[name].max()) for feed in given)
-    if low >= 0 and 1 < high <= 255:
-        return lambda array: array
-    if low >= 0 and high <= 1:
-        return lambda array: array * 255
-    return (lambda array: array * 127.5 + 127.5) if -1 <= low < 0 < high <= 1 else None
-
-
-def _scaled(
-    given: Feeds, wanted: ModelInput, pixels: Callable[[AnyArray], AnyArray], options: ImageOptions
-) -> Feeds:
-    """Return samples whose pixels have another scale."""
-    shape = [1, 1, 1, 1]
-    shape[_channel_axis(wanted)] = -1
-    mean, std = (np.reshape(numbers, shape) for numbers in (options.mean, options.std))
-    return [
-        {**feed, wanted.name: ((pixels(feed[wanted.name]) - mean) / std).astype(wanted.dtype)}
-        for feed in given
-    ]

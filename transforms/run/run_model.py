@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx_graphsurgeon as gs
 import onnxruntime as ort
 
+from ops.array_types import Feed
 from transforms import model_io
 from transforms.files.paths import AnyPath
-from transforms.lower_opset import lower_opset
 from transforms.model.read_model import ModelError
 from transforms.runtime.session import MissingKernelError, OpenModel, RunOptions, start_session
 from transforms.widen_bf16 import widen_bf16
 
-__all__ = ["OpenModel", "RunOptions", "open_model"]
+__all__ = ["OpenModel", "Run", "RunOptions", "has_coded_inputs", "open_model"]
+
+Run = Callable[[Feed], Feed]
+"""Runs a model on a feed."""
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +28,11 @@ _BFLOAT16 = "tensor(bfloat16)"
 _BEFORE_BFLOAT16 = 21
 """The last opset before many operators took bfloat16, in definitions that say nothing else anew: for some the
 runtime has no other kernels than those of the definitions before."""
+
+
+def has_coded_inputs(graph: gs.Graph) -> bool:
+    """Return whether inputs are integers of 8 bits, as caches in few bits are."""
+    return any(tensor.dtype in (np.int8, np.uint8) for tensor in graph.inputs)
 
 
 def open_model(source: AnyPath | gs.Graph, options: RunOptions | None = None) -> OpenModel:
@@ -58,6 +66,8 @@ def _start_widened(
         if not widened:
             raise
         try:
+            from transforms.lower_opset import lower_opset
+
             lower_opset(graph, _BEFORE_BFLOAT16)
         except ModelError:
             raise error from None

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
 from ops.metrics import sums_of_numbers
-from transforms.run.coded_caches import CodedCache, Run
+from transforms.run.run_model import Run
 from transforms.run.samples import IDS, MASK, POSITIONS, TYPES
+
+if TYPE_CHECKING:
+    from transforms.run.coded_caches import CodedCache
 
 _TRIED = 16
 """Tokens of a text that show whether two steps make what one makes."""

@@ -1,0 +1,14 @@
+"""ONNX Runtime's operator of mixtures of experts in float."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from transforms.graph.rewire import RUNTIME_DOMAIN
+
+OPERATOR = "MoE"
+
+
+def is_moe(node: gs.Node) -> bool:
+    """Return whether a node is ONNX Runtime's MoE."""
+    return bool(node.op == OPERATOR and node.domain == RUNTIME_DOMAIN)
