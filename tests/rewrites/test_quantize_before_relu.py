@@ -88,7 +88,9 @@ def test_bounds_between_two_steps_of_the_grid() -> None:
 def test_every_convolution_runs_in_integers(tmp_path: Path) -> None:
     counts = []
     for key in (False, True):
-        graph = quantized(convolutions("Relu"), preset("A8W8").with_(quantize_before_relu=key, keep_float=False))
+        graph = quantized(
+            convolutions("Relu"), preset("A8W8").with_(quantize_before_relu=key, keep_float=False)
+        )
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.optimized_model_filepath = str(tmp_path / f"{key}.onnx")
