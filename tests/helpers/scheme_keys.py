@@ -67,8 +67,8 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "order that suits this; `in_place`: channels keep their order, as they do with files of ranges; "
         "`ignore`: sums may saturate on x86 without VNNI, as they do for every other target than `ort-cpu`",
         "dual_quant_nodes": "a tensor between layers of two formats is quantized in both",
-        "keep_weight_nodes": "weights stay float32 and are quantized by nodes in every run; those whose codes "
-        "`saturation` changes are stored on their grid",
+        "keep_weight_nodes": "weights stay float32 and are quantized by nodes in every run; those "
+        "whose codes `saturation` changes are stored on their grid",
         "equalize_layers": "channels between two layers are scaled to similar ranges; `auto`: if scales "
         "are powers of two and the outputs on samples gain",
         "balance_channels": "a Mul moves powers of two from a weight to its input: depthwise "
