@@ -65,7 +65,7 @@ def choose_layers(
     Layers are chosen on ``feeds``. Where no choice of them reaches the target on the samples of the bench,
     ``allow_miss`` takes the best model that was found with anything in low precision. Else it raises
     TargetError, as FloatAloneError where float alone reaches the target, or a model of more than
-    ``LARGEST`` of so many ``float_bytes``.
+    ``LARGEST`` of so many ``float_bytes``, if ``first`` is smaller (blocks may be stored as floats).
     """
     target = bench.target
     assert target is not None, "layers are chosen for it"
@@ -77,6 +77,8 @@ def choose_layers(
         if allow_miss:
             return none
         raise error
+    if bytes_of_numbers(first) > LARGEST * float_bytes:
+        float_bytes = math.inf
     search = _Search(none, switched(), able(), build, feeds, bench, fallback, is_low, float_bytes)
     found = search.fewest() or (search.best() if allow_miss else None)
     if found is None:
