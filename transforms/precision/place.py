@@ -32,7 +32,7 @@ from transforms.run.turns import Timer, Timing, ratio, time_graphs, timed_option
 from transforms.runtime.session import RunOptions, open_session
 from transforms.scheme import Scheme
 
-_SECONDS, _MOST = 2.0, 6
+_SECONDS, _MOST = 1.0, 6
 """Seconds of the processor for which two models take turns, and how many groups of layers are tried."""
 
 _STEP = 1.01
