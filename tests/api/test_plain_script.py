@@ -43,7 +43,7 @@ on.report("m.onnx", "q.onnx", "r.html", data=data)
 on.check("q.onnx", "ort-cpu")
 on.inspect("q.onnx")
 on.save(on.load("q.onnx"), "s.onnx")
-on.preset("A8W8"), on.presets(), on.formats(), on.targets(), on.Scheme, on.Result
+on.preset("A8W8"), on.presets(), on.formats(), on.targets(), on.Scheme, on.Result, on.QUANTIZE
 open("log", "a").write("y")
 """
 
