@@ -228,47 +228,70 @@ def propose_moves(
     them. ``operands``: of a plan of the prepared float graph. ``rows``: for each operand's tensor, some rows
     [rows, channels] of each sample, as the float model makes them. Each move is made of every other sample
     and judged on the others, in turn; tensors of fewer than two samples or 32 rows in a half are left alone.
-    ``clips``: whether ranges of activations cut rare numbers off.
+    ``clips``: whether ranges of activations cut rare numbers off. Tensors whose layers share a weight
+    have one move, or none.
     """
     found = {}
-    for operand in operands:
-        samples = rows[operand.tensor.name]
-        halves = [np.concatenate(samples[half::2]) for half in range(2)] if len(samples) > 1 else []
-        if halves and all(len(half) >= _LEAST_ROWS and np.isfinite(half).all() for half in halves):
-            move = _choose(operand, halves, clips=clips)
-            vars(operand).pop("weights", None)  # of one tensor at a time
-            if move is not None:
-                found[str(operand.tensor.name)] = move
+    for group in _groups(operands):
+        halves = [_halves(rows[operand.tensor.name]) for operand in group]
+        if all(halves):
+            move = _choose(group, halves, clips=clips)
+            for operand in group:
+                vars(operand).pop("weights", None)  # of one tensor, or those of one weight, at a time
+                if move is not None:
+                    found[str(operand.tensor.name)] = move
     return found
 
 
-def _choose(operand: Operand, halves: Sequence[Float32Array], *, clips: bool) -> OutlierMove | None:
-    """Return the move of the least error; within half a dB the first that adds no products."""
-    of_halves = [_candidates(operand, half) for half in halves]
+def _halves(samples: Sequence[Float32Array]) -> list[Float32Array]:
+    """Return the rows of every other sample, and of those between; nothing where they are too few."""
+    halves = [np.concatenate(samples[half::2]) for half in range(2)] if len(samples) > 1 else []
+    return halves if all(len(half) >= _LEAST_ROWS and np.isfinite(half).all() for half in halves) else []
+
+
+def _groups(operands: Sequence[Operand]) -> Sequence[Sequence[Operand]]:
+    """Return operands in groups that move alike: one in each where no other node reads a weight of theirs."""
+    if all(walk.is_read_once(node.inputs[1]) for operand in operands for node in operand.layers):
+        return [[operand] for operand in operands]
+    from transforms.channels.shared_weights import groups
+
+    return groups(operands)
+
+
+def _choose(
+    group: Sequence[Operand], halves: Sequence[Sequence[Float32Array]], *, clips: bool
+) -> OutlierMove | None:
+    """Return the move of the least error; within half a dB the first that adds no products.
+
+    ``halves``: of the rows of each operand of a group, which move alike.
+    """
+    of_halves = [_candidates(group, [of_one[half] for of_one in halves]) for half in range(2)]
     unmoved, *errors = [
         sum(
             total_error(move, rows, operand, clips=clips)
-            for move, rows in zip(proposed, (halves, halves[::-1]), strict=True)
+            for operand, of_one in zip(group, halves, strict=True)
+            for move, rows in zip(proposed, (of_one, of_one[::-1]), strict=True)
         )
         for proposed in zip(*of_halves, strict=True)
     ]
-    moves, best = _candidates(operand, np.concatenate(halves))[1:], min(errors)
+    moves, best = _candidates(group, [rows for of_one in halves for rows in of_one])[1:], min(errors)
     shares = [_SIMILAR if move.own else 1 for move in moves]
     found = next(m for m, error, share in zip(moves, errors, shares, strict=True) if error <= share * best)
     return found if best < _LEAST_GAIN * unmoved and str(found) else None
 
 
-def _candidates(operand: Operand, rows: Float32Array) -> list[OutlierMove]:
+def _candidates(group: Sequence[Operand], rows: Sequence[Float32Array]) -> list[OutlierMove]:
     """Return no move, and as many others for any rows.
 
     Outliers lowered, all channels brought to like sizes, or outliers with products of their own.
     """
-    ranges = np.abs(rows).max(0).astype(np.float64)
+    ranges = np.max([np.abs(some).max(0) for some in rows], axis=0).astype(np.float64)
     moves, largest = [OutlierMove()], float(ranges.max())
     moves += [OutlierMove(lowering(ranges, max(largest * 2.0**-power, _TINY))) for power in _LOWERED]
-    of_weights = np.max([weight.ranges for weight in operand.weights], axis=0).astype(np.float64)
+    all_weights = [weight.ranges for operand in group for weight in operand.weights]
+    of_weights = np.max(all_weights, axis=0).astype(np.float64)
     moves += [OutlierMove(smoothing(ranges, of_weights, share)) for share in _SMOOTHED]
-    if operand.may_split:
+    if all(operand.may_split for operand in group):
         order = np.argsort(-ranges, kind="stable")
         counts = (count for count in _SPLIT if 4 * count <= len(ranges))
         moves += [OutlierMove(own=tuple(sorted(map(int, order[:count])))) for count in counts]

@@ -61,6 +61,13 @@ def weight_size(node: gs.Node) -> tuple[int, int] | None:
     return None if axis is None else (shape[1 - axis], shape[axis])
 
 
+def weight_key(node: gs.Node) -> int:
+    """Return the ``id`` of the stored matrix of a product, which others may read."""
+    index = weight_index(node)
+    assert index is not None, "it has one"
+    return id(node.inputs[index])
+
+
 def _ordered(nodes: Sequence[gs.Node]) -> tuple[list[gs.Node], list[gs.Node]]:
     """Return the layers that count most, of those in order, outer ones first, and the others."""
     outer = min(max(1, len(nodes) // _OUTER), len(nodes) // 2)
