@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
-from transforms.graph.constants import load
 from transforms.graph.dot_products import is_operand
 from transforms.graph.lazy_values import constant
 from transforms.graph.rewire import onnx_op
@@ -32,10 +30,13 @@ def share_constants(graph: gs.Graph) -> int:
         is_free = (is_inner or _is_factor(tensor)) and id(tensor) not in ends
         if is_free and dtypes.is_type(tensor, dtypes.FLOAT) and tensor._values.nbytes >= _LEAST:
             alike.setdefault(tuple(tensor.shape), []).append(tensor)
-    groups = [group for some in alike.values() for group in _equal(some)]
-    names = walk.Names(graph) if groups else None
+    some = [group for group in alike.values() if len(group) > 1]
+    if not some:
+        return 0
+    from transforms.graph.equal_constants import equal_constants
+
+    groups, names = [group for one in some for group in equal_constants(one)], walk.Names(graph)
     for first, *others in groups:
-        assert names is not None
         shared = first
         if any(owners[id(tensor)] is not graph for tensor in (first, *others)):  # others may have its name
             shared = constant(names.derive(first.name, "shared"), first._values)
@@ -49,23 +50,3 @@ def _is_factor(tensor: gs.Constant) -> bool:
     """Return whether a constant is a matrix that MatMuls and Gemms multiply by, and nothing else reads."""
     uses = walk.uses(tensor) if len(tensor.shape) > 1 else []
     return bool(uses) and all(onnx_op(node) in ("MatMul", "Gemm") and is_operand(node, i) for node, i in uses)
-
-
-def _equal(constants: list[gs.Constant]) -> list[list[gs.Constant]]:
-    """Return those of constants of one shape that are equal, bit for bit, in groups of two and more."""
-    groups: dict[bytes, list[list[gs.Constant]]] = {}
-    for tensor in constants if len(constants) > 1 else ():
-        values = load(tensor)
-        begun = groups.setdefault(values[:1].tobytes(), [])  # few have the same first numbers
-        group = next((one for one in begun if _is_same(load(one[0]), values)), None)
-        if group is None:
-            begun.append([tensor])
-        else:
-            group.append(tensor)
-    return [group for begun in groups.values() for group in begun if len(group) > 1]
-
-
-def _is_same(one: np.ndarray, two: np.ndarray) -> bool:
-    return np.array_equal(
-        np.ascontiguousarray(one).view(np.uint32), np.ascontiguousarray(two).view(np.uint32)
-    )

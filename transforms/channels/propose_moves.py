@@ -13,7 +13,6 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from ops import FORMATS
 from ops.array_types import Float32Array, Float64Array
 from ops.channel_sums import channel_sums
 from ops.pair_sums import paired_scale
@@ -21,14 +20,14 @@ from transforms.channels.factor_takers import FactorTakers, channels_of, layers_
 from transforms.channels.move_outliers import lowering, smoothing
 from transforms.channels.rounding_errors import rounding_error, row_error
 from transforms.graph import walk
-from transforms.plan.dynamic_products import dynamic_products
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.run_time_rounding import SYMMETRIC, RowGrid, rounds_rows, row_grid
+from transforms.plan.run_time_rounding import SYMMETRIC, RowGrid
+from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.outlier_move import OutlierMove
 
 _MOST_BITS = 8  # of activations: with more, one channel may set the range of all others
-_LEAST_CHANNELS = 8
+LEAST_CHANNELS = 8
 _LEAST_ROWS = 32  # of either half
 _LOWERED = (1, 2, 3, 4)  # powers of two by which the range of a tensor may shrink
 _SMOOTHED = (0.5, 0.75)  # shares of the differences between channels that weights take
@@ -42,9 +41,6 @@ _COLUMNS = 1 << 13
 """Outputs of a layer that are looked at together."""
 
 Channels = NDArray[np.int64]
-
-_AT_RUN_TIME = QuantSpec(FORMATS["uint8"], symmetric=False)
-"""The grid of a tensor that is rounded at run time, by DynamicQuantizeLinear."""
 
 
 @dataclass(frozen=True)
@@ -157,30 +153,11 @@ def find_operands(plan: QuantizationPlan) -> list[Operand]:
     """
     takers = FactorTakers(plan.graph)
     found = [one for site in plan.quantizations for one in _operands(plan, site, takers)]
+    if not is_dynamic(plan.scheme):
+        return found
+    from transforms.channels.dynamic_operands import dynamic_operands
+
     return [*found, *dynamic_operands(plan)]
-
-
-def dynamic_operands(plan: QuantizationPlan) -> list[Operand]:
-    """Return the operands that products alone round, at run time, to the range of the tensor or its rows.
-
-    Products of single channels cost the time of an Add: they pay where layers make no more than they read.
-    """
-    products = {id(node): node for node in dynamic_products(plan)}
-    tensors, found = {id(node.inputs[0]): node.inputs[0] for node in products.values()}, []
-    for tensor in tensors.values():
-        layers = layers_on(tensor)
-        if not layers or not all(id(node) in products for node in layers):
-            continue
-        if not plan.specs.is_in_main_graph(tensor) or walk.producer(tensor) is None:
-            continue
-        if channels_of(layers[0]) < _LEAST_CHANNELS:
-            continue
-        made = sum(rows_of(node, np.empty(node.inputs[1].shape, np.bool_)).shape[1] for node in layers)
-        may_split = made <= channels_of(layers[0])
-        grids = _weight_grids(plan, layers)
-        of_rows = row_grid(tensor) if rounds_rows(tensor, plan.scheme.dynamic_ranges) else None
-        found.append(Operand(tensor, tuple(layers), _AT_RUN_TIME, grids, may_split, of_rows))
-    return found
 
 
 def _operands(plan: QuantizationPlan, site: QuantSite, takers: FactorTakers) -> Iterator[Operand]:
@@ -194,8 +171,8 @@ def _operands(plan: QuantizationPlan, site: QuantSite, takers: FactorTakers) -> 
     reads = {(id(node), index) for node, index in site.uses}
     if not layers or not all((id(node), 0) in reads for node in layers):
         return
-    grids = _weight_grids(plan, layers)
-    if len(grids) < len(layers) or channels_of(layers[0]) < _LEAST_CHANNELS:
+    grids = weight_grids(plan, layers)
+    if len(grids) < len(layers) or channels_of(layers[0]) < LEAST_CHANNELS:
         return
     is_float = plan.specs.integers.maker(tensor) is None
     if is_float or takers.take(tensor, len(layers)):
@@ -203,7 +180,7 @@ def _operands(plan: QuantizationPlan, site: QuantSite, takers: FactorTakers) -> 
         yield Operand(tensor, tuple(layers), grid, grids, may_split)
 
 
-def _weight_grids(plan: QuantizationPlan, layers: Sequence[gs.Node]) -> tuple[QuantSpec, ...]:
+def weight_grids(plan: QuantizationPlan, layers: Sequence[gs.Node]) -> tuple[QuantSpec, ...]:
     """Return the grids of those of some layers' weights that are integers."""
     weights = [plan.specs.of_input(node, 1) for node in layers]
     return tuple(spec for spec, role in weights if spec and role == WEIGHT and spec.format.is_integer)
