@@ -30,8 +30,7 @@ def share_constants(graph: gs.Graph) -> int:
         is_free = (is_inner or _is_factor(tensor)) and id(tensor) not in ends
         if is_free and dtypes.is_type(tensor, dtypes.FLOAT) and tensor._values.nbytes >= _LEAST:
             alike.setdefault(tuple(tensor.shape), []).append(tensor)
-    some = [group for group in alike.values() if len(group) > 1]
-    if not some:
+    if not (some := [group for group in alike.values() if len(group) > 1]):
         return 0
     from transforms.graph.equal_constants import equal_constants
 

@@ -104,9 +104,10 @@ class QuantizeJob(SchemeJob, GateOptions):
     )
     embeddings: str = option(
         "--embeddings",
-        "store embeddings, and heads that multiply by them, in few bits, as operators of ONNX Runtime",
+        "store embeddings, and heads that multiply by them, in few bits, as operators of ONNX Runtime; "
+        "float: keep them",
         group=OTHER,
-        choices=("int8", "int4"),
+        choices=("int8", "int4", "float"),
         default="",
     )
     kv_cache: str = option(

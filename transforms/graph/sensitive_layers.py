@@ -63,9 +63,7 @@ def weight_size(node: gs.Node) -> tuple[int, int] | None:
 
 def weight_key(node: gs.Node) -> int:
     """Return the ``id`` of the stored matrix of a product, which others may read."""
-    index = weight_index(node)
-    assert index is not None, "it has one"
-    return id(node.inputs[index])
+    return id(node.inputs[weight_index(node) or 0])
 
 
 def _ordered(nodes: Sequence[gs.Node]) -> tuple[list[gs.Node], list[gs.Node]]:

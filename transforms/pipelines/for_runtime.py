@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from transforms.conversion.rows import Row
 from transforms.pipelines.later import later
 from transforms.pipelines.work import Work, WorkRow
-from transforms.scheme.scheme import FOUND
+from transforms.scheme.scheme import FLOAT32, FOUND
 
 if TYPE_CHECKING:
     from transforms.pipelines.store import store
+    from transforms.pipelines.tied_tables import store_tied
     from transforms.pipelines.write_for_runtime import (
         keep_unstored,
         tie_heads,
@@ -28,11 +29,15 @@ else:
     keep_unstored, tie_heads, write_caches, write_embeddings, write_experts, write_products = later(
         __package__, *_PATHS
     )
-    (store,) = later(__package__, "store")
+    store, store_tied = later(__package__, "store", "tied_tables.store_tied")
 
 
 def _writes_products(work: Work) -> bool:
     return work.options.matmul_nbits and work.scheme.weight != FOUND
+
+
+def _may_tie(work: Work) -> bool:
+    return work.scheme.activation == FLOAT32 and work.options.stores_tied
 
 
 def _keeps_unstored(work: Work) -> bool:
@@ -40,7 +45,7 @@ def _keeps_unstored(work: Work) -> bool:
 
 
 _TUNED = ("keep_lossy", "place", "beside_preset", "reach", "tune", "keep_target", "gate")
-_WRITTEN = ("write_experts", "write_products", "write_embeddings", "write_caches")
+_WRITTEN = ("write_experts", "write_products", "write_embeddings", "store_tied", "write_caches")
 
 FOR_RUNTIME: tuple[WorkRow, ...] = (
     Row(tie_heads, frozenset({"Gather"}), after=("build", "mix", *_TUNED)),
@@ -51,6 +56,7 @@ FOR_RUNTIME: tuple[WorkRow, ...] = (
         when=lambda work: bool(work.options.embeddings),
         after=("tie_heads", "write_products", *_TUNED),
     ),
+    Row(store_tied, frozenset({"Gather"}), _may_tie, after=("write_products", "write_embeddings", *_TUNED)),
     Row(
         write_caches,
         when=lambda work: bool(work.options.kv_cache),

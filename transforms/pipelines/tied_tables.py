@@ -1,0 +1,142 @@
+"""Step: store embeddings that heads multiply by in int8, where weights have few bits and it costs little."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.integers import quantize, weight_scale
+from transforms.files.spelling import spelled
+from transforms.graph import walk
+from transforms.graph.constants import load
+from transforms.graph.embeddings import heads, is_lookup, is_tied, logits_of
+from transforms.graph.qdq import DEQUANTIZE_LINEAR
+from transforms.graph.rewire import Insertions
+from transforms.graph.selection import NodeSet, label_of, matches
+from transforms.graph.some_names import counted, some_names
+from transforms.judge.budget import too_large
+from transforms.judge.judge import Judge
+from transforms.model.copy_graph import copy_graph
+from transforms.pipelines.probe import FEEDS
+from transforms.pipelines.work import Work
+from transforms.quantize_tables import quantize_tables
+from transforms.run.lifelike_feeds import lifelike_feeds
+from transforms.scheme.targets import ON_CPU
+from transforms.store_embeddings import store_embeddings, why_not_stored
+
+_MOST = 0.005
+"""Of the divergence in nats that a table in int8 may add, and ten times the share of errors elsewhere."""
+
+_LEAST_NUMBERS = 1 << 14
+_BLOCK = 16
+_BITS = (4, 8)
+
+
+def store_tied(work: Work) -> None:
+    """Store tied tables in int8 if outputs on random tokens differ by less than .005 nats, or 33 dB; say so.
+
+    Products by MatMulNBits have it read them too, others ONNX's own DequantizeLinear. Nothing is measured
+    where outputs are not to be compared.
+    """
+    tables = _wanted(work) if _has_few_bits(work) else []
+    if not tables:
+        return
+    names = some_names([str(table.name) for table in tables])
+    cost: float | None = None
+    graph = copy_graph(work.graph)
+    _write(work, graph, {table.name for table in tables})
+    if work.may_compare:
+        cost = _cost(work, graph)
+        if cost is None or cost >= _MOST:
+            why = "is not known" if cost is None else f"is {cost:.3g}"
+            how = f"the divergence of int8 on random tokens {why}; {spelled('{embeddings:int8}')} stores it"
+            work.record.notes.append(f"Embedding left in float, {names}: {how}")
+            return
+    work.graph = graph
+    measured = "" if cost is None else f": divergence {cost:.2g} on random tokens"
+    kept = spelled("{embeddings:float} keeps it")
+    what = counted(len(tables), "tied embedding")
+    work.record.stored.append(f"Stored in int8 with its head: {what}{measured}; {kept}")
+
+
+def _has_few_bits(work: Work) -> bool:
+    """Return whether weights have 4 or 8 bits, alone or beside what is rounded at run time, and no goal."""
+    scheme, options = work.scheme, work.options
+    weight = scheme.format(scheme.weight)
+    if weight is None or not weight.is_integer or weight.bits not in _BITS or scheme.scale != "float":
+        return False
+    others = scheme.keep_weight_nodes, scheme.auto_mixed_precision, scheme.finetune, work.tuning, work.fixed
+    is_here = scheme.target in ("", ON_CPU)
+    return is_here and not any((*others, options.embeddings, options.goal))
+
+
+def _wanted(work: Work) -> list[gs.Constant]:
+    """Return the tied tables that nothing in the scheme names, and that are large enough."""
+    scheme, graph = work.scheme, work.graph
+    patterns = (*scheme.exclude_nodes, *scheme.layers)
+    kept = NodeSet(
+        node
+        for node in walk.nodes(graph)
+        if node.op in (*scheme.exclude_op_types, *scheme.layers)
+        or any(matches(label_of(node), pattern) for pattern in patterns)
+    )
+    outputs = walk.outputs(graph)
+    return [
+        table
+        for table in walk.constants(graph)
+        if is_tied(table)
+        and table.name not in scheme.tensors
+        and table._values.nbytes >= 4 * _LEAST_NUMBERS
+        and not why_not_stored(table, _BLOCK, outputs, kept)
+    ]
+
+
+def _write(work: Work, graph: gs.Graph, names: set[str]) -> None:
+    tables = [tensor for tensor in walk.constants(graph) if tensor.name in names]
+    if work.options.matmul_nbits:
+        read = {id(node) for table in tables for node in table.outputs}
+        read |= {id(head) for table in tables for node in table.outputs for head in heads(node, table)}
+        kept = NodeSet(node for node in walk.nodes(graph) if id(node) not in read)
+        store_embeddings(graph, "int8", accuracy_level=work.options.accuracy_level, exclude=kept)
+        return
+    for table in tables:
+        _dequantize_for_heads(graph, table)
+    quantize_tables(graph, tables)
+
+
+def _dequantize_for_heads(graph: gs.Graph, table: gs.Constant) -> None:
+    """Let heads read dequantized integers of a table with a scale for each row; lookups still read floats."""
+    names, values = walk.Names(graph), load(table)
+    scale = weight_scale(values, "int8", 0)
+    zeros = np.zeros(len(scale), np.int8)
+    stored = (
+        ("quantized", quantize(values, scale, zeros, "int8", 0)),
+        ("scale", scale),
+        ("zero_point", zeros),
+    )
+    inputs = [gs.Constant(names.derive(table.name, suffix), array) for suffix, array in stored]
+    made = gs.Variable(names.derive(table.name, "dequantized"), np.float32, list(table.shape))
+    label = names.derive(made.name, DEQUANTIZE_LINEAR)
+    users = [(node, index) for node, index in walk.uses(table) if not is_lookup(node, table)]
+    for node, index in users:
+        node.inputs[index] = made
+    insertions = Insertions()
+    insertions.add(graph, None, [gs.Node(DEQUANTIZE_LINEAR, label, {"axis": 0}, inputs, [made])])
+    insertions.place(graph)
+
+
+def _cost(work: Work, graph: gs.Graph) -> float | None:
+    """Return what other numbers of tables cost on random tokens; None for a model that does not run on them.
+
+    Nats of rows of logits in the mean; without logits, the error of the outputs, a tenth of their power.
+    """
+    if too_large(work.graph):
+        return None
+    logits = logits_of(work.graph)
+    try:
+        judge = Judge(work.graph, list(lifelike_feeds(work.graph, FEEDS)), work.run_here)
+        errors = judge.errors_of(copy_graph(graph))
+        places = [place for place, name in enumerate(judge.reference.outputs) if name in logits]
+        return errors.of_outputs(places).relative if places else 10 * errors.relative
+    except Exception:  # the runtime's exceptions share no narrower class
+        return None
