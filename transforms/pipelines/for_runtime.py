@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from transforms.conversion.rows import Row
 from transforms.pipelines.later import later
 from transforms.pipelines.work import Work, WorkRow
-from transforms.scheme.scheme import FLOAT32, FOUND
+from transforms.scheme.scheme import FOUND
 
 if TYPE_CHECKING:
     from transforms.pipelines.store import store
-    from transforms.pipelines.tied_tables import store_tied
     from transforms.pipelines.write_for_runtime import (
+        choose_level,
         keep_unstored,
+        store_tied,
         tie_heads,
         write_caches,
         write_embeddings,
@@ -23,21 +24,18 @@ if TYPE_CHECKING:
 else:
     _NAMES = (
         *("keep_unstored", "tie_heads", "write_caches", "write_embeddings", "write_experts"),
-        "write_products",
+        *("write_products", "choose_level", "store_tied"),
     )
     _PATHS = (f"write_for_runtime.{name}" for name in _NAMES)
-    keep_unstored, tie_heads, write_caches, write_embeddings, write_experts, write_products = later(
+    keep_unstored, tie_heads, write_caches, write_embeddings, write_experts, *_MORE = later(
         __package__, *_PATHS
     )
-    store, store_tied = later(__package__, "store", "tied_tables.store_tied")
+    write_products, choose_level, store_tied = _MORE
+    (store,) = later(__package__, "store")
 
 
 def _writes_products(work: Work) -> bool:
     return work.options.matmul_nbits and work.scheme.weight != FOUND
-
-
-def _may_tie(work: Work) -> bool:
-    return work.scheme.activation == FLOAT32 and work.options.stores_tied
 
 
 def _keeps_unstored(work: Work) -> bool:
@@ -45,18 +43,22 @@ def _keeps_unstored(work: Work) -> bool:
 
 
 _TUNED = ("keep_lossy", "place", "beside_preset", "reach", "tune", "keep_target", "gate")
-_WRITTEN = ("write_experts", "write_products", "write_embeddings", "store_tied", "write_caches")
+_WRITTEN = (
+    *("write_experts", "write_products", "choose_level"),
+    *("write_embeddings", "store_tied", "write_caches"),
+)
 
 FOR_RUNTIME: tuple[WorkRow, ...] = (
     Row(tie_heads, frozenset({"Gather"}), after=("build", "mix", *_TUNED)),
     Row(write_experts, frozenset({"MoE", "TopK"}), after=("tie_heads", *_TUNED)),
     Row(write_products, when=_writes_products, after=("tie_heads", "write_experts", *_TUNED)),
+    Row(choose_level, frozenset({"MatMulNBits"}), _writes_products, after=("write_products", *_TUNED)),
     Row(
         write_embeddings,
         when=lambda work: bool(work.options.embeddings),
         after=("tie_heads", "write_products", *_TUNED),
     ),
-    Row(store_tied, frozenset({"Gather"}), _may_tie, after=("write_products", "write_embeddings", *_TUNED)),
+    Row(store_tied, frozenset({"Gather"}), after=("write_products", "write_embeddings", *_TUNED)),
     Row(
         write_caches,
         when=lambda work: bool(work.options.kv_cache),

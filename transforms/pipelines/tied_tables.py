@@ -9,23 +9,17 @@ from ops.integers import quantize, weight_scale
 from transforms.files.spelling import spelled
 from transforms.graph import walk
 from transforms.graph.constants import load
-from transforms.graph.embeddings import heads, is_lookup, is_tied, logits_of
+from transforms.graph.embeddings import heads, is_lookup, is_tied
 from transforms.graph.qdq import DEQUANTIZE_LINEAR
 from transforms.graph.rewire import Insertions
 from transforms.graph.selection import NodeSet, label_of, matches
 from transforms.graph.some_names import counted, some_names
-from transforms.judge.budget import too_large
-from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.probe import FEEDS
+from transforms.pipelines.random_cost import MOST, random_cost
 from transforms.pipelines.work import Work
 from transforms.quantize_tables import quantize_tables
-from transforms.run.lifelike_feeds import lifelike_feeds
 from transforms.scheme.targets import ON_CPU
 from transforms.store_embeddings import store_embeddings, why_not_stored
-
-_MOST = 0.005
-"""Of the divergence in nats that a table in int8 may add, and ten times the share of errors elsewhere."""
 
 _LEAST_NUMBERS = 1 << 14
 _BLOCK = 16
@@ -35,28 +29,27 @@ _BITS = (4, 8)
 def store_tied(work: Work) -> None:
     """Store tied tables in int8 if outputs on random tokens differ by less than .005 nats, or 33 dB; say so.
 
-    Products by MatMulNBits have it read them too, others ONNX's own DequantizeLinear. Nothing is measured
-    where outputs are not to be compared.
+    Beside MatMulNBits products read them so too, if that is near enough, else ONNX's own DequantizeLinear.
+    Nothing is measured where outputs are not to be compared.
     """
     tables = _wanted(work) if _has_few_bits(work) else []
     if not tables:
         return
-    names = some_names([str(table.name) for table in tables])
-    cost: float | None = None
-    graph = copy_graph(work.graph)
-    _write(work, graph, {table.name for table in tables})
-    if work.may_compare:
-        cost = _cost(work, graph)
-        if cost is None or cost >= _MOST:
-            why = "is not known" if cost is None else f"is {cost:.3g}"
-            how = f"the divergence of int8 on random tokens {why}; {spelled('{embeddings:int8}')} stores it"
-            work.record.notes.append(f"Embedding left in float, {names}: {how}")
+    names, costs = {str(table.name) for table in tables}, list[float]()
+    for in_blocks in (True, False) if work.options.matmul_nbits else (False,):
+        graph = copy_graph(work.graph)
+        _write(work, graph, names, in_blocks=in_blocks)
+        cost = random_cost(work, graph) if work.may_compare else 0.0
+        if cost is not None and cost < MOST:
+            measured = f", {cost:.2g} nats on random tokens" if work.may_compare else ""
+            what, kept = counted(len(tables), "tied embedding"), spelled("{embeddings:float} keeps it")
+            work.record.stored.append(f"Stored in int8 with its head: {what}{measured}; {kept}")
+            work.graph = graph
             return
-    work.graph = graph
-    measured = "" if cost is None else f": divergence {cost:.2g} on random tokens"
-    kept = spelled("{embeddings:float} keeps it")
-    what = counted(len(tables), "tied embedding")
-    work.record.stored.append(f"Stored in int8 with its head: {what}{measured}; {kept}")
+        costs += [] if cost is None else [cost]
+    why = f"in int8 it costs {min(costs):.2g} nats" if costs else "int8 cannot be tried"
+    way = spelled("{embeddings:int8} stores it")
+    work.record.notes.append(f"Float, {some_names(sorted(names))}: {why} on random tokens; {way}")
 
 
 def _has_few_bits(work: Work) -> bool:
@@ -91,9 +84,9 @@ def _wanted(work: Work) -> list[gs.Constant]:
     ]
 
 
-def _write(work: Work, graph: gs.Graph, names: set[str]) -> None:
+def _write(work: Work, graph: gs.Graph, names: set[str], *, in_blocks: bool) -> None:
     tables = [tensor for tensor in walk.constants(graph) if tensor.name in names]
-    if work.options.matmul_nbits:
+    if in_blocks:
         read = {id(node) for table in tables for node in table.outputs}
         read |= {id(head) for table in tables for node in table.outputs for head in heads(node, table)}
         kept = NodeSet(node for node in walk.nodes(graph) if id(node) not in read)
@@ -123,20 +116,3 @@ def _dequantize_for_heads(graph: gs.Graph, table: gs.Constant) -> None:
     insertions = Insertions()
     insertions.add(graph, None, [gs.Node(DEQUANTIZE_LINEAR, label, {"axis": 0}, inputs, [made])])
     insertions.place(graph)
-
-
-def _cost(work: Work, graph: gs.Graph) -> float | None:
-    """Return what other numbers of tables cost on random tokens; None for a model that does not run on them.
-
-    Nats of rows of logits in the mean; without logits, the error of the outputs, a tenth of their power.
-    """
-    if too_large(work.graph):
-        return None
-    logits = logits_of(work.graph)
-    try:
-        judge = Judge(work.graph, list(lifelike_feeds(work.graph, FEEDS)), work.run_here)
-        errors = judge.errors_of(copy_graph(graph))
-        places = [place for place, name in enumerate(judge.reference.outputs) if name in logits]
-        return errors.of_outputs(places).relative if places else 10 * errors.relative
-    except Exception:  # the runtime's exceptions share no narrower class
-        return None

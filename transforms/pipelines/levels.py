@@ -1,0 +1,82 @@
+"""Step: choose the accuracy level of products in 4 bits by what it costs and saves here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx_graphsurgeon as gs
+
+from transforms.files.spelling import spelled
+from transforms.graph import walk
+from transforms.graph.constants import load
+from transforms.graph.embeddings import logits_of
+from transforms.graph.rewire import remove_unused
+from transforms.graph.some_names import counted
+from transforms.model.copy_graph import copy_graph
+from transforms.pipelines.random_cost import MOST, random_cost
+from transforms.pipelines.work import Work
+from transforms.run.lifelike_feeds import LENGTH, lifelike_feeds
+from transforms.run.speed import Speed, speed
+from transforms.run.turns import Timing, ratio, time_graphs, timed_options
+from transforms.write_matmul_nbits import OPERATOR, ROUNDED
+
+_BITS = 4
+_SECONDS = 1.0  # of inferences
+
+
+def choose_level(work: Work) -> None:
+    """Let products in 4 bits round their inputs to int8 where that costs less than .005 nats, and say so.
+
+    Outputs are compared on random tokens; a level that takes longer here than the other is left alone.
+    Nothing is chosen where outputs are not to be compared, or do not come of random tokens.
+    """
+    graph = copy_graph(work.graph)
+    count = _round_inputs(graph)
+    cost = random_cost(work, graph) if count and work.may_compare else None
+    if cost is None:
+        return
+    which = f"{counted(count, 'product')} in 4 bits with accuracy_level"
+    how = f"{cost:.2g} nats on random tokens" if logits_of(work.graph) else "an error below -33 dB"
+    if cost >= MOST:
+        way = spelled("{accuracy_level:4} takes it")
+        work.record.stored.append(f"{which} 1: level 4 would cost {how.replace('below', 'above')}; {way}")
+        return
+    time = _time(work, graph) if work.options.times else None
+    if time is not None and speed(time) is Speed.SLOWER:
+        work.record.stored.append(f"{which} 1: level 4 would take {time.median:.2f} of its time here")
+        return
+    work.graph = graph
+    taken = "" if time is None else f", takes {time.median:.2f} of the time of 1"
+    kept = spelled("{accuracy_level:1} keeps inputs in float32")
+    work.record.stored.append(f"{which} 4: costs {how}{taken}; {kept}")
+
+
+def _round_inputs(graph: gs.Graph) -> int:
+    """Give products in 4 bits the level at which kernels round inputs; return how many had another."""
+    count = 0
+    for owner in walk.graphs(graph):
+        nodes = [node for node in owner.nodes if node.op == OPERATOR and node.attrs.get("bits") == _BITS]
+        for node in [node for node in nodes if node.attrs.get("accuracy_level") != ROUNDED]:
+            node.attrs["accuracy_level"] = ROUNDED
+            count += 1
+            cast = walk.producer(node.inputs[2])
+            if cast is not None and isinstance(cast.inputs[0], gs.Constant):  # kernels want constants
+                scales = cast.outputs[0]
+                made = gs.Constant(str(scales.name), load(cast.inputs[0]).astype("float32"))
+                walk.redirect(scales, made)
+        remove_unused(
+            owner, [node for node in owner.nodes if node.op == "Cast" and not node.outputs[0].outputs]
+        )
+    return count
+
+
+def _time(work: Work, graph: gs.Graph) -> Timing | None:
+    """Return how many times as long a graph takes, for one token of a language model; None if it fails."""
+    graphs = [copy_graph(one) for one in (graph, work.graph)]
+    feeds = list(lifelike_feeds(work.graph, 1, 1 if logits_of(work.graph) else LENGTH))
+    options = timed_options(replace(work.run_here, prepack=True))
+    try:
+        made, before = time_graphs(graphs, feeds, options, _SECONDS)
+    except Exception:  # the runtime's exceptions share no narrower class
+        return None
+    return ratio(made, before)
