@@ -176,10 +176,10 @@ WRONG: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (TypeError, "^fast is 1, not True or False$", {"data": SAMPLES, "fast": 1}),
     (
         ValueError,
-        "^embeddings is 'int9', not 'int8', 'int4' or 'float', did you",
+        "^embeddings is 'int9', not 'int8' or 'int4' or 'float', did you",
         {"embeddings": "int9"},
     ),
-    (TypeError, "^embeddings is 8, not 'int8', 'int4' or 'float'$", {"embeddings": 8}),
+    (TypeError, "^embeddings is 8, not 'int8' or 'int4' or 'float'$", {"embeddings": 8}),
     (TypeError, "^exclude_nodes is 7, not a list of strings$", {"exclude_nodes": 7}),
     (ValueError, "^random_data and data do not go together$", {"data": SAMPLES, "random_data": 2}),
     (ValueError, "^fast and steps do not go together$", {"data": SAMPLES, "fast": True, "steps": ()}),

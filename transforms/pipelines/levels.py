@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.files.spelling import spelled
@@ -16,12 +17,13 @@ from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.random_cost import MOST, random_cost
 from transforms.pipelines.work import Work
 from transforms.run.lifelike_feeds import LENGTH, lifelike_feeds
-from transforms.run.speed import Speed, speed
 from transforms.run.turns import Timing, ratio, time_graphs, timed_options
 from transforms.write_matmul_nbits import OPERATOR, ROUNDED
 
 _BITS = 4
 _SECONDS = 1.0  # of inferences
+_SLOWER = 1.1
+"""Times as long, in three of four runs, from which on a level is not taken."""
 
 
 def choose_level(work: Work) -> None:
@@ -36,19 +38,23 @@ def choose_level(work: Work) -> None:
     if cost is None:
         return
     which = f"{counted(count, 'product')} in 4 bits with accuracy_level"
-    how = f"{cost:.2g} nats on random tokens" if logits_of(work.graph) else "an error below -33 dB"
+    is_text = bool(logits_of(work.graph))
+    how = (
+        f"{cost:.2g} nats on random tokens"
+        if is_text
+        else f"an error of {10 * np.log10(max(cost, 1e-12) / 10):.0f} dB"
+    )
     if cost >= MOST:
-        way = spelled("{accuracy_level:4} takes it")
-        work.record.stored.append(f"{which} 1: level 4 would cost {how.replace('below', 'above')}; {way}")
+        work.record.stored.append(f"{which} 1: 4 would cost {how}; {spelled('{accuracy_level:4}')} takes it")
         return
     time = _time(work, graph) if work.options.times else None
-    if time is not None and speed(time) is Speed.SLOWER:
-        work.record.stored.append(f"{which} 1: level 4 would take {time.median:.2f} of its time here")
+    if time is not None and time.low > _SLOWER:
+        work.record.stored.append(f"{which} 1: with 4 the model would take {time.median:.2f} times as long")
         return
     work.graph = graph
-    taken = "" if time is None else f", takes {time.median:.2f} of the time of 1"
     kept = spelled("{accuracy_level:1} keeps inputs in float32")
-    work.record.stored.append(f"{which} 4: costs {how}{taken}; {kept}")
+    taken = "" if time is None else f", {time.median:.2f} times as long as with 1"
+    work.record.stored.append(f"{which} 4: {how}{taken}; {kept}")
 
 
 def _round_inputs(graph: gs.Graph) -> int:
