@@ -68,6 +68,17 @@ def test_a_table_that_a_head_reads_is_stored_once_in_int8(config: str, head: str
     assert 0 < (np.exp(before) * (before - after)).sum(-1).mean() < 0.005
 
 
+@pytest.mark.parametrize("head", ["tied", "gemm"])
+def test_the_runtime_has_a_kernel_for_the_head(head: str, tmp_path: Path) -> None:
+    """Oracle: the operators of the session. With a scale that lookups share, it decoded the table in each run."""
+    _made(_saved(tmp_path, head), "W8")
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "o.onnx")
+    onnxruntime.InferenceSession(tmp_path / "q.onnx", options)
+    operators = [node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node]
+    assert operators.count("MatMulNBits") == 2 and "DequantizeLinear" not in operators
+
+
 def test_products_in_blocks_have_it_as_their_operators(tmp_path: Path) -> None:
     model, _ = _made(_saved(tmp_path), "W4", matmul_nbits=True)
     operators = [node.op_type for node in model.graph.node]

@@ -7,11 +7,12 @@ import onnx_graphsurgeon as gs
 
 from ops.integers import quantize, weight_scale
 from transforms.files.spelling import spelled
-from transforms.graph import walk
+from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
+from transforms.graph.dot_products import bias
 from transforms.graph.embeddings import heads, is_lookup, is_tied
 from transforms.graph.qdq import DEQUANTIZE_LINEAR
-from transforms.graph.rewire import Insertions
+from transforms.graph.rewire import Insertions, remove_unused
 from transforms.graph.selection import NodeSet, label_of, matches
 from transforms.graph.some_names import counted, some_names
 from transforms.model.copy_graph import copy_graph
@@ -92,27 +93,44 @@ def _write(work: Work, graph: gs.Graph, names: set[str], *, in_blocks: bool) -> 
         kept = NodeSet(node for node in walk.nodes(graph) if id(node) not in read)
         store_embeddings(graph, "int8", accuracy_level=work.options.accuracy_level, exclude=kept)
         return
-    for table in tables:
-        _dequantize_for_heads(graph, table)
+    dequantized = [_dequantize_for_heads(graph, table) for table in tables]
     quantize_tables(graph, tables)
+    for node in dequantized:  # lookups read its scales: the runtime's kernel for products wants its own
+        scale = node.inputs[1]
+        node.inputs[1] = gs.Constant(walk.Names(graph).derive(str(scale.name), "of_head"), scale.values)
 
 
-def _dequantize_for_heads(graph: gs.Graph, table: gs.Constant) -> None:
-    """Let heads read dequantized integers of a table with a scale for each row; lookups still read floats."""
-    names, values = walk.Names(graph), load(table)
+def _dequantize_for_heads(graph: gs.Graph, table: gs.Constant) -> gs.Node:
+    """Let heads multiply by dequantized integers with a scale for each row; return what dequantizes them.
+
+    Lookups still read floats. Gemms become MatMuls, for which the runtime has a kernel with such weights.
+    """
+    names, values, insertions = walk.Names(graph), load(table), Insertions()
     scale = weight_scale(values, "int8", 0)
     zeros = np.zeros(len(scale), np.int8)
-    stored = (
-        ("quantized", quantize(values, scale, zeros, "int8", 0)),
-        ("scale", scale),
-        ("zero_point", zeros),
-    )
+    turned = np.ascontiguousarray(quantize(values, scale, zeros, "int8", 0).T)
+    stored = (("quantized", turned), ("scale", scale), ("zero_point", zeros))
     inputs = [gs.Constant(names.derive(table.name, suffix), array) for suffix, array in stored]
-    made = gs.Variable(names.derive(table.name, "dequantized"), np.float32, list(table.shape))
+    made = gs.Variable(names.derive(table.name, "dequantized"), np.float32, list(table.shape)[::-1])
     label = names.derive(made.name, DEQUANTIZE_LINEAR)
-    users = [(node, index) for node, index in walk.uses(table) if not is_lookup(node, table)]
-    for node, index in users:
-        node.inputs[index] = made
-    insertions = Insertions()
-    insertions.add(graph, None, [gs.Node(DEQUANTIZE_LINEAR, label, {"axis": 0}, inputs, [made])])
+    node = gs.Node(DEQUANTIZE_LINEAR, label, {"axis": 1}, inputs, [made])
+    insertions.add(graph, None, [node])
+    users = [user for user in table.outputs if not is_lookup(user, table)]
+    for head in [head for user in users for head in heads(user, table)]:
+        if head.op == "Gemm":
+            _become_product(graph, head, names, insertions)
+        head.inputs[1] = made
     insertions.place(graph)
+    for owner in walk.graphs(graph):
+        remove_unused(owner, [one for one in owner.nodes if any(one is user for user in users)])
+    return node
+
+
+def _become_product(graph: gs.Graph, head: gs.Node, names: walk.Names, insertions: Insertions) -> None:
+    """Make a MatMul of a Gemm without factors, and an Add of its bias."""
+    added, result = bias(head), head.outputs[0]
+    head.op, head.attrs, head.inputs = "MatMul", {}, head.inputs[:2]
+    if added is not None:
+        head.outputs = [dtypes.variable(names.derive(result.name, "product"), dtypes.FLOAT, result)]
+        label = names.derive(label_of(head), "bias")
+        insertions.add(graph, head, [gs.Node("Add", label, {}, [head.outputs[0], added], [result])])
