@@ -17,10 +17,9 @@ _LEAST = 1 << 10  # bytes
 def share_constants(graph: gs.Graph) -> int:
     """Let nodes read one constant in place of equal ones; return how many copies are gone.
 
-    An optimizer that folds what bodies do with a weight from outside leaves a copy in each; exporters write a
-    matrix that several layers share several times. Does nothing to constants of less than 1 KiB, of another
-    type than float32, to those of the outermost graph that other nodes than MatMul and Gemm read, and to
-    outputs and inputs.
+    An optimizer that folds what bodies do with a weight leaves a copy in each; exporters write a matrix of
+    several layers several times. Does nothing to constants of less than 1 KiB, of another type than float32,
+    to those of the outermost graph that other nodes than MatMul and Gemm read, and to outputs and inputs.
     """
     walk.check_graph(graph)
     owners, ends = walk.constant_owners(graph), walk.ends(graph)

@@ -70,7 +70,7 @@ def test_a_table_that_a_head_reads_is_stored_once_in_int8(config: str, head: str
 
 @pytest.mark.parametrize("head", ["tied", "gemm"])
 def test_the_runtime_has_a_kernel_for_the_head(head: str, tmp_path: Path) -> None:
-    """Oracle: the operators of the session. With a scale that lookups share, it decoded the table in each run."""
+    """Oracle: operators of the session. With a scale that lookups share, it decoded the table in each run."""
     _made(_saved(tmp_path, head), "W8")
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "o.onnx")

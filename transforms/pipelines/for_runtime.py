@@ -52,7 +52,7 @@ FOR_RUNTIME: tuple[WorkRow, ...] = (
     Row(tie_heads, frozenset({"Gather"}), after=("build", "mix", *_TUNED)),
     Row(write_experts, frozenset({"MoE", "TopK"}), after=("tie_heads", *_TUNED)),
     Row(write_products, when=_writes_products, after=("tie_heads", "write_experts", *_TUNED)),
-    Row(choose_level, frozenset({"MatMulNBits"}), _writes_products, after=("write_products", *_TUNED)),
+    Row(choose_level, frozenset({"MatMulNBits"}), after=("write_products", "keep_found", *_TUNED)),
     Row(
         write_embeddings,
         when=lambda work: bool(work.options.embeddings),

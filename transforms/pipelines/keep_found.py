@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -116,3 +117,4 @@ def _take(work: Work, found: list[FoundWeight]) -> None:
     work.record.notes.append(f"{which} in {range_of} bits: {how}")
     keys = {"block_size": 0, "per_channel": False, "weight_symmetric": True, "finer_share": 0.0}
     work.asked, work.scheme = (one.with_(weight=FOUND, **keys) for one in (work.asked, work.scheme))
+    work.options = replace(work.options, matmul_nbits=True)  # as they are written: their level is chosen

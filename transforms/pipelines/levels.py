@@ -18,61 +18,69 @@ from transforms.pipelines.random_cost import MOST, random_cost
 from transforms.pipelines.work import Work
 from transforms.run.lifelike_feeds import LENGTH, lifelike_feeds
 from transforms.run.turns import Timing, ratio, time_graphs, timed_options
+from transforms.scheme.scheme import FOUND
 from transforms.write_matmul_nbits import OPERATOR, ROUNDED
 
-_BITS = 4
 _SECONDS = 1.0  # of inferences
 _SLOWER = 1.1
 """Times as long, in three of four runs, from which on a level is not taken."""
 
 
 def choose_level(work: Work) -> None:
-    """Let products in 4 bits round their inputs to int8 where that costs less than .005 nats, and say so.
+    """Let products round their inputs to int8 where that costs less than .005 nats, and say so.
 
-    Outputs are compared on random tokens; a level that takes longer here than the other is left alone.
+    Those in 4 bits; or of weights that stay as they were, all, or those in 8 bits, if it costs a tenth of
+    that. Outputs are compared on random tokens; a level that takes longer here than the other is left alone.
     Nothing is chosen where outputs are not to be compared, or do not come of random tokens.
     """
-    graph = copy_graph(work.graph)
-    count = _round_inputs(graph)
-    cost = random_cost(work, graph) if count and work.may_compare else None
-    if cost is None:
-        return
-    which = f"{counted(count, 'product')} in 4 bits with accuracy_level"
+    is_kept = work.scheme.weight == FOUND
+    most = MOST / 10 if is_kept else MOST
+    for bits in ((4, 8), (8,)) if is_kept else ((4,),):
+        graph = copy_graph(work.graph)
+        count = _round_inputs(graph, bits)
+        cost = random_cost(work, graph) if count and work.may_compare else None
+        if cost is not None and _is_taken(work, graph, (count, bits), cost, most):
+            work.graph = graph
+            return
+
+
+def _is_taken(
+    work: Work, graph: gs.Graph, products: tuple[int, tuple[int, ...]], cost: float, most: float
+) -> bool:
+    """Return whether a graph with another level is better; the record has a line on it."""
+    what = f"{counted(products[0], 'product')} in {' and '.join(map(str, products[1]))} bits"
+    which, decibels = f"{what} with accuracy_level", 10 * np.log10(max(cost, 1e-12) / 10)
     is_text = bool(logits_of(work.graph))
-    how = (
-        f"{cost:.2g} nats on random tokens"
-        if is_text
-        else f"an error of {10 * np.log10(max(cost, 1e-12) / 10):.0f} dB"
-    )
-    if cost >= MOST:
+    how = f"{cost:.2g} nats on random tokens" if is_text else f"an error of {decibels:.0f} dB"
+    if cost >= most:
         work.record.stored.append(f"{which} 1: 4 would cost {how}; {spelled('{accuracy_level:4}')} takes it")
-        return
+        return False
     time = _time(work, graph) if work.options.times else None
     if time is not None and time.low > _SLOWER:
         work.record.stored.append(f"{which} 1: with 4 the model would take {time.median:.2f} times as long")
-        return
-    work.graph = graph
+        return False
     kept = spelled("{accuracy_level:1} keeps inputs in float32")
     taken = "" if time is None else f", {time.median:.2f} times as long as with 1"
     work.record.stored.append(f"{which} 4: {how}{taken}; {kept}")
+    return True
 
 
-def _round_inputs(graph: gs.Graph) -> int:
-    """Give products in 4 bits the level at which kernels round inputs; return how many had another."""
+def _round_inputs(graph: gs.Graph, bits: tuple[int, ...]) -> int:
+    """Give products in some bits the level at which kernels round inputs; return how many had another."""
     count = 0
     for owner in walk.graphs(graph):
-        nodes = [node for node in owner.nodes if node.op == OPERATOR and node.attrs.get("bits") == _BITS]
+        nodes = [node for node in owner.nodes if node.op == OPERATOR and node.attrs.get("bits") in bits]
         for node in [node for node in nodes if node.attrs.get("accuracy_level") != ROUNDED]:
             node.attrs["accuracy_level"] = ROUNDED
             count += 1
             cast = walk.producer(node.inputs[2])
-            if cast is not None and isinstance(cast.inputs[0], gs.Constant):  # kernels want constants
-                scales = cast.outputs[0]
+            is_table = not isinstance(node.inputs[1], gs.Constant)  # which lookups read with its scales
+            if cast is not None and isinstance(cast.inputs[0], gs.Constant) and not is_table:
+                scales = cast.outputs[0]  # kernels want constants
                 made = gs.Constant(str(scales.name), load(cast.inputs[0]).astype("float32"))
                 walk.redirect(scales, made)
-        remove_unused(
-            owner, [node for node in owner.nodes if node.op == "Cast" and not node.outputs[0].outputs]
-        )
+        unread = [node for node in owner.nodes if node.op == "Cast" and not node.outputs[0].outputs]
+        remove_unused(owner, unread)
     return count
 
 

@@ -45,7 +45,8 @@ def write_products(work: Work) -> None:
 
 def choose_level(work: Work) -> None:
     """Choose the accuracy level of products in 4 bits, where neither an option nor a goal is in the way."""
-    if work.options.accuracy_level is None and work.options.goal is None:
+    options = work.options
+    if options.matmul_nbits and options.accuracy_level is None and options.goal is None:
         from transforms.pipelines.levels import choose_level
 
         choose_level(work)

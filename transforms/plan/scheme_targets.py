@@ -249,9 +249,8 @@ class FormatTable:
         left = share * sum(sizes.values()) * fmt.bits
         more, found = ops.get_format(_FINER).bits - fmt.bits, dict[int, gs.Node]()
         for node in sensitive_layers(graph):
-            if id(node) in found or id(node) in self._formats:
-                continue
-            if sizes[key := weight_key(node)] * more <= left:
+            is_open = id(node) not in found and id(node) not in self._formats
+            if is_open and sizes[key := weight_key(node)] * more <= left:
                 left -= sizes[key] * more
                 found |= {id(user): user for user in users[key]}
         self._formats |= dict.fromkeys(found, self._resolve(LayerRule(weight=_FINER)))
