@@ -68,17 +68,16 @@ def take_found(work: Work) -> None:
 
     Elsewhere a line says which grid weights have, if all of those looked at have one.
     """
-    every = [tensor for tensor in weights(work.graph) if stored_bytes(tensor._values) >= LARGE]
-    every.sort(key=lambda tensor: stored_bytes(tensor._values))
-    picked = np.unique(np.linspace(0, len(every) - 1, min(len(every), _LOOKED_AT)).astype(int))
-    probed = {i: found_weight(every[i]) for i in picked}
+    large = [tensor for tensor in weights(work.graph) if stored_bytes(tensor._values) >= LARGE]
+    products = sorted((one for one in large if not is_table(one)), key=lambda one: stored_bytes(one._values))
+    picked = np.unique(np.linspace(0, len(products) - 1, min(len(products), _LOOKED_AT)).astype(int))
+    probed = {products[i].name: found_weight(products[i]) for i in picked}
     if sum(one.is_whole for one in probed.values()) * 2 <= len(probed):
         return
     if _may_take(work):
-        found = [probed[i] if i in probed else found_weight(tensor) for i, tensor in enumerate(every)]
-        products = [one for one, tensor in zip(found, every, strict=True) if not is_table(tensor)]
-        if _is_enough(products, work.scheme):
-            _take(work, found)
+        found = {one.name: probed.get(one.name) or found_weight(one) for one in large}
+        if _is_enough([found[one.name] for one in products], work.scheme):
+            _take(work, list(found.values()))
             return
     if not all(one.is_whole for one in probed.values()):
         return
