@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from heapq import nlargest
 from os.path import commonprefix
 
@@ -13,19 +14,32 @@ _MOST = 50
 _LONGEST = 200
 """Characters of a name that is compared with others: the time grows with the square."""
 
+_NEAR = 0.6
+"""Ratio of difflib from which names are near."""
+
 
 def nearest(name: str, legal: Iterable[str]) -> str | None:
     """Return the legal name that is nearest to a name, whatever its case, or None if none is near.
 
-    Of many names, those are compared that begin and end most like it.
+    Of many names, those are compared that begin and end most like it. Words that two names share do not make
+    them near: ``batch_size`` is not near ``data_size``.
     """
-    wanted = str(name).lower()
+    wanted = str(name).lower().lstrip("-")
     if len(wanted) > _LONGEST:
         return None
-    known = {one.lower(): one for one in reversed(list(legal)) if len(one) <= _LONGEST}
+    known = {one.lower().lstrip("-"): one for one in reversed(list(legal)) if len(one) <= _LONGEST}
     likely = nlargest(_MOST, reversed(known), key=lambda one: _shared(wanted, one))
-    close = get_close_matches(wanted, likely, n=1)
-    return known[close[0]] if close else None
+    close = get_close_matches(wanted, likely, n=_MOST, cutoff=_NEAR)
+    return next((known[one] for one in close if _differ_little(wanted, one)), None)
+
+
+def _differ_little(name: str, other: str) -> bool:
+    """Return whether the words are near that only one of two names has, as far as they are words."""
+    first, second = re.split("[-_]", name), re.split("[-_]", other)
+    mine, others = ("".join(one for one in a if one not in b) for a, b in ((first, second), (second, first)))
+    if not (mine.isalpha() and others.isalpha()):
+        return True
+    return SequenceMatcher(None, mine, others).ratio() >= _NEAR
 
 
 def _shared(name: str, other: str) -> int:

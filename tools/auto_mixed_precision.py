@@ -19,10 +19,10 @@ _COMMANDS = """\
 _BRIEF = """\
 strategies:
   speed     least sensitive layers first; a layer with which the target is missed is skipped
-  quality   all layers first, then as few less as the target requires
+  quality   moves all layers, then moves back as few as the target requires
   budget    least error per bit of weights first, until --bits-target, --bytes-target or --size is
-            met, then as few less as a target requires; with a target alone, as many as it allows;
-            without a target, weights of few bits are fitted to outputs of their layers on samples
+            met, then moves back as few as a target requires; with a target alone, moves as many as
+            it allows; without a target, weights of few bits are fitted to outputs of their layers
   latency   least time of the processor, on one thread or --threads: each layer is timed alone in
             each format, and those that save time beyond the spread are moved, the least error per
             second saved first; the model must be faster than the baseline, or nothing is moved"""
@@ -46,8 +46,8 @@ Loop and Scan which the scheme neither excludes nor gives formats of their own.
 
 {SAMPLES_HELP}
 
-exit codes: 0 done; 1 error in the model, the data, the target or the machine; 2 usage; 3 no layer
-to move, or --metric is not kept to, no file is written.
+exit codes: 0 done; 1 error in the model, the data or the machine; 2 usage; 3 no layer to move, or the
+target or --metric is not met: no file is written.
 """
 
 
@@ -70,7 +70,7 @@ def _work(job: MixJob) -> None:
 
 
 def _why_not(job: MixJob) -> str | None:
-    if reason := why_no_scheme(job):
+    if reason := why_no_scheme(job, runtime="RUNTIME"):
         return reason
     if bool(job.output) == job.analyze_only:
         return "give one of --output and --analyze-only, and only one"

@@ -1,4 +1,4 @@
-"""Hold a model against a deployment target: ``python -m tools.check --help``."""
+"""Check a model against the rules of a deployment target: ``python -m tools.check --help``."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _COMMANDS = """\
 _DETAILS = """\
 Prints which nodes the target computes in low precision, which not and why, and each rule of it that the model
 breaks: types, zero points, scales, opset, free dimensions. What is known of a target comes from public
-documents, which --target NAME prints with it; only ort-cpu can be verified on any machine.
+documents, which --target NAME prints with it. Nothing is timed: tools.infer --time does that.
 
-exit codes: 0 the model fits; 1 it breaks a rule, or an error in model or machine; 2 usage.
+exit codes: 0 the model fits; 1 error in the model or the machine; 2 usage; 3 it breaks a rule of the target.
 """
 
 
@@ -37,7 +37,7 @@ class CheckJob(Options):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool and return its exit code: 0 the model fits, 1 it breaks a rule, 2 usage error."""
+    """Run the tool and return its exit code: 0 the model fits, 1 model error, 2 usage, 3 it breaks a rule."""
     return command_line.run(command(), _check, argv)
 
 
@@ -46,7 +46,7 @@ def _check(job: CheckJob) -> int:
     from tools.cli.printed import Printed
 
     broken = onnx_narrow.check(job.input, job.target, progress=Printed(verbose=job.verbose))
-    return command_line.FAILED if broken else command_line.DONE
+    return command_line.NOTHING_DONE if broken else command_line.DONE
 
 
 def command() -> command_line.Command[CheckJob]:

@@ -42,7 +42,7 @@ together with their biases.
 {SAMPLES_HELP}
 
 exit codes: 0 done; 1 error in the models, the data or the machine; 2 usage; 3 no layer to tune, or
---metric is not kept to, no file is written.
+--metric is not met: no file is written.
 """
 
 

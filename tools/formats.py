@@ -51,7 +51,7 @@ def command() -> Command[FormatsJob]:
 
 
 def _why_not(job: FormatsJob) -> str | None:
-    return "--force goes with --plot" if job.force and not job.plot else None
+    return "--force requires --plot" if job.force and not job.plot else None
 
 
 def _show(job: FormatsJob) -> None:

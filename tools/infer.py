@@ -1,4 +1,4 @@
-"""Run a model on a folder of samples and save its outputs: ``python -m tools.infer --help``."""
+"""Run a model on samples and save its outputs: ``python -m tools.infer --help``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class InferJob(DataOptions):
     )
     generate: int = option(
         "--generate N",
-        f"save N tokens that a language model continues each sample with, in {GENERATED}; outputs only by "
+        f"save N tokens that a language model generates after each sample, in {GENERATED}; outputs only by "
         "--output-names",
         type=whole(),
         default=0,

@@ -87,8 +87,8 @@ model NAME.onnx may lie in DIR/NAME.
 
 {SAMPLES_HELP}
 
-exit codes: 0 done; 1 error in the model, the data or the machine; 2 usage; 3 nothing to quantize, only float
-keeps to the target, or --metric is not kept to: no file is written.
+exit codes: 0 done; 1 error in the model, the data or the machine; 2 usage; 3 nothing to quantize, or
+--min-sqnr, --top1 or --metric is not met: no file is written.
 """
 
 
@@ -128,13 +128,11 @@ def _quantize(job: QuantizeJob) -> None:
 
 
 def _why_not(job: QuantizeJob) -> str | None:
-    if reason := why_no_scheme(job):
+    missing = [f"--{name}" for name in ("input", "output") if not (getattr(job, name) or job.print_config)]
+    if reason := why_no_scheme(job, *missing):
         return reason
-    missing = [f"--{name}" for name in ("input", "output") if not getattr(job, name)]
-    if missing and not job.print_config:
-        return f"the following arguments are required: {', '.join(missing)}"
     if bool(job.input) != bool(job.output):
-        return "--input and --output go together"
+        return "--input and --output require each other"
     return None if job.input else in_vain(job)
 
 

@@ -40,11 +40,11 @@ class ReportJob(DataOptions):
     output: Path = option("--output FILE", "the HTML page to write", required=True, type=Path)
     data: Path = samples_folder(required=True)
     json: Path | None = option(
-        "--json FILE", "write what each layer adds, inherits and holds of the errors, as JSON", type=Path
+        "--json FILE", "write the error that each layer adds, inherits and has in all, as JSON", type=Path
     )
     csv: Path | None = option("--csv FILE", "write the table of layers as CSV", type=Path)
     min_sqnr: float | None = option(
-        "--min-sqnr DB", "mark the results as good, to be looked at, or bad by this SQNR", type=number()
+        "--min-sqnr DB", "rate results as good, borderline or bad by this SQNR", type=number()
     )
     force: bool = force("the outputs")
 

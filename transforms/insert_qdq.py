@@ -97,7 +97,7 @@ def raise_opset(graph: gs.Graph, scheme: Scheme | str) -> int:
     alone = [fmt.name for fmt in scheme.named_formats if fmt.is_integer and fmt.bits == 2]
     alone += ["block_size"] if scheme.block_size else []
     if alone and scheme.qdq_domain:
-        raise ValueError(f"{alone[0]} goes with ONNX's own domain, qdq_domain is '{scheme.qdq_domain}'")
+        raise ValueError(f"{alone[0]} requires ONNX's own domain, qdq_domain is '{scheme.qdq_domain}'")
     needed = least_opset(scheme)
     if 0 < scheme.opset < needed:
         also = f"they need {needed}" + (", or qdq_domain com.microsoft" if needed == WIDE_OPSET else "")

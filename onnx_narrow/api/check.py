@@ -10,6 +10,10 @@ from onnx_narrow.summaries.target import target_lines
 from transforms.deploy.check_target import check_target
 from transforms.run.events import Events
 from transforms.scheme import targets
+from transforms.scheme.targets import ON_CPU
+
+_TIME = {ON_CPU: ", by its rules; tools.infer --time compares its time with the float model's"}
+"""What the rules of a target leave open, and what tells it."""
 
 
 def check(model: Model, target: str, *, progress: Watcher | Events | None = None) -> list[str]:
@@ -47,5 +51,5 @@ def check(model: Model, target: str, *, progress: Watcher | Events | None = None
         told.note(f"  Sources: {'; '.join(row.sources)}")
         for rule in broken:
             told.note(f"Breaks: {rule}")
-        told.note(f"Fits {row.name}: {'no' if broken else 'yes'}")
+        told.note(f"Fits {row.name}: {'no' if broken else f'yes{_TIME.get(row.name, str())}'}")
     return broken

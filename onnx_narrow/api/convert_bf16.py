@@ -112,7 +112,7 @@ def convert_bf16(
         The model to write; without it nothing is written.
     format : str, optional
         ``"with_cast"`` (default), ``"bf16"``, ``"simulate_bf16"`` or ``"customqdq"``.
-    data : folder, reader, iterable or callable, optional
+    data : folder, file, array, reader, iterable or callable, optional
         Samples, see :data:`onnx_narrow.api.sources.Data`; with ``min_sqnr`` or ``metric``.
     min_sqnr : float, optional
         Keep as few layers in float as possible for this SQNR in dB of every output on held-out samples.

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -35,10 +36,11 @@ from transforms.compare.compare_results import ResultPair
 from transforms.files.cleanup import temporary_folder
 from transforms.files.output_file import check_writable
 from transforms.files.paths import AnyPath
+from transforms.pipelines.source import Source
 from transforms.run.array_files import read_array
 from transforms.run.data_sets import as_array
 from transforms.run.events import Events
-from transforms.runtime.inputs import model_inputs
+from transforms.runtime.inputs import ModelInput, model_inputs
 from transforms.runtime.session import RunOptions
 from transforms.search.gate import Gate
 from transforms.search.named_metrics import plain_gate
@@ -128,7 +130,7 @@ def evaluate(
     baseline, quantized : path, ModelProto or Graph
         The float model and the other one, which are run; without ``data``, folders of results of
         :func:`onnx_narrow.infer`.
-    data : folder, reader, iterable or callable, optional
+    data : folder, file, array, reader, iterable or callable, optional
         Samples, see :data:`onnx_narrow.api.sources.Data`; those in memory, and all outputs, are written to
         a temporary folder.
     metrics : mapping of str to callable, optional
@@ -254,13 +256,18 @@ def _run_both(
     own, results = folder / "samples", (folder / "baseline", folder / "quantized")
     own.mkdir()
     assert options.data is not None, "asked for before"
-    data = samples_folder(options.data, lambda: model_inputs(sources[0].load()), own, options.limit)
+    inputs = partial(_inputs, sources[0])
+    data = samples_folder(options.data, inputs, own, options.limit, events)
     options = replace(options, data=data)  # what makes samples may make them once
     for source, output in zip(sources, results, strict=True):
         tells = source is sources[0]
         with open_folder(options, source, run, events, unrolls=False, tells=tells) as samples:
             save_outputs(source, samples, output, wanted, options, events)
     return results
+
+
+def _inputs(source: Source) -> Sequence[ModelInput]:
+    return model_inputs(source.load())
 
 
 def _of_users(metrics: Mapping[str, Metric], pairs: Sequence[ResultPair]) -> dict[str, float]:

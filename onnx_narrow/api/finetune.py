@@ -142,7 +142,7 @@ def finetune(
         The float model, and the model that was quantized from it; neither is changed.
     output : path, optional
         The model to write; without it nothing is written.
-    data : folder, reader, iterable or callable
+    data : folder, file, array, reader, iterable or callable
         Samples, see :data:`onnx_narrow.api.sources.Data`; every fifth is held out.
     algorithm : str
         ``"auto"``, ``"gptq"``, ``"coordinate_descent"``, ``"adaquant"`` or ``"adaround"``.
@@ -160,7 +160,7 @@ def finetune(
     full_range : str
         Which int8 tensors that are never negative use the full range: ``"padded"``, ``"free"`` or ``"off"``.
     metric, min_metric, max_loss : optional
-        A metric that the tuned model has to keep to on every second sample, which does not tune: as of
+        A metric that the tuned model must meet on every second sample, which does not tune: as of
         :func:`onnx_narrow.quantize`; layers are left in float for it.
     output_index : int, optional
         Index of the output to tune for; all by default.

@@ -27,7 +27,7 @@ def refuse_two(given: Given) -> None:
     """Raise UsageError for two goals of the outputs."""
     pair = [name for name in _GOALS if name in given]
     if len(pair) > 1:
-        raise UsageError(spelled(f"{{{pair[0]}}} and {{{pair[1]}}} do not go together"))
+        raise UsageError(spelled(f"{{{pair[0]}}} and {{{pair[1]}}} cannot be combined"))
 
 
 def gate_in(given: Given) -> Gate | None:

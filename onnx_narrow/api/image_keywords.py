@@ -30,7 +30,7 @@ def image_options(keywords: Mapping[str, Any]) -> ImageOptions:
     for name in () if preprocess is None else _OF_SCALE if is_name else _OF_IMAGES:
         if keywords.get(name) is not None:
             way = preprocess if isinstance(preprocess, str) else "a function"
-            raise UsageError(spelled(f"{{{name}}} does not go with {{{KEYWORD}}}") + f" '{way}'")
+            raise UsageError(spelled(f"{{{name}}} cannot be combined with {{{KEYWORD}}}") + f" '{way}'")
     mean, std = SCALINGS[preprocess] if is_name else (keywords.get("mean"), keywords.get("std"))  # type: ignore[index]
     return ImageOptions(
         _size(keywords.get("image_size")),

@@ -64,7 +64,7 @@ def infer(
         The model to run.
     output : path
         The folder for results: a file for each sample, in a sub-folder for each output if there are several.
-    data : folder, reader, iterable or callable
+    data : folder, file, array, reader, iterable or callable
         Samples, see :data:`onnx_narrow.api.sources.Data`; those in memory are written to a temporary folder.
     output_names : list of str
         Save only these outputs.
@@ -126,7 +126,7 @@ def infer(
 def refuse_written_sequences(given: Given) -> None:
     """Raise UsageError for tokens that are to continue sequences of steps."""
     if {"generate", "sequences"} <= given.keys():
-        raise UsageError(spelled("{generate} does not go with {sequences}"))
+        raise UsageError(spelled("{generate} cannot be combined with {sequences}"))
 
 
 def _beside(model: Model) -> Source:

@@ -76,9 +76,9 @@ def inspect(
     check_call(given, {}, _KINDS)
     lists = [name for name in ("grids", "layers", "tensors") if name in given]
     if lists and against is not None:
-        raise UsageError(spelled(f"{{{lists[0]}}} and {{against}} do not go together"))
+        raise UsageError(spelled(f"{{{lists[0]}}} and {{against}} cannot be combined"))
     if grids and len(lists) > 1:
-        raise UsageError(spelled(f"{{grids}} and {{{lists[1]}}} do not go together"))
+        raise UsageError(spelled(f"{{grids}} and {{{lists[1]}}} cannot be combined"))
     with Told(progress) as told:
         if grids:
             found, lines = _on_grids(model)

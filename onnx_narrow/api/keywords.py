@@ -60,6 +60,7 @@ KINDS: Mapping[str, Kind] = {
     "min_metric": number(),
     "max_loss": number(0),
     "allow_miss": FLAG,
+    "allow_large": FLAG,
     "fallback": choice(*FALLBACKS),
     "random_data": whole(),
     # samples

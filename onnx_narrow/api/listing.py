@@ -102,7 +102,7 @@ class TargetRow:
     activations, weights : tuple of str
         Names of the formats that it takes.
     rules : tuple of str
-        What else a model has to keep to.
+        What else a model must meet.
     sources : tuple of str
         The public documents that say so.
     speed, verified : str

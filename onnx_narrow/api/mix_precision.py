@@ -125,7 +125,7 @@ def mix_precision(
         The model to write; without it nothing is written.
     config : str, path or Scheme
         The baseline: a preset such as ``"S16S8_MIXED_S8S8"`` or ``"BF16"``, or a scheme.
-    data : folder, reader, iterable or callable
+    data : folder, file, array, reader, iterable or callable
         Samples, see :data:`onnx_narrow.api.sources.Data`.
     target, activation_target, weight_target : str or list of str
         Formats that layers may get, such as ``"mx6"`` or ``"int8/int4"`` (activation/weight), or for one of

@@ -15,7 +15,7 @@ from onnx_narrow.api.keywords import METRIC, TARGET
 from onnx_narrow.api.kinds import FLAG, PATH, TEXTS, Kind, choice, number, whole
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.scheme_needs import check_effect
-from onnx_narrow.api.schemes import SchemeWish
+from onnx_narrow.api.schemes import SchemeWish, names_formats
 from onnx_narrow.api.told import Told
 from onnx_narrow.api.usage import (
     DATA,
@@ -50,7 +50,7 @@ KEYS = (
 )
 """Keywords that are keys of the table of mixed precision, beside ``target``."""
 
-_MODEL = Need("{output}, not with {analyze_only}", lambda given: "analyze_only" not in given)
+_MODEL = Need("{output} instead of {analyze_only}", lambda given: "analyze_only" not in given)
 _FILES = {"output", "json", "csv", "chart"}
 _FILE = Need("{output}, {json}, {csv} or {chart}", lambda given: given.keys() & _FILES)
 _WRITTEN = (
@@ -111,7 +111,7 @@ def check_keywords(given: Given) -> None:
     if runtimes[1:]:
         pair = " and ".join(spelled(f"{{target:{name}}}") for name in runtimes[:2])
         raise UsageError(f"{pair}: a model is made for one runtime")
-    if not given.get("config") and not runtimes:
+    if not (given.get("config") or runtimes or names_formats(given.get("assignments", ()))):
         raise UsageError(spelled("{config} is needed: a preset or a scheme"))
     if callable(given.get("evaluate")) and (given.get("jobs", 1) != 1 or given.get("dask")):
         raise ValueError("evaluate is a callable, which other processes do not have: give 'FILE.py:FUNCTION'")
@@ -146,10 +146,10 @@ def check_mixing(scheme: Scheme, wish: SchemeWish, given: Given) -> None:
     rule = scheme.auto_mixed_precision
     assert rule is not None, "the scheme has the table"
     if "labels" in given and rule.top1_target is None:
-        raise ValueError(spelled("{labels} goes with {top1_target}"))
+        raise ValueError(spelled("{labels} requires {top1_target}"))
     goals = [key for key in GOALS if key in given]
     if goals and "analyze_only" in given and rule.metric:
-        words = spelled(f"{{{goals[0]}}} goes with {{output}}, or without {{metric}}")
+        words = spelled(f"{{{goals[0]}}} requires {{output}}, or no {{metric}}")
         raise ValueError(f"{words}: those use the metric of the target")
     check_effect(scheme, wish, given)
 

@@ -58,6 +58,7 @@ def quantize(
     min_metric: float | None = None,
     max_loss: float | None = None,
     allow_miss: bool = False,
+    allow_large: bool = False,
     fallback: str | None = None,
     calibrate_method: str | None = None,
     per_channel: bool | None = None,
@@ -116,7 +117,7 @@ def quantize(
     config : str, path, Scheme or mapping
         A preset such as ``"A8W8"``, the path of a scheme in TOML, a scheme, or its keys; ``"A8W8"`` without a
         target.
-    data : folder, reader, iterable or callable, optional
+    data : folder, file, array, reader, iterable or callable, optional
         Samples, see :data:`onnx_narrow.api.sources.Data`.
     target : str, optional
         The runtime that the model is made for, one of :func:`onnx_narrow.targets`.
@@ -128,14 +129,16 @@ def quantize(
         Keep as few layers in the format ``fallback`` as possible for this SQNR in dB of every output, or this
         share of rows (0 to 1) whose largest number moves, on held-out samples.
     metric : str or callable, optional
-        A metric that held-out samples have to keep to, with a bound: ``"sqnr"``, ``"top1"``, ``"kl"``,
+        A metric that held-out samples must meet, with a bound: ``"sqnr"``, ``"top1"``, ``"kl"``,
         ``"cosine"``, ``"f1"``, ``"FILE.py:FUNCTION"`` or a function of the outputs of samples, as
         docs/mixed_precision.md says.
     min_metric, max_loss : float, optional
         The least that the metric may be, or the most by which it may be less than the float model's.
     allow_miss : bool
-        Where no choice of layers keeps to ``min_sqnr``, ``top1`` or ``metric``, take the best that was found,
+        Where no choice of layers meets ``min_sqnr``, ``top1`` or ``metric``, take the best that was found,
         whose figure is ``result.metric``.
+    allow_large : bool
+        Write a model that reaches its target with more than 0.9 of the bytes of the float model.
     fallback : str, optional
         ``"float32"`` (default), ``"int16"`` or ``"bf16"``.
     calibrate_method, per_channel, full_range, keep_weight_nodes, optimize, domain, qdq_domain : optional
@@ -207,8 +210,8 @@ def quantize(
     ------
     TypeError, ValueError
         If keywords are of another type, have another value or do not fit, nothing can be quantized, or the
-        model cannot be; a ModelError names the node. GateError where no choice of layers keeps to ``metric``,
-        FloatAloneError where only float keeps to another target.
+        model cannot be; a ModelError names the node. GateError where no choice of layers meets ``metric``,
+        FloatAloneError where only float meets another target.
     OSError
         If a file cannot be read or written.
 

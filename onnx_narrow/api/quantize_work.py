@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from onnx_narrow.api import gates
 from onnx_narrow.api.keywords import TARGET
 from onnx_narrow.api.scheme_needs import BLOCKS, CALIBRATION, UNMIXED
-from onnx_narrow.api.schemes import SchemeWish, quantization_scheme
+from onnx_narrow.api.schemes import SchemeWish, names_formats, quantization_scheme
 from onnx_narrow.api.usage import (
     DATA,
     OF_SAMPLES,
@@ -49,11 +49,11 @@ _LISTS = ("exclude_nodes", "exclude_op_types")
 
 _ANY_DATA = Need("{data} or {random_data}", lambda given: given.keys() & {"data", "random_data"})
 _COMPARED = Need(
-    "{data}, and not with {fast} or {ranges}",
+    "{data}, without {fast} or {ranges}",
     lambda given: "data" in given and not given.keys() & {"fast", "ranges"},
 )
 _JUDGED = Need(
-    "{data}, and not with {fast}, {ranges} or {random_data}",
+    "{data}, without {fast}, {ranges} or {random_data}",
     lambda given: "data" in given and not given.keys() & {"fast", "ranges", "random_data"},
 )
 _GOAL = Need("{min_sqnr}, {top1} or {metric}", lambda given: given.keys() & {"min_sqnr", "top1", "metric"})
@@ -64,7 +64,7 @@ NEEDS: Mapping[str, tuple[Need, ...]] = {
     **dict.fromkeys(("kv_cache", "calibration_cache"), (DATA,)),
     **dict.fromkeys(("min_sqnr", "top1", "effort", "resume"), (_JUDGED,)),
     **gates.needs(_JUDGED),
-    **dict.fromkeys(("fallback", "allow_miss"), (_GOAL,)),
+    **dict.fromkeys(("fallback", "allow_miss", "allow_large"), (_GOAL,)),
     "full_range": (_COMPARED,),
     "accuracy_level": (_NBITS,),
 }
@@ -93,13 +93,14 @@ def asked_scheme(given: Given, events: Events) -> Scheme:
 
 def wish_of(given: Given) -> SchemeWish:
     """Return what keywords say of the scheme."""
-    deployment = given.get("target") or ""
+    deployment, assignments = given.get("target") or "", given.get("assignments") or ()
+    is_named = bool(deployment) or names_formats(assignments)
     shapes = {name: tuple(shape) for name, shape in (given.get("input_shapes") or {}).items()}
     return SchemeWish(
-        given.get("config") or (None if deployment else "A8W8"),
+        given.get("config") or (None if is_named else "A8W8"),
         deployment,
         {key: listed(given[key]) if key in _LISTS else given[key] for key in KEYS if key in given},
-        given.get("assignments") or (),
+        assignments,
         given.get("opset") or 0,
         shapes,
     )
@@ -110,7 +111,7 @@ def check_keywords(given: Given) -> None:
     check_call(given, NEEDS, {"target": TARGET})
     for one, other in _TOGETHER:
         if {one, other} <= given.keys():
-            raise UsageError(spelled(f"{{{one}}} and {{{other}}} do not go together"))
+            raise UsageError(spelled(f"{{{one}}} and {{{other}}} cannot be combined"))
     gates.refuse_two(given)
     refuse_own_workers(given)
 
@@ -148,6 +149,7 @@ def options_of(given: Given, run: RunOptions) -> Options:
         run=run,
         goal=goal if "min_sqnr" not in given else Target("sqnr", given["min_sqnr"]),
         allow_miss=given.get("allow_miss", False),
+        allow_large=given.get("allow_large", False),
         fallback=given.get("fallback", "float32"),
         effort=given.get("effort", "normal"),
         times=given.get("time", True),
@@ -179,9 +181,9 @@ def refuse_goal(work: Work, given: Given) -> None:
         return
     name = spelled("{min_sqnr}" if "min_sqnr" in given else "{top1}")
     if work.tuning is not None:
-        raise ValueError(f"{name} does not go with the table [finetune] of the scheme")
+        raise ValueError(f"{name} cannot be combined with the table [finetune] of the scheme")
     if work.asked.auto_mixed_precision is not None:
-        raise ValueError(f"{name} does not go with the table [auto_mixed_precision] of the scheme")
+        raise ValueError(f"{name} cannot be combined with the table [auto_mixed_precision] of the scheme")
 
 
 def data_of(
@@ -199,4 +201,4 @@ def data_of(
 def refuse_fast(scheme: Scheme, given: Given) -> None:
     """Raise UsageError for a job without outputs that are looked at, which cannot be faster."""
     if "fast" in given and "data" not in given and not is_dynamic(scheme):
-        raise UsageError(spelled("{fast} goes with {data}, or products that round activations at run time"))
+        raise UsageError(spelled("{fast} requires {data}, or products that round activations at run time"))

@@ -39,16 +39,16 @@ class RangeFiles:
         """
         for words, path in ((spelled("{ranges}"), self.given), (spelled("{export_ranges}"), self.exported)):
             if path and scheme.auto_mixed_precision:
-                raise ValueError(f"{words} goes with schemes without automatic mixed precision")
+                raise ValueError(f"{words} requires a scheme without automatic mixed precision")
             if path and scheme.block_size:
                 reason = "files have no scales of blocks"
-                raise ValueError(f"{words} goes with schemes without block_size: {reason}")
+                raise ValueError(f"{words} requires a scheme without block_size: {reason}")
         if self.exported and scheme.finetune:
-            words = "goes with schemes without fine-tuning, which changes scales"
+            words = "requires a scheme without fine-tuning, which changes scales"
             raise ValueError(f"{spelled('{export_ranges}')} {words}")
         if self.exported and decides and not self.given and scheme.fits_weights:
             words = "weights of few bits get other scales by the outputs"
-            pair = spelled("{export_ranges} goes with {fast}")
+            pair = spelled("{export_ranges} requires {fast}")
             raise ValueError(f"{pair} here: {words} after their ranges are known")
         return _grids(self.given) if self.given else FixedGrids()
 

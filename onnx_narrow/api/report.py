@@ -20,7 +20,7 @@ from onnx_narrow.summaries import compared_models
 from onnx_narrow.summaries.advised_call import Door
 from transforms.compare.compare_models import Progress, compare_models
 from transforms.files.cleanup import temporary_folder
-from transforms.files.output_file import check_writable, write_text
+from transforms.files.output_file import check_writable, refuse_other_ending, write_text
 from transforms.files.paths import AnyPath
 from transforms.files.spelling import is_python, spelled
 from transforms.origins.loss_table import rows, to_csv, to_json
@@ -31,8 +31,13 @@ from transforms.runtime.session import RunOptions
 
 KINDS: Mapping[str, Kind] = {"json": PATH, "csv": PATH, "min_sqnr": number(), "feeds_from": MODEL}
 
-_PHASES = ("loading", "results", "matching", "layers", "histograms", "timing", "origins")
-_THEN = {"results": "matching", "histograms": "timing"}
+_NAMES = {"results": "running models", "layers": "comparing layers", "histograms": "counting values"}
+_THEN = {"results": "matching tensors", "histograms": "timing"}
+_ORIGINS = "finding the origins"
+_PHASES = (
+    *("loading", _NAMES["results"], _THEN["results"], _NAMES["layers"], _NAMES["histograms"]),
+    *(_THEN["histograms"], _ORIGINS),
+)
 
 _FLOAT, _QUANTIZED, _SAMPLES, _ENCODER = "m.onnx", "q.onnx", "samples", "encoder.onnx"
 """What commands call models and samples that lie in no file."""
@@ -71,7 +76,7 @@ def report(
         in processes of their own; commands on the page call them ``m.onnx`` and ``q.onnx``.
     output : path
         The HTML page to write.
-    data : folder, reader, iterable or callable
+    data : folder, file, array, reader, iterable or callable
         Samples, see :data:`onnx_narrow.api.sources.Data`; those in memory are written to a temporary folder,
         and called ``samples`` in commands.
     json, csv : path, optional
@@ -105,6 +110,7 @@ def report(
     files: dict[str, Path] = {name: Path(given[name]) for name in ("output", "json", "csv") if name in given}
     for file in files.values():
         check_writable(file, force=force, inputs=[source.path for source in sources])
+    refuse_other_ending(files["output"], "an HTML page", ".html", ".htm")
     names = _names(*sources, options)
     run = RunOptions(provider, threads or 0, spin=False)
     with Told(progress) as told, temporary_folder() as own:
@@ -113,7 +119,7 @@ def report(
         with open_folder(options, sources[0], run, told) as samples:
             told.phase("loading")
             comparison = compare_models(*paths, samples, progress=_each(told))
-            section = loss_section(*paths, samples, names, told.phase("origins", "layer"))
+            section = loss_section(*paths, samples, names, told.phase(_ORIGINS, "layer"))
         write_text(files["output"], page(comparison, section.html, min_sqnr))
         _write_tables(section, sources, files)
         for line in compared_models.lines(comparison, section.lines):
@@ -126,7 +132,7 @@ def _each(events: Events) -> Progress:
     """Return what tells of the phases in which samples are run, and of those that follow them."""
 
     def _told(samples: Iterable[Any], phase: str) -> Iterator[Any]:
-        progress = events.phase(phase, "sample")
+        progress = events.phase(_NAMES[phase], "sample")
         yield from each_told(samples, progress, operator.length_hint(samples))
         if phase in _THEN:
             events.phase(_THEN[phase])

@@ -12,10 +12,11 @@ from typing import Any
 import onnx
 
 from onnx_narrow.api.told import Told
-from onnx_narrow.api.written import Written
+from onnx_narrow.api.written import ONNX, Written
 from onnx_narrow.summaries.words import Detail
 from ops.metrics import decibels
 from transforms import model_io
+from transforms.files.output_file import refuse_other_ending
 from transforms.files.paths import AnyPath
 from transforms.judge.decisions import Checked, Tried
 from transforms.pipelines.first_result import FirstRun
@@ -99,6 +100,7 @@ class Result:
     def save(self, path: AnyPath, *, force: bool = False) -> Path:
         """Write the model to a file, which must not exist unless ``force``; return its path."""
         checked = model_io.check_output(path, force=force)
+        refuse_other_ending(checked, *ONNX)
         model_io.save(model_io.load(self.model), checked, force=force)
         return checked
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from transforms.run.data_sets import Room
 from transforms.run.events import Events
 from transforms.run.image_inputs import ImageOptions
 from transforms.run.samples import Samples
-from transforms.runtime.inputs import model_inputs
+from transforms.runtime.inputs import ModelInput, model_inputs
 from transforms.runtime.session import RunOptions
 
 
@@ -67,7 +68,7 @@ def open_data(
     if options.data is None:
         yield None
     elif not (options.sequences or options.feeds_from is not None):
-        samples = samples_of(options.data, options.limit, options.memory_limit)
+        samples = samples_of(options.data, options.limit, options.memory_limit, events)
         report_litter(events, samples)
         yield CalibrationData(samples, options.images, options.limit, run=run)
     else:
@@ -92,7 +93,8 @@ def open_folder(
     """
     assert options.data is not None, "asked for before"
     with temporary_folder() as own, temporary_folder() as whole:
-        folder = samples_folder(options.data, lambda: model_inputs(source.load()), own, options.limit)
+        inputs = partial(_inputs, source)
+        folder = samples_folder(options.data, inputs, own, options.limit, events)
         report_litter(events, folder)
         if options.feeds_from is not None:
             from onnx_narrow.api.fed import fed  # imports take time that small jobs notice
@@ -115,10 +117,17 @@ def open_folder(
         yield FolderData(whole, ImageOptions(), run)
 
 
+def _inputs(source: Source) -> Sequence[ModelInput]:
+    return model_inputs(source.load())
+
+
 def _tell(data: FolderData, graph: gs.Graph, events: Events) -> None:
-    """Tell how images go in; what is wrong with samples is said where they are read."""
+    """Tell how arrays fit and images go in; what is wrong with samples is said where they are read."""
     with suppress(ValueError, OSError):
         inputs = model_inputs(graph)
+        next(iter(data.samples(inputs)))
+        for change in data.fitting.lines():
+            events.note(change)
         line = data.samples(inputs).images_line()
         if not line:
             return

@@ -34,9 +34,9 @@ def check_effect(
     for name, words in {**assigned, **{name: named(name, value) for name, value in given.items()}}.items():
         if name in of_formats and not of_formats[name].is_met(scheme):
             here = ", ".join(fmt.name for fmt in scheme.named_formats) or "float32"
-            raise ValueError(f"{words} goes with {of_formats[name]}; the formats here are {here}")
+            raise ValueError(f"{words} requires {of_formats[name]}; the formats here are {here}")
         if name in _OF_WORK and not _OF_WORK[name].is_met(given):
-            raise ValueError(f"{words} goes with {_OF_WORK[name]}")
+            raise ValueError(f"{words} requires {_OF_WORK[name]}")
 
 
 def _has_integers(scheme: Scheme) -> bool:

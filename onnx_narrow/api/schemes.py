@@ -24,6 +24,9 @@ from transforms.scheme.targets import target
 _STANDARD_BITS = 16
 """Of the widest integers that ONNX's own operators quantize to."""
 
+FORMAT_KEYS = frozenset({"activation", "weight"})
+"""Keys that a scheme without a preset begins with."""
+
 _TARGETS = frozenset(TARGETS)
 _ALTERNATIVES = (
     *((_TARGETS - {key}, {key}) for key in sorted(_TARGETS)),
@@ -48,7 +51,8 @@ class SchemeWish:
     """What a caller says of the scheme.
 
     ``config``: a preset, a path or a scheme, None for that of the ``deployment`` target, which is empty for
-    none; ``keys``: values of keys that have keywords of their own; ``assignments``: of any others.
+    none, or for the formats in ``assignments``; ``keys``: values of keys that have keywords of their own;
+    ``assignments``: of any others.
     """
 
     config: Config | None = None
@@ -93,8 +97,12 @@ class SchemeWish:
             scheme = self.config
         elif isinstance(self.config, Mapping):
             scheme = scheme_from_keys(dict(self.config))
-        elif self.config is None:
+        elif self.config is None and self.deployment:
             scheme = scheme_of(target(self.deployment))
+        elif self.config is None:
+            scheme = scheme_from_keys(
+                {key: value for key, value in _pairs(self.assignments) if key in FORMAT_KEYS}
+            )
         else:
             scheme = read_scheme(self.config)
         if self.opset:
@@ -102,6 +110,11 @@ class SchemeWish:
         if self.input_shapes:
             scheme = scheme.with_(input_shapes={**scheme.input_shapes, **self.input_shapes})
         return scheme
+
+
+def names_formats(assignments: Assignments) -> bool:
+    """Return whether the keys in ``assignments`` make a scheme without a preset or a file."""
+    return {key for key, _ in _pairs(assignments)} >= FORMAT_KEYS
 
 
 def quantization_scheme(wish: SchemeWish, events: Events) -> Scheme:

@@ -20,24 +20,27 @@ from transforms.files.array_archive import write_arrays
 from transforms.files.paths import AnyPath
 from transforms.pipelines.source import Source
 from transforms.run.data_sets import Reader, Room, arrays_of, each_sample
+from transforms.run.events import SILENT, Events
 from transforms.run.feeds import by_name
 from transforms.run.fitted import Fitting
 from transforms.run.kept_arrays import KeptArrays
 from transforms.run.samples import sample_file
+from transforms.run.stacked import Stacked, stacked
 from transforms.runtime.inputs import ModelInput
 
 Model: TypeAlias = AnyPath | onnx.ModelProto | gs.Graph | Result
 """A model: a path, a proto, a graph, or a result that has one; none of them is ever changed."""
 
 Data: TypeAlias = AnyPath | Reader | Iterable[Any] | Callable[[], Iterable[Any]]
-"""Samples: a folder; a reader with ``get_next``; an iterable or a sequence; or a callable that makes one.
+"""Samples: a folder; samples along the first axis of an array, of arrays by input name, or of an .npy or .npz
+file; a reader with ``get_next``; an iterable or a sequence; or a callable that makes one.
 
-It gives dicts of arrays by input name, arrays for a model with one input, or tuples in the order of the
-inputs; labels behind them are left out. Arrays are NumPy's, or tensors that become such; they are cast to the
-type of the input where each number keeps its value, and get a batch of one if they have none. A sample may be
-a path (a pathlib.Path, as strings are arrays) of a file as in a folder. As many are read as the length says,
-or ``limit``; what has neither has to end within 100,000. They are read once, and kept in memory; those that
-take more than ``memory_limit``, or 1 GiB, in files without a name in the temporary folder.
+The last ones give dicts of arrays by input name, arrays for a model with one input, or tuples in the order
+of the inputs; labels behind them are left out. Arrays are NumPy's, or tensors that become such; they are cast
+to the type of the input where each number keeps its value, and get a batch of one if they have none. A sample
+may be a path (a pathlib.Path, as strings are arrays) of a file as in a folder. As many are read as the length
+says, or ``limit``; what has neither has to end within 100,000. They are read once, and kept in memory; those
+that take more than ``memory_limit``, or 1 GiB, in files without a name in the temporary folder.
 """
 
 Sample: TypeAlias = dict[str, np.ndarray] | tuple[np.ndarray, ...] | Path
@@ -68,12 +71,16 @@ def placed(source: Source, folder: Path, name: str) -> Path:
     return folder / name
 
 
-def samples_of(data: Data, limit: int | None = None, memory_limit: int | None = None) -> Path | list[Sample]:
+def samples_of(
+    data: Data, limit: int | None = None, memory_limit: int | None = None, events: Events = SILENT
+) -> Path | list[Sample]:
     """Return the folder of samples, or the samples, each read once, in a form that can be read again.
 
+    ``events``: told how samples along the first axis of arrays were found.
     Raises TypeError for samples that are none of :data:`Data`, ValueError for no sample, and for more than
     :mod:`transforms.run.data_sets` allows.
     """
+    data = _told(data, events)
     if isinstance(data, str | os.PathLike):
         return Path(data)
     in_memory = IN_MEMORY if memory_limit is None else memory_limit
@@ -98,13 +105,18 @@ def samples_of(data: Data, limit: int | None = None, memory_limit: int | None = 
 
 
 def samples_folder(
-    data: Data, inputs: Callable[[], Sequence[ModelInput]], folder: Path, limit: int | None = None
+    data: Data,
+    inputs: Callable[[], Sequence[ModelInput]],
+    folder: Path,
+    limit: int | None = None,
+    events: Events = SILENT,
 ) -> Path:
     """Return the folder of samples: their own, or one with a file for each, as sequences are read from.
 
-    ``inputs``: those of the model, into whose form arrays are brought. Raises as :func:`samples_of`, and
-    ValueError for a sample without an input.
+    ``inputs``: those of the model, into whose form arrays are brought. ``events``: told so. Raises as
+    :func:`samples_of`, and ValueError for a sample without an input.
     """
+    data = _told(data, events)
     if isinstance(data, str | os.PathLike):
         return Path(data)
     wanted, room, fitting = inputs(), Room(folder), Fitting()
@@ -115,7 +127,16 @@ def samples_folder(
         feed = fitting.of(by_name(arrays_of(sample), wanted, number), wanted)
         room.take(sum(array.nbytes for array in feed.values()))
         write_arrays(folder / f"{number:06d}.npz", feed)
+    for line in fitting.lines():
+        events.note(line)
     return folder
+
+
+def _told(data: Data, events: Events) -> Data:
+    found: Data = stacked(data)
+    if isinstance(found, Stacked):
+        events.note(found.line)
+    return found
 
 
 def _each(arrays: dict[str, np.ndarray] | list[np.ndarray]) -> Iterator[np.ndarray]:

@@ -63,7 +63,7 @@ def check_call(
     for name in given:
         for need in needs.get(name, ()):
             if not need.is_met(given):
-                raise UsageError(f"{named(name, given[name])} goes with {need}")
+                raise UsageError(f"{named(name, given[name])} requires {need}")
 
 
 def named(name: str, value: object) -> str:
@@ -88,7 +88,7 @@ def refuse_own_workers(given: Given) -> None:
     """Raise UsageError for a number of processes beside a cluster that is there already."""
     if given.get("dask") not in (None, "local") and "jobs" in given:
         words = f"the cluster at '{given['dask']}' has its own workers"
-        raise UsageError(spelled("{jobs} goes with {dask:local}: ") + words)
+        raise UsageError(spelled("{jobs} requires {dask:local}: ") + words)
 
 
 def listed(texts: Sequence[str] | str) -> list[str]:

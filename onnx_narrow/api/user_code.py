@@ -24,7 +24,7 @@ def check_code(scheme: Scheme, wish: SchemeWish, events: Events, *, allow_code: 
     place = _place(scheme)
     if not place or _is_own_word(place, wish):
         if allow_code:
-            words = f"goes with a scheme whose key {_KEY} names a file"
+            words = f"requires a scheme whose key {_KEY} names a file"
             raise ValueError(f"{spelled('{allow_code}')} {words}")
         return
     file, function = split_place(place)

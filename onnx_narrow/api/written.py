@@ -11,9 +11,12 @@ import onnx_graphsurgeon as gs
 
 from onnx_narrow.summaries.words import Sizes
 from transforms import model_io
-from transforms.files.output_file import total_bytes
+from transforms.files.output_file import refuse_other_ending, total_bytes
 from transforms.files.paths import AnyPath
 from transforms.pipelines.source import Source
+
+ONNX = ("an ONNX model", ".onnx")
+"""What is written, in words, and how its file ends."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +32,15 @@ class Output:
     def checked(
         cls, path: AnyPath | None, *sources: Source, force: bool, external_data: bool, functions: bool
     ) -> Output:
-        """Return the output; raises before any work as :func:`transforms.model_io.check_output` does."""
+        """Return the output; raises before any work as :func:`transforms.model_io.check_output` does.
+
+        ValueError also for a file of another ending than .onnx.
+        """
         place = None if path is None else Path(path)
         for source in sources:
             if place is not None:
                 model_io.check_output(place, source.path, force=force, external_data=external_data)
+                refuse_other_ending(place, *ONNX)
         return cls(place, force, external_data, functions)
 
 

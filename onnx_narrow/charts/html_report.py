@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from onnx_narrow.summaries.results import view_lines
 from onnx_narrow.summaries.timing import against, at_speed, duration
 from onnx_narrow.summaries.unequal_results import unequal_lines
 from onnx_narrow.summaries.words import figure
+from transforms.graph.some_names import counted
 
 if TYPE_CHECKING:
     from transforms.compare.compare_models import ModelComparison
@@ -57,37 +58,24 @@ def page(comparison: ModelComparison, lead: str = "", target: float | None = Non
 
 
 def _tiles(comparison: ModelComparison, target: float | None) -> str:
-    from transforms.compare.compare_results import output_sqnr
-
     mean, worst = _mean_and_worst(comparison, None)
+    outputs = comparison.output_sqnr
+    name, sqnr = outputs[0] if outputs else ("", None)
+    of_output = f" of the worst output, '{escape(name)}'" if len(outputs) > 1 else ""
     float_model, quantized = comparison.models
     tiles = [
-        ("SQNR, mean of the samples", f"{figure(mean['sqnr'])} dB"),
+        (f"SQNR{of_output}, {counted(comparison.samples, 'sample')} pooled", f"{figure(sqnr)} dB"),
         ("SQNR of the worst sample", f"{figure(worst['sqnr'])} dB"),
         ("Cosine similarity, mean", figure(mean["cosine"], 6)),
         ("Size against float", f"{100 * quantized.size / float_model.size:.0f} %"),
         ("Time against float", at_speed(comparison.costs.ratio)),
     ]
-    outputs = output_sqnr(comparison.counted)
-    if len(outputs) > 1:
-        name, least = outputs[0]
-        tiles.insert(
-            1, (f"SQNR of the worst output, '{escape(name)}', mean of the samples", f"{figure(least)} dB")
-        )
-    judged = {tiles[i][0]: value for i, value in enumerate(_judged(mean, worst, outputs))}
+    judged = {tiles[0][0]: sqnr, tiles[1][0]: worst["sqnr"]}
     items = "".join(
         f"<div{verdict(judged.get(label), target)}><dt>{label}</dt><dd>{value}</dd></div>"
         for label, value in tiles
     )
     return f'<dl class="tiles">{items}</dl>'
-
-
-def _judged(
-    mean: Mapping[str, float | None], worst: Mapping[str, float | None], outputs: Sequence[tuple[str, float]]
-) -> list[float | None]:
-    """Return the SQNR of the first tiles, in their order."""
-    least = [outputs[0][1]] if len(outputs) > 1 else []
-    return [mean["sqnr"], *least, worst["sqnr"]]
 
 
 def _models(comparison: ModelComparison) -> str:

@@ -33,12 +33,11 @@ def origins_section(found: LossOrigins, made: Made) -> str:
 
 
 def _named(found: LossOrigins) -> str:
-    main = found.main
     rows = "".join(
-        f"<li>{_name(found.layers[place])} <b>{_percent(found.layers[place], main)}</b>"
-        f"<small>{escape(found.causes[place].words)}</small></li>"
-        for place in main.named
-        if place in found.causes
+        f"<li>{', '.join(f'{_name(one)} <b>{_percent(one, found.main)}</b>' for one in layers)}"
+        f"<small>{escape(cause)}</small></li>"
+        for cause, places in words.by_cause(found)
+        if (layers := [found.layers[place] for place in places])
     )
     return f'<ol class="causes">{rows}</ol>' if rows else ""
 

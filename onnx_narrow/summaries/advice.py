@@ -44,7 +44,10 @@ def helps(origins: LossOrigins, made: Made) -> Iterator[tuple[str, str]]:
         yield "Tune weights: same bytes and time", _tuning(made)
     if math.isfinite(main.without) and made.takes_target:
         data = [] if made.tool == "quantize" else made.samples
-        yield "As few layers as a target takes", made.again(*data, "--min-sqnr", f"{_reachable(main)}")
+        yield (
+            "Keep as few layers in float as a target needs",
+            made.again(*data, "--min-sqnr", f"{_reachable(main)}"),
+        )
 
 
 def _of_scheme(
@@ -63,7 +66,7 @@ def _of_scheme(
     if SAMPLES in wanted and not made.has("calibrate_method", _ALL):
         more = ["--calibrate-method", _ALL]
         yield (
-            "Ranges of more samples, all they reach: same bytes and time",
+            "Ranges that cover all samples, of more of them: same bytes and time",
             made.again(*more, unset=_OF_RANGES),
         )
 

@@ -8,7 +8,7 @@ from onnx_narrow.summaries.results import cache_line, view_lines
 from onnx_narrow.summaries.timing import cost_lines
 from onnx_narrow.summaries.unequal_results import unequal_lines
 from transforms.compare.compare_models import ModelComparison
-from transforms.compare.compare_results import output_sqnr, summarize
+from transforms.compare.compare_results import summarize
 
 _WORST = 3
 """Layers that are named."""
@@ -17,7 +17,7 @@ _WORST = 3
 def lines(comparison: ModelComparison, origins: Iterable[str]) -> Iterator[str]:
     """Yield what differs, and what both models cost; ``origins``: lines on where the loss begins."""
     yield f"Compared {len(comparison.layers)} tensors on {comparison.samples} samples."
-    for output, sqnr in output_sqnr(comparison.counted):
+    for output, sqnr in comparison.output_sqnr:
         yield f"  {sqnr:6.1f} dB  output {output}{_of_samples(comparison, output)}"
     yield from cache_line(comparison.results, comparison.view)
     yield from view_lines(comparison.view)
@@ -30,8 +30,9 @@ def lines(comparison: ModelComparison, origins: Iterable[str]) -> Iterator[str]:
 
 
 def _of_samples(comparison: ModelComparison, output: str) -> str:
-    """Return what an SQNR is of several samples, and that of the worst of them."""
+    """Return what an SQNR of several samples is, and that of the worst of them."""
     if comparison.samples == 1:
         return ""
     worst = summarize([one for one in comparison.counted if one.output == output]).worst["sqnr"]
-    return ", mean of samples" + ("" if worst is None else f", of the worst {worst:.1f} dB")
+    pooled = f", {comparison.samples} samples pooled"
+    return pooled + ("" if worst is None else f"; {worst:.1f} dB of the worst sample")

@@ -22,7 +22,7 @@ _WITHOUT_GRID = "simulate_bf16"
 BF16_TOOLS = ("convert_fp32_to_bf16", "convert_fp16_to_bf16")
 
 _SCHEME = "scheme"
-"""What metadata call a scheme that was an object of Python, and what calls do."""
+"""Stands for a scheme given as an object: in metadata, in a call."""
 
 _WIDE = 16
 """Bits from which on 16 bits are not more."""
@@ -75,7 +75,8 @@ class Made:
         target = ["--target", self.scheme.target] if self.scheme and self.scheme.target else []
         config = ["--config", self.config] if self.config else []
         is_known = bool(config) or not provenance.option(self.metadata, "config")
-        if self.tool != "quantize" or not is_known or not config + target:
+        is_named = bool(config + target) or self._keys >= {"activation", "weight"}
+        if self.tool != "quantize" or not is_known or not is_named:
             return []
         return [*words, *config, *target, *self.samples, *self._given(*FORMS), *self._set(unset)]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from onnx_narrow.summaries.quantize import formats_of_blocks
 from onnx_narrow.summaries.words import Sizes
 from transforms.files.spelling import as_option
-from transforms.pipelines.smaller import smaller_presets
+from transforms.graph.product_weights import product_weights
 from transforms.pipelines.work import Work
 
 _AS_LARGE = 0.98
@@ -15,14 +16,17 @@ _AS_LARGE = 0.98
 _LARGER = "Not smaller than the float file"
 
 _SMALLER = 0.95
-"""Share of the bytes of the float file that a preset has to be below to be named."""
+"""Share of the bytes of the float file below which weights in 8 bits are worth a word."""
+
+_SAVED = 0.75
+"""Share of the bytes of float32 weights that 8 bits save."""
 
 
 def no_gain_line(work: Work, sizes: Sizes) -> Iterator[str]:
     """Yield the line, none for a model that is smaller and no slower: its time has a line already.
 
-    A model that is slower has to be clearly smaller. Without a target the line names a preset that was built
-    and is smaller, or says that none is. Options that store weights in fewer bits have a line of their own.
+    A model that is slower has to be clearly smaller. Without a target the line says what weights in 8 bits
+    alone would make of the file. Options that store weights in fewer bits have a line of their own.
     """
     assert work.record.first is not None and work.source is not None, "the model was tried out"
     time = work.record.first.time
@@ -31,13 +35,17 @@ def no_gain_line(work: Work, sizes: Sizes) -> Iterator[str]:
         return
     size = "not smaller than" if sizes.ratio >= 1 else f"{sizes.ratio:.2f} of the bytes of"
     said = f"Gained nothing: {size} the float file, and slower here" if is_slower else _LARGER
-    yield said if work.scheme.target else f"{said}: {_other(work, sizes)}"
+    yield said if work.scheme.target or _can_be_packed(work) else f"{said}: {_other(work, sizes)}"
+
+
+def _can_be_packed(work: Work) -> bool:
+    """Return whether weights can be stored in their bits, which a line of its own says."""
+    return work.options.storage == "plain" and bool(formats_of_blocks(work.record))
 
 
 def _other(work: Work, sizes: Sizes) -> str:
     assert work.source is not None, "it was loaded"
-    found = list(smaller_presets(work.source.load, int(_SMALLER * sizes.before)))
-    if not found:
-        return "no preset of integers makes it so"
-    name, size = found[0]
-    return f"{as_option('config', name)} alone makes {size / sizes.before:.2f} of its bytes"
+    left = 1 - _SAVED * product_weights(work.source.load()) / sizes.before
+    if left >= _SMALLER:
+        return "too little of it is weights of products"
+    return f"{as_option('config', 'W8')} makes about {left:.2f} of its bytes"

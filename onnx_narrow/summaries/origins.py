@@ -29,7 +29,7 @@ def headline(origins: LossOrigins) -> str:
     count = len(main.named)
     those = "this layer makes" if count == 1 else f"these {count} layers make"
     them = "it" if count == 1 else "them"
-    pooled = f"SQNR of all {origins.samples} samples pooled" if origins.samples > 1 else "SQNR"
+    pooled = f"SQNR of {origins.samples} samples pooled" if origins.samples > 1 else "SQNR"
     return (
         f"{_begins(origins)}; {those} {100 * main.share:.0f} % of the error of output '{main.name}'. "
         f"{pooled}: {decibels(main.sqnr)} as it is, {decibels(main.without)} with "
@@ -45,25 +45,41 @@ def _begins(origins: LossOrigins) -> str:
         share = "" if count == 1 else f", with {100 * first.shares[main.name]:.0f} % of it"
         return f"Loss begins at '{first.part.name}' ({first.part.op}){share}"
     if count > max(_MOST_NAMED, every // _FEW):
-        return f"No few layers make the loss, which is the sum of {count} of {every}"
+        return f"The loss is spread over {count} of {every} layers"
     leading = [origins.layers[place] for place in main.named[:_LEADING]]
     shares = (f"'{one.part.name}' with {100 * one.shares[main.name]:.0f} %" for one in leading)
-    return f"The loss is spread over layers, first {', '.join(shares)}"
+    return f"The loss is spread over {count} of {every} layers, first {', '.join(shares)}"
 
 
 def lines(origins: LossOrigins, made: Made) -> Iterator[str]:
     """Yield the report in lines: where the loss begins, the layers with their causes, what helps."""
     yield headline(origins)
     main = origins.main
-    for place in main.named[:_MOST_NAMED]:
-        one = origins.layers[place]
-        cause = origins.causes[place].words if place in origins.causes else ""
-        yield f"  {100 * one.shares[main.name]:4.1f} %  {one.part.name} ({one.part.op}): {cause}"
+    for cause, places in by_cause(origins):
+        shares = [origins.layers[place].shares[main.name] for place in places]
+        ends = [f": {cause}" if cause else "" for _ in places]
+        if len(places) > 1:
+            count = counted(len(places), "layer")
+            yield f"  {100 * sum(shares):4.1f} %  {count}: {cause or 'no single cause'}"
+            ends = ["" for _ in places]
+        indent = "  " * (1 + (len(places) > 1))
+        for place, share, end in zip(places, shares, ends, strict=True):
+            part = origins.layers[place].part
+            yield f"{indent}{100 * share:4.1f} %  {part.name} ({part.op}){end}"
     if len(main.named) > _MOST_NAMED:
         yield f"  and {counted(len(main.named) - _MOST_NAMED, 'other')}"
     yield from (line for line in suspects(origins))
     for what, command in helps(origins, made):
         yield f"  {what}: {command}"
+
+
+def by_cause(origins: LossOrigins) -> Iterator[tuple[str, list[int]]]:
+    """Yield each cause in words, with the layers that are named for it, those of most error first."""
+    found: dict[str, list[int]] = {}
+    for place in origins.main.named[:_MOST_NAMED]:
+        cause = origins.causes[place].words if place in origins.causes else ""
+        found.setdefault(cause, []).append(place)
+    yield from found.items()
 
 
 def suspects(origins: LossOrigins) -> Iterator[str]:

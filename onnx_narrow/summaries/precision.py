@@ -21,7 +21,7 @@ def lossy_lines(found: LossyLayers | None) -> Iterator[str]:
     names = [part.name for part in found.layers]
     price = f"({found.gain.shown or found.gain}, {share:+.0f} % bytes)"
     layers = f"{len(names)} of {counted(found.count, 'layer')} {price}"
-    yield f"In float, for the outputs: {layers}: {some_names(names)}"
+    yield f"In float, for accuracy: {layers}: {some_names(names)}"
     yield Detail("  " + " ".join(as_option("exclude_nodes", exactly(name)) for name in names))
 
 
@@ -31,8 +31,8 @@ def placed_lines(found: FloatLayers | None) -> Iterator[str]:
         return
     assert found.ratio is not None, "there are layers"
     layers = f"{len(found.layers)} of {counted(found.count, 'layer')}: {some_names(found.layers)}"
-    yield f"In float, where they are faster here: {layers}"
-    price = f"{found.more_bytes:+,} bytes of stored numbers"
+    yield f"In float, for speed: {layers}"
+    price = f"{found.more_bytes:+,} bytes of weights"
     yield f"  {against(found.ratio, 'with all in integers')}, {price}"
 
 
@@ -43,17 +43,17 @@ def preset_lines(found: BesidePreset | None, config: str) -> Iterator[str]:
     """
     if found is None:
         return
-    where = f"on {counted(found.samples, 'sample')} that choices were made by"
+    where = f"on the {counted(found.samples, 'sample')} used for the search"
     figures = f"{found.own:.1f} dB with {spelled('{target}')}, {found.without:.1f} dB without {where}"
     if found.is_far:
         ratio = "" if found.ratio is None else f", which is {against(found.ratio, 'the model for it')}"
-        way = "written without" if found.is_taken else f"{as_option('config', config)} makes that"
-        yield f"Beside the preset: {figures}: {way}{ratio}"
+        way = "the latter is written" if found.is_taken else f"{as_option('config', config)} makes the latter"
+        yield f"Compared with the preset: {figures}: {way}{ratio}"
     if found.found is not None and found.found.layers:
         names = [part.name for part in found.found.layers]
         change = f"{found.found.before:.1f} -> {found.found.after:.1f} dB"
         count = f"{len(names)} of {counted(found.found.count, 'layer')}"
-        yield f"In float, to be of use: {count} ({change}): {some_names(names)}"
+        yield f"In float, for accuracy: {count} ({change}): {some_names(names)}"
 
 
 def reached_lines(found: Reached | None, goal: Target | None, fallback: str, where: str) -> Iterator[str]:

@@ -64,10 +64,14 @@ def _quantized(done: Record) -> Iterator[str]:
 
 def _unpacked(done: Record) -> Iterator[str]:
     """Yield which option makes the file of weights in block formats smaller."""
-    names = [name for name, role in done.tensors if role == WEIGHT and not _has_type(name)]
-    if names:
+    if names := formats_of_blocks(done):
         way = spelled("{storage:packed}")
         yield f"Weights in {' and '.join(names)} are stored as float32: {way} makes the file smaller"
+
+
+def formats_of_blocks(done: Record) -> list[str]:
+    """Return the formats of weights for which ONNX has no type."""
+    return [name for name, role in done.tensors if role == WEIGHT and not _has_type(name)]
 
 
 def _has_type(name: str) -> bool:

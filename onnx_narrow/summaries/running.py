@@ -128,7 +128,8 @@ def useless(
         ways += [f"{as_option('config', 'W8')} leaves activations in float", spelled(_ROW_BY_ROW)]
     ways += [spelled("{fast} writes the model without a comparison")]
     tried = f" ({found})" if found else ""
-    return f"{name}{outputs.figure}, more than {DIVERGED}, is of no use{tried}. Instead: {'; '.join(ways)}"
+    limit = f"above the limit of {DIVERGED} for a usable model"
+    return f"{name}{outputs.figure}, {limit}{tried}. Instead: {'; '.join(ways)}"
 
 
 def unmeasured(tensors: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -140,8 +141,8 @@ def unmeasured(tensors: Iterable[tuple[str, str]]) -> Iterator[str]:
     if few:
         names, way = ", ".join(dict.fromkeys(few)), as_option("data", "DIR")
         yield (
-            f"Warning: {names} may ruin a language model, and nothing was measured: "
-            f"{way} tells the KL divergence, and refuses more than {DIVERGED} nats a token"
+            f"Warning: the loss of {names} in a language model was not measured: "
+            f"{way} measures the KL divergence, and refuses more than {DIVERGED} nats a token"
         )
 
 

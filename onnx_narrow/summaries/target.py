@@ -10,7 +10,7 @@ from onnx_narrow.summaries.words import Detail
 from transforms.deploy.low_precision import low_precision
 from transforms.scheme.targets import Target
 
-_SHOWN = ("For ", "  In low precision: ", "  Speed: ")
+_SHOWN = ("For ", "  Speed: ")
 """Beginnings of the lines on a target that the summary of a job shows to all."""
 
 
@@ -22,8 +22,9 @@ def brief_lines(graph: gs.Graph, row: Target) -> Iterator[str]:
 
 def target_lines(graph: gs.Graph, row: Target) -> Iterator[str]:
     """Yield which nodes the target computes in low precision, which not and why, and what that is worth."""
-    yield f"For {row.runtime}:"
-    for line in low_precision(graph, row).lines():
+    count, *reasons = low_precision(graph, row).lines()
+    yield f"For {row.runtime}: {count}"
+    for line in reasons:
         yield f"  {line}"
     yield f"  Speed: {row.speed}"
-    yield f"  Verified: {row.verified}"
+    yield f"  Rules verified: {row.verified}"

@@ -108,7 +108,7 @@ def what_helps(
     ``needs_blocks``: its operators have weights in blocks alone.
     """
     if placed:
-        return "no faster choice of layers in float was found"
+        return "no other choice of layers in float was faster"
     if scheme.target:
         way = spelled("{target:ort-cpu} {data:DIR} leaves layers in float that are faster so")
         return way if scheme.keep_float else ""

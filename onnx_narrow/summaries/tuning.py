@@ -12,7 +12,7 @@ from transforms.files.spelling import spelled
 from transforms.finetune.tuned import LayerReport, TunedModel
 
 _LEAST_POWER = 1e-10
-"""Times the error: less is what rounding leaves of an output that is always the same, for powers are what
+"""Errors below this multiple of the rounding noise count as zero, for powers are what
 sums of squares are larger by than those of the means. A single row has no power at all."""
 
 
@@ -59,8 +59,8 @@ def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
         yield f"Full range of int8 used: {tensors}{added}"
     shares = [share for layer in done.walk.layers if (share := _of_inputs(layer)) is not None]
     if shares and done.attempt is None:
-        words = "of the layers' errors are left by float weights, too"
-        yield f"Of inputs: {min(shares):.0%} to {max(shares):.0%} {words}"
+        words = "of the layers' errors remain with float weights"
+        yield f"Error of inputs: {min(shares):.0%} to {max(shares):.0%} {words}"
     yield from done.notes
     yield f"Outputs on held-out samples: {_of_outputs(done)}"
 
@@ -70,7 +70,7 @@ def reasons(done: TunedModel) -> Iterator[str]:
     for layer in done.walk.layers:
         share = _of_inputs(layer)
         if share is not None:
-            yield f"{layer.name}: {share:.0%} of its error is left by float weights, too: that of its inputs"
+            yield f"{layer.name}: {share:.0%} of its error comes from its inputs: float weights leave it, too"
 
 
 def _of_inputs(layer: LayerReport) -> float | None:
@@ -96,10 +96,11 @@ def in_words(power: float, *errors: float) -> str:
 
 
 def _of_outputs(done: TunedModel) -> str:
+    errors = (done.before,) if done.attempt is None else (done.before, done.after)
     if done.of_tokens:
-        words = f"KL divergence of {done.before:.3g} -> {done.after:.3g} nats a token"
+        words = f"KL divergence of {' -> '.join(f'{one:.3g}' for one in errors)} nats a token"
         return f"{words}{_what_blocked(done)}"
-    ratios = [_decibels(1.0, error) or "none" for error in (done.before, done.after)]
+    ratios = [_decibels(1.0, error) or "none" for error in errors]
     reason = "an output of the float model is zero there, or one is not finite"
     words = f"{' -> '.join(ratios)} dB" + (f" (none: {reason})" if "none" in ratios else "")
     return f"{words}{_what_blocked(done)}"
@@ -107,14 +108,16 @@ def _of_outputs(done: TunedModel) -> str:
 
 def _what_blocked(done: TunedModel) -> str:
     """Return the gain with its standard error, and why not all layers that became better are kept."""
-    gain = "" if done.gain is None or not math.isfinite(done.gain.error) else f", {done.gain}"
+    gain = "" if done.gain is None or not math.isfinite(done.gain.error) else f"{done.gain}"
     if done.attempt is None:
-        regressed = f"; output '{done.blocked}' regressed" if done.blocked else ""
-        return f"{gain}; no improvement: model not changed{regressed}"
+        why = f"tuned weights would change that by {gain}" if gain else "no improvement"
+        regressed = f", output '{done.blocked}' regresses" if done.blocked else ""
+        return f"; model not changed: {why}{regressed}"
+    change = f", {gain}" if gain else ""
     if not done.put_back:
-        return gain
+        return change
     count = len(done.put_back)
-    return f"{gain}; put back for output '{done.blocked}': {count} layer{'s' if count > 1 else ''}"
+    return f"{change}; put back for output '{done.blocked}': {count} layer{'s' if count > 1 else ''}"
 
 
 def _decibels(power: float, error: float) -> str | None:

@@ -69,7 +69,12 @@ def test_what_is_on_is_not_advised(found: LossOrigins) -> None:
     assert len(was_tried) == 6 and "Move outliers into weights" not in was_tried
     on = {"per_channel": True, "move_outliers": True, "calibrate_method": "MinMax"}
     left = [what.partition(":")[0] for what, _ in helps(found, made({"config": "U8S8"}, **on))]
-    assert left == ["Keep in float", "16 bits", "Tune weights", "As few layers as a target takes"]
+    assert left == [
+        "Keep in float",
+        "16 bits",
+        "Tune weights",
+        "Keep as few layers in float as a target needs",
+    ]
     wide = made({"config": "U8S8"}, activation="int16", weight="int16", **on)
     assert "16 bits" not in [what.partition(":")[0] for what, _ in helps(found, wide)]
 

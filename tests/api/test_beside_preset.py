@@ -24,7 +24,7 @@ def made(model: onnx.ModelProto, **options: object) -> Result:
     return onnx_narrow.quantize(model, data=samples(8, 1), target="ort-cpu", **options)  # type: ignore[arg-type]
 
 
-def line_of(result: Result, start: str = "Beside the preset") -> str:
+def line_of(result: Result, start: str = "Compared with the preset") -> str:
     return next((line for line in result.notes if line.startswith(start)), "")
 
 
@@ -42,7 +42,7 @@ def test_a_worse_model_names_the_command_for_the_other() -> None:
     model = uneven(1.5)
     result = made(model, time=False, assignments=IN_INTEGERS)
     line = line_of(result)
-    assert line.endswith("config='U8S8' makes that")
+    assert line.endswith("config='U8S8' makes the latter")
     plain = onnx_narrow.quantize(
         model, data=samples(8, 1), config="U8S8", time=False, assignments=IN_INTEGERS
     )
@@ -81,7 +81,7 @@ def test_layers_are_searched_where_both_are_of_no_use(monkeypatch: pytest.Monkey
     unseen = origins.feeds(40)[16:]
     before, after = (ratio(model, one.model.SerializeToString(), unseen) for one in (poor, found))
     assert before < 10 < after
-    assert "layers (" in line_of(found, "In float, to be of use")
+    assert "layers (" in line_of(found, "In float, for accuracy")
 
 
 @pytest.mark.parametrize(

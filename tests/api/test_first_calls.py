@@ -56,7 +56,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: on.report(MODEL, MODEL, "never.html", data=used()),
         "reader or generator can be read once",
     ),
-    "one sample": (lambda: call(data={"images": DATA[:1]}), "one sample: give a list"),
+    "arrays of several lengths": (
+        lambda: call(data={"images": DATA, "labels": RIGHT[:3]}),
+        "arrays of several lengths, [0-9]+ in 'images', 3 in 'labels'",
+    ),
     "names of files": (lambda: call(data=["a.png", "b.png"]), "a.png': a file is named by a pathlib.Path"),
     "a misspelt preset": (lambda: call(config="U8S9"), "'U8S9' .* did you mean 'U8S8'"),
     "INT8": (lambda: call(config="INT8"), "did you mean 'A8W8' or 'U8S8'"),

@@ -77,7 +77,7 @@ def test_samples_beyond_the_limit_are_kept_in_files() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (SAMPLES[0], "samples are a dict, which is one sample: give a list of them"),
+        (lambda: SAMPLES[0], "samples are a dict, which is one sample: give a list of them"),
         (3, "samples are a folder, a reader or an iterable, not int"),
         (lambda: None, "samples are a folder, a reader or an iterable, not NoneType"),
     ],
@@ -137,11 +137,17 @@ def test_what_means_the_same_gives_the_same_model(form: str, model: Path) -> Non
     wanted = onnx_narrow.quantize(model, config="U8S8", data=arrays, per_channel=False, time=False)
     made = onnx_narrow.quantize(model, config=config, data=data[form], time=False, **given)
     assert made.model.graph == wanted.model.graph
+    shape = list(arrays[0].shape[1:])
+    batch = f"Samples: arrays for input '{INPUT}' taken as a batch of one"
     told = [line for line in made.notes if line.startswith("Samples: ")]
     assert told == {
         "float64": [f"Samples: arrays for input '{INPUT}' cast from float64 to float32"],
         "keys": [],
-    }.get(form, [f"Samples: arrays for input '{INPUT}' taken as a batch of one"])
+        "one array": [
+            f"Samples: 4 along the first axis of the array: float32 {shape}",
+            batch,
+        ],
+    }.get(form, [batch])
 
 
 def test_a_reader_that_was_read_before_says_so(model: Path) -> None:

@@ -220,15 +220,19 @@ def test_what_is_no_model_is_a_type_error(name: str, tmp_path: Path) -> None:
 
 
 VAIN: list[tuple[str, dict[str, Any], str]] = [
-    ("infer", {"data": SAMPLES, "states": {"h": "o"}}, "states goes with sequences"),
-    ("infer", {"data": SAMPLES, "generate": 3, "sequences": True}, "generate does not go with sequences"),
-    ("evaluate", {"limit": 3}, "limit goes with data"),
-    ("evaluate", {"threads": 3}, "threads goes with data"),
-    ("evaluate", {"data": SAMPLES, "min_same": 0.5}, "min_same goes with logits"),
-    ("evaluate", {"data": SAMPLES, "force": True}, "force goes with json or csv"),
+    ("infer", {"data": SAMPLES, "states": {"h": "o"}}, "states requires sequences"),
+    (
+        "infer",
+        {"data": SAMPLES, "generate": 3, "sequences": True},
+        "generate cannot be combined with sequences",
+    ),
+    ("evaluate", {"limit": 3}, "limit requires data"),
+    ("evaluate", {"threads": 3}, "threads requires data"),
+    ("evaluate", {"data": SAMPLES, "min_same": 0.5}, "min_same requires logits"),
+    ("evaluate", {"data": SAMPLES, "force": True}, "force requires json or csv"),
     ("evaluate", {"data": SAMPLES, "json": "a", "csv": "./a"}, "json and csv are the same file, './a'"),
     ("report", {"data": SAMPLES, "csv": "r.html"}, "output and csv are the same file, 'r.html'"),
-    ("inspect", {"tensors": True, "against": NETWORK}, "tensors and against do not go together"),
+    ("inspect", {"tensors": True, "against": NETWORK}, "tensors and against cannot be combined"),
 ]
 
 

@@ -7,10 +7,21 @@ from typing import Any
 
 import pytest
 
+import onnx_narrow
 from onnx_narrow.summaries.no_gain import no_gain_line
 from onnx_narrow.summaries.words import Sizes
+from tests.helpers import build
 
 SLOWER = "and slower here"
+
+
+def test_weights_in_blocks_are_told_to_be_packed_and_no_other_preset() -> None:
+    """A model in MX6 with weights as float32; oracle: the words of the option."""
+    model = build.dense(256)
+    plain = onnx_narrow.quantize(model, config="MX6", input_shapes={"x": (1, 256)})
+    assert "Weights in mx6 are stored as float32: storage='packed' makes the file smaller" in plain.notes
+    (line,) = [note for note in plain.notes if note.startswith(("Gained nothing", "Not smaller"))]
+    assert "config" not in line
 
 
 @pytest.mark.parametrize(

@@ -84,9 +84,9 @@ def test_images_line_names_the_function(model: Path, capsys: pytest.CaptureFixtu
         ({"preprocess": "{own}:halve"}, "there is no function 'halve'"),
         ({"preprocess": "{own}:fails"}, "fails' failed on '0.png': KeyError"),
         ({"preprocess": "{own}:nothing"}, "nothing' returned no array for '0.png', but NoneType"),
-        ({"preprocess": "imagenet", "mean": 3}, "mean does not go with preprocess 'imagenet'"),
-        ({"preprocess": "zero-one", "std": 3}, "std does not go with preprocess 'zero-one'"),
-        ({"preprocess": "{own}:halves", "image_size": 3}, "image_size does not go with preprocess"),
+        ({"preprocess": "imagenet", "mean": 3}, "mean cannot be combined with preprocess 'imagenet'"),
+        ({"preprocess": "zero-one", "std": 3}, "std cannot be combined with preprocess 'zero-one'"),
+        ({"preprocess": "{own}:halves", "image_size": 3}, "image_size cannot be combined with preprocess"),
     ],
 )
 def test_errors_name_the_keyword_or_the_image(keywords: dict[str, Any], words: str, model: Path) -> None:
@@ -94,5 +94,5 @@ def test_errors_name_the_keyword_or_the_image(keywords: dict[str, Any], words: s
     with pytest.raises(ValueError, match=words) as caught:
         outputs(model, **{**keywords, "preprocess": way})
     assert "\n" not in str(caught.value)
-    if "does not go" in words:
+    if "cannot be combined" in words:
         assert isinstance(caught.value, UsageError)

@@ -132,14 +132,15 @@ def fault(outcome: Outcome, names: Sequence[str], written: Path, expected: Seque
     if outcome.code < 0:
         return f"ended by signal {-outcome.code} after {outcome.seconds:.1f} s: {errors}"
     nothing_done = outcome.code == _NOTHING and outcome.output.startswith("Nothing to do: ")
-    if not (outcome.code in (0, 1) or nothing_done) or "Traceback" in outcome.errors:
+    missed = outcome.code == _NOTHING and not nothing_done  # a target, a limit or a rule
+    if not (outcome.code in (0, 1) or nothing_done or missed) or "Traceback" in outcome.errors:
         return f"exit code {outcome.code}: {errors[-600:]}"
     if outcome.seconds > SECONDS or outcome.megabytes > _MEGABYTES:
         return f"took {outcome.seconds:.1f} s and {outcome.megabytes:.0f} MB, code {outcome.code}: {errors}"
     left = [str(path.relative_to(written)) for path in written.rglob("*") if path.is_file()]
-    if outcome.code == 1 and not errors and _UNFIT.search(outcome.output):
+    if missed and not errors and _UNFIT.search(outcome.output):
         return None
-    if outcome.code == 1:
+    if outcome.code == 1 or missed:
         return _fault_of_refusal(
             outcome, names, [name for name in left if not name.startswith(("results/", "result.json"))]
         )

@@ -1,8 +1,8 @@
 """Size, time and accuracy of presets: ``python -m tests.benchmarks.bench_gain [MODEL DATA TEST]``.
 
-DATA is a folder of samples to quantize with, TEST an .npz file with an array for the only input, the batch
-first, and ``labels``. Without them: the example. Each preset is also a command, ``python -m tools.quantize``.
-Times are medians of single samples on one thread, float and quantized in turns.
+DATA are samples to quantize with, a folder or a file, TEST an .npz file with an array for the only input, the
+batch first, and ``labels``. Without them: the example. Each preset is also a command of
+``python -m tools.quantize``. Times are medians of single samples on one thread, float and quantized in turns.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import onnxruntime
 
 import onnx_narrow
 import ops
-from tests.examples import write_samples
+from examples.digits import train
 
-EXAMPLE = Path(write_samples.__file__).with_name("digits.onnx")
+EXAMPLE = [Path(train.__file__).with_name(name) for name in ("resnet.onnx", "calibration.npz", "test.npz")]
 ROWS: dict[str, dict[str, object]] = {
     "`BF16` with Casts": {"config": "BF16", "assignments": {"bfloat16_as": "cast"}},
     "`A8W8`": {"config": "A8W8"},
@@ -40,8 +40,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        work = Path(temporary)
-        model, data, test = options.files or _example(work)
+        path = Path(temporary) / "quantized.onnx"
+        model, data, test = options.files or EXAMPLE
         arrays = dict(np.load(test))
         labels = arrays.pop("labels")
         ((name, images),) = arrays.items()
@@ -49,19 +49,11 @@ def main() -> None:
         baseline = _session(model)
         print(f"| float | {model.stat().st_size:,} | 1.00 | {_top1(baseline, name, images, labels):.1%} |")
         for row, given in ROWS.items():
-            path = work / "quantized.onnx"
             onnx_narrow.quantize(model, path, data=data, force=True, **given)  # type: ignore[arg-type]
             session = _session(path)
             times = _times(baseline, session, {name: images[:1]}, options.rounds)
             top1 = _top1(session, name, images, labels)
             print(f"| {row} | {path.stat().st_size:,} | {times[1] / times[0]:.2f} | {top1:.1%} |", flush=True)
-
-
-def _example(work: Path) -> tuple[Path, Path, Path]:
-    write_samples.write(work / "digits")
-    images, labels = (np.load(EXAMPLE.with_name(f"digits_test_{part}.npy")) for part in ("images", "labels"))
-    np.savez(work / "test.npz", images=images, labels=labels)
-    return EXAMPLE, work / "digits", work / "test.npz"
 
 
 def _session(path: Path) -> onnxruntime.InferenceSession:

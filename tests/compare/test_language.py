@@ -79,7 +79,7 @@ def test_a_limit_that_is_missed_is_an_error(
     value = capsys.readouterr().out.split(figure)[1].split()[0]
     number = float(value.rstrip("%")) / (100 if "%" in value else 1)
     codes = [evaluate.main([*pair, "--tokens", texts, option, f"{number * x}"]) for x in (0.98, 1.02)]
-    assert codes == ([0, 1] if option == "--min-same" else [1, 0])
+    assert codes == ([0, 3] if option == "--min-same" else [3, 0])
     assert f"error: {option} " in capsys.readouterr().err
 
 

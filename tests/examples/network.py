@@ -9,8 +9,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.examples import layers
-from tests.examples.layers import Array
+from examples.training import layers
+from examples.training.layers import Array
 
 Parameters = dict[str, Array]
 

@@ -20,7 +20,7 @@ import matplotlib
 import onnx
 
 from onnx_narrow.charts.report_style import STYLE
-from tests.examples import write_samples
+from tests.examples import gain_drawing, write_samples
 from tests.examples.chain_drawing import INK, SOFT, card, drawing
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
@@ -38,8 +38,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary, contextlib.redirect_stdout(io.StringIO()):
         work = Path(temporary)
         write_samples.write(work / "digits")
-        for draw in (_report, _mixed_precision, _before_after, _formats):
+        for draw in (_gain, _report, _mixed_precision, _before_after, _formats):
             draw(work, folder)
+
+
+def _gain(_: Path, folder: Path) -> None:
+    """Draw what int8 gains, by the table of docs/measurements.md."""
+    page = FOLDER.with_name("measurements.md").read_text(encoding="utf-8")
+    (folder / "gain.svg").write_text(gain_drawing.drawing(*gain_drawing.read_table(page)), encoding="utf-8")
 
 
 def _tool(name: str, *arguments: str | Path) -> None:

@@ -21,12 +21,11 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from tests.examples.layers import Array
+from examples.training.adam import Adam, cosine
+from examples.training.layers import Array
 from tests.examples.network import Parameters, new_parameters, predict, to_onnx, train_step
 
 SEED, EPOCHS, BATCH, TEST_IMAGES = 2024, 40, 64, 360
-STEP, DECAY = 3e-3, 1e-3  # the largest step; the decay of weights apart from gradients (arXiv 1711.05101)
-MEAN_DECAY, SQUARE_DECAY, TINY = 0.9, 0.999, 1e-8  # the names of Adam's constants are beta1, beta2, epsilon
 
 
 class Digits(NamedTuple):
@@ -57,8 +56,7 @@ def train(digits: Digits, epochs: int = EPOCHS) -> Iterator[tuple[float, Paramet
     optimizer = Adam(parameters)
     random = np.random.default_rng(SEED)
     batches = len(digits.labels) // BATCH
-    steps = STEP * (1 + np.cos(np.linspace(0, np.pi, epochs * batches))) / 2
-    for epoch in steps.reshape(epochs, batches):
+    for epoch in cosine(epochs * batches).reshape(epochs, batches):
         losses = []
         order = random.permutation(len(digits.labels))[: batches * BATCH]
         for step, rows in zip(epoch, order.reshape(batches, BATCH), strict=True):
@@ -66,31 +64,6 @@ def train(digits: Digits, epochs: int = EPOCHS) -> Iterator[tuple[float, Paramet
             parameters = parameters | averages | optimizer.improve(parameters, gradients, step)
             losses.append(loss)
         yield float(np.mean(losses)), parameters
-
-
-class Adam:
-    """Gradient steps scaled by running means of the gradients and their squares (arXiv 1412.6980)."""
-
-    def __init__(self, parameters: Parameters) -> None:
-        """Start without any history."""
-        self.means = {name: np.zeros_like(value) for name, value in parameters.items()}
-        self.squares = {name: np.zeros_like(value) for name, value in parameters.items()}
-        self.count = 0
-
-    def improve(self, parameters: Parameters, gradients: Parameters, step: float) -> Parameters:
-        """Return those parameters that have a gradient, one step further."""
-        self.count += 1
-        return {
-            name: (parameters[name] - step * self._direction(parameters, name, gradient)).astype(np.float32)
-            for name, gradient in gradients.items()
-        }
-
-    def _direction(self, parameters: Parameters, name: str, gradient: Array) -> Array:
-        self.means[name] = MEAN_DECAY * self.means[name] + (1 - MEAN_DECAY) * gradient
-        self.squares[name] = SQUARE_DECAY * self.squares[name] + (1 - SQUARE_DECAY) * gradient**2
-        mean = self.means[name] / (1 - MEAN_DECAY**self.count)
-        root = np.sqrt(self.squares[name] / (1 - SQUARE_DECAY**self.count))
-        return mean / (root + TINY) + DECAY * parameters[name]
 
 
 def accuracy(logits: Array, labels: NDArray[np.int64]) -> float:

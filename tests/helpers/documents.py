@@ -3,8 +3,8 @@
 Kinds of blocks, by the words after the three backticks:
 
 ====================  ======================================================================================
-``bash``, ``python``  executed, in the order of the document, in a folder that holds ``tests/examples``; each
-                      command and each block of Python is a process of its own
+``bash``, ``python``  executed, in the order of the document, in a folder with ``examples`` and
+                      ``tests/examples``; each command and each block of Python is a process of its own
 ``bash fails``        the same, and every command has to fail
 ``python``, ``toml``  with a first line ``# NAME.py`` or ``# NAME.toml``: written to this file, not executed
 ``toml``              read as a scheme
@@ -29,7 +29,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_PLACES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/reference/*.md", "tests/README.md")
+_PLACES = (
+    *("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md"),
+    *("docs/*.md", "docs/reference/*.md", "tests/README.md"),
+)
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for place in _PLACES for path in ROOT.glob(place))
 
 KINDS = {

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 
@@ -33,16 +34,20 @@ _HEAVY = (
 )
 _OPERATORS = {"|", ">", ">>", "<"}
 
+EXAMPLES = ("examples", "tests/examples")
+"""What the folder holds that documents run in."""
+
 
 def commands(code: str) -> list[list[str]]:
-    """Return the commands of a bash block as words; those that install are left out, and the suite itself."""
+    """Return the commands of a bash block as words; those that set up are left out, and the suite itself."""
     found = []
     for line in code.replace("\\\n", " ").splitlines():
         for part in line.split(" && "):
             lexer = shlex.shlex(part, posix=True, punctuation_chars="|<>")
             lexer.whitespace_split = True
             words = list(lexer)
-            if words and "pip" not in words[0] and "venv" not in words and words[1:] != ["-m", "tests.check"]:
+            sets_up = words and (Path(words[0]).name in ("pip", "source") or "venv" in words)
+            if words and not sets_up and words[1:] != ["-m", "tests.check"]:
                 found.append(words)
     return found
 
@@ -59,8 +64,25 @@ def main() -> int:
         import_module(name)
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary) / "work"
-        shutil.copytree(ROOT / "tests" / "examples", work / "tests" / "examples")
-        return _run_all(options.document, work, update=options.update)
+        for folder in EXAMPLES:
+            shutil.copytree(ROOT / folder, work / folder)
+        wrong = _run_all(options.document, work, update=options.update)
+        own = {Path(folder).parts[0] for folder in EXAMPLES}
+        new = [path for path in work.iterdir() if path.name not in own]
+        left = not_ignored(new, "") if options.document == "README.md" else []
+        print("".join(f"README.md: .gitignore does not cover '{name}'\n" for name in left), end="")
+        return int(wrong or bool(left))
+
+
+def not_ignored(paths: Iterable[Path], folder: str) -> list[str]:
+    """Return the files and folders that git would list as new in a folder of a checkout, as ``examples/``."""
+    names = sorted(f"{folder}{path.name}{'/' * path.is_dir()}" for path in paths)
+    command = ["git", "check-ignore", "--no-index", "--verbose", "--non-matching", "--stdin"]
+    done = subprocess.run(
+        command, cwd=ROOT, input="\n".join(names), capture_output=True, text=True, check=False
+    )
+    lines = [line.split("\t") for line in done.stdout.splitlines()]  # "::" before what no pattern matches
+    return [name for pattern, name in lines if pattern == "::"]
 
 
 def _run_all(document: str, work: Path, *, update: bool) -> int:

@@ -43,8 +43,8 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "finer_share": "in models with attention, values, outputs and half of the layers that end "
         "feed-forward parts get int8 in place of fewer bits, while integers grow by at most this share; "
         "inner numbers of experts in whole blocks",
-        "correct_biases": "biases compensate for the mean error of a rounded weight; `auto`: unless the "
-        "outputs lose by it",
+        "correct_biases": "biases compensate for the mean error of a rounded weight; `auto`: where samples "
+        "give ranges",
         "fit_weights": "weights of fewer than 7 bits are rounded so that outputs of layers on samples change "
         "least (GPTQ); `auto`: if there are samples, and `weight_method` is `auto`; in mixed precision for a "
         "budget without a target",
@@ -69,7 +69,8 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "order that suits this; `in_place`: channels keep their order, as they do with files of ranges; "
         "`ignore`: sums may saturate on x86 without VNNI, as they do for every other target than `ort-cpu`",
         "dual_quant_nodes": "a tensor between layers of two formats is quantized in both",
-        "keep_weight_nodes": "weights stay float32 and are quantized by nodes in every run",
+        "keep_weight_nodes": "weights stay float32 and are quantized by nodes in every run; those "
+        "whose codes `saturation` changes are stored on their grid",
         "equalize_layers": "channels between two layers are scaled to similar ranges; `auto`: if scales "
         "are powers of two and the outputs on samples gain",
         "balance_channels": "a Mul moves powers of two from a weight to its input: depthwise "

@@ -120,7 +120,7 @@ def test_data_that_can_be_taken_only_once_give_the_same_model(activation: str) -
     found = []
     for source in (feeds, iter(feeds)):
         graph = model_io.load(model)
-        done = quantize_graph(graph, preset("A8W8"), CalibrationData(source))
+        done = quantize_graph(graph, preset("A8W8").with_(keep_float=False), CalibrationData(source))
         assert done.changes[SCALED] > 0
         found.append(graph_proto.export_model(graph))
     assert found[0] == found[1]

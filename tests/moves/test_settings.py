@@ -134,7 +134,7 @@ def test_a_move_without_runs_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model is small: what is left out is not for its size."""
     monkeypatch.setattr(budget.Budget, "allows", lambda *_, **__: False)
     decisions = quantized(network(1, 1.0, 1.0), preset("A8W8"), samples(4, 1))[1].decisions
-    assert decisions.left and "biases: biases not corrected: not tried, no runs left" in decisions.lines()
+    assert decisions.left and "channels: not tried, no runs left" in decisions.lines()
     assert (
         decisions.notes[0].startswith("No runs left for: ") and "effort='high' has more" in decisions.notes[0]
     )

@@ -23,6 +23,21 @@ def test_near_names(name: str, near: str | None) -> None:
     assert nearest(name, ["A8W8", "A16W8", "Conv", "Gemm"]) == near
 
 
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("batch_size", None),
+        ("dat_size", "data_size"),
+        ("calib_method", "calibrate_method"),
+        ("exclude", "exclude_nodes"),
+        ("--device", None),
+        ("--dta-size", "data_size"),
+    ],
+)
+def test_words_that_names_share_do_not_make_them_near(name: str, near: str | None) -> None:
+    assert nearest(name, ["data_size", "calibrate_method", "exclude_nodes", "--metric"]) == near
+
+
 def test_of_names_that_differ_in_case_the_first_is_meant() -> None:
     assert nearest("CONV1", ["conv1", "Conv1"]) == "conv1"
 

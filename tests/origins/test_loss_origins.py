@@ -12,8 +12,9 @@ import numpy as np
 import onnx
 import pytest
 
+from onnx_narrow.summaries.made import Made
 from tests.helpers import origins
-from transforms.origins.loss_causes import KEEP, PER_CHANNEL, cause_of
+from transforms.origins.loss_causes import KEEP, PER_CHANNEL, Cause, cause_of
 from transforms.origins.loss_origins import LossOrigins, find_origins
 from transforms.origins.loss_table import loss_table, rows, to_csv, to_json
 from transforms.precision.readings import Reading
@@ -116,7 +117,7 @@ def test_many_layers_are_said_to_be_many(found: LossOrigins) -> None:
     layers = found.layers * 10
     many = replace(found.main, named=tuple(range(20)))
     words = headline(replace(found, layers=layers, outputs=[many]))
-    assert words.startswith("No few layers make the loss, which is the sum of 20 of 50; these 20 layers make")
+    assert words.startswith("The loss is spread over 20 of 50 layers; these 20 layers make")
     assert headline(found).startswith("Loss begins at 'gemm2' (Gemm); this layer makes")
 
 
@@ -125,7 +126,7 @@ def test_what_is_said_of_weights_is_not_of_a_bias() -> None:
     weight = Reading(1, "int4", None, values, np.round(values * 4) / 4)
     bias = Reading(2, "int8", None, values[0], np.zeros_like(values[0]))  # as bad as can be
     found = cause_of([weight, bias], {})
-    assert found == cause_of([weight], {}) and found.words == "weights: few bits, int4"
+    assert found == cause_of([weight], {}) and found.words == "rounding of weights to int4, few bits"
 
 
 def test_a_loss_that_is_spread_begins_nowhere(found: LossOrigins) -> None:
@@ -137,11 +138,37 @@ def test_a_loss_that_is_spread_begins_nowhere(found: LossOrigins) -> None:
     spread = replace(found, layers=layers, outputs=[replace(found.main, named=(1, 0, 3))])
     assert spread.first() is None
     assert headline(spread).startswith(
-        "The loss is spread over layers, first 'gemm1' with 24 %, 'gemm0' with 20 %, 'gemm3' with 19 %;"
+        "The loss is spread over 3 of 5 layers, "
+        "first 'gemm1' with 24 %, 'gemm0' with 20 %, 'gemm3' with 19 %;"
     )
     layers[1] = replace(layers[1], shares={"y": 0.25})
     assert headline(spread).startswith("Loss begins at 'gemm1' (Gemm), with 25 % of it; these 3 layers make")
-    assert f"SQNR of all {found.samples} samples pooled: " in headline(spread)
+    assert f"SQNR of {found.samples} samples pooled: " in headline(spread)
+
+
+def test_layers_of_one_cause_are_under_it(found: LossOrigins) -> None:
+    """Three layers, of which two have the same cause: its words stand once."""
+    from dataclasses import replace
+
+    from onnx_narrow.summaries.origins import by_cause, lines
+
+    alike, other = (Cause(words, 30.0, ()) for words in ("rounding of weights to int8", "clipped"))
+    layers = [replace(one, shares={"y": share}) for one, share in zip(found.layers, SPREAD, strict=True)]
+    several = replace(
+        found,
+        layers=layers,
+        outputs=[replace(found.main, named=(1, 0, 3))],
+        causes={1: alike, 0: other, 3: alike},
+    )
+    assert list(by_cause(several)) == [(alike.words, [1, 3]), ("clipped", [0])]
+    made = Made(Path("m.onnx"), Path("q.onnx"), [], {}, frozenset(), frozenset())
+    said = [line for line in lines(several, made) if " %  " in line]
+    assert said == [
+        "  43.0 %  2 layers: rounding of weights to int8",
+        "    24.0 %  gemm1 (Gemm)",
+        "    19.0 %  gemm3 (Gemm)",
+        "  20.0 %  gemm0 (Gemm): clipped",
+    ]
 
 
 SPREAD = (0.2, 0.24, 0.18, 0.19, 0.19)

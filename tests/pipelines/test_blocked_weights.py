@@ -138,5 +138,5 @@ def test_other_sizes_are_refused(value: object) -> None:
 
 def test_blocks_need_the_standard_domain() -> None:
     scheme = preset("W8").with_(block_size=32, qdq_domain="com.microsoft")
-    with pytest.raises(ValueError, match=r"^block_size goes with ONNX's own domain, qdq_domain is 'com"):
+    with pytest.raises(ValueError, match=r"^block_size requires ONNX's own domain, qdq_domain is 'com"):
         quantize_graph(graph_proto.import_model(NETS["products"]), scheme)

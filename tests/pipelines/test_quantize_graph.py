@@ -455,7 +455,7 @@ def test_opset_and_ir_version_of_the_result(name: str, expected: int) -> None:
 def test_integers_of_a_tensor_lie_on_one_grid() -> None:
     """The output of the model is what its last scale can stand for."""
     model, images, _, _ = digits()
-    result, _ = quantize(model, "A8W8", batches())
+    result, _ = quantize(model, preset("A8W8").with_(keep_float=False), batches())
     last = node(result, "logits")
     scale = stored(result)[last.input[1]]
     found = conversion.run(result, {"images": images})["logits"]

@@ -106,7 +106,7 @@ def test_fitting_that_cannot_be_is_refused() -> None:
         _quantized(model, scheme.with_(weight="int8"), feeds)
     with pytest.raises(MissingDataError, match="fit_weights is true, and calibration data"):
         quantize_graph(model_io.load(model), scheme)
-    with pytest.raises(ValueError, match="keep_grids goes with fit_weights = false"):
+    with pytest.raises(ValueError, match="keep_grids requires fit_weights = false"):
         _quantized(model, scheme, feeds, keep_grids=True)
     grid = TensorGrid("x", "activation", "int8", 8, None, np.float32([1]), np.int64([128]))
     with pytest.raises(ValueError, match="fit_weights is true, and grids are given"):

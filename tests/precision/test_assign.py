@@ -327,7 +327,7 @@ def test_a_model_without_candidates_stays() -> None:
     ("changes", "message"),
     [
         ({"strategy": "sped"}, "strategy 'sped' is unknown, did you mean 'speed'?"),
-        ({"budget": 9.0}, "a budget goes with strategy 'budget', not with 'speed'"),
+        ({"budget": 9.0}, "a budget requires strategy 'budget', not 'speed'"),
         ({"strategy": "budget"}, "strategy 'budget' needs a budget or a target"),
         ({"strategy": "budget", "budget": 79.0}, "a budget of 79 bits cannot be met: the weights take 80"),
     ],

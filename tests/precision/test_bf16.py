@@ -91,6 +91,7 @@ def test_both_doors_to_bf16_name_the_same_layers() -> None:
         held_out,
         Target("sqnr", least),
         fallback_rule("float32", done.scheme),
+        allow_large=True,
     )
     assert 0 < len(converted.layers) < converted.count == quantized.count
     assert converted.layers == quantized.layers

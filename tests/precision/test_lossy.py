@@ -68,8 +68,8 @@ def test_the_layer_that_carries_the_loss_stays_float_and_its_scheme_rebuilds(con
     assert not plain.scheme.layers and sqnr(made.model) > sqnr(plain.model) + 6
     again = onnx_narrow.quantize(MODEL, config=made.scheme, **GIVEN)
     assert again.model.graph == made.model.graph and not again.decided
-    (line,) = [line for line in made.notes if line.startswith("In float, for the outputs: ")]
-    assert line.startswith("In float, for the outputs: 1 of 8 layers (+") and line.endswith(f": '{LOSSY}'")
+    (line,) = [line for line in made.notes if line.startswith("In float, for accuracy: ")]
+    assert line.startswith("In float, for accuracy: 1 of 8 layers (+") and line.endswith(f": '{LOSSY}'")
     assert made.notes[made.notes.index(line) + 1] == f"  exclude_nodes='{LOSSY}'"
     excluded = onnx_narrow.quantize(MODEL, config=config, exclude_nodes=[LOSSY], **GIVEN)
     assert sqnr(excluded.model) == pytest.approx(sqnr(made.model), abs=0.5)

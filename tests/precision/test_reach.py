@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -17,15 +18,18 @@ from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
+from transforms.precision import reach as module
+from transforms.precision import unreached
 from transforms.precision.bench import Bench
 from transforms.precision.chosen import Reached
 from transforms.precision.finer_scheme import bytes_of_numbers, fallback_rule, names_of
 from transforms.precision.held_out import hold_out
-from transforms.precision.reach import reach_target, too_few_samples
+from transforms.precision.reach import reach_target
+from transforms.precision.unreached import too_few_samples
 from transforms.run.run_model import open_model
 from transforms.scheme import Scheme, preset
 from transforms.scheme.layer_rule import LayerRule
-from transforms.search.target import Scored, Target, TargetError
+from transforms.search.target import FloatAloneError, Scored, Target, TargetError
 
 MODEL = origins.chain(layers=8)
 FEEDS = origins.feeds(16)
@@ -94,6 +98,24 @@ def test_nothing_is_finer_where_the_target_is_met_anyway() -> None:
 def test_a_higher_target_takes_more_layers() -> None:
     counts = [len(reach(LOSSY, Target("sqnr", limit)).layers) for limit in (27.0, 34.0)]
     assert counts[0] < counts[1] < 8
+
+
+def test_a_model_hardly_smaller_than_float_is_refused_with_what_smaller_ones_reach(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for place in (module, unreached):
+        monkeypatch.setattr(place, "LARGEST", 0.6)
+    with pytest.raises(FloatAloneError) as caught:
+        reach(LOSSY, Target("sqnr", 34.0))
+    said = r"not met in 0.6 of the bytes .*: sqnr \d+.* in 0.5 of them \(\d layers\), sqnr .* in 0.6 of them"
+    assert re.search(said, str(caught.value)) and "allow_large takes more" in str(caught.value)
+
+
+def test_no_layer_more_than_needed_is_finer() -> None:
+    """Oracle: the same search, told to reach the target with one layer less, of those that it ranks first."""
+    found = reach(LOSSY, Target("sqnr", 30.0))
+    least = reach(LOSSY, Target("sqnr", found.after - found.error))
+    assert len(least.layers) == len(found.layers) == 2
 
 
 def test_a_share_of_rows_is_a_target_too() -> None:

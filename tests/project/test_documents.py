@@ -73,8 +73,10 @@ def test_parts_from_the_code_are_up_to_date(document: str) -> None:
 
 
 def test_documents_are_short() -> None:
-    assert read("README.md").count("\n") <= 150
-    pages = [name for name in DOCUMENTS if not name.startswith(("docs/reference/", "CONTRIBUTING"))]
+    assert read("README.md").count("\n") <= 120
+    pages = [
+        name for name in DOCUMENTS if not name.startswith(("docs/reference/", "CONTRIBUTING", "SECURITY"))
+    ]
     words = {name: len(re.findall(r"\S*\w\S*", read(name))) for name in pages}
     assert len(GUIDES) >= 13 and not {name: words[name] for name in GUIDES if words[name] > 900}
     assert sum(words.values()) <= 14_400
@@ -87,7 +89,7 @@ def test_change_log_is_short() -> None:
 
 def test_no_table_cell_is_left_out_and_cells_run_in_order() -> None:
     cells = [step for step in steps("README.md") if step not in blocks("README.md")]
-    assert len(cells) >= 8 and all(step.is_executed for step in cells)
+    assert len(cells) >= 7 and all(step.is_executed for step in cells)
     assert [step.line for step in steps("README.md")] == sorted(step.line for step in steps("README.md"))
 
 

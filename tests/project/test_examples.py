@@ -13,7 +13,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from tests.examples import layers, network, train_digits
+from examples.training import layers
+from tests.examples import network, train_digits
 
 FOLDER = Path(train_digits.__file__).parent
 MODEL = FOLDER / "digits.onnx"

@@ -1,4 +1,4 @@
-"""The two commands of the README that set up, and what the second runs."""
+"""The lines of README and CONTRIBUTING that set up, and what the second runs."""
 
 from __future__ import annotations
 
@@ -8,34 +8,40 @@ import sys
 import pytest
 
 from tests import check
-from tests.helpers.documents import ROOT, blocks, read
+from tests.helpers.documents import ROOT, blocks
 
-README = read("README.md")
-INSTALL = "pip install"
+INSTALL = "pip install --quiet --no-compile -e "
 SET_UP = [
-    block.code.strip() for block in blocks("README.md") if block.kind == "bash" and INSTALL in block.code
+    line
+    for name in ("README.md", "CONTRIBUTING.md")
+    for block in blocks(name)
+    for line in block.code.splitlines()
+    if "pip install" in line
 ]
 
 
-def test_readme_has_exactly_two_commands_that_set_up() -> None:
-    assert README.count(INSTALL) == len(SET_UP) == 2
-    assert all(len(command.splitlines()) == 1 for command in SET_UP)
-    assert all(
-        command.startswith("python3 -m venv .venv && .venv/bin/pip install --no-compile -e ")
-        for command in SET_UP
-    )
+def test_one_line_sets_up_for_users_and_one_for_developers() -> None:
+    assert len(SET_UP) == 2
+    assert all(line.startswith("python3 -m venv .venv && source .venv/bin/activate && ") for line in SET_UP)
+    assert all(INSTALL in line for line in SET_UP)
 
 
-def test_first_does_the_main_job_and_second_runs_the_checks() -> None:
-    assert ".venv/bin/python -m tools.convert_fp32_to_bf16 --input tests/examples/digits.onnx" in SET_UP[0]
-    assert SET_UP[1].endswith('".[test]" && .venv/bin/python -m tests.check')
+def test_first_block_does_the_main_job_and_the_other_line_runs_the_checks() -> None:
+    first = next(block for block in blocks("README.md") if block.kind == "bash")
+    install, quantize = first.code.splitlines()[:2]
+    assert install == SET_UP[0] and quantize.startswith("python -m tools.quantize examples/")
+    assert SET_UP[1].endswith('".[test]" && python -m tests.check')
 
 
-def test_continuous_integration_calls_the_command_of_the_readme() -> None:
+def test_commands_use_the_environment_that_the_first_line_activates() -> None:
+    assert all(".venv/bin/python" not in block.code for block in blocks("README.md"))
+
+
+def test_continuous_integration_calls_the_command_of_developers() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    install, checks = SET_UP[1].split(" && ")[1:]
-    assert install.removeprefix(".venv/bin/pip install ") in script
-    assert checks.removeprefix(".venv/bin/python ") in script
+    install, checks = SET_UP[1].split(" && ")[2:]
+    assert install.removeprefix("pip install ") in script
+    assert checks.removeprefix("python ") in script
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 

@@ -88,7 +88,9 @@ def test_bounds_between_two_steps_of_the_grid() -> None:
 def test_every_convolution_runs_in_integers(tmp_path: Path) -> None:
     counts = []
     for key in (False, True):
-        graph = quantized(convolutions("Relu"), preset("A8W8").with_(quantize_before_relu=key))
+        graph = quantized(
+            convolutions("Relu"), preset("A8W8").with_(quantize_before_relu=key, keep_float=False)
+        )
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.optimized_model_filepath = str(tmp_path / f"{key}.onnx")
@@ -101,7 +103,7 @@ def test_every_convolution_runs_in_integers(tmp_path: Path) -> None:
 
 
 def test_second_run_does_nothing() -> None:
-    graph = quantized(convolutions("Relu"), preset("A8W8"))
+    graph = quantized(convolutions("Relu"), preset("A8W8").with_(keep_float=False))
     assert quantize_before_relu(graph) == 2
     assert quantize_before_relu(graph) == 0
 

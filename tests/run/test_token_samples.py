@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from transforms.run.feeds import open_feeds
 from transforms.run.samples import Samples
+from transforms.run.stacked import stacked
 from transforms.runtime.inputs import ModelInput
 
 DECODER = (
@@ -43,6 +45,24 @@ def test_each_row_is_a_text(tmp_path: Path) -> None:
         [[0, 1, 2, 3]],
     ]
     assert Samples(tmp_path, DECODER, limit=2).names == ["a-1", "a-2"]
+
+
+def test_arrays_in_memory_and_one_file_are_texts_too(tmp_path: Path) -> None:
+    """Oracle: the same tokens as files of a folder."""
+    texts = np.arange(6).reshape(3, 2)
+    (tmp_path / "d").mkdir()
+    np.save(tmp_path / "d" / "a.npy", texts)
+    np.save(tmp_path / "all.npy", texts)
+    wanted = [feed for _, feed in Samples(tmp_path / "d", DECODER)]
+    for data in (list(texts), stacked(texts), stacked(tmp_path / "all.npy")):
+        found = [feed for _, feed in open_feeds(data, DECODER)]
+        assert len(found) == 3
+        for one, other in zip(found, wanted, strict=True):
+            assert (
+                all(np.array_equal(one[name], other[name]) for name in other) and one.keys() == other.keys()
+            )
+    with pytest.raises(ValueError, match="sample 0 has 1 arrays, the model has inputs input_ids"):
+        list(open_feeds([np.zeros(3, np.float32)], DECODER))
 
 
 def test_a_model_of_one_input_takes_arrays_as_they_are(tmp_path: Path) -> None:

@@ -63,8 +63,8 @@ def test_documented_presets_are_there() -> None:
         ({"data_size": -1}, "data_size is -1, legal are numbers from 0"),
         ({"output_index": -2}, "output_index is -2, legal are numbers from -1"),
         ({"target_op_type": ["LSTM"]}, "finetune target_op_type 'LSTM' is unknown"),
-        ({"num_iterations": 5}, "finetune num_iterations goes with algorithm adaquant or adaround"),
-        ({"algorithm": "gptq", "early_stop": True}, "finetune early_stop goes with algorithm"),
+        ({"num_iterations": 5}, "finetune num_iterations requires algorithm adaquant or adaround"),
+        ({"algorithm": "gptq", "early_stop": True}, "finetune early_stop requires algorithm"),
         ({"full_range": "added"}, "'added' is unknown, did you mean 'padded'? legal are padded, free, off"),
     ],
 )

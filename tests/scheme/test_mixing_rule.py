@@ -124,7 +124,7 @@ START = "auto_mixed_precision "
         ({"weight_target": "int8"}, "auto_mixed_precision: 'int16/int8' is the scheme's own format"),
         (
             {"target": "mx6", "weight_target": "mx6"},
-            START + "target does not go with activation_target and weight_target",
+            START + "target cannot be combined with activation_target and weight_target",
         ),
         ({"target": "mx6", "target_op_types": ["LSTM"]}, START + "target_op_types 'LSTM' is unknown, legal"),
         ({"target": "mx6", "include_nodes": "a"}, START + "include_nodes is 'a', it must be a list of str"),
@@ -140,15 +140,15 @@ START = "auto_mixed_precision "
         ({"target": "mx6", "top1_target": 1.5}, START + "top1_target is 1.5, legal are numbers from 0 to 1"),
         (
             {"target": "mx6", "l2_target": 1, "top1_target": 0.01},
-            START + "l2_target and top1_target do not go together: there is one target",
+            START + "l2_target and top1_target cannot be combined: there is one target",
         ),
         (
             {"target": "mx6", "evaluate_target": 0.01},
-            START + "evaluate, FILE.py:FUNCTION, goes with evaluate_target, or metric 'evaluate', and",
+            START + "evaluate, FILE.py:FUNCTION and evaluate_target, or metric 'evaluate' require each other",
         ),
         (
             {"target": "mx6", "evaluate": "m.py:f"},
-            START + "evaluate, FILE.py:FUNCTION, goes with evaluate_target, or metric 'evaluate', and",
+            START + "evaluate, FILE.py:FUNCTION and evaluate_target, or metric 'evaluate' require each other",
         ),
         (
             {"target": "mx6", "evaluate": "m", "evaluate_target": 0.01},
@@ -162,29 +162,29 @@ START = "auto_mixed_precision "
         ({"target": "mx6", "strategy": "slow"}, START + "strategy 'slow' is unknown, legal are speed, quali"),
         (
             {"target": "mx6", "strategy": "quality"},
-            START + "strategy 'quality' goes with one of l2_target, sqnr_target, sqnr_drop_target,",
+            START + "strategy 'quality' requires one of l2_target, sqnr_target, sqnr_drop_target,",
         ),
         (
             {"target": "mx6", "strategy": "budget"},
             START
-            + "strategy 'budget' goes with one of l2_target, sqnr_target, sqnr_drop_target, top1_target, "
+            + "strategy 'budget' requires one of l2_target, sqnr_target, sqnr_drop_target, top1_target, "
             "kl_target, evaluate_target, bits_target, bytes_target or size_target",
         ),
         (
             {"target": "mx6", "strategy": "latency"},
-            START + "strategy 'latency' goes with one of l2_target, sqnr_target, sqnr_drop_target,",
+            START + "strategy 'latency' requires one of l2_target, sqnr_target, sqnr_drop_target,",
         ),
         (
             {"target": "mx6", "strategy": "latency", "l2_target": 1.0, "bits_target": 8},
-            START + "bits_target goes with strategy 'budget', not with 'latency'",
+            START + "bits_target requires strategy 'budget', not 'latency'",
         ),
         (
             {"target": "mx6", "bits_target": 8},
-            START + "bits_target goes with strategy 'budget', not with 'speed'",
+            START + "bits_target requires strategy 'budget', not 'speed'",
         ),
         (
             {"target": "mx6", "strategy": "budget", "bits_target": 8, "bytes_target": 9},
-            START + "bits_target and bytes_target do not go together",
+            START + "bits_target and bytes_target cannot be combined",
         ),
     ],
 )

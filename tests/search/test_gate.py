@@ -119,8 +119,8 @@ def test_every_named_metric_is_best_of_the_float_model_itself(name: str) -> None
 @pytest.mark.parametrize(
     ("metric", "least", "loss", "error", "words"),
     [
-        ("sqnr", None, 1.0, UsageError, "^metric='sqnr' goes with min_metric: the float model has no SQNR$"),
-        ("kl", 1.0, None, UsageError, "^metric='kl' goes with max_loss: less is better$"),
+        ("sqnr", None, 1.0, UsageError, "^metric='sqnr' requires min_metric: the float model has no SQNR$"),
+        ("kl", 1.0, None, UsageError, "^metric='kl' requires max_loss: less is better$"),
         ("top2", 1.0, None, ValueError, "^metric is 'top2', did you mean 'top1'?"),
         ("none.py:f", 1.0, None, ValueError, r"^metric 'none.py:f': there is no file 'none.py'$"),
         (lambda o, labels: 1, 1.0, None, ValueError, "has a parameter 'labels': beside the outputs, legal"),

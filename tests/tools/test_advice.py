@@ -94,7 +94,7 @@ def advised(text: str, made: Sequence[str], config: Sequence[str]) -> Iterator[t
             continue
         for option, value in OPTION.findall(line):
             kept = [word for word in made if word not in config] if "place of --config" in line else made
-            kept = kept[:4] if " alone makes " in line else kept
+            kept = kept[:4] if " makes about " in line else kept
             if option != "--config" or value:
                 yield "quantize", [*kept, option, *([value] if value else [])]
 

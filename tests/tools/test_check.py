@@ -14,7 +14,8 @@ from tools import check, quantize
 
 NETWORK = tunable.conv_net()
 INPUT = NETWORK.graph.input[0].name
-SHAPE = f"{INPUT}:{','.join(map(str, tunable.samples(NETWORK, 1)[0][INPUT].shape))}"
+FIRST = tunable.samples(NETWORK, 1)[0][INPUT]
+SHAPE = f"{INPUT}:{','.join(map(str, FIRST.shape))}"
 
 node = helper.make_node
 GRID = {"s": np.array(0.5, np.float32), "z": np.array(0, np.int8)}
@@ -44,7 +45,7 @@ def test_a_model_stands_before_or_after_the_target(
     onnx.save(NETWORK, tmp_path / "m.onnx")
     monkeypatch.chdir(tmp_path)
     said = _checked(tmp_path / "m.onnx", "qnn", capsys)
-    assert check.main(words.split()) == said[0] == 1
+    assert check.main(words.split()) == said[0] == 3
     assert capsys.readouterr().out == said[1]
     with pytest.raises(SystemExit, match="2"):
         check.main([*words.split(), "other.onnx"])
@@ -57,7 +58,25 @@ def test_casts_do_not_make_a_model_quantized(
     cast = node("Cast", ["x"], ["d"], "cast", to=TensorProto.FLOAT)
     path = _written(tmp_path / "m.onnx", [cast, PRODUCT], MATRIX, TensorProto.INT64)
     code, out = _checked(path, target, capsys)
-    assert code == 1 and "nothing is quantized" in out and "Not: 1 node, an input is float" in out
+    assert (
+        code == 3
+        and "nothing is quantized" in out
+        and "Not in low precision: 1 node, an input is float" in out
+    )
+
+
+def test_a_model_that_fits_is_not_said_to_be_timed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, path = build.save(NETWORK, tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    words = ["--input", str(source), "--output", str(path), "--target", "ort-cpu", "--no-time", "--fast"]
+    data = tmp_path / "data.npy"
+    np.save(data, np.random.default_rng(0).standard_normal((4, *FIRST.shape[1:])).astype(np.float32))
+    assert quantize.main([*words, "--data", str(data)]) == 0
+    capsys.readouterr()
+    code, out = _checked(path, "ort-cpu", capsys)
+    assert code == 0 and "this machine" not in out
+    assert "Fits ort-cpu: yes, by its rules; tools.infer --time compares its time" in out
 
 
 @pytest.mark.parametrize("target", ["ort-cpu", "ort-cuda", "tensorrt", "openvino", "ryzen-ai-bf16"])
@@ -67,7 +86,7 @@ def test_block_formats_are_grids_too(target: str, tmp_path: Path, capsys: pytest
     assert quantize.main([*words, "--keep-weight-nodes"]) == 0
     capsys.readouterr()
     code, out = _checked(path, target, capsys)
-    assert code == 1 and "activation is mx6, it takes " in out and "weight is mx6, it takes " in out
+    assert code == 3 and "activation is mx6, it takes " in out and "weight is mx6, it takes " in out
 
 
 @pytest.mark.parametrize("target", ["ort-cpu", "tensorrt", "ryzen-ai-cnn"])
@@ -77,7 +96,7 @@ def test_an_operator_of_nobody_fits_nowhere(
     unknown = node("Foo", ["t"], ["y"], "foo", domain="my.own")
     nodes = [*PAIR, node("MatMul", ["d", "w"], ["t"], "product"), unknown]
     code, out = _checked(_written(tmp_path / "m.onnx", nodes, GRID | MATRIX), target, capsys)
-    assert code == 1 and "'foo': operator Foo of domain 'my.own' is not known to run there" in out
+    assert code == 3 and "'foo': operator Foo of domain 'my.own' is not known to run there" in out
     assert "no kernel in low precision: Foo 1" in out
 
 
@@ -88,7 +107,7 @@ def test_scales_that_are_computed_cannot_be_held_to_rules(
     nodes += [node("DequantizeLinear", ["q", "s", "z"], ["d"], "back"), PRODUCT]
     path = _written(tmp_path / "m.onnx", nodes, MATRIX)
     code, out = _checked(path, "qnn", capsys)
-    assert code == 1 and "'back': its scale or zero point is computed, it has to be stored" in out
+    assert code == 3 and "'back': its scale or zero point is computed, it has to be stored" in out
     assert "'measure': operator DynamicQuantizeLinear is not known to run there" in out
     assert _checked(path, "ort-cpu", capsys)[0] == 0
 
@@ -102,9 +121,9 @@ def test_operators_on_integers_run_in_low_precision_if_the_runtime_has_them(
     nodes += [node("DequantizeLinear", ["p", "s", "z"], ["y"])]
     path = _written(tmp_path / "m.onnx", nodes, GRID | weight)
     code, out = _checked(path, "ort-cpu", capsys)
-    assert code == 0 and "In low precision: 1 node: QLinearMatMul 1" in out
+    assert code == 0 and "1 node in low precision: QLinearMatMul 1" in out
     code, out = _checked(path, "tensorrt", capsys)
-    assert code == 1 and "'product': operator QLinearMatMul is not known to run there" in out
+    assert code == 3 and "'product': operator QLinearMatMul is not known to run there" in out
 
 
 def test_nothing_is_written_that_a_storage_makes_unfit(

@@ -277,15 +277,15 @@ def test_same_bytes_in_every_process(form: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--domain", "com.amd.quark"], "--domain goes with --format customqdq"),
-        (["--format", "bf16", "--domain", "ai.onnx.contrib"], "--domain goes with --format customqdq"),
+        (["--domain", "com.amd.quark"], "--domain requires --format customqdq"),
+        (["--format", "bf16", "--domain", "ai.onnx.contrib"], "--domain requires --format customqdq"),
         (
             ["--format", "simulate_bf16", "--weights", "bfloat16"],
-            "--weights goes with --format with_cast, bf16 or customqdq",
+            "--weights requires --format with_cast, bf16 or customqdq",
         ),
         (
             ["--format", "simulate_bf16", "--saturate-activations"],
-            "--saturate-activations goes with --format with_cast, bf16",
+            "--saturate-activations requires --format with_cast, bf16",
         ),
     ],
 )

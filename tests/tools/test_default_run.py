@@ -35,7 +35,7 @@ pytestmark = pytest.mark.timed
 Feed = dict[str, Any]
 
 TIME = re.compile(rf"^Time here: {BESIDE_FLOAT}$", re.MULTILINE)
-PLACED = re.compile(r"^In float, where they are faster here: (\d+) of (\d+) layers", re.MULTILINE)
+PLACED = re.compile(r"^In float, for speed: (\d+) of (\d+) layers", re.MULTILINE)
 LAYERS = ("Conv", "Gemm", "MatMul")
 
 

@@ -247,13 +247,13 @@ def test_external_data_of_the_float_model_is_never_overwritten(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = onnx.load(folder / "float.onnx")
-    external = {"save_as_external_data": True, "location": "tuned.onnx.data", "size_threshold": 0}
+    external = {"save_as_external_data": True, "location": "tuned.onnx", "size_threshold": 0}
     onnx.save(model, folder / "float.onnx", **external)
-    before = (folder / "tuned.onnx.data").read_bytes()
-    assert _run(folder, "--force", output="tuned.onnx.data") == 1
-    assert "tuned.onnx.data' belongs to the input" in capsys.readouterr().err
-    assert _run(folder, "--force", "--save_as_external_data", output="tuned.onnx") == 0
-    assert (folder / "tuned.onnx.data").read_bytes() == before
+    before = (folder / "tuned.onnx").read_bytes()
+    assert _run(folder, "--force", output="tuned.onnx") == 1
+    assert "tuned.onnx' belongs to the input" in capsys.readouterr().err
+    assert _run(folder, "--force", "--save_as_external_data", output="other.onnx") == 0
+    assert (folder / "tuned.onnx").read_bytes() == before
 
 
 def test_an_existing_output_takes_force(folder: Path) -> None:

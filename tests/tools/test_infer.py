@@ -263,7 +263,7 @@ def test_usage_errors(scene: Scene, option: tuple[str, str]) -> None:
 def test_wrong_type_shape_and_name(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     scene.save_copier([2])
     for array, message in (
-        (np.zeros(2), "sample 'a.npy', input 'x': type float64 instead of float32"),
+        (np.full(2, 1e300), "sample 'a.npy', input 'x': type float64 instead of float32"),
         (np.zeros(3, np.float32), "sample 'a.npy', input 'x': shape [3] instead of [2]"),
     ):
         scene.save_npy(a=array)

@@ -222,7 +222,7 @@ def test_lists_have_bodies_and_nodes_without_names(
 def test_lists_are_of_one_model(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         inspect.main([str(MODEL), option, "--against", str(MODEL)])
-    assert f"{option} and --against do not go together" in capsys.readouterr().err
+    assert f"{option} and --against cannot be combined" in capsys.readouterr().err
 
 
 def test_two_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,12 +136,18 @@ def test_layers_in_float_repair_what_the_metric_misses(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ("--metric top1 --data data", "--metric goes with --min-metric or --max-loss"),
-        ("--min-metric 1 --data data", "--min-metric goes with --metric"),
-        ("--metric top1 --min-metric 1", "--metric goes with --data"),
-        ("--metric top1 --min-metric 1 --max-loss 1 --data data", "--min-metric and --max-loss do not go"),
-        ("--metric sqnr --min-metric 9 --min-sqnr 9 --data data", "--min-sqnr and --min-metric do not go"),
-        ("--metric sqnr --max-loss 9 --data data", "--metric sqnr goes with --min-metric: the float model"),
+        ("--metric top1 --data data", "--metric requires --min-metric or --max-loss"),
+        ("--min-metric 1 --data data", "--min-metric requires --metric"),
+        ("--metric top1 --min-metric 1", "--metric requires --data"),
+        (
+            "--metric top1 --min-metric 1 --max-loss 1 --data data",
+            "--min-metric and --max-loss cannot be combined",
+        ),
+        (
+            "--metric sqnr --min-metric 9 --min-sqnr 9 --data data",
+            "--min-sqnr and --min-metric cannot be combined",
+        ),
+        ("--metric sqnr --max-loss 9 --data data", "--metric sqnr requires --min-metric: the float model"),
     ],
 )
 def test_options_that_do_not_go_together(

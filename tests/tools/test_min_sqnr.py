@@ -70,7 +70,7 @@ def test_rows_that_keep_their_largest_number_are_a_target(
 
 def test_a_scheme_that_is_tuned_is_refused(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert quantize.main([*files, "--config", "U8S8_ADAQUANT", "--min-sqnr", "20"]) == 1
-    assert "--min-sqnr does not go with the table [finetune]" in capsys.readouterr().err
+    assert "--min-sqnr cannot be combined with the table [finetune]" in capsys.readouterr().err
 
 
 @pytest.mark.heavy

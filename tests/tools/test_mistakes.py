@@ -11,9 +11,11 @@ import onnx
 import pytest
 from PIL import Image
 
+import onnx_narrow
 from tests.helpers import build
 
-QUANTIZE, USAGE, FAILED = "quantize m.onnx q.onnx", 2, 1
+PAIR = "m.onnx q.onnx"
+QUANTIZE = f"quantize {PAIR}"
 
 MISTAKES: dict[str, tuple[int, str]] = {
     # words that do not exist
@@ -21,6 +23,7 @@ MISTAKES: dict[str, tuple[int, str]] = {
     f"{QUANTIZE} --config U8S9 --data d": (1, "did you mean 'U8S8'"),
     f"{QUANTIZE} --config a8w8x --data d": (1, "did you mean 'A8W8'"),
     f"{QUANTIZE} --confg A8W8 --data d": (2, "did you mean '--config'"),
+    f"{QUANTIZE} -config A8W8 --data d": (2, "did you mean '--config'"),
     f"{QUANTIZE} --config A8W8 --datas d": (2, "did you mean '--data'"),
     f"{QUANTIZE} --target ort_cpu --data d": (2, "did you mean 'ort-cpu'"),
     f"{QUANTIZE} --target openvno --data d": (2, "did you mean 'openvino'"),
@@ -34,11 +37,13 @@ MISTAKES: dict[str, tuple[int, str]] = {
     # what is missing
     "quantize m.onnx --config A8W8 --data d": (2, "--output"),
     "quantize --output q.onnx --config A8W8 --data d": (2, "--input"),
-    f"{QUANTIZE} --data d": (2, "--config"),
+    f"{QUANTIZE} --data d": (2, "--config NAME|FILE, --target NAME, or --set activation=FORMAT"),
+    "quantize m.onnx": (2, "are required: --output, one of --config"),
+    "auto_mixed_precision m.onnx q.onnx --data d": (2, "one of --config NAME|FILE, --target RUNTIME"),
     f"{QUANTIZE} --config A8W8": (1, "give --data DIR"),
-    f"{QUANTIZE} --config A8W8 --limit 4": (2, "--limit goes with --data"),
-    f"{QUANTIZE} --config A8W8 --mean 3": (2, "--mean goes with --data"),
-    f"{QUANTIZE} --config W8 --min-sqnr 30": (2, "--min-sqnr goes with --data"),
+    f"{QUANTIZE} --config A8W8 --limit 4": (2, "--limit requires --data"),
+    f"{QUANTIZE} --config A8W8 --mean 3": (2, "--mean requires --data"),
+    f"{QUANTIZE} --config W8 --min-sqnr 30": (2, "--min-sqnr requires --data"),
     "quantize no.onnx q.onnx --config A8W8 --data d": (1, "no.onnx"),
     f"{QUANTIZE} --config A8W8 --data nowhere": (1, "nowhere"),
     f"{QUANTIZE} --config A8W8 --data empty": (1, "holds no .npz"),
@@ -56,11 +61,33 @@ MISTAKES: dict[str, tuple[int, str]] = {
     f"{QUANTIZE} --config A8W8 --data d --image-size 3y3": (2, "--image-size"),
     # what does not go together
     f"{QUANTIZE} --config A8W8 --data d --mean 127.5": (1, "holds no image"),
-    f"{QUANTIZE} --config A8W8 --data p --preprocess imagenet --std 2": (2, "--std does not go with"),
-    f"{QUANTIZE} --config A8W8 --data d --min-sqnr 30 --top1 0.1": (2, "do not go together"),
-    f"{QUANTIZE} --config A8W8 --data d --random-data 4": (2, "do not go together"),
+    f"{QUANTIZE} --config A8W8 --data p --preprocess imagenet --std 2": (2, "--std cannot be combined with"),
+    f"{QUANTIZE} --config A8W8 --data d --min-sqnr 30 --top1 0.1": (2, "cannot be combined"),
+    f"{QUANTIZE} --config A8W8 --data d --random-data 4": (2, "cannot be combined"),
     f"{QUANTIZE} --config A8W8 --data p": (1, "is not an image"),
     "quantize m.onnx m.onnx --config W8": (1, "m.onnx"),
+    # what other tools take
+    f"{QUANTIZE} --config A8W8 --data d --device cuda": (2, "did you mean '--provider'"),
+    f"{QUANTIZE} --config A8W8 --data d --set batch_size=4": (1, "'batch_size' is unknown, legal are"),
+    f"{QUANTIZE} --config A8W8 --data d --set finetune.batch_size=4": (1, "is unknown, legal are algorithm"),
+    "finetune m.onnx m.onnx t.onnx --data d --batch_size 4": (2, "did you mean '--batch-size'"),
+    "quantize m.onnx q.pt --config W8": (1, "'q.pt' ends in '.pt': an ONNX model is written to a file that"),
+    "quantize m.onnx q --config W8": (1, "output 'q' has no ending: an ONNX model is written to a file that"),
+    "report m.onnx d.onnx r.pdf --data d": (1, "'r.pdf' ends in '.pdf': an HTML page is written to a file"),
+    f"{QUANTIZE} --config A8W8 --data m.onnx": (
+        1,
+        "'m.onnx' is a file: samples are a folder, or in one .npy",
+    ),
+    # what was made for one place and is in the other
+    "report i.onnx m.onnx r.html --data d": (1, "'i.onnx' (--float) is quantized and 'm.onnx' (--quantized)"),
+    "finetune i.onnx m.onnx t.onnx --data d": (
+        1,
+        "'i.onnx' (--float) is quantized and 'm.onnx' (--quantized)",
+    ),
+    # targets that are not met
+    f"{QUANTIZE} --config A8W8 --data d --min-sqnr 500": (3, "500 dB"),
+    f"auto_mixed_precision {PAIR} --config S16S8_MIXED_S8S8 --data d --sqnr-target 500": (3, "500 dB"),
+    f"convert_fp32_to_bf16 {PAIR} --data d --min-sqnr 500": (3, "500 dB"),
     "quantize m.onnx d.onnx --config W8": (1, "--force"),
 }
 
@@ -71,6 +98,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("mistakes")
     build.save(build.dense(8), place / "m.onnx")
     onnx.save(build.dense(8), place / "d.onnx")
+    onnx_narrow.quantize(place / "m.onnx", place / "i.onnx", config="W8", time=False)
     for name in ("d", "p", "empty"):
         (place / name).mkdir()
     for i in range(4):
@@ -79,8 +107,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_there_are_42() -> None:
-    assert len(MISTAKES) == 42
+def test_there_are_58() -> None:
+    assert len(MISTAKES) == 58
 
 
 @pytest.mark.parametrize("line", MISTAKES)

@@ -56,7 +56,7 @@ def test_a_size_spends_bits_and_fits_weights(folder: Path, capsys: pytest.Captur
     plain = _lost(folder, sorted((folder / "others").iterdir()))
     assert _mixed(folder, size) == 0
     said = capsys.readouterr().out
-    assert re.search(r"Moved [1-3] of \d layers", said) and "Weights rounded by outputs of layers" in said
+    assert re.search(r"Moved [1-3] of \d layers", said) and "Weights rounded to fit layer outputs" in said
     assert f"tried on {TEXTS - 1} samples" in said
     figure = re.search(r"KL divergence of (\S+) nats a token on 1 held-out sample", said)
     assert figure and float(figure[1]) == pytest.approx(_lost(folder, texts[-1:]), rel=0.02)

@@ -77,19 +77,19 @@ def _cases() -> list[tuple[str, str, str]]:
     """Return tool, options and the beginning of the error."""
     cases = []
     for tool in ("convert_fp16_to_bf16", "convert_fp32_to_bf16"):
-        cases += [(tool, one, f"{one.split()[0]} goes with --data") for one in ("--min-sqnr 30", *OF_DATA)]
+        cases += [(tool, one, f"{one.split()[0]} requires --data") for one in ("--min-sqnr 30", *OF_DATA)]
         cases += [
-            (tool, "--data d", "--data goes with --min-sqnr"),
-            (tool, "--domain com.amd.quark", "--domain goes with --format customqdq"),
+            (tool, "--data d", "--data requires --min-sqnr"),
+            (tool, "--domain com.amd.quark", "--domain requires --format customqdq"),
             (
                 tool,
                 "--format simulate_bf16 --weights float32",
-                "--weights goes with --format with_cast, bf16 or customqdq",
+                "--weights requires --format with_cast, bf16 or customqdq",
             ),
             (
                 tool,
                 "--format simulate_bf16 --saturate-activations",
-                "--saturate-activations goes with --format",
+                "--saturate-activations requires --format",
             ),
         ]
     measured = ("--metric l2", "--output-index 0")
@@ -97,8 +97,7 @@ def _cases() -> list[tuple[str, str, str]]:
     measured += ("--resume r", "--json f", "--csv f", "--chart f.svg", "--plot f.svg", "--memory-limit 1G")
     tool = "auto_mixed_precision"
     cases += [
-        (tool, f"--output n.onnx {one}", f"{one.split()[0]} goes with --data")
-        for one in (*measured, *OF_DATA)
+        (tool, f"--output n.onnx {one}", f"{one.split()[0]} requires --data") for one in (*measured, *OF_DATA)
     ]
     moving = (
         "--strategy speed",
@@ -110,26 +109,26 @@ def _cases() -> list[tuple[str, str, str]]:
     )
     moving += ("--save_as_external_data", "--no-functions", "--storage packed", "--no-time")
     cases += [
-        (tool, f"--analyze-only --data d {one}", f"{one.split()[0]} goes with --output, not with --analyze")
+        (tool, f"--analyze-only --data d {one}", f"{one.split()[0]} requires --output instead of --analyze")
         for one in moving
     ]
     cases += [
         (tool, "--output n --data d --csv a --json ./a", "--json and --csv are the same file"),
         (tool, "--output n --data d --json n", "--output and --json are the same file"),
-        (tool, "--analyze-only", "--analyze-only goes with --data"),
-        (tool, "--analyze-only --data d --force", "--force goes with --output, --json, --csv or --chart"),
-        (tool, "--analyze-only --data d --plot p.svg", "--plot goes with --output, not with"),
+        (tool, "--analyze-only", "--analyze-only requires --data"),
+        (tool, "--analyze-only --data d --force", "--force requires --output, --json, --csv or --chart"),
+        (tool, "--analyze-only --data d --plot p.svg", "--plot requires --output instead of"),
         (
             tool,
             "--output n --data d --dask tcp://a:1 --jobs 1",
-            "--jobs goes with --dask local: the cluster at 'tcp://a:1' has its own workers",
+            "--jobs requires --dask local: the cluster at 'tcp://a:1' has its own workers",
         ),
     ]
     run, data = "--output n.onnx", "--data d"
     with_data = {"quantize": f"--input m.onnx {run} {data}", "auto_mixed_precision": f"{run} {data}"}
     with_data |= dict.fromkeys(("convert_fp16_to_bf16", "convert_fp32_to_bf16"), f"{data} --min-sqnr 30")
     cases += [
-        (tool, f"{with_data.get(tool, '')} {options}", f"{options.split()[0]} goes with {words}")
+        (tool, f"{with_data.get(tool, '')} {options}", f"{options.split()[0]} requires {words}")
         for tool in (*with_data, "finetune", "infer", "report")
         for options, words in (
             ("--state h=o", "--sequences"),
@@ -137,10 +136,10 @@ def _cases() -> list[tuple[str, str, str]]:
             ("--feeds-from e.onnx --sequences", "single samples, without --sequences"),
         )
     ]
-    cases += [("finetune", "--selective-update --resume r", "--resume goes with no --selective-update")]
+    cases += [("finetune", "--selective-update --resume r", "--resume requires no --selective-update")]
     steps = ("--num-iterations 5", "--learning-rate 1", "--early-stop")
-    cases += [("finetune", one, f"{one.split()[0]} goes with --algorithm ada") for one in steps]
-    cases += [("finetune", "--algorithm gptq --full-range free", "--full-range goes with --algorithm auto")]
+    cases += [("finetune", one, f"{one.split()[0]} requires --algorithm ada") for one in steps]
+    cases += [("finetune", "--algorithm gptq --full-range free", "--full-range requires --algorithm auto")]
     cases += [
         ("finetune", "--limit 3 --data-size 3", "--limit and --data-size are the same option"),
         (
@@ -148,26 +147,26 @@ def _cases() -> list[tuple[str, str, str]]:
             "--provider cpu --infer-device cpu",
             "--provider and --infer-device both select a device",
         ),
-        ("finetune", "--dask tcp://a:1 --jobs 2", "--jobs goes with --dask local: "),
-        ("evaluate", "--force", "--force goes with --json or --csv"),
-        ("evaluate", "--tokens d", "--tokens goes with --logits"),
-        ("evaluate", "--max-kl 1", "--max-kl goes with --logits"),
-        ("evaluate", "--min-same 1", "--min-same goes with --logits"),
-        ("evaluate", "--logits l --max-perplexity 20", "--max-perplexity goes with --tokens"),
-        ("infer", "--generate 4 --sequences", "--generate does not go with --sequences"),
+        ("finetune", "--dask tcp://a:1 --jobs 2", "--jobs requires --dask local: "),
+        ("evaluate", "--force", "--force requires --json or --csv"),
+        ("evaluate", "--tokens d", "--tokens requires --logits"),
+        ("evaluate", "--max-kl 1", "--max-kl requires --logits"),
+        ("evaluate", "--min-same 1", "--min-same requires --logits"),
+        ("evaluate", "--logits l --max-perplexity 20", "--max-perplexity requires --tokens"),
+        ("infer", "--generate 4 --sequences", "--generate cannot be combined with --sequences"),
         ("evaluate", "--json a --csv ./a", "--json and --csv are the same file, 'a'"),
-        ("formats", "--force", "--force goes with --plot"),
+        ("formats", "--force", "--force requires --plot"),
     ]
     run = "--input m.onnx --output n.onnx"
     cases += [
         (
             "quantize",
             f"{run} --accuracy-level 4",
-            "--accuracy-level goes with --matmul-nbits or --embeddings",
+            "--accuracy-level requires --matmul-nbits or --embeddings",
         )
     ]
     cases += [
-        ("quantize", f"{run} {one}", f"{one.split()[0]} goes with --data")
+        ("quantize", f"{run} {one}", f"{one.split()[0]} requires --data")
         for one in (
             *OF_DATA,
             "--calibration-cache f",
@@ -184,17 +183,17 @@ def _cases() -> list[tuple[str, str, str]]:
         (
             "quantize",
             f"{run} --data d {one} --full-range free",
-            "--full-range goes with --data, and not with --fast or --ranges",
+            "--full-range requires --data, without --fast or --ranges",
         )
         for one in ("--fast", "--ranges r.json")
     ]
     cases += [
-        ("quantize", f"{run} --random-data 3 {one}", f"{one.split()[0]} goes with --data")
+        ("quantize", f"{run} --random-data 3 {one}", f"{one.split()[0]} requires --data")
         for one in (*OF_SAMPLES, "--calibration-cache f", "--fast")
     ]
-    cases += [("quantize", f"{run} --random-data 3 --data d", "--random-data and --data do not")]
+    cases += [("quantize", f"{run} --random-data 3 --data d", "--random-data and --data cannot")]
     cases += [
-        ("quantize", f"{run} {more} {one}", f"{one.split()[0]} goes with --data, and not with --fast, ")
+        ("quantize", f"{run} {more} {one}", f"{one.split()[0]} requires --data, without --fast, ")
         for one in ("--min-sqnr 20", "--top1 0.01", "--effort high")
         for more in ("", "--data d --fast", "--data d --ranges r.json", "--random-data 3")
     ]
@@ -207,12 +206,12 @@ def _cases() -> list[tuple[str, str, str]]:
         "evaluate": "",
     }
     cases += [
-        (tool, f"{own} {one}", f"{one.split()[0]} goes with --metric")
+        (tool, f"{own} {one}", f"{one.split()[0]} requires --metric")
         for tool, own in gated.items()
         for one in ("--min-metric 0.5", "--max-loss 0.5")
     ]
     cases += [
-        (tool, f"{own} {data} --metric top1", "--metric goes with --min-metric or --max-loss")
+        (tool, f"{own} {data} --metric top1", "--metric requires --min-metric or --max-loss")
         for tool, own in gated.items()
         if tool not in ("auto_mixed_precision", "evaluate")
         for data in ("" if tool == "finetune" else "--data d",)
@@ -221,22 +220,27 @@ def _cases() -> list[tuple[str, str, str]]:
         (
             "quantize",
             f"{run} --data d --fallback bf16",
-            "--fallback goes with --min-sqnr, --top1 or --metric",
+            "--fallback requires --min-sqnr, --top1 or --metric",
         ),
         (
             "quantize",
             f"{run} --data d --allow-miss",
-            "--allow-miss goes with --min-sqnr, --top1 or --metric",
+            "--allow-miss requires --min-sqnr, --top1 or --metric",
         ),
-        ("quantize", f"{run} --data d --min-sqnr 20 --top1 0.1", "--min-sqnr and --top1 do not go together"),
+        (
+            "quantize",
+            f"{run} --data d --allow-large",
+            "--allow-large requires --min-sqnr, --top1 or --metric",
+        ),
+        ("quantize", f"{run} --data d --min-sqnr 20 --top1 0.1", "--min-sqnr and --top1 cannot be combined"),
     ]
     cases += [
-        ("quantize", f"{run} --data d --dask tcp://a:1 --jobs 2", "--jobs goes with --dask local: "),
+        ("quantize", f"{run} --data d --dask tcp://a:1 --jobs 2", "--jobs requires --dask local: "),
     ]
     alone = ("--storage packed", "--data d", "--calibration-cache f", "--random-data 3", "--force")
     alone += ("--save_as_external_data", "--no-functions", "--allow-code", "--no-time")
     cases += [
-        ("quantize", f"--print-config {one}", f"{one.split()[0]} goes with --input and --output")
+        ("quantize", f"--print-config {one}", f"{one.split()[0]} requires --input and --output")
         for one in (*alone, *OF_DATA)
     ]
     return cases
@@ -261,24 +265,24 @@ MEASURED = "integer activations; the formats here are"
 SHARED = "integer activations or a table [finetune]; the formats here are"
 
 WITH_A_SCHEME = [
-    ("quantize", "MX9", "--calibrate-method MSE", f"--calibrate-method goes with {MEASURED} mx9"),
-    ("quantize", "MX9", "--set calibrate_method=MSE", f"--set calibrate_method goes with {MEASURED} mx9"),
+    ("quantize", "MX9", "--calibrate-method MSE", f"--calibrate-method requires {MEASURED} mx9"),
+    ("quantize", "MX9", "--set calibrate_method=MSE", f"--set calibrate_method requires {MEASURED} mx9"),
     (
         "quantize",
         "MX9",
         "--set activation_symmetric=true",
-        "--set activation_symmetric goes with ",
+        "--set activation_symmetric requires ",
     ),
-    ("quantize", "BF16", "--set moving_average=true", f"--set moving_average goes with {MEASURED} bfloat16"),
+    ("quantize", "BF16", "--set moving_average=true", f"--set moving_average requires {MEASURED} bfloat16"),
     (
         "quantize",
         "U8S8",
         "--set percentile=99",
-        "--set percentile goes with integer activations and ca",
+        "--set percentile requires integer activations and ca",
     ),
-    ("quantize", "U8S8", "--set averaging_constant=0.5", "--set averaging_constant goes with integer activ"),
+    ("quantize", "U8S8", "--set averaging_constant=0.5", "--set averaging_constant requires integer activ"),
     *(
-        ("quantize", config, f"--set keep_float=true {options}", "--set keep_float goes with activations th")
+        ("quantize", config, f"--set keep_float=true {options}", "--set keep_float requires activations th")
         for config, options in (
             ("W8", ""),
             ("FP16", "--target ort-cuda"),
@@ -291,26 +295,26 @@ WITH_A_SCHEME = [
         "quantize",
         "W8",
         "--matmul-nbits",
-        "--matmul-nbits goes with integers in blocks (--set block_size=32); ",
+        "--matmul-nbits requires integers in blocks (--set block_size=32); ",
     ),
     (
         "quantize",
         "BF16_MIXED_BFP16",
         "--embeddings int8",
-        "--embeddings goes with a scheme without mixed precision; ",
+        "--embeddings requires a scheme without mixed precision; ",
     ),
     (
         "quantize",
         "BF16",
         "--set block_size=32",
-        "--set block_size goes with integers; the formats here are bf",
+        "--set block_size requires integers; the formats here are bf",
     ),
     *(
         (
             "quantize",
             config,
             f"--data d {options}",
-            "--full-range goes with int8 activations without zero points",
+            "--full-range requires int8 activations without zero points",
         )
         for config, options in (
             ("U8S8", "--full-range free"),
@@ -321,60 +325,60 @@ WITH_A_SCHEME = [
             ("A8W8", "--set auto_mixed_precision.target='int16' --full-range free"),
         )
     ),
-    ("quantize", "BF16", "--per-channel", "--per-channel goes with integers; the formats here are bfloat16"),
-    ("quantize", "BF16", "--no-per-channel", "--no-per-channel goes with integers; the formats here are"),
+    ("quantize", "BF16", "--per-channel", "--per-channel requires integers; the formats here are bfloat16"),
+    ("quantize", "BF16", "--no-per-channel", "--no-per-channel requires integers; the formats here are"),
     (
         "quantize",
         "MX9",
         "--set weight_method=MSE",
-        "--set weight_method goes with integers; the formats",
+        "--set weight_method requires integers; the formats",
     ),
-    ("quantize", "FP16", "--qdq-domain com.microsoft", "--qdq-domain goes with integers of up to 16 bits; "),
-    ("quantize", "INT32", "--qdq-domain com.microsoft", "--qdq-domain goes with integers of up to 16 bits; "),
+    ("quantize", "FP16", "--qdq-domain com.microsoft", "--qdq-domain requires integers of up to 16 bits; "),
+    ("quantize", "INT32", "--qdq-domain com.microsoft", "--qdq-domain requires integers of up to 16 bits; "),
     (
         "quantize",
         "A16W8",
         "--domain com.amd.quark",
-        "--domain goes with formats for which ONNX has no op",
+        "--domain requires formats for which ONNX has no op",
     ),
-    ("quantize", "BF16", "--set bfloat16_as=cast --domain com.amd.quark", "--domain goes with formats for"),
+    ("quantize", "BF16", "--set bfloat16_as=cast --domain com.amd.quark", "--domain requires formats for"),
     (
         "quantize",
         "MX9",
         "--data d --calibration-cache f",
-        f"--calibration-cache goes with {MEASURED} mx9",
+        f"--calibration-cache requires {MEASURED} mx9",
     ),
     *(
-        ("quantize", "MX9", f"--data d {one}", f"{one.split()[0]} goes with {SHARED} mx9")
+        ("quantize", "MX9", f"--data d {one}", f"{one.split()[0]} requires {SHARED} mx9")
         for one in ("--jobs 1", "--dask local")
     ),
     (
         "quantize",
         "MX9",
         "--data d --memory-limit 1G",
-        "--memory-limit goes with integer activations or tuning; the formats here are mx9",
+        "--memory-limit requires integer activations or tuning; the formats here are mx9",
     ),
     (
         "auto_mixed_precision",
         "BF16_MIXED_BFP16",
         "--data d --calibration-cache f",
-        f"--calibration-cache goes with {MEASURED} bfloat16, bfp16",
+        f"--calibration-cache requires {MEASURED} bfloat16, bfp16",
     ),
     (
         "quantize",
         "W8",
         "--data d --resume r",
-        "--resume goes with weights of fewer than 7 bits or a",
+        "--resume requires weights of fewer than 7 bits or a",
     ),
-    ("quantize", "BF16", "--allow-code", "--allow-code goes with a scheme whose key evaluate names a file"),
-    ("auto_mixed_precision", "BF16_MIXED_BFP16", "--allow-code", "--allow-code goes with a scheme whose key"),
-    ("auto_mixed_precision", "BF16_MIXED_BFP16", "--data d --labels f", "--labels goes with --top1-target"),
+    ("quantize", "BF16", "--allow-code", "--allow-code requires a scheme whose key evaluate names a file"),
+    ("auto_mixed_precision", "BF16_MIXED_BFP16", "--allow-code", "--allow-code requires a scheme whose key"),
+    ("auto_mixed_precision", "BF16_MIXED_BFP16", "--data d --labels f", "--labels requires --top1-target"),
     *(
         (
             tool,
             "BF16_MIXED_BFP16",
             f"--set auto_mixed_precision.{key}",
-            f"--set auto_mixed_precision.{name} goes",
+            f"--set auto_mixed_precision.{name} requires",
         )
         for tool in ("quantize", "auto_mixed_precision")
         for key in ("metric=l2", "output_index=0", "data_size=3")
@@ -385,7 +389,7 @@ WITH_A_SCHEME = [
             "auto_mixed_precision",
             "BF16_MIXED_BFP16",
             f"--analyze-only --data d --set {key}",
-            f"--set {key.partition('=')[0]} goes with --output",
+            f"--set {key.partition('=')[0]} requires --output",
         )
         for key in ("finetune.algorithm=gptq", "auto_mixed_precision.strategy=speed")
     ),
@@ -394,7 +398,7 @@ WITH_A_SCHEME = [
             "auto_mixed_precision",
             "BF16_MIXED_BFP16",
             f"--analyze-only --data d {options}",
-            f"{options.split()[0]} goes with --output, or without --metric",
+            f"{options.split()[0]} requires --output, or no --metric",
         )
         for options in (
             *(f"{target} 0.5 --metric sqnr" for target in TARGETS if target != "--evaluate-target"),

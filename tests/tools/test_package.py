@@ -101,7 +101,7 @@ def test_a_model_that_fails_leaves_no_folder(
     [
         ("package", (), "'package' exists; --force overwrites its files"),
         ("package/made", (), "may not lie in one another"),
-        ("made", ("--export-ranges", "r.json"), "--export-ranges goes with one model, not with the folder"),
+        ("made", ("--export-ranges", "r.json"), "--export-ranges requires one model, not the folder"),
     ],
 )
 def test_refusals(
@@ -126,7 +126,7 @@ def test_options_that_do_not_go_together_are_wrong_usage_here_too(
     arguments = ["--input", str(package), "--output", str(tmp_path / "made"), "--config", "A8W8"]
     with pytest.raises(SystemExit) as left:
         quantize.main([*arguments, "--min-sqnr", "30"])
-    assert left.value.code == 2 and "--min-sqnr goes with --data" in capsys.readouterr().err
+    assert left.value.code == 2 and "--min-sqnr requires --data" in capsys.readouterr().err
     assert not (tmp_path / "made").exists()
 
 

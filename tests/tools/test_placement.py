@@ -17,7 +17,7 @@ from transforms.precision import place as module
 
 FEEDS = origins.feeds(16)
 TARGET = ("--target", "ort-cpu")
-SAID = "In float, where they are faster here: 2 of 8 layers: 'gemm1', 'gemm2'\n"
+SAID = "In float, for speed: 2 of 8 layers: 'gemm1', 'gemm2'\n"
 
 
 @pytest.fixture
@@ -91,4 +91,4 @@ def test_a_model_that_cannot_be_timed_is_written(
 
     monkeypatch.setattr(module, "faster_in_float", _fail)
     assert quantize.main([*files, *TARGET]) == 0
-    assert "Layers are not timed: no such kernel" in capsys.readouterr().out and not floats(files[3])
+    assert "Layers not timed: no such kernel" in capsys.readouterr().out and not floats(files[3])

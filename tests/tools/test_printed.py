@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
 from collections.abc import Iterator
 
 import pytest
 
+from tools.cli.command_line import details_once
 from tools.cli.printed import Printed
 
 
@@ -38,3 +40,17 @@ def test_lines_are_not_written_behind_a_bar(monkeypatch: pytest.MonkeyPatch) -> 
         told.warn("second")
         assert "writing" in terminal.getvalue()
     assert [*terminal.shown()] == ["before any phase", "first", "second", ""]
+
+
+def test_a_detail_is_logged_once_and_a_phase_each_time() -> None:
+    """As of a rewrite that needs another opset and is tried on twenty candidates."""
+    lines, log = io.StringIO(), logging.Logger("tried")
+    handler = logging.StreamHandler(lines)
+    handler.addFilter(details_once())
+    log.addHandler(handler)
+    for _ in range(20):
+        log.debug("needs opset %d", 20)
+    log.debug("needs opset %d", 17)
+    for _ in range(2):
+        log.info("quantizing: 0.1 s")
+    assert lines.getvalue().splitlines() == ["needs opset 20", "needs opset 17", *["quantizing: 0.1 s"] * 2]

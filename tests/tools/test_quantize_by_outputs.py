@@ -61,7 +61,7 @@ def test_weights_are_rounded_by_outputs_unless_fast(
 ) -> None:
     chosen = _quantize(folder, "--config", config)
     said = capsys.readouterr()
-    assert "Weights rounded by outputs of layers: 4 of 4 layers\n" in said.out
+    assert "Weights rounded to fit layer outputs: 4 of 4 layers\n" in said.out
     shown = re.search(r"^Outputs: SQNR (\S+) \+- \S+ dB on 4 held-out samples \(30 and more", said.out, re.M)
     spared = sorted((folder / "data").glob("*.npy"))[32:36]
     assert shown is not None

@@ -200,7 +200,7 @@ def test_scales_that_outputs_change_later_are_not_exported(bench: Bench) -> None
     """The file would say what is not in the model."""
     options = ("--config", "W4A8", "--data", bench.data, "--export-ranges", bench.file)
     _, err = bench.run(*options, code=1)
-    assert "--export-ranges goes with --fast here" in err and not bench.file.exists()
+    assert "--export-ranges requires --fast here" in err and not bench.file.exists()
     bench.run(*options, "--fast")
     assert bench.file.exists()
 

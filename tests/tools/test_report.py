@@ -473,3 +473,18 @@ def test_a_report_never_overwrites_a_model(
     assert report.main([*words, "--force"]) == 1
     assert "never overwritten" in capsys.readouterr().err
     assert (tmp_path / which).read_bytes() == DIGITS.read_bytes()
+
+
+@pytest.mark.usefixtures("costs_here")
+def test_headline_and_tiles_have_one_figure(
+    converted: dict[str, Path], samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the same samples, all pooled: in the headline, the tiles, and the lines of the command."""
+    output = tmp_path / "report.html"
+    assert run_report(converted["customqdq"], samples, output) == 0
+    said, text = capsys.readouterr().out, re.sub(r"<[^>]+>", " ", output.read_text(encoding="utf-8"))
+    (headline,) = re.findall(r"SQNR of (\d+) samples pooled: ([\d.]+) dB as it is", said)
+    (line,) = re.findall(r"([\d.]+) dB  output \w+, (\d+) samples pooled", said)
+    tile = re.search(rf"SQNR, {headline[0]} samples pooled\s+([\d.]+) dB", " ".join(text.split()))
+    assert headline[0] == line[1] and tile is not None and tile[1] == headline[1]
+    assert float(line[0]) == pytest.approx(float(headline[1]), abs=0.06)

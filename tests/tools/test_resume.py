@@ -91,7 +91,7 @@ def test_there_is_nothing_to_resume(given: str, folder: Path, capsys: pytest.Cap
     words = _within(folder, f"--input float.onnx --output q.onnx {given}")
     with pytest.raises(SystemExit, match="2"):
         quantize.main([*words, "--resume", str(folder)])
-    assert "--resume goes with" in capsys.readouterr().err
+    assert "--resume requires" in capsys.readouterr().err
     assert not (folder / "q.onnx").exists()
 
 

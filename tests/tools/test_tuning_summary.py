@@ -15,6 +15,7 @@ from onnx_narrow.summaries.tuning import in_words, reasons, tuning_lines
 from tests.helpers import build, tunable
 from tools import finetune, quantize
 from transforms.finetune.tuned import LayerReport, TunedLayers, TunedModel
+from transforms.judge.errors import Gain
 
 NAN, INF = math.nan, math.inf
 FLAT = ", the output is almost constant on held-out samples"
@@ -62,9 +63,18 @@ def test_outputs_without_a_ratio_are_said_to_have_none(before: float, after: flo
     *_, last = tuning_lines(done, 3)
     assert last.startswith(f"Outputs on held-out samples: {words}")
     *_, last = tuning_lines(dataclasses.replace(done, attempt=None), 3)
-    assert last.startswith(f"Outputs on held-out samples: {words}"[:60]) and last.endswith(
-        "model not changed"
-    )
+    first = words.partition(" -> ")[0]
+    assert last.startswith(f"Outputs on held-out samples: {first} dB") and "->" not in last
+    assert last.endswith("; model not changed: no improvement")
+
+
+def test_a_tuning_that_gains_nothing_has_one_figure_and_what_it_would_change() -> None:
+    walked = TunedLayers([LayerReport("a", "Conv", 1.0, 0.1, 10.0, "weights", 0.0)])
+    gain = Gain(-6.48, 2.73, -6.48, 2.73, -6.48, 2.73)
+    done = TunedModel(gs.Graph(), 10**-4.213, 10**-4.213, None, walked, gain)
+    *_, last = tuning_lines(done, 3)
+    why = "tuned weights would change that by -6.48 +- 2.73 dB"
+    assert last == f"Outputs on held-out samples: 42.13 dB; model not changed: {why}"
 
 
 def test_the_output_that_blocked_is_named_and_what_was_put_back() -> None:
@@ -78,9 +88,9 @@ def test_the_output_that_blocked_is_named_and_what_was_put_back() -> None:
     assert count == "Tuned: 2 of 3 layers on 30 samples"
     assert last.endswith("dB; put back for output 'boxes': 1 layer")
     *_, reason, last = tuning_lines(dataclasses.replace(done, attempt=None, put_back=frozenset()), 30)
-    assert last.endswith("model not changed; output 'boxes' regressed")
-    assert reason == "Of inputs: 25% to 25% of the layers' errors are left by float weights, too"
-    assert next(reasons(done)).startswith("a: 25% of its error is left by float weights, too")
+    assert last.endswith("10.00 dB; model not changed: no improvement, output 'boxes' regresses")
+    assert reason == "Error of inputs: 25% to 25% of the layers' errors remain with float weights"
+    assert next(reasons(done)).startswith("a: 25% of its error comes from its inputs")
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def test_tuning_and_report_take_sequences(scene: Path, capsys: pytest.CaptureFix
     ("options", "message"),
     [
         (("--sequences", "--state", "h=z"), "output 'z' is unknown, legal are y, h_out"),
-        (("--state", "h=h_out"), "--state goes with --sequences"),
+        (("--state", "h=h_out"), "--state requires --sequences"),
     ],
 )
 def test_wrong_states(

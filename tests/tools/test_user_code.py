@@ -87,7 +87,7 @@ def test_what_the_command_line_names_is_the_user_s_own_word(attempt: Attempt) ->
     assert attempt.run(attempt.folder / "scheme" / "none.py", *option) == (0, "")
     assert attempt.run(Path(place.removesuffix(":one")), *option, "--force") == (0, "")
     code, errors = attempt.run(attempt.folder / "none.py", *option, "--allow-code", "--force")
-    assert code == 1 and "--allow-code goes with a scheme whose key evaluate names a file" in errors
+    assert code == 1 and "--allow-code requires a scheme whose key evaluate names a file" in errors
 
 
 def test_the_option_evaluate_is_the_user_s_own_word(

@@ -80,7 +80,7 @@ def test_matmul_nbits_computes_the_same(folder: Path, capsys: pytest.CaptureFixt
 def test_matmul_nbits_without_blocks_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _quantize(folder, "--config", "W8", "--matmul-nbits", code=1)
     said = capsys.readouterr().err
-    assert said.startswith("tools.quantize: error: --matmul-nbits goes with integers in blocks (")
+    assert said.startswith("tools.quantize: error: --matmul-nbits requires integers in blocks (")
     assert said.count("\n") == 1
 
 
@@ -96,7 +96,7 @@ def test_accuracy_level_without_such_operators_is_refused(
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         _quantize(folder, "--config", "W4", "--accuracy-level", "4")
-    assert "--accuracy-level goes with --matmul-nbits or --embeddings" in capsys.readouterr().err
+    assert "--accuracy-level requires --matmul-nbits or --embeddings" in capsys.readouterr().err
 
 
 def _language(folder: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tools.cli import interrupts, streams
 from tools.cli.job_options import SAMPLES_BRIEF, SAMPLES_HELP, Options
@@ -24,6 +24,9 @@ from transforms.files.runtime_message import is_of_runtime, said_by_runtime
 from transforms.files.spelling import UsageError, spelling
 from transforms.model.model_error import NothingToDoError
 
+if TYPE_CHECKING:
+    from logging import LogRecord
+
 J = TypeVar("J", bound=Options)
 
 DONE, FAILED, NOTHING_DONE = 0, 1, 3
@@ -31,8 +34,8 @@ DONE, FAILED, NOTHING_DONE = 0, 1, 3
 _SOURCES = ("input", "quantized", "baseline_results_folder")
 """Options that name the source of a tool; each tool has one of them."""
 
-_OF_TARGETS = (("transforms.search.gate", "GateError"), ("transforms.search.target", "FloatAloneError"))
-"""Errors that end with NOTHING_DONE; a module that is not imported has raised none."""
+_OF_TARGETS = "transforms.search.target"
+"""The module of TargetError, which ends with NOTHING_DONE; where it is not imported, none was raised."""
 
 _LONGEST = 4000
 """Characters of a message: a name in a file may have any number."""
@@ -116,7 +119,7 @@ def run(command: Command[J], work: Callable[[J], int | None], argv: Sequence[str
     """Parse the options as a job, do the work, and turn any failure into one line on stderr.
 
     Returns 0 or what ``work`` returns when the work is done, 1 when the input, the model or the machine stood
-    in its way, 3 when the model does not keep to its gate, or keeps to its target in float alone, and 128 and
+    in its way, 3 when there is nothing to do or a target, metric or limit is not met, and 128 and
     the number of the signal (130: Ctrl-C) when that ended it, with nothing left half written; a usage error
     leaves through argparse with 2, as do options of which ``why_not`` or the API says that they do not go
     together.
@@ -190,7 +193,7 @@ def _work(parser: Parser, options: J, work: Callable[[J], int | None]) -> int:
         return _fail(parser, options, f"the reader of the output is gone: {_one_line(error)}")
     except (ValueError, OSError) as error:
         code = _fail(parser, options, _one_line(error) + _of_source(options, error))
-        return NOTHING_DONE if _gains_nothing(error) else code
+        return NOTHING_DONE if _misses_target(error) else code
     except Exception as error:
         text = "not enough memory" if isinstance(error, MemoryError) else _one_line(error)
         kind = "" if is_of_runtime(error) else f" ({type(error).__name__})"
@@ -205,10 +208,10 @@ def _fail(parser: argparse.ArgumentParser, options: Options, message: str) -> in
     return FAILED
 
 
-def _gains_nothing(error: Exception) -> bool:
-    """Return whether a model does not keep to its gate, or to its target in float alone."""
-    modules = ((sys.modules.get(module), name) for module, name in _OF_TARGETS)
-    return any(isinstance(error, getattr(module, name)) for module, name in modules if module is not None)
+def _misses_target(error: Exception) -> bool:
+    """Return whether a model does not meet its target, the bound of a metric, or a limit."""
+    module = sys.modules.get(_OF_TARGETS)
+    return module is not None and isinstance(error, module.TargetError)
 
 
 def _of_source(options: Options, error: Exception) -> str:
@@ -235,6 +238,20 @@ def _shown(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def details_once() -> Callable[[LogRecord], bool]:
+    """Return a filter that lets each message of the level DEBUG pass once, and all others."""
+    said: set[tuple[str, str]] = set()
+
+    def _is_new(record: LogRecord) -> bool:
+        message = record.name, record.getMessage()
+        if record.levelname == "DEBUG" and message in said:
+            return False
+        said.add(message)
+        return True
+
+    return _is_new
+
+
 def _log_to_stderr() -> None:
     import logging
 
@@ -246,6 +263,7 @@ def _log_to_stderr() -> None:
                 super().emit(record)
 
     handlers = [_BesideBar(sys.stderr)]
+    handlers[0].addFilter(details_once())
     logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s", handlers=handlers)
     for noisy in ("matplotlib", "PIL", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -15,5 +15,5 @@ TARGETS = (
 
 def deployment() -> Any:
     """Return the field ``target`` of a tool, empty without one."""
-    words = "runtime that the model is made for, which sets what is not given and checks the result: "
+    words = "runtime to make the model for, which sets defaults and checks the result: "
     return option("--target NAME", words + ", ".join(TARGETS), choices=TARGETS, default="")

@@ -18,10 +18,11 @@ from tools.cli.options import OTHER, RUNNING, SAMPLES, option
 _sample = partial(option, group=SAMPLES)
 
 SAMPLES_HELP = """\
-samples: .npz files with one array per input name; .npy files, for models with one input, with the array as
-the model takes it (batch dimension included); .png, .jpg and .jpeg files, for models with one image input;
-.npy files of tokens, a text or one in each row, for language models: masks, positions and empty caches are
-made.
+samples: a folder of .npz files with one array per input name; of .npy files, for models with one input, each
+with a batch or a sample without its batch dimension; of .png, .jpg and .jpeg files, for models with one image
+input; of .npy files of tokens, a text or one in each row, for language models: masks, positions and empty
+caches are made. Or one .npy or .npz file with the samples along the first axis of its arrays. Numbers of
+another type are cast where all keep their values.
 
 images become (pixel - mean) / std, with pixels from 0 to 255, in a batch of one:
   --preprocess mobilenet    --mean 127.5 --std 127.5                                  -1..1
@@ -30,8 +31,8 @@ images become (pixel - mean) / std, with pixels from 0 to 255, in a batch of one
 Size, channels and layout follow from the shape of the model's input if it is fixed."""
 
 SAMPLES_BRIEF = """\
-samples: .npz files with one array per input name; .npy files or images for models with one input;
-.npy files of tokens for language models."""
+samples: a folder of .npz files with one array per input name, of .npy files or images for models
+with one input, of .npy files of tokens for language models; or one such .npy or .npz file with all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +60,9 @@ class Options:
         return given | dict(self.changes)
 
 
-def samples_folder(spelled: str = "--data DIR", help: str = "folder of samples", **settings: Any) -> Any:
-    """Return the field ``data`` of a tool."""
-    return option(spelled, help, type=Path, **settings)
+def samples_folder(spelled: str = "--data PATH", help: str = "samples", **settings: Any) -> Any:
+    """Return the field ``data`` of a tool; ``help``: what samples are for."""
+    return option(spelled, f"{help}: a folder, or an .npy or .npz file", type=Path, **settings)
 
 
 def sample_limit(spelled: str = "--limit N") -> Any:
@@ -97,13 +98,13 @@ class DataOptions(Options):
     )
     mean: tuple[float, ...] = option(
         "--mean X[,X,X]",
-        "of image channels, with pixels from 0 to 255 (default: 0)",
+        "mean of image channels, of pixels from 0 to 255 (default: 0)",
         type=numbers(number()),
         default=(0.0,),
     )
     std: tuple[float, ...] = option(
         "--std X[,X,X]",
-        "their scale: images become (pixel - mean) / std (default: 1)",
+        "standard deviation: images become (pixel - mean) / std (default: 1)",
         type=numbers(number(0, above=True)),
         default=(1.0,),
     )
@@ -112,7 +113,7 @@ class DataOptions(Options):
     )
     preprocess: str | None = option(
         "--preprocess NAME",
-        "both by name: imagenet, mobilenet (-1 to 1) or zero-one; or FILE.py:FUNCTION, of a PIL image",
+        "mean and std by name: imagenet, mobilenet (-1 to 1) or zero-one; or FILE.py:FUNCTION of a PIL image",
     )
     sequences: bool = _sample(
         "--sequences",
@@ -179,7 +180,7 @@ def timed(also: str = "") -> Any:
 
 def storage() -> Any:
     """Return the field ``storage`` of a tool that writes block formats."""
-    words = "block weights as float32 (plain), in their bits, or in ONNX's form"
+    words = "store block weights as float32 (plain), packed, or as ONNX's Microscaling"
     return option("--storage", words, choices=("plain", "packed", "onnx-mx"), default="plain")
 
 
@@ -248,9 +249,18 @@ class SchemeJob(ModelJob):
     )
 
 
-def why_no_scheme(job: SchemeJob) -> str | None:
-    """Return the error of a job without a scheme, or with more than one target, or None."""
-    if not job.config and not job.deployment:
-        return "the following arguments are required: --config"
+_SCHEME = "one of --config NAME|FILE, --target {}, or --set activation=FORMAT and --set weight=FORMAT"
+
+
+def why_no_scheme(job: SchemeJob, *missing: str, runtime: str = "NAME") -> str | None:
+    """Return the error of a job without a scheme, or with more than one target, or None.
+
+    ``missing``: other options that are required; ``runtime``: how the value of ``--target`` is written.
+    """
+    keys = {assignment.partition("=")[0].strip() for assignment in job.assignments}
+    has_scheme = job.config or job.deployment or keys >= {"activation", "weight"}
+    required = [*missing, *([] if has_scheme else [_SCHEME.format(runtime)])]
+    if required:
+        return f"the following arguments are required: {', '.join(required)}"
     named = [name for name in job.changes.get("target", ()) if name in TARGETS]
     return f"--target {named[0]} and {named[1]}: a model is made for one runtime" if named[1:] else None

@@ -26,6 +26,10 @@ _ELSEWHERE = {
 """Options of other tools that are not written as their keywords."""
 
 
+_OF_OTHERS = {"--device": "--provider", "--gpu": "--provider", "--batch_size": "--batch-size"}
+"""Names that other tools have for options."""
+
+
 class Parser(argparse.ArgumentParser):
     """A strict parser with one-line errors."""
 
@@ -65,7 +69,9 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             name = words.split()[0].partition("=")[0]
             legal = [option for action in self._actions for option in action.option_strings]
-            return did_you_mean(name, legal) if name.startswith("--") else ""
+            if _OF_OTHERS.get(name) in legal:
+                return f", did you mean '{_OF_OTHERS[name]}'?"
+            return did_you_mean(name, legal) if name.startswith("-") else ""
         value = message.partition("invalid choice: '")[2].partition("'")[0]
         option = label.removeprefix("argument ").partition(":")[0]
         chosen = [action.choices for action in self._actions if option in action.option_strings]

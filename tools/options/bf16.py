@@ -35,10 +35,10 @@ class Bf16Job(ModelJob, GateOptions):
 
     input: str = option("--input MODEL", "the float model, or a folder of them; never changed", required=True)
     output: str = option("--output MODEL", "the BF16 model to write", required=True)
-    data: Path | None = samples_folder(help="folder of samples for --min-sqnr or --metric")
+    data: Path | None = samples_folder(help="samples for --min-sqnr or --metric")
     min_sqnr: float | None = option(
         "--min-sqnr DB",
-        "as few layers in float as possible for this SQNR of every output on held-out samples of --data",
+        "least SQNR of every output on held-out samples of --data: keeps as few layers as possible in float",
         type=number(),
     )
     format: str = option("--format", "how BF16 is written, see below", choices=FORMATS, default="with_cast")
@@ -121,8 +121,8 @@ A folder as --input is converted to a folder: each .onnx file in it, the others 
 
 {SAMPLES_HELP}
 
-exit codes: 0 done; 1 error in model, data, target or machine; 2 usage; 3 nothing to convert, or
---metric is not kept to: no file is written.
+exit codes: 0 done; 1 error in the model, the data or the machine; 2 usage; 3 nothing to convert, or
+--min-sqnr or --metric is not met: no file is written.
 """
 
 

@@ -35,7 +35,7 @@ class FinetuneJob(ModelJob, GateOptions):
     float_model: str = option("--float MODEL", "the float model; never changed", required=True)
     quantized: str = option("--quantized MODEL", "the quantized model; never changed", required=True)
     output: str = option("--output MODEL", "the tuned model to write", required=True)
-    data: Path = samples_folder(help="folder of samples to tune on", required=True)
+    data: Path = samples_folder(help="samples to tune on", required=True)
     storage: str = storage()
     algorithm: str = option(
         "--algorithm", "how weights are found, see below (default: auto)", choices=ALGORITHMS, default="auto"

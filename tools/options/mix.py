@@ -32,7 +32,7 @@ class MixJob(SchemeJob, BoundOptions):
     """Automatic mixed precision; ``changes`` are keys of its table in the scheme."""
 
     input: str = option("--input MODEL", "the float model; never changed", required=True)
-    data: Path | None = samples_folder(help="folder of samples to measure ranges and errors on")
+    data: Path | None = samples_folder(help="samples to measure ranges and errors on")
     labels: Path | None = option(
         "--labels FILE.npy",
         "class numbers of all rows, for --top1-target",
@@ -63,8 +63,8 @@ class MixJob(SchemeJob, BoundOptions):
 KEYS: Mapping[str, Option] = {
     "target": declare(
         "--target FORMAT|NAME",
-        "format that layers may get, such as bfp16 or int8/int4 (activation/weight); or the runtime that the "
-        f"model is made for: {', '.join(TARGETS)}; repeatable",
+        "format that layers may get, such as bfp16 or int8/int4 (activation/weight); or the runtime to make "
+        f"the model for: {', '.join(TARGETS)}; repeatable",
         action="append",
     ),
     "activation_target": _format("--activation-target FORMAT", "the same, for the activation only"),
@@ -73,18 +73,20 @@ KEYS: Mapping[str, Option] = {
     "include_nodes": _format("--include-node GLOB", "layers to include by name; repeatable", action="append"),
     "exclude_nodes": declare("--exclude-node GLOB", "layers to exclude by name; repeatable", action="append"),
     "l2_target": _target(
-        "--l2-target X", "mean over samples of the L2 norm of the outputs' error, at most", type=number(0)
+        "--l2-target X", "largest L2 norm of the outputs' error, mean over samples", type=number(0)
     ),
-    "sqnr_target": declare("--sqnr-target X", "SQNR of the outputs in dB, at least", type=number()),
+    "sqnr_target": declare("--sqnr-target X", "least SQNR of the outputs, in dB", type=number()),
     "sqnr_drop_target": declare(
-        "--sqnr-drop-target X", "dB by which SQNR may be below the baseline", type=number(0)
+        "--sqnr-drop-target X", "largest drop of SQNR below the baseline, in dB", type=number(0)
     ),
     "top1_target": declare(
-        "--top1-target X", "share of rows that may become wrong, such as 0.01", type=number(0, 1)
+        "--top1-target X",
+        "largest drop of top-1 accuracy, as a share of rows, such as 0.01",
+        type=number(0, 1),
     ),
     "kl_target": declare(
         "--kl-target X",
-        "KL divergence after Softmax in nats, mean over rows, as of the logits of tokens, at most",
+        "largest KL divergence after Softmax in nats, mean over rows (tokens)",
         type=number(0),
     ),
     "evaluate_target": _target(
@@ -94,7 +96,7 @@ KEYS: Mapping[str, Option] = {
     ),
     "bits_target": declare(
         "--bits-target X",
-        "bits per weight, the mean of all, for --strategy budget",
+        "mean bits per weight, for --strategy budget",
         type=number(0),
     ),
     "bytes_target": _target(
@@ -118,7 +120,7 @@ KEYS: Mapping[str, Option] = {
     "metric": _search(
         "--metric NAME|FILE.py:FUNCTION",
         "metric of sensitivities: l2, sqnr, cosine, kl, psnr, top1 or evaluate (default: the target's, kl "
-        "for --top1-target, else sqnr); with --min-metric or --max-loss the one that samples keep to",
+        "for --top1-target, else sqnr); with --min-metric or --max-loss the one that samples must meet",
         type=name_or_place("metric", _METRICS),
     ),
     "output_index": _search(

@@ -120,9 +120,7 @@ def _check(job: Bf16Job | QuantizeJob, source: Path, output: Path, models: Seque
         raise ValueError(f"folder '{source}' has no .onnx file")
     for name in _OF_ONE_MODEL:
         if getattr(job, name, None):
-            raise ValueError(
-                f"--{name.replace('_', '-')} goes with one model, not with the folder '{source}'"
-            )
+            raise ValueError(f"--{name.replace('_', '-')} requires one model, not the folder '{source}'")
     if output.exists() and not output.is_dir():
         raise ValueError(f"output '{output}' is a file, and the input a folder")
     if output.exists() and not job.force:

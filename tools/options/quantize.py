@@ -37,9 +37,7 @@ class QuantizeJob(SchemeJob, GateOptions):
     """A quantization; ``changes`` are keys of :class:`transforms.scheme.Scheme`."""
 
     input: str = option("--input MODEL", "the float model, or a folder of them; never changed", default="")
-    data: Path | None = samples_folder(
-        "--data --calibration-data DIR", "folder of samples to measure ranges on"
-    )
+    data: Path | None = samples_folder("--data --calibration-data PATH", "samples to measure ranges on")
     target: str = deployment()
     time: bool = timed(also=", nor its layers for --target ort-cpu")
     random_data: int | None = option(
@@ -57,41 +55,46 @@ class QuantizeJob(SchemeJob, GateOptions):
     resume: Path | None = resume()
     fast: bool = option(
         "--fast",
-        "choose nothing by outputs, and do not measure them: what is 'auto' follows rules",
+        "do not compare outputs: settings that are 'auto' follow fixed rules",
     )
     effort: str = option(
         "--effort",
-        "how many runs of the model choices by outputs may take (default: normal)",
+        "how many runs of the model the search of settings may take (default: normal)",
         group=SEARCH,
         choices=EFFORTS,
         default="",
     )
     min_sqnr: float | None = option(
         "--min-sqnr DB",
-        "as few layers in float as possible for this SQNR of every output on held-out samples",
+        "least SQNR of every output on held-out samples: keeps as few layers as possible in float for it",
         type=number(),
     )
     top1: float | None = option(
         "--top1 X",
-        "the same for a share of rows whose largest number moves elsewhere, at most, such as 0.01",
+        "largest share of rows whose first choice may change, such as 0.01: does the same",
         group=SEARCH,
         type=number(0, 1),
     )
     fallback: str = option(
         "--fallback",
-        "what these layers have instead (default: float32)",
+        "format of layers that are kept finer for it (default: float32)",
         group=SEARCH,
         choices=FALLBACKS,
         default=FALLBACKS[0],
     )
     allow_miss: bool = option(
         "--allow-miss",
-        "write the best that was found where none is good enough, with its figure in the metadata",
+        "write the best model found even if it misses the target; its metadata have the figure",
+        group=SEARCH,
+    )
+    allow_large: bool = option(
+        "--allow-large",
+        "write a model with more than 0.9 of the bytes of the float model, if a target takes that",
         group=SEARCH,
     )
     matmul_nbits: bool = option(
         "--matmul-nbits",
-        "write products with integers in blocks as ONNX Runtime's MatMulNBits",
+        "write products with integer weights in blocks as MatMulNBits of ONNX Runtime",
         group="scheme",
     )
     accuracy_level: int | None = option(
@@ -104,8 +107,8 @@ class QuantizeJob(SchemeJob, GateOptions):
     )
     embeddings: str = option(
         "--embeddings",
-        "store embeddings, and heads that multiply by them, in few bits, as operators of ONNX Runtime; "
-        "float: keep them",
+        "store embeddings, and output layers tied to them, in 8 or 4 bits, as operators of ONNX Runtime, "
+        "or keep them in float",
         group=OTHER,
         choices=("int8", "int4", "float"),
         default="",
@@ -149,7 +152,7 @@ KEYS: Mapping[str, Option] = {
     ),
     "per_channel": declare(
         "--per-channel",
-        "whether weights have a scale per output channel; presets choose it if needed",
+        "scale weights per output channel (default: as in the config)",
         action=argparse.BooleanOptionalAction,
     ),
     "full_range": _key(
@@ -191,4 +194,4 @@ KEYS: Mapping[str, Option] = {
 def in_vain(job: QuantizeJob) -> str | None:
     """Return the error of the first option that only matters to a model, of a job that has none, or None."""
     vain = [words for name, words in job.given.items() if name not in {*_NEEDS_NO_MODEL, *job.changes}]
-    return f"{vain[0]} goes with --input and --output" if vain else None
+    return f"{vain[0]} requires --input and --output" if vain else None

@@ -43,7 +43,7 @@ def fold_of(place: int) -> int:
 _ALIKE = 0.99
 
 KnownRanges = dict[tuple[int, Format, bool, Hashable], tuple[RangeStats, tuple[float, float]]]
-"""Ranges by the id of the statistics that they follow from, for what and how; with these statistics."""
+"""Cache of ranges, keyed by the id of the statistics, format, symmetry and method; with the statistics."""
 
 
 class Calibration:

@@ -31,7 +31,7 @@ _FEWEST = 4
 """Samples whose ends tell how those of others scatter."""
 
 _FINE = 1 << 16
-"""Numbers of a grid from which on headroom for what samples do not tell costs next to nothing."""
+"""Grids of at least this many levels get headroom for unseen samples."""
 
 _WIDENED = np.geomspace(1.0, 4.0, 81)
 """By how much ranges may be wider than what was seen: with 8 bits few are worth more than twice of it."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from ops.metrics import Sums, row_centred
 from transforms import model_io
 from transforms.compare.as_quantized import as_quantized
 from transforms.compare.compare_results import Comparison, compare_arrays, without_metrics
@@ -18,6 +19,7 @@ from transforms.compare.grid_histogram import GridHistogram
 from transforms.compare.match_tensors import match_tensors
 from transforms.compare.measure_run import Costs, Data, measure_both
 from transforms.compare.tensor_statistics import LayerStatistics, SideBySide
+from transforms.conversion.quantized_already import refuse_swapped
 from transforms.graph.output_view import ALL, OutputView, output_view
 from transforms.run.run_model import open_model
 
@@ -31,7 +33,8 @@ Progress = Callable[[Iterable, str], Iterable]
 class ModelComparison:
     """The two models and their differences; ``histograms`` belong to ``worst``, in order.
 
-    ``view``: how outputs were compared.
+    ``view``: how outputs were compared; ``pooled``: of each output that has numbers in both, all samples as
+    if they were one.
     """
 
     models: tuple[ModelDescription, ModelDescription]
@@ -44,11 +47,18 @@ class ModelComparison:
     worst: list[LayerStatistics]
     histograms: list[GridHistogram]
     view: OutputView = ALL
+    pooled: Mapping[str, Sums] = field(default_factory=dict)
 
     @property
     def counted(self) -> list[Comparison]:
         """The results without those of caches beside logits."""
         return [one for one in self.results if one.output not in self.view.caches]
+
+    @property
+    def output_sqnr(self) -> list[tuple[str, float]]:
+        """The outputs with their SQNR in dB, of all samples pooled, the worst first; without caches."""
+        found = [(name, sums.sqnr()) for name, sums in self.pooled.items() if name not in self.view.caches]
+        return sorted(found, key=lambda one: one[1])
 
 
 def compare_models(
@@ -57,12 +67,15 @@ def compare_models(
     """Run both models on all samples and return what differs, with histograms of the ``worst`` layers.
 
     The samples are read three times (results, layers, histograms) and never kept. Raises ValueError when the
-    models have different inputs or outputs, and as ``open_model`` and ``Samples`` do.
+    models have different inputs or outputs, or are in each other's place, and as ``open_model`` and
+    ``Samples`` do.
     """
     progress = progress or (lambda samples, what: samples)
     graphs = model_io.load(float_path), model_io.load(quantized_path)
+    refuse_swapped(*graphs, float_path.name, quantized_path.name)
     view = output_view(graphs[0])
-    results, count, widened = _compare_results(float_path, quantized_path, data, view, progress)
+    pooled: dict[str, Sums] = {}
+    results, count, widened = _compare_results(float_path, quantized_path, data, view, progress, pooled)
     models = describe_model(graphs[0], float_path), describe_model(graphs[1], quantized_path)
     graphs = as_quantized(graphs[0], graphs[1], lambda: model_io.load(float_path)), graphs[1]
     write_float_products(graphs[1])
@@ -74,7 +87,9 @@ def compare_models(
     chosen = [one for kind in (False, True) for one in worst_layers(layers, worst, weights=kind)]
     histograms = _histograms(both, chosen, progress(samples, "histograms"))
     costs = measure_both(float_path, quantized_path, data)
-    return ModelComparison(models, costs, widened, count, results, layers, missing, chosen, histograms, view)
+    return ModelComparison(
+        models, costs, widened, count, results, layers, missing, chosen, histograms, view, pooled
+    )
 
 
 def worst_layers(layers: Sequence[LayerStatistics], count: int, *, weights: bool) -> list[LayerStatistics]:
@@ -85,9 +100,17 @@ def worst_layers(layers: Sequence[LayerStatistics], count: int, *, weights: bool
 
 
 def _compare_results(
-    float_path: Path, quantized_path: Path, data: Data, view: OutputView, progress: Progress
+    float_path: Path,
+    quantized_path: Path,
+    data: Data,
+    view: OutputView,
+    progress: Progress,
+    pooled: dict[str, Sums],
 ) -> tuple[list[Comparison], int, int]:
-    """The outputs of the unchanged models, sample by sample; how many samples, how many nodes widened."""
+    """The outputs of the unchanged models, sample by sample; how many samples, how many nodes widened.
+
+    Sums of each output over the samples are added to ``pooled``.
+    """
     first, second = open_model(float_path, data.options), open_model(quantized_path, data.options)
     for kind, names, other_names in (
         ("inputs", [i.name for i in first.inputs], [i.name for i in second.inputs]),
@@ -108,12 +131,20 @@ def _compare_results(
         left, right = first.run(feed), second.run(feed)
         for output in first.outputs:
             are_logits = output in view.logits
-            results += _compare_outputs(name, output, left[output], right[output], are_logits=are_logits)
+            results += _compare_outputs(
+                name, output, left[output], right[output], pooled, are_logits=are_logits
+            )
     return results, len(samples), second.widened
 
 
 def _compare_outputs(
-    name: str, output: str, left: object, right: object, *, are_logits: bool = False
+    name: str,
+    output: str,
+    left: object,
+    right: object,
+    pooled: dict[str, Sums],
+    *,
+    are_logits: bool = False,
 ) -> list[Comparison]:
     """Return the comparison of an output of a sample, of a sequence one for each of its tensors.
 
@@ -121,7 +152,12 @@ def _compare_outputs(
     """
     if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
         if left.shape == right.shape:
-            return [compare_arrays(name, output, left, right, are_logits=are_logits)]
+            found = compare_arrays(name, output, left, right, are_logits=are_logits)
+            if found.is_finite and not found.has_integers:
+                if are_logits and left.ndim:
+                    left, right = row_centred(left), row_centred(right)
+                pooled.setdefault(output, Sums()).add(left, right)
+            return [found]
         words = f"shape {list(left.shape)} in the float model, {list(right.shape)} in the other"
         return [without_metrics(name, output, left.shape, words)]
     pair = [one if isinstance(one, list) else [] for one in (left, right)]
@@ -129,7 +165,11 @@ def _compare_outputs(
         words = f"{len(pair[0])} tensors in the float model, {len(pair[1])} in the other"
         return [without_metrics(name, output, (), words)]
     both = enumerate(zip(*pair, strict=True))
-    return [one for i, two in both for one in _compare_outputs(name, f"{output}[{i}]", *two)]
+    return [
+        one
+        for i, (first, second) in both
+        for one in _compare_outputs(name, f"{output}[{i}]", first, second, pooled)
+    ]
 
 
 def _histograms(

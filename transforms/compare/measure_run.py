@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from transforms.run.beside_float import BesideFloat, KernelTime, time_beside_float
+from transforms.run.fitted import Fitting
 from transforms.run.image_inputs import ImageOptions
 from transforms.run.run_model import open_model
 from transforms.run.samples import Samples
@@ -28,10 +29,11 @@ class Data:
     images: ImageOptions
     options: RunOptions
     limit: int | None = None
+    fitting: Fitting = field(default_factory=Fitting, compare=False)
 
     def samples(self, inputs: Sequence[ModelInput]) -> Samples:
         """Return the samples for the inputs of a model; raises what :class:`Samples` does."""
-        return Samples(self.folder, inputs, self.images, self.limit)
+        return Samples(self.folder, inputs, self.images, self.limit, self.fitting)
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,15 @@ from functools import cache
 
 import onnx_graphsurgeon as gs
 
-from transforms.conversion import inspect_bf16
+from transforms.conversion.quantized_already import why_quantized
 from transforms.conversion.record import Record
 from transforms.conversion.rewriting import Rewriting, Rewritten
 from transforms.conversion.rows import Row, run_rows
 from transforms.conversion.standard_form import STANDARD, note_mended
-from transforms.graph import walk
 from transforms.graph.some_names import some_names
 from transforms.insert_qdq import raise_opset
-from transforms.model import provenance
 from transforms.model.read_model import ModelError
 from transforms.plan.exact_sums import orders_channels
-from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.plan.scheme_targets import FormatTable, SchemeTargets
 from transforms.runtime_workarounds import leave_out_biases
 from transforms.saturate import saturate, tensors_with_nan
@@ -31,14 +28,6 @@ ROTATED = "weights with rotated channels"
 SCALED = "tensors with channels scaled between layers"
 MASKED = "biases with masks, added after the layer"
 MOVED = "tensors with outliers moved into weights"
-
-_IN_INTEGERS = frozenset(
-    {"DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QGemm", "DynamicQuantizeMatMul"}
-    | {"MatMulIntegerToFloat", "QAttention", "DynamicQuantizeLSTM", "MatMulNBits"}
-    | {"MatMulBnb4", "MatMulFpQ4", "QMoE", "MatMulNBitsMlp", "MatMulNBitsQkv"}
-    | {"MatMulBlockQuantizedFp4Weight", "MatMulBlockQuantizedFp8Weight"}
-)
-"""Operators beside those of the name QLinear... that compute with quantized numbers, also of ONNX Runtime."""
 
 _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
 
@@ -62,15 +51,8 @@ def lift_constants(work: Rewritten) -> int:
 
 def refuse_quantized(work: Rewritten) -> int:
     """Raise ModelError for a model with values on grids; what left no node is in its metadata."""
-    for node in walk.nodes(work.graph):
-        if node.op in QUANTIZED_BY or node.op in _IN_INTEGERS or node.op.startswith("QLinear"):
-            name = node.name or node.outputs[0].name
-            raise ModelError(f"the model is quantized already: '{name}' is a {node.op} node")
-    if provenance.tool(work.graph.info.metadata) == "quantize":
-        raise ModelError("the model is quantized already: tools.quantize made it")
-    state = inspect_bf16.describe(work.graph)
-    if state.converted:
-        raise ModelError(f"the model is quantized already, to BF16: {state.format}")
+    if why := why_quantized(work.graph):
+        raise ModelError(f"the model is quantized already{why}")
     return 0
 
 

@@ -41,11 +41,11 @@ class Verdicts:
     def lines(self) -> Iterator[str]:
         """Yield the verdicts, the most frequent reason first."""
         names = ", ".join(f"{op} {count}" for op, count in self.low.most_common()) or "none"
-        yield f"In low precision: {_nodes(self.count)}: {names}"
+        yield f"{_nodes(self.count)} in low precision: {names}"
         for reason, nodes in sorted(self.high.items(), key=lambda pair: -len(pair[1])):
             found = Counter(op for op, _ in nodes)
             names = ", ".join(f"{op} {count}" for op, count in found.most_common(6))
-            yield f"Not: {_nodes(len(nodes))}, {reason}: {names} ('{nodes[0][1]}' the first)"
+            yield f"Not in low precision: {_nodes(len(nodes))}, {reason}: {names} ('{nodes[0][1]}' the first)"
 
 
 def _nodes(count: int) -> str:

@@ -1,4 +1,4 @@
-"""The mixtures of experts that some stacks of matrices may be those of, in all forms that have kernels."""
+"""Enumerate the expert layouts that fit a set of weight stacks and have kernels."""
 
 from __future__ import annotations
 

@@ -33,6 +33,13 @@ def check_writable(path: Path, *, force: bool, inputs: Iterable[str | Path | Non
     clear_leftovers(target.parent)
 
 
+def refuse_other_ending(path: Path, what: str, *endings: str) -> None:
+    """Raise ValueError for a path of another ending; ``what``: what is written, in words."""
+    if path.suffix.lower() not in endings:
+        given = f"ends in '{path.suffix}'" if path.suffix else "has no ending"
+        raise ValueError(f"output '{path}' {given}: {what} is written to a file that ends in {endings[0]}")
+
+
 def total_bytes(files: list[Path]) -> int:
     """Return the size of files together; one that another writer has replaced meanwhile counts nothing."""
     total = 0

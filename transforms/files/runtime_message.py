@@ -39,7 +39,7 @@ _NODES = (
     re.compile(r"Node ?\((?P<name>.*?)\) Op ?\((?P<op>\w+)\) "),
     re.compile(r"\(op_type: ?(?P<op>[^,)]+)(?:, node name: (?P<name>.*?))?\): "),
 )
-"""How a node is named before what is wrong with it."""
+"""Prefix of an error: the node's name."""
 
 _CONTEXT = re.compile(
     r"^(?P<said>.*?) ==> Context: Bad node spec for node\. Name: (?P<name>.*?) OpType: (?P<op>\S+)"

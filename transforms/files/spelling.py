@@ -1,7 +1,7 @@
 """Options in messages: named once, and spelled as the door spells them through which a caller came.
 
-The library says ``spelled("{min_sqnr} goes with {data}")``; to callers in Python that reads
-``min_sqnr goes with data``, on the command line ``--min-sqnr goes with --data``. ``{config:A8W8}`` is an
+The library says ``spelled("{min_sqnr} requires {data}")``; to callers in Python that reads
+``min_sqnr requires data``, on the command line ``--min-sqnr requires --data``. ``{config:A8W8}`` is an
 option with a value: ``config='A8W8'``, or ``--config A8W8``.
 """
 

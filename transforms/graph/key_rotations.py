@@ -1,4 +1,4 @@
-"""Keys that an attention keeps less an offset and times a matrix, while queries are times its inverse.
+"""Keys stored as (k - offset) @ M, with queries multiplied by the inverse of M.
 
 The matrix leaves each score as it is, and the offset changes all scores of a query by one number, which a
 softmax does not see. A rotary embedding inside the attention has to come before both: it is written apart.

@@ -44,7 +44,7 @@ def _signal(expected: AnyArray, are_logits: bool) -> float:
     return _energy(expected, np.zeros_like(expected), are_logits=False)
 
 
-_BEFORE = "before the activations of the outputs"
+_BEFORE = "in tensors before the outputs"
 
 
 @dataclass(frozen=True)

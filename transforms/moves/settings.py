@@ -24,14 +24,6 @@ def try_ranges_and_scales(best: Best) -> None:
         best.ranged = best.form
 
 
-def try_biases(best: Best) -> None:
-    """Try corrected biases, or others if they are corrected, where the key is open."""
-    if best.asked.correct_biases == AUTO:
-        corrected = best.scheme.correct_biases is not True
-        change = "biases corrected" if corrected else "biases not corrected"
-        best.try_schemes("biases", [(change, best.scheme.with_(correct_biases=corrected))])
-
-
 def try_headroom(best: Best) -> None:
     """Try ranges wider than the samples: at the ends of the model, and where ends of samples scatter.
 

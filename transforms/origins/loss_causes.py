@@ -46,7 +46,7 @@ def cause_of(readings: Iterable[Reading], seen: Mapping[str, Sequence[AnyArray]]
     found = [_of_weight(one) for one in readings if one.values is not None and (one.index < 2 or one.in_rows)]
     found += [_of_input(one, seen[one.source]) for one in readings if one.source in seen]
     known = [one for one in found if one is not None]
-    otherwise = Cause("the sum of small steps", float("inf"), (MORE_BITS, KEEP))
+    otherwise = Cause("rounding, of no tensor more than of others", float("inf"), (MORE_BITS, KEEP))
     return min(known, key=lambda one: one.decibels, default=otherwise)
 
 
@@ -67,8 +67,8 @@ def _of_weight(reading: Reading) -> Cause | None:
         return Cause(words, sums.sqnr(), (PER_CHANNEL, MORE_BITS, KEEP))
     helps = (MORE_BITS, KEEP) if reading.in_rows else (TUNE, MORE_BITS, KEEP)
     if bits and bits < _FEW_BITS:
-        return Cause(f"weights: few bits, {reading.format}", sums.sqnr(), helps)
-    return Cause(f"weights: small steps, {reading.format or 'on a grid'}", sums.sqnr(), helps)
+        return Cause(f"rounding of weights to {reading.format}, few bits", sums.sqnr(), helps)
+    return Cause(f"rounding of weights to {reading.format or 'a grid'}", sums.sqnr(), helps)
 
 
 def _of_input(reading: Reading, arrays: Sequence[AnyArray]) -> Cause | None:
@@ -90,7 +90,7 @@ def _of_input(reading: Reading, arrays: Sequence[AnyArray]) -> Cause | None:
         return Cause(words, ratio, (MORE_BITS, OUTLIERS, KEEP))
     if high > low and grid.high - grid.low > _WIDE * (high - low):
         return Cause(f"{source}: its range is too wide, {reach}", ratio, (SAMPLES, MORE_BITS, KEEP))
-    words = f"{source}: small steps of {float(grid.scale.max()):.3g} beside an RMS of {typical:.3g}"
+    words = f"rounding of {source} in steps of {float(grid.scale.max()):.3g}, its RMS is {typical:.3g}"
     return Cause(words, ratio, (MORE_BITS, KEEP))
 
 

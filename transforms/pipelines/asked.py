@@ -42,7 +42,7 @@ def compares_outputs(work: Work) -> bool:
 def shows_comparison(work: Work) -> tuple[str, ...]:
     """Return the phase of comparing outputs, if they are compared whatever comes of the model."""
     is_sure = work.compares or work.options.changes_last or work.data is None
-    return ("comparing",) if is_sure else ()
+    return ("comparing outputs",) if is_sure else ()
 
 
 def _chooses_layers(work: Work) -> bool:

@@ -43,14 +43,14 @@ def beside_preset(work: Work) -> None:
     own = _decibels(judge, work.graph)
     if own + NEAR >= FINE:
         return
-    work.events.phase("beside")
+    work.events.phase("comparing with the preset")
     try:
         found = _beside(work, judge, own)
         written = found.without if found.is_taken else found.own
         if written < USELESS and work.asked.keep_float:
             found = replace(found, found=_useful(work))
     except Exception as error:  # the runtime's exceptions share no narrower class
-        work.events.note(f"Not held against the preset: {error}")
+        work.events.note(f"Not compared with the preset: {error}")
         return
     work.record.beside = found
 

@@ -34,7 +34,7 @@ def compare(work: Work) -> None:
     if last and first.why_not is not None:
         work.events.warn(f"Warning: outputs not compared, for the model does not run here: {first.why_not}")
         return
-    work.events.phase("comparing")
+    work.events.phase("comparing outputs")
     graph = work.graph if first.why_not is None or work.unstored is None else work.unstored
     outputs = _checked(work, graph)
     if outputs and outputs.is_diverged:
@@ -57,7 +57,7 @@ def _compare_on_random(work: Work, first: FirstRun) -> None:
     """Compare outputs on what outliers were looked for on; note why not where the model does not take it."""
     if first.why_not is not None or first.not_run or too_large(work.graph):
         return
-    work.events.phase("comparing")
+    work.events.phase("comparing outputs")
     from transforms.pipelines.probe import FEEDS
     from transforms.run.lifelike_feeds import lifelike_feeds
 

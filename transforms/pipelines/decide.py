@@ -25,7 +25,7 @@ from transforms.moves.float_tensors import (
 from transforms.moves.improve import Best, Form, Move
 from transforms.moves.lost_rows import loses_tokens, search_lost_rows
 from transforms.moves.outliers import try_channels, try_equalized, try_outliers, try_rotated
-from transforms.moves.settings import try_biases, try_headroom, try_ranges_and_scales
+from transforms.moves.settings import try_headroom, try_ranges_and_scales
 from transforms.pipelines.measure import (
     change_channels,
     change_form,
@@ -55,14 +55,16 @@ MOVES: tuple[Move, ...] = (
     try_equalized,
     try_rotated,
     try_ranges_and_scales,
+    try_float_tensors,
     try_outliers,
     try_channels,
     try_ranges_and_scales,
-    try_biases,
     try_headroom,
-    try_float_tensors,
 )
-"""The moves of ``decide`` in order; ranges once more where channels have changed the form of the graph."""
+"""The moves of ``decide`` in order: those that bring most come before others can take their runs.
+
+Forms of the graph come first, and ranges once more where channels have changed the form.
+"""
 
 
 def decide(work: Work) -> None:

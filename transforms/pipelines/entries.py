@@ -9,6 +9,7 @@ from transforms.conversion.record import Record
 from transforms.model import provenance
 from transforms.pipelines.work import SCHEME_ENTRY, Work
 from transforms.scheme import Scheme
+from transforms.search.target import TargetError
 
 
 def entries(work: Work, scheme: Scheme, record: Record) -> dict[str, str]:
@@ -42,7 +43,7 @@ def bytes_written(
 def final_entries(work: Work) -> dict[str, str]:
     """Return the metadata of the model as it was tried out.
 
-    Raises ValueError for a file above the size that mixed precision had to keep to: tuning, or nodes left in
+    Raises TargetError for a file above the size that mixed precision had to meet: tuning, or nodes left in
     float, may add to a model.
     """
     rule = work.asked.auto_mixed_precision
@@ -50,5 +51,7 @@ def final_entries(work: Work) -> dict[str, str]:
         exported = None if work.record.first is None else work.record.first.exported
         taken = bytes_written(work, work.graph, work.scheme, work.record, exported)
         if taken > rule.size_target:
-            raise ValueError(f"size_target {rule.size_target:,} bytes is exceeded: the model takes {taken:,}")
+            raise TargetError(
+                f"size_target {rule.size_target:,} bytes is exceeded: the model takes {taken:,}"
+            )
     return entries(work, work.scheme, work.record)

@@ -61,7 +61,7 @@ def finer_caches(
         return Finer()
     groups = _of_nodes(find_caches(graph, 4), scales)
     nats: dict[str, float] = {}
-    progress = events.phase("compare caches", "attention")
+    progress = events.phase("comparing caches", "attention")
     for label, names in each_told(groups.items(), progress, len(groups)):
         tried = copy_graph(graph)
         quantize_caches(tried, {name: scales[name] for name in names}, bits=4, offsets=offsets)

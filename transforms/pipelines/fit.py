@@ -45,7 +45,7 @@ def fit(work: Work) -> None:
     work.scheme = work.record.scheme = work.scheme.with_(fit_weights=layers > 0)
     if layers:
         work.record.decisions.fitted = True
-        words = f"Weights rounded by outputs of layers: {fitted} of {layers} layers"
+        words = f"Weights rounded to fit layer outputs: {fitted} of {layers} layers"
         work.record.decisions.notes.append(words)
     if rows.few:
         work.events.warn(f"Warning: {rows}")

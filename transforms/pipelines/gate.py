@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from glob import escape
 
@@ -35,7 +36,7 @@ def gate(work: Work) -> None:
     from transforms.precision.switched_layers import SwitchedLayers
 
     first, reference, run = work.graph, work.float_form(), work.run_here
-    progress = work.events.phase("searching", "model")
+    progress = work.events.phase("choosing layers", "model")
     names = {label_of(node) for node in walk.nodes(first)}
 
     def _built(nodes: Sequence[str]) -> gs.Graph:
@@ -49,8 +50,17 @@ def gate(work: Work) -> None:
 
     bench = goal_bench(reference, apart.feeds, goal, run, lambda done, note: progress(done, None, note))
     feeds = taken((feed for _, feed in apart.data.feeds(reference)), searching(SEARCHED_ON))
-    miss = work.options.allow_miss
-    found = choose_layers(first, _switched, lambda: names, _built, feeds, bench, "float32", allow_miss=miss)
+    found = choose_layers(
+        first,
+        _switched,
+        lambda: names,
+        _built,
+        feeds,
+        bench,
+        "float32",
+        allow_miss=work.options.allow_miss,
+        float_bytes=math.inf if work.options.allow_large else bytes_of_numbers(reference),
+    )
     sizes = bytes_of_numbers(first), bytes_of_numbers(found.graph)
     work.record.reached = Reached(
         **vars(found), scheme=work.scheme, bytes_before=sizes[0], bytes_after=sizes[1]

@@ -37,11 +37,11 @@ def keep_lossy(work: Work) -> None:
     feeds = work.judge.reference.feeds
     if len(feeds) < 2 * FEWEST or work.statistics is None:
         return
-    work.events.phase("ranking")
+    work.events.phase("ranking layers")
     try:
         found, other = _found(work, work.judge)
     except Exception as error:  # the runtime's exceptions share no narrower class
-        work.events.note(f"Layers are not looked at: {error}")
+        work.events.note(f"Layers not ranked: {error}")
         return
     if found.gain is not None:
         words = counted(len(found.layers), "layer") + " in float"

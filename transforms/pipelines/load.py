@@ -72,7 +72,7 @@ def read_float(work: Work, scheme: Scheme) -> gs.Graph:
 
 
 def tell_fitting(work: Work) -> None:
-    """Tell how images go in, and how arrays in memory are brought into the form of inputs.
+    """Tell how images go in, and how arrays are brought into the form of inputs.
 
     The first sample shows the latter.
     """
@@ -80,10 +80,10 @@ def tell_fitting(work: Work) -> None:
     if data is None or not isinstance(data.source, str | os.PathLike | list):
         return
     if isinstance(data.source, list):
-        next(iter(data.feeds(work.graph)))
-        for line in data.fitting.lines():
-            work.events.note(line)
+        _tell_changes(work, data)
     with suppress(ValueError, OSError):  # said where samples are read
+        if not isinstance(data.source, list):
+            _tell_changes(work, data)
         if line := _images_line(work.graph, data):
             _tell_images(work, data, line)
 
@@ -96,6 +96,12 @@ def _tell_images(work: Work, data: CalibrationData, line: str) -> None:
         return iter(replace(data, images=options).feeds(work.graph))
 
     tell_images(work.events, work.graph, line, _read, data.images or ImageOptions(), data.run)
+
+
+def _tell_changes(work: Work, data: CalibrationData) -> None:
+    next(iter(data.feeds(work.graph)))
+    for line in data.fitting.lines():
+        work.events.note(line)
 
 
 def _images_line(graph: gs.Graph, data: CalibrationData) -> str:

@@ -114,8 +114,8 @@ def _shows(work: Work) -> tuple[str, ...]:
     if work.data is None:
         return ("preparing",)
     rule = work.asked.auto_mixed_precision
-    timing = ("timing",) if rule is not None and rule.strategy == LATENCY else ()
-    return ("preparing", "calibrating", "measuring", *timing, "trying")
+    timing = ("timing layers",) if rule is not None and rule.strategy == LATENCY else ()
+    return ("preparing", "calibrating", "measuring layers", *timing, "trying models")
 
 
 _MIXED = {"record.mixed": "mix"}
@@ -147,7 +147,7 @@ def _hooks(work: Work) -> ProgressHooks:
     def _note(step: Step) -> None:
         tried.append(step)
         decision = "accepted" if step.accepted else "skipped"
-        work.events.phase("trying", "model")(len(tried), None, f"{step.value:.6g} {decision}")
+        work.events.phase("trying models", "model")(len(tried), None, f"{step.value:.6g} {decision}")
 
     def _told(name: str, unit: str) -> Progress:
         def _tell(done: int, total: int | None, note: str = "") -> None:
@@ -155,5 +155,5 @@ def _hooks(work: Work) -> ProgressHooks:
 
         return _tell
 
-    calibrating, measuring = _told("calibrating", "sample"), _told("measuring", "run")
-    return ProgressHooks(calibrating, measuring, _told("timing", "layer"), _note)
+    calibrating, measuring = _told("calibrating", "sample"), _told("measuring layers", "run")
+    return ProgressHooks(calibrating, measuring, _told("timing layers", "layer"), _note)

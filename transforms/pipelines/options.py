@@ -27,6 +27,8 @@ class Options:
         What the outputs have to reach on held-out samples, by layers in ``fallback``.
     allow_miss : bool
         Whether the best model that was found is taken where none reaches the goal.
+    allow_large : bool
+        Whether a model that reaches the goal may be almost as large as the float model.
     fallback : str
         One of :data:`transforms.search.target.FALLBACKS`.
     effort : str
@@ -50,6 +52,7 @@ class Options:
     run: RunOptions = field(default_factory=RunOptions)
     goal: Target | None = None
     allow_miss: bool = False
+    allow_large: bool = False
     fallback: str = "float32"
     effort: str = "normal"
     times: bool = True

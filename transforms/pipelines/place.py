@@ -20,7 +20,7 @@ def place(work: Work) -> None:
     from transforms.precision.place import faster_in_float  # imports take time that small jobs notice
 
     assert work.data is not None, "outputs are compared on samples"
-    work.events.phase("placing")
+    work.events.phase("timing layers")
     feed = next(feed for _, feed in work.data.feeds(work.graph))
     sample = replace(work.data, source=[feed], limit=None, images=None, cache=None, workers=None)
 
@@ -34,7 +34,7 @@ def place(work: Work) -> None:
             first, work.float_form(), partial(nameable, work), _build, feed, work.options.run
         )
     except Exception as error:  # the runtime's exceptions share no narrower class
-        work.events.note(f"Layers are not timed: {error}")
+        work.events.note(f"Layers not timed: {error}")
         return
     if work.record.placed.layers:
         take_over(work, rebuilt(work, work.record.placed.scheme))

@@ -32,7 +32,7 @@ def refuse_unfit(work: Work) -> None:
     if work.scheme.fit_weights is True:
         _refuse_fitting(work)
     if work.record.grids is not None and work.fits_weights:
-        raise ValueError("keep_grids goes with fit_weights = false here: it changes grids that are kept")
+        raise ValueError("keep_grids requires fit_weights = false here: it changes grids that are kept")
 
 
 def follow_grids(work: Work) -> None:

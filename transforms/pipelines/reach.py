@@ -25,7 +25,7 @@ def reach(work: Work) -> None:
     build = LastRebuilt(work)
     feeds = (feed for _, feed in apart.data.feeds(work.graph))
     searched = taken(feeds, searching(SEARCHED_ON))
-    progress, names = work.events.phase("searching", "model"), cache(partial(nameable, work))
+    progress, names = work.events.phase("choosing layers", "model"), cache(partial(nameable, work))
     found = reach_target(
         (work.graph, work.scheme),
         work.float_form(),
@@ -38,6 +38,7 @@ def reach(work: Work) -> None:
         work.run_here,
         lambda done, note: progress(done, None, note),
         allow_miss=work.options.allow_miss,
+        allow_large=work.options.allow_large,
     )
     work.record.reached = found
     if found.layers:

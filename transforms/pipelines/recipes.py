@@ -56,11 +56,11 @@ TUNE_WEIGHTS: WorkRow = Row(
     after=(*_BUILT, "mix", "reach"),
     phases=shows("reloading", "tuning"),
 )
-GATE: WorkRow = Row(gate, when=_is_gated, after=("reach", "tune", "mix"), phases=shows("searching"))
+GATE: WorkRow = Row(gate, when=_is_gated, after=("reach", "tune", "mix"), phases=shows("choosing layers"))
 TRY_OUT: WorkRow = Row(
     try_out,
     after=("build", "mix", "tune", "tune_quantized", "convert", "gate", *_WRITTEN),
-    phases=shows("running"),
+    phases=shows("test run"),
 )
 COMPARE: WorkRow = Row(
     compare, when=compares_outputs, needs={"record.first": "try_out"}, phases=shows_comparison
@@ -75,17 +75,17 @@ QUANTIZE: tuple[WorkRow, ...] = (
         when=keeps_lossy,
         needs={"judge": "measure"},
         after=("require", *_BUILT),
-        phases=shows("ranking"),
+        phases=shows("ranking layers"),
     ),
-    Row(place, when=places, after=("require", "keep_lossy"), phases=shows("placing")),
+    Row(place, when=places, after=("require", "keep_lossy"), phases=shows("timing layers")),
     Row(
         beside_preset,
         when=holds_against_preset,
         needs={"judge": "measure"},
         after=("require", "keep_lossy", "place"),
-        phases=shows("beside"),
+        phases=shows("comparing with the preset"),
     ),
-    Row(reach, when=_reaches, after=("require", "keep_lossy", *_BUILT), phases=shows("searching")),
+    Row(reach, when=_reaches, after=("require", "keep_lossy", *_BUILT), phases=shows("choosing layers")),
     TUNE_WEIGHTS,
     GATE,
     *FOR_RUNTIME,

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.conversion.float_reference import float_reference
+from transforms.conversion.quantized_already import refuse_swapped, why_quantized
 from transforms.conversion.rows import Row, shows
 from transforms.finetune.finished_layers import LayerFiles
 from transforms.finetune.options import FinetuneOptions
@@ -53,6 +54,8 @@ def load_pair(work: Work) -> None:
     assert tuning.quantized is not None and work.source is not None, "both are needed"
     work.graph = tuning.quantized.load()
     work.source_sha256 = getattr(work.graph, "source_sha256", None)
+    if not why_quantized(work.graph):
+        refuse_swapped(work.source.load(), work.graph, str(work.source), str(tuning.quantized))
     work.float_graph = float_reference(work.source.load, work.graph)
     if (scheme := recorded_scheme(work.graph)) is not None:
         work.scheme = scheme

@@ -26,7 +26,7 @@ def try_out(work: Work) -> None:
     Raises ModelError for a model that ONNX Runtime does not run, or computes wrongly, unless it is made for
     another runtime; ValueError for one that breaks a rule of its target.
     """
-    work.events.phase("running")
+    work.events.phase("test run")
     assert work.source is not None, "a work without a source is not tried out"
     row = target(work.scheme.target) if work.scheme.target else None
     if row:

@@ -14,9 +14,8 @@ from transforms.files.spelling import as_option
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.moe import is_moe
-from transforms.model import graph_proto
+from transforms.graph.product_weights import product_weights
 from transforms.model.read_model import ModelError
-from transforms.pipelines.smaller import bytes_by_rule
 from transforms.plan.exact_arithmetic import shape_arithmetic
 from transforms.plan.float_only_nodes import float_zone
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -63,8 +62,7 @@ def _that_would(load: Callable[[], gs.Graph], scheme: Scheme) -> Iterator[str]:
 
 def _has_quantizations(graph: gs.Graph, scheme: Scheme) -> bool:
     if scheme.format(scheme.activation) is None:  # what grows would be no help
-        before = graph_proto.export_model(graph).ByteSize()
-        return (bytes_by_rule(graph, scheme) or before) < before
+        return product_weights(graph) > 0
     try:
         return bool(_plan(graph, scheme).quantizations)
     except ModelError:

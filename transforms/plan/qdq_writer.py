@@ -65,7 +65,8 @@ class QdqWriter:
     ) -> tuple[gs.Tensor, list[gs.Node]]:
         """Return what stands for a constant on a grid, and the nodes that make it of what is stored.
 
-        A block format needs none. ``keep_node`` stores the float numbers and lets nodes round them.
+        A block format needs none. ``keep_node`` stores float numbers and lets nodes round them: those of
+        the model, or where neighbours in a sum must not saturate, those of the codes that do not.
         """
         fmt = step.format
         if keep_node:

@@ -14,7 +14,7 @@ from operator import itemgetter
 
 from ops.legal_names import refuse_unknown
 from transforms.search.group_search import add_in_groups
-from transforms.search.target import LATENCY, STRATEGIES, Target
+from transforms.search.target import LATENCY, STRATEGIES, Target, TargetError
 
 Choices = Mapping[str, str]
 """The formats of moved layers, by LayerRule.label; other layers have those of the baseline."""
@@ -115,7 +115,7 @@ def assign(
     """
     refuse_unknown(strategy, STRATEGIES, "strategy")
     if budget is not None and strategy != "budget":
-        raise ValueError(f"a budget goes with strategy 'budget', not with '{strategy}'")
+        raise ValueError(f"a budget requires strategy 'budget', not '{strategy}'")
     if strategy == "budget" and budget is None and target is None:
         raise ValueError("strategy 'budget' needs a budget or a target")
     sizes: dict[tuple[str, str | None], Size] = {(one.layer, one.label): one.size for one in options}
@@ -251,7 +251,7 @@ def _within(order: Sequence[Option], trials: _Trials, budget: float) -> list[Opt
     room = budget * (1 + _ROUNDING)
     least = _weight(order)
     if least > room:
-        raise ValueError(f"a budget of {budget:.10g} bits cannot be met: the weights take {least:.10g}")
+        raise TargetError(f"a budget of {budget:.10g} bits cannot be met: the weights take {least:.10g}")
     count = bisect_left(range(len(order)), True, key=lambda count: _weight(order[:count]) <= room)
     kept = list(order[:count])
     for option in sorted(kept, key=lambda one: -one.error):

@@ -18,9 +18,10 @@ from transforms.graph import dtypes, walk
 from transforms.graph.selection import counterparts, label_of
 from transforms.model.copy_graph import copy_graph
 from transforms.precision.bench import Progress, goal_bench
-from transforms.precision.reach import choose_layers, too_few_samples
+from transforms.precision.reach import choose_layers
 from transforms.precision.readings import OUTPUT
 from transforms.precision.switched_layers import Part, SwitchedLayers
+from transforms.precision.unreached import too_few_samples
 from transforms.runtime.session import RunOptions
 from transforms.runtime_workarounds import leave_out_biases
 from transforms.search.target import Scored, Target

@@ -9,6 +9,7 @@ from functools import cache
 
 from transforms.precision.assign import Choices, Option, Size, by_error_per_cost, least_bits
 from transforms.scheme.mixing_rule import MixingRule
+from transforms.search.target import TargetError
 
 _ROUNDING = 1e-12
 
@@ -22,7 +23,7 @@ def bits_of_budget(
 ) -> float | None:
     """Return the bits that all weights may take, of which there are so many; None without a budget.
 
-    Raises ValueError, in the unit of the key of the rule, for too few.
+    Raises TargetError, in the unit of the key of the rule, for too few.
     """
     for key, unit in (("bits_target", weights), ("bytes_target", 8)):
         given = getattr(rule, key)
@@ -30,7 +31,7 @@ def bits_of_budget(
             continue
         least = least_bits(options, baseline) / max(unit, 1)
         if given * (1 + _ROUNDING) < least:
-            raise ValueError(f"{key} {given:.10g} cannot be met: the smallest formats take {least:.10g}")
+            raise TargetError(f"{key} {given:.10g} cannot be met: the smallest formats take {least:.10g}")
         return float(given * unit)
     return (
         None if rule.size_target is None else bits_of_file(options, baseline, bytes_written, rule.size_target)
@@ -62,7 +63,7 @@ def bits_of_file(
         return bytes_written({one.layer: one.label for one in order[:count]})
 
     if _bytes(len(order)) > most:
-        raise ValueError(
+        raise TargetError(
             f"size_target {most:,} bytes cannot be met: the smallest file takes {_bytes(len(order)):,}"
         )
     count = bisect_left(range(len(order)), True, key=lambda moved: _bytes(moved) <= most)

@@ -1,4 +1,4 @@
-"""Who is to blame when a run on samples fails: one that the float model fails on, or what was made of it."""
+"""Attribute a failed run to the sample or to the quantized model."""
 
 from __future__ import annotations
 

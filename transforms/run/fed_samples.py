@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ops.legal_names import refuse_unknown
+from transforms.run.fitted import Fitting
 from transforms.run.image_inputs import ImageOptions
 from transforms.run.samples import Samples
 from transforms.runtime.inputs import ModelInput, check_feed
@@ -51,8 +52,9 @@ class FedSamples:
         :class:`transforms.run.samples.Samples` does, and ValueError for a sample that the encoder lacks.
         """
         self._inputs, self._encoder, self._fed = inputs, encoder, fed
-        self._own = Samples(folder, [one for one in inputs if one.name not in fed], limit=limit)
-        self._others = Samples(encoder_folder, encoder.inputs, images)
+        own = [one for one in inputs if one.name not in fed]
+        self._own = Samples(folder, own, limit=limit, fitting=Fitting())
+        self._others = Samples(encoder_folder, encoder.inputs, images, fitting=Fitting())
         missing = [name for name in self._own.names if name not in set(self._others.names)]
         if missing:
             raise ValueError(f"folder '{encoder_folder}' holds no sample '{missing[0]}' for the encoder")

@@ -16,7 +16,7 @@ from transforms.files.paths import AnyPath
 from transforms.run.data_sets import NO_SAMPLE, Reader, arrays_of, each_sample, length_of
 from transforms.run.fitted import Fitting
 from transforms.run.image_inputs import ImageOptions
-from transforms.run.samples import GIVEN, Samples, sample_file
+from transforms.run.samples import GIVEN, Samples, sample_file, takes_tokens, token_feed
 from transforms.runtime.inputs import ModelInput, check_feed, random_array
 
 T = TypeVar("T")
@@ -95,14 +95,14 @@ def open_feeds(
     says how to read the last), an object with ``get_next()`` as ONNX Runtime's CalibrationDataReader, or an
     iterable, which ends as :func:`transforms.run.data_sets.each_sample` says. A sample of the last two is a
     feed by input name, an array or a tuple in the order of the inputs, or the path (a PathLike, no string) of
-    a file as in a folder; it is named by its number, from 0, and brought into the form of the inputs by
-    ``fitting``, if that is given. Raises OSError or ValueError for a folder
+    a file as in a folder; it is named by its number, from 0. Arrays are brought into the form of the inputs
+    by ``fitting``, if that is given. Raises OSError or ValueError for a folder
     without samples, ValueError for an empty list, a limit below 1, or image options without images.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit of {limit} samples, at least 1 is needed")
     if isinstance(source, str | os.PathLike):
-        samples = Samples(Path(source), inputs, images, limit)
+        samples = Samples(Path(source), inputs, images, limit, fitting)
         return Feeds(lambda: samples, inputs, count=len(samples))
     has_files = isinstance(source, list) and any(isinstance(sample, os.PathLike) for sample in source)
     if images not in (None, ImageOptions()) and not has_files:
@@ -114,8 +114,7 @@ def open_feeds(
     is_repeatable = not isinstance(source, Reader) and iter(source) is not source
 
     def _take() -> Iterator[tuple[str, Feed]]:
-        named = _named(source, inputs, images, limit)
-        return named if fitting is None else ((name, fitting.of(feed, inputs)) for name, feed in named)
+        return _named(source, inputs, images, limit, fitting)
 
     return Feeds(_take, inputs, count=count, is_repeatable=is_repeatable)
 
@@ -163,25 +162,30 @@ def _named(
     inputs: Sequence[ModelInput],
     images: ImageOptions | None,
     limit: int | None,
+    fitting: Fitting | None,
 ) -> Iterator[tuple[str, Feed]]:
     """Yield each sample by its number as a feed; a file of several texts is as many."""
     for i, sample in enumerate(each_sample(source, limit)):
         if isinstance(sample, os.PathLike):
-            found = Samples.of_files([sample_file(Path(sample), i)], inputs, images)
+            found = Samples.of_files([sample_file(Path(sample), i)], inputs, images, fitting)
             names = [str(i)] if len(found) == 1 else [f"{i}-{row + 1}" for row in range(len(found))]
             yield from ((name, feed) for name, (_, feed) in zip(names, found, strict=True))
         else:
-            yield str(i), by_name(arrays_of(sample), inputs, i)
+            feed = by_name(arrays_of(sample), inputs, i)
+            yield str(i), feed if fitting is None else fitting.of(feed, inputs)
 
 
 def by_name(arrays: Feed | list[np.ndarray], inputs: Sequence[ModelInput], number: int) -> Feed:
     """Return the arrays of a sample by the names of inputs; ValueError where there are too few.
 
+    One array of tokens is enough for a language model, as in a file. Raises
     TypeError for a string in place of numbers.
     """
     if isinstance(arrays, Mapping):
         return arrays
     names = [one.name for one in inputs]
+    if len(arrays) == 1 and arrays[0].ndim == 1 and arrays[0].dtype.kind in "iu" and takes_tokens(inputs):
+        return token_feed(arrays[0], inputs)
     if len(arrays) < len(names):
         raise ValueError(f"sample {number} has {len(arrays)} arrays, the model has inputs {', '.join(names)}")
     for array, one in zip(arrays, inputs, strict=False):

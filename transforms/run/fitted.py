@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from ops.array_types import AnyArray, Feed
+from transforms.files.array_header import ArrayHeader
 from transforms.runtime.inputs import ModelInput
 
 
@@ -28,6 +29,13 @@ class Fitting:
         wanted = {one.name: one for one in inputs}
         return {name: self._fit(array, wanted.get(name)) for name, array in feed.items()}
 
+    def of_headers(
+        self, headers: Mapping[str, ArrayHeader], inputs: Sequence[ModelInput]
+    ) -> dict[str, ArrayHeader]:
+        """Return the headers that arrays may have once they fit, as far as no number tells otherwise."""
+        wanted = {one.name: one for one in inputs}
+        return {name: _header(one, wanted.get(name)) for name, one in headers.items()}
+
     def lines(self) -> Iterator[str]:
         """Yield a line for each input whose arrays were changed."""
         for name, change in self._changes.items():
@@ -40,7 +48,7 @@ class Fitting:
         if typed is not array:
             changes.append(f"cast from {array.dtype} to {wanted.dtype}")
         shape = wanted.shape
-        if typed.ndim == len(shape) - 1 and shape[0] in (None, 1):
+        if _lacks_batch(typed.shape, shape):
             typed = typed[None]
             changes.append("taken as a batch of one")
         if changes:
@@ -48,14 +56,31 @@ class Fitting:
         return typed
 
 
+def _lacks_batch(given: Sequence[int], wanted: Sequence[int | None]) -> bool:
+    return len(given) == len(wanted) - 1 and wanted[0] in (None, 1)
+
+
+def _is_cast(given: np.dtype, wanted: np.dtype) -> bool:
+    """Return whether numbers of one type may become such of another."""
+    return given != wanted and given.kind in "fiub" and wanted.kind in ("f" if given.kind == "f" else "fiu")
+
+
+def _header(header: ArrayHeader, wanted: ModelInput | None) -> ArrayHeader:
+    if wanted is None:
+        return header
+    dtype = wanted.dtype if _is_cast(header.dtype, wanted.dtype) else header.dtype
+    lead = (1,) if _lacks_batch(header.shape, wanted.shape) else ()
+    return ArrayHeader(dtype, (*lead, *header.shape))
+
+
 def _cast(array: AnyArray, dtype: np.dtype) -> AnyArray:
     """Return numbers in another type where each keeps its value, floats as near as that type has it."""
-    if array.dtype == dtype or array.dtype.kind not in "fiub" or dtype.kind not in "fiu":
+    if not _is_cast(array.dtype, dtype):
         return array
     with np.errstate(over="ignore", invalid="ignore"):
         made = array.astype(dtype)
     if array.dtype.kind == "f":
-        is_same = dtype.kind == "f" and np.array_equal(np.isfinite(array), np.isfinite(made))
+        is_same = np.array_equal(np.isfinite(array), np.isfinite(made))
     else:
         is_same = np.array_equal(made.astype(array.dtype), array) and np.array_equal(made < 0, array < 0)
     return made if is_same else array

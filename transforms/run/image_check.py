@@ -67,7 +67,7 @@ def scale_warning(
     declared = _RANGES.get(_metadata(graph).get("Image.NominalPixelRange", ""), "")
     if declared and images.transform is None and others[declared] != images:
         ways = _advice(declared, images, others)
-        yield f"Warning: images do not fit the model: its metadata name another range; {ways}"
+        yield f"Warning: images do not fit the model: its metadata declare another range; {ways}"
         return
     feeds = {name: partial(_read, read, options) for name, options in others.items()}
     fit = find_fit(graph, wanted.name)
@@ -79,7 +79,7 @@ def scale_warning(
     if best:
         ways = _advice(best, images, others)
     else:
-        ways = "no usual scale of pixels fits: " + spelled("{mean} and {std} are those of the training")
+        ways = "no usual scale of pixels fits: " + spelled("give the {mean} and {std} used in training")
     yield f"Warning: images do not fit the model: {fit.cause}; {ways}"
 
 

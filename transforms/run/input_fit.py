@@ -103,7 +103,7 @@ def _normalised(node: gs.Node, constants: Constants) -> _Normalised | None:
     if mean is None or variance is None:
         return None
     deviation = np.sqrt(np.asarray(variance, np.float64) + float(node.attrs.get("epsilon", _EPSILON)))
-    cause = f"{_called('the first BatchNormalization', node)} was trained on others, by mean and variance"
+    cause = f"their mean and variance are not those of {_called('the first BatchNormalization', node)}"
     return _Normalised(node.inputs[0], cause, np.asarray(mean, np.float64), deviation)
 
 
@@ -111,7 +111,7 @@ def _biased(conv: gs.Node, constants: Constants) -> _Biased | None:
     bias = constants.values(conv.inputs[2]) if len(conv.inputs) > 2 else None
     if bias is None or not np.any(bias):
         return None
-    cause = f"{_called('the first Conv', conv)} makes sums that its bias or its activation does not fit"
+    cause = f"the outputs of {_called('the first Conv', conv)} do not fit its bias or its activation"
     return _Biased(conv.outputs[0], cause, np.asarray(bias, np.float64), _most_taken(conv, constants))
 
 

@@ -30,6 +30,7 @@ from transforms.run.array_files import (
     read_array,
     read_array_header,
 )
+from transforms.run.fitted import Fitting
 from transforms.run.image_inputs import ImageOptions, images_line, is_image, read_image
 from transforms.runtime.inputs import ModelInput, check_feed, taken_shape
 
@@ -55,8 +56,9 @@ class Samples:
         inputs: Sequence[ModelInput],
         images: ImageOptions | None = None,
         limit: int | None = None,
+        fitting: Fitting | None = None,
     ) -> None:
-        """List the folder, at most ``limit`` samples.
+        """List the folder, at most ``limit`` samples; ``fitting`` brings arrays into the form of inputs.
 
         OSError or ValueError when it holds none, or no image although ``images`` says how to read them.
         """
@@ -64,17 +66,21 @@ class Samples:
         if not found:
             raise ValueError(f"folder '{folder}' holds no .npz, .npy, .png or .jpg file")
         stems = {path: Path(name).stem for name, path in found.items()}
-        self._open(list(found.values())[:limit], inputs, images, limit, stems)
+        self._open(list(found.values())[:limit], inputs, images, limit, stems, fitting)
         if self._images != ImageOptions() and not any(is_image(path) for path in self._paths):
             raise ValueError(f"{GIVEN}, but '{folder}' holds no image")
 
     @classmethod
     def of_files(
-        cls, paths: Sequence[Path], inputs: Sequence[ModelInput], images: ImageOptions | None = None
+        cls,
+        paths: Sequence[Path],
+        inputs: Sequence[ModelInput],
+        images: ImageOptions | None = None,
+        fitting: Fitting | None = None,
     ) -> Self:
         """Return the samples of some files, each as :func:`sample_file` returns it."""
         samples = cls.__new__(cls)
-        samples._open(paths, inputs, images, None)
+        samples._open(paths, inputs, images, None, fitting=fitting)
         return samples
 
     def _open(
@@ -84,8 +90,10 @@ class Samples:
         images: ImageOptions | None,
         limit: int | None,
         stems: Mapping[Path, str] = MappingProxyType({}),
+        fitting: Fitting | None = None,
     ) -> None:
         self._inputs, self._images, self._paths = inputs, images or ImageOptions(), paths
+        self._fitting = fitting
         self._stems = {path: stems.get(path, path.stem) for path in paths}
         self._check_stems()
         self._entries = [entry for path in paths for entry in self._rows(path)][:limit]
@@ -141,7 +149,7 @@ class Samples:
 
     def _read(self, path: Path, row: int | None) -> dict[str, np.ndarray]:
         if path.suffix.lower() == ".npz":
-            return _read_npz(path, self._inputs)
+            return _read_npz(path, self._inputs, self._fitting)
         if path.suffix.lower() == ".npy" and takes_tokens(self._inputs):
             return self._read_tokens(path, row)
         if len(self._inputs) != 1:
@@ -150,8 +158,9 @@ class Samples:
         only = self._inputs[0]
         if is_image(path):
             return {only.name: read_image(path, only, self._images)}
-        check_feed(self._inputs, {only.name: read_array_header(path)}, path.name)
-        return {only.name: read_array(path)}
+        _check_headers(self._inputs, {only.name: read_array_header(path)}, path.name, self._fitting)
+        feed = {only.name: read_array(path)}
+        return feed if self._fitting is None else self._fitting.of(feed, self._inputs)
 
     def _read_tokens(self, path: Path, row: int | None) -> dict[str, np.ndarray]:
         tokens = read_array(path) if row is None else read_array(path)[row]
@@ -183,7 +192,13 @@ def _of_classes(folder: Path) -> dict[str, Path]:
     }
 
 
-def _read_npz(path: Path, inputs: Sequence[ModelInput]) -> dict[str, np.ndarray]:
+def _check_headers(
+    inputs: Sequence[ModelInput], headers: Mapping[str, ArrayHeader], name: str, fitting: Fitting | None
+) -> None:
+    check_feed(inputs, headers if fitting is None else fitting.of_headers(headers, inputs), name)
+
+
+def _read_npz(path: Path, inputs: Sequence[ModelInput], fitting: Fitting | None) -> dict[str, np.ndarray]:
     """Return the arrays of an archive, read once their headers are known to fit the model.
 
     An empty one, as a cache before the first token, has whatever type and width the model takes.
@@ -193,12 +208,13 @@ def _read_npz(path: Path, inputs: Sequence[ModelInput]) -> dict[str, np.ndarray]
     for one in inputs:
         if one.name in headers and 0 in headers[one.name].shape:
             headers[one.name] = ArrayHeader(one.dtype, taken_shape(one, headers[one.name]))
-    check_feed(inputs, headers, path.name)
+    _check_headers(inputs, headers, path.name, fitting)
     with named(path):
         arrays = read_arrays(path)
-    return {
+    feed = {
         name: arrays[name].astype(one.dtype, copy=False).reshape(one.shape) for name, one in headers.items()
     }
+    return feed if fitting is None else fitting.of(feed, inputs)
 
 
 def takes_tokens(inputs: Sequence[ModelInput]) -> bool:

@@ -15,6 +15,7 @@ from transforms.files.array_archive import read_arrays, read_headers
 from transforms.files.named_file import named
 from transforms.graph.state_outputs import first_state, found_pairs, state_pairs
 from transforms.run.array_files import find_files, is_litter, natural_order, read_array
+from transforms.run.fitted import Fitting
 from transforms.run.image_inputs import ImageOptions
 from transforms.run.samples import SAMPLE_SUFFIXES, Samples
 from transforms.runtime.inputs import ModelInput, check_feed
@@ -57,7 +58,7 @@ class Sequences:
         ``named_states``: states that the user names. Raises OSError or ValueError for a folder without
         any, and ValueError as :func:`state_pairs` does.
         """
-        self._model, self._images = model, images
+        self._model, self._images, self._fitting = model, images, Fitting()
         self._paths = _find(folder)[:limit]
         held = _held(self._paths[0])
         with named(self._paths[0]):
@@ -105,7 +106,8 @@ class Sequences:
 
     def _steps(self, path: Path) -> Iterable[Feed]:
         if path.is_dir():
-            return (feed for _, feed in Samples(path, self._inputs, self._images))
+            steps = Samples(path, self._inputs, self._images, fitting=self._fitting)
+            return (feed for _, feed in steps)
         with named(path):
             arrays = _read(path, self._inputs)
             lengths = {
@@ -125,8 +127,9 @@ class Sequences:
                 key: np.ascontiguousarray(array[i]) if array.ndim == ranks.get(key, -2) + 1 else array
                 for key, array in arrays.items()
             }
-            check_feed(self._inputs, feed, f"{name}, step {i + 1}")
-            yield feed
+            fitted = self._fitting.of(feed, self._inputs)
+            check_feed(self._inputs, fitted, f"{name}, step {i + 1}")
+            yield fitted
 
 
 def _find(folder: Path) -> list[Path]:

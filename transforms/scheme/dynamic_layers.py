@@ -40,12 +40,14 @@ def check_dynamic(scheme: _Formats) -> None:
     ]
     for place, activation, weight in asked:
         if activation != _ACTIVATION:
-            raise ValueError(f"{place}dynamic goes with activation = '{_ACTIVATION}', not '{activation}'")
+            raise ValueError(f"{place}dynamic requires activation = '{_ACTIVATION}', not '{activation}'")
         if weight not in _WEIGHTS:
             legal = " or ".join(f"'{name}'" for name in _WEIGHTS)
-            raise ValueError(f"{place}dynamic goes with weight = {legal}, not '{weight}'")
+            raise ValueError(f"{place}dynamic requires weight = {legal}, not '{weight}'")
         if scheme.keep_weight_nodes:
-            raise ValueError(f"{place}dynamic does not go with keep_weight_nodes, which keeps float weights")
+            raise ValueError(
+                f"{place}dynamic cannot be combined with keep_weight_nodes, which keeps float weights"
+            )
 
 
 def is_dynamic(scheme: _Formats) -> bool:

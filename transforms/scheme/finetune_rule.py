@@ -46,4 +46,4 @@ class FinetuneRule(SchemeTable):
         for name in ("num_iterations", "learning_rate", "early_stop"):
             default = getattr(FinetuneRule, name)
             if self.algorithm not in STEPPED and getattr(self, name) != default:
-                raise ValueError(f"finetune {name} goes with algorithm {' or '.join(STEPPED)}")
+                raise ValueError(f"finetune {name} requires algorithm {' or '.join(STEPPED)}")

@@ -125,7 +125,9 @@ class MixingRule(SchemeTable):
     def _check_formats(self) -> None:
         apart = self.activation_target or self.weight_target
         if self.target and apart:
-            raise ValueError(f"{_place('target')} does not go with activation_target and weight_target")
+            raise ValueError(
+                f"{_place('target')} cannot be combined with activation_target and weight_target"
+            )
         if not self.target and not apart:
             raise ValueError(f"{_place('target')} is missing: the format, or formats, that layers may get")
         if len(set(self.target)) < len(self.target):
@@ -134,26 +136,26 @@ class MixingRule(SchemeTable):
     def _check_targets(self) -> None:
         given = [key for key in TARGETS if getattr(self, key) is not None]
         if len(given) > 1:
-            raise ValueError(f"{_place(given[0])} and {given[1]} do not go together: there is one target")
+            raise ValueError(f"{_place(given[0])} and {given[1]} cannot be combined: there is one target")
         wanted = self.evaluate_target is not None or self.metric == EVALUATE
         if bool(self.evaluate) != wanted:
             both = "evaluate_target, or metric 'evaluate'"
-            raise ValueError(f"{_place('evaluate')}, FILE.py:FUNCTION, goes with {both}, and these with it")
+            raise ValueError(f"{_place('evaluate')}, FILE.py:FUNCTION and {both} require each other")
         if self.evaluate:
             split_place(self.evaluate)
 
     def _check_budget(self) -> None:
         given = [key for key in BUDGETS if getattr(self, key) is not None]
         if len(given) > 1:
-            raise ValueError(f"{_place(given[0])} and {given[1]} do not go together")
+            raise ValueError(f"{_place(given[0])} and {given[1]} cannot be combined")
         if self.size_target is not None and self.bound is not None:
-            raise ValueError(f"{_place('size_target')} goes without a target of the outputs")
+            raise ValueError(f"{_place('size_target')} cannot be combined with a target of the outputs")
         if given and self.strategy != "budget":
-            raise ValueError(f"{_place(given[0])} goes with strategy 'budget', not with '{self.strategy}'")
+            raise ValueError(f"{_place(given[0])} requires strategy 'budget', not '{self.strategy}'")
         if self.bound is None and not given and self.strategy != "speed":
             more = f", {', '.join(BUDGETS[:-1])} or {BUDGETS[-1]}" if self.strategy == "budget" else ""
             keys = ", ".join(TARGETS)
-            raise ValueError(f"{_place('strategy')} '{self.strategy}' goes with one of {keys}{more}")
+            raise ValueError(f"{_place('strategy')} '{self.strategy}' requires one of {keys}{more}")
 
 
 def _place(key: str) -> str:

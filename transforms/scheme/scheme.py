@@ -198,7 +198,7 @@ class Scheme:
     def is_open(self) -> bool:
         """Whether the outputs of the model are to decide about ranges of integers."""
         integers = any(fmt.is_integer for fmt in self.named_formats)
-        return integers and AUTO in (self.calibrate_method, self.per_channel, self.correct_biases)
+        return integers and AUTO in (self.calibrate_method, self.per_channel, self.equalize_layers)
 
     @property
     def _rules(self) -> tuple[LayerRule, ...]:

@@ -41,9 +41,9 @@ def gate_of(metric: UserMetric | str, least: float | None, loss: float | None) -
     name, figures = named_figures(metric)
     is_own = metric not in NAMES
     if name == _SQNR and loss is not None:
-        raise UsageError(spelled("{metric:sqnr} goes with {min_metric}: the float model has no SQNR"))
+        raise UsageError(spelled("{metric:sqnr} requires {min_metric}: the float model has no SQNR"))
     if name == _KL and least is not None:
-        raise UsageError(spelled("{metric:kl} goes with {max_loss}: less is better"))
+        raise UsageError(spelled("{metric:kl} requires {max_loss}: less is better"))
     is_loss = loss is not None
     limit = loss if loss is not None else least
     assert limit is not None, "one of both is given"

@@ -130,6 +130,8 @@ _OF_INTEGERS: tuple[tuple[str, ...], ...] = (
 )
 _OF_BLOCKS: tuple[tuple[str, ...], ...] = (*(("--domain", "com.amd.quark"), ("--set", _ALL)),)
 """Options that the presets are tried with in turn."""
+_PLAIN = ("--set", "correct_biases=false", "--set", "saturation='ignore'")
+"""Options with which nodes make all the roundings that there are."""
 
 
 def _variant(trial: Trial, preset: str, rng: np.random.Generator) -> list[str]:
@@ -217,7 +219,7 @@ def _quantized(trial: Trial, preset: str, samples: Path, more: list[str]) -> Non
         _equal(trial, nodes.model, found)
     else:
         _alike(trial, nodes.model, found, _STEP.get(preset, COARSE))
-    if preset in _INTEGERS:  # a bias that takes roundings back is no rounding itself
-        nodes = trial.convert("quantize", *options, "--keep-weight-nodes", "--set", "correct_biases=false")
+    if preset in _INTEGERS:  # what nodes do not round: corrected biases, weights held to neighbours
+        nodes = trial.convert("quantize", *options, "--keep-weight-nodes", *_PLAIN)
     if nodes.model is not None:
         _stripped(trial, nodes.model)

@@ -77,7 +77,7 @@ def call(tool: str, source: Path, target: Path, *options: str) -> Outcome:
     arguments = ["--input", str(source), "--output", str(target), *options]
     code = _main(tool, arguments, out, err)
     lines = [line for line in err.getvalue().splitlines() if not line.startswith("Warning: ")]
-    if code == 1 or (code == 3 and lines):  # of 3: a goal that is not kept to
+    if code == 1 or (code == 3 and lines):  # of 3: a target that is not met
         if len(lines) != 1 or _RAW.search(lines[0]) or target.exists():
             raise Fallen(f"refused without a clean line: {_line(' / '.join(lines))}")
         return Outcome(None, lines[0].partition(": error: ")[2])

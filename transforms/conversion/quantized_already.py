@@ -1,0 +1,45 @@
+"""Whether a model is quantized already, by its nodes and its metadata."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from transforms.conversion import inspect_bf16
+from transforms.files.spelling import spelled
+from transforms.graph import walk
+from transforms.graph.typed import info_of
+from transforms.model import provenance
+from transforms.plan.quant_spec import QUANTIZED_BY
+
+_IN_INTEGERS = frozenset(
+    {"DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QGemm", "DynamicQuantizeMatMul"}
+    | {"MatMulIntegerToFloat", "QAttention", "DynamicQuantizeLSTM", "MatMulNBits"}
+    | {"MatMulBnb4", "MatMulFpQ4", "QMoE", "MatMulNBitsMlp", "MatMulNBitsQkv"}
+    | {"MatMulBlockQuantizedFp4Weight", "MatMulBlockQuantizedFp8Weight"}
+)
+"""Operators beside those of the name QLinear... that compute with quantized numbers, also of ONNX Runtime."""
+
+
+def why_quantized(graph: gs.Graph) -> str:
+    """Return by what a model is known to be quantized, in words; empty for a float model.
+
+    What left no node is in its metadata.
+    """
+    for node in walk.nodes(graph):
+        if node.op in QUANTIZED_BY or node.op in _IN_INTEGERS or node.op.startswith("QLinear"):
+            return f": '{node.name or node.outputs[0].name}' is a {node.op} node"
+    if provenance.tool(info_of(graph).metadata) == "quantize":
+        return ": tools.quantize made it"
+    state = inspect_bf16.describe(graph)
+    return f", to BF16: {state.format}" if state.converted else ""
+
+
+def refuse_swapped(float_graph: gs.Graph, quantized_graph: gs.Graph, *names: str) -> None:
+    """Raise ValueError for a quantized model and its float model in each other's place.
+
+    ``names``: of the file that was given as the float model, and of the other.
+    """
+    if why_quantized(float_graph) and not why_quantized(quantized_graph):
+        places = (spelled("{float_model}"), spelled("{quantized}"))
+        first, second = (f"'{name}' ({place})" for name, place in zip(names, places, strict=True))
+        raise ValueError(f"{first} is quantized and {second} is a float model: swap them")

@@ -1,0 +1,26 @@
+"""How much of a model is weights of products, which presets for weights alone store in 8 bits."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from transforms.graph import dtypes, walk
+from transforms.graph.dot_products import is_dot_product, is_operand
+from transforms.graph.lazy_values import stored_bytes
+
+LEAST = 4096
+"""Bytes of a weight below which what a DequantizeLinear takes outweighs three quarters of its numbers."""
+
+
+def product_weights(graph: gs.Graph) -> int:
+    """Return the bytes of the float32 constants that dot products multiply with, each once."""
+    weights = {
+        id(tensor): tensor
+        for node in walk.nodes(graph)
+        if is_dot_product(node)
+        for index, tensor in enumerate(node.inputs)
+        if is_operand(node, index) and isinstance(tensor, gs.Constant)
+    }
+    floats = (tensor for tensor in weights.values() if dtypes.is_type(tensor, dtypes.FLOAT))
+    sizes = (stored_bytes(tensor._values) for tensor in floats)
+    return sum(size for size in sizes if size >= LEAST)

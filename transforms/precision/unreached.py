@@ -1,0 +1,94 @@
+"""Why no choice of layers reaches a target: in words, with the figures of the models that were tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transforms.files.spelling import spelled
+from transforms.graph.some_names import counted
+from transforms.judge.constants import GOAL_EVERY, MOST_SAMPLES
+from transforms.judge.sample_roles import given_for_goal
+from transforms.precision.held_out import GATE_EVERY, MOST_OF_GATES
+from transforms.search.gate import Gate, GateError
+from transforms.search.target import FloatAloneError, Scored, Target, TargetError
+
+LARGEST = 0.9
+"""Share of the bytes of the float model beyond which a file gains too little to be written."""
+
+
+@dataclass(frozen=True)
+class Try:
+    """A model with some parts finer: its score, whether anything in it is in low precision, and its bytes."""
+
+    scored: Scored
+    kept: Sequence[int] = ()
+    is_low: bool = True
+    size: int = 0
+
+
+def beyond_float(target: Gate, before: Scored, best: Scored) -> GateError | None:
+    """Return the error if not even the outputs of the float model show the bound."""
+    if target.is_shown(best):
+        return None
+    said, itself = target.text(before.value, before.error), "with the float model itself"
+    if target.holds(best.value):
+        return GateError(f"{said}; {too_few_samples(target, best, itself)}; no layer is at fault")
+    both = f"{said}, {target.text(best.value, best.error)} {itself} on {counted(best.samples, 'sample')}"
+    return GateError(f"{both}: the target is {target.bound}, and no layer is at fault")
+
+
+def unreached(target: Target, before: Scored, tried: Sequence[Try], parts: int, fallback: str) -> TargetError:
+    """Return why none of some models reaches a target, the last of which has every layer finer."""
+    last = tried[-1]
+    unmet = target.unmet if last.is_low else FloatAloneError
+    every = f"only with every layer in {fallback}"
+    unsure = [one for one in tried if target.holds(one.scored.value) and not target.is_shown(one.scored)]
+    if unsure:
+        share = f"with {len(unsure[-1].kept)} of {parts} layers in {fallback}"
+        error = too_few_samples(target, unsure[-1].scored, share)
+        return unmet(f"{every} is the target shown: {error}") if target.is_shown(last.scored) else error
+    none, after = f"{target.text(before.value, before.error)} with none", last.scored
+    if target.is_shown(after):
+        return unmet(f"{every} the target of {target.bound} is met: {none}")
+    return target.unmet(
+        f"the target of {target.bound} cannot be met by layers in {fallback}: {none}, "
+        f"{target.text(after.value, after.error)} with {len(last.kept)} of {parts}"
+    )
+
+
+def too_few_samples(target: Target, scored: Scored, what: str) -> TargetError:
+    """Return the error for samples that meet a target, but may do so by chance, with how many show it.
+
+    ``what``: the model, in words.
+    """
+    judge = counted(scored.samples, "sample")
+    said = (
+        f"{judge} cannot show the target of {target.bound}: {target.text(scored.value, scored.error)} {what}"
+    )
+    needed = target.samples_needed(scored)
+    of_gate = isinstance(target, Gate)
+    every, most = (GATE_EVERY, MOST_OF_GATES) if of_gate else (GOAL_EVERY, MOST_SAMPLES)
+    given = None if needed is None else given_for_goal(needed, every, most)
+    if needed is None or given is None:
+        shown = target.text(target.worse_end(scored))
+        return target.unmet(f"{said}: {shown} is shown, and no more than {most} samples judge")
+    more = needed - scored.samples
+    return target.unmet(f"{said}; about {more} more that judge would: give {given} samples or more")
+
+
+def too_large(
+    target: Target, before: Scored, tried: Sequence[Try], float_bytes: float, fallback: str
+) -> TargetError:
+    """Return the error for a target that no model meets which is small enough beside float."""
+    sign = 1 if target.larger_is_better else -1
+    low, figures = [Try(before), *(one for one in tried if one.is_low)], []
+    for most in (0.5, LARGEST):
+        small = [one for one in low if one.size <= most * float_bytes]
+        best = max(small, key=lambda one: sign * one.scored.value)
+        reached = target.text(best.scored.value, best.scored.error)
+        figures.append(f"{reached} in {most:g} of them ({counted(len(best.kept), 'layer')})")
+    return FloatAloneError(
+        f"the target of {target.bound} is not met in {LARGEST:g} of the bytes of the float model, by layers"
+        f" in {fallback}: {', '.join(figures)}; {spelled('{allow_large}')} takes more"
+    )
