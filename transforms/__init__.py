@@ -18,7 +18,7 @@ Prepare:
     ``fix_shapes``             free dimensions of inputs become fixed
     ``write_out_axes``         Pad, Resize and CenterCropPad of some axes become those of all
     ``optimize``               ONNX Runtime's offline optimizer, at its basic level
-    ``share_constants``        equal weights in bodies of If, Loop and Scan become one
+    ``share_constants``        equal weights of products, and in bodies, become one
     ``eliminate_identities``   nodes that pass their input on are taken out
     ``fuse_matmul``            products of one input with several weights become one, then a Split
     ``fuse_matmul_add``        a product and the bias added to it become a Gemm

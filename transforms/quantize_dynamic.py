@@ -115,9 +115,12 @@ class _Writer:
     def __init__(self, graph: gs.Graph, ranges: str) -> None:
         self._names = walk.Names(graph)
         self._rounding = RunTimeRounding(graph, self._names, ranges)
+        self._turned: dict[int, tuple[gs.Node, gs.Constant]] = {}  # a node that is kept keeps its id
+        self._matrices: dict[tuple[int, bool, float], gs.Tensor] = {}
 
     def write(self, owner: gs.Graph, found: list[tuple[gs.Node, _Weight]]) -> int:
         """Write the products of one graph; return how many."""
+        self._matrices.clear()
         replacements, rounded = Replacements(owner), dict[int, RoundedTensor | DividedRows]()
         for node, weight in found:
             data, made = node.inputs[0], list[gs.Node]()
@@ -141,8 +144,9 @@ class _Writer:
         The MatMul has the product's name: the layer is known by it.
         """
         result, label = node.outputs[0], node.name
-        made = self._matrix(node, weight)
-        matrix = made[-1].outputs[0] if made else node.inputs[1]
+        key = id(weight.node), weight.is_turned, float(node.attrs.get("alpha", 1))
+        made = [] if key in self._matrices else self._matrix(node, weight)
+        matrix = self._matrices.setdefault(key, made[-1].outputs[0] if made else node.inputs[1])
         divided = dtypes.variable(self._names.derive(result.name, "divided"), dtypes.FLOAT, result)
         return [
             *made,
@@ -199,13 +203,17 @@ class _Writer:
         source = weight.node.inputs[0]
         if not weight.is_turned:
             return source
+        if id(weight.node) in self._turned:
+            return self._turned[id(weight.node)][1]
         turned = derived(
             weight.integers,
             lambda values: np.ascontiguousarray(values.T),
             weight.integers.dtype,
             tuple(reversed(weight.integers.shape)),
         )
-        return constant(self._names.derive(source.name, "turned"), turned)
+        made = constant(self._names.derive(source.name, "turned"), turned)
+        self._turned[id(weight.node)] = weight.node, made
+        return made
 
     def _zero_points(self, weight: _Weight) -> list[gs.Tensor]:
         """Return the zero points, none if they are 0; one for all outputs if they are equal."""

@@ -1,57 +1,50 @@
-"""Equal weights in bodies of If, Loop and Scan become one, in the graph around their users."""
+"""Equal weights become one: those of products, and those in bodies, which the graph around has then."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
-from transforms.graph.constants import load
+from transforms.graph.dot_products import is_operand
 from transforms.graph.lazy_values import constant
+from transforms.graph.rewire import onnx_op
 
 _LEAST = 1 << 10  # bytes
 
 
 def share_constants(graph: gs.Graph) -> int:
-    """Let nodes in several bodies read one constant in place of copies; return how many copies are gone.
+    """Let nodes read one constant in place of equal ones; return how many copies are gone.
 
-    An optimizer that folds what bodies do with a weight from outside leaves a copy in each. Does nothing to
-    constants of less than 1 KiB, of another type than float32, to those of the outermost graph, and to
-    outputs and inputs.
+    An optimizer that folds what bodies do with a weight leaves a copy in each; exporters write a matrix of
+    several layers several times. Does nothing to constants of less than 1 KiB, of another type than float32,
+    to those of the outermost graph that other nodes than MatMul and Gemm read, and to outputs and inputs.
     """
     walk.check_graph(graph)
     owners, ends = walk.constant_owners(graph), walk.ends(graph)
     alike: dict[Hashable, list[gs.Constant]] = {}
     for tensor in walk.constants(graph):
-        is_inner = owners[id(tensor)] is not graph and id(tensor) not in ends
-        if is_inner and dtypes.is_type(tensor, dtypes.FLOAT) and tensor._values.nbytes >= _LEAST:
+        is_inner = owners[id(tensor)] is not graph
+        is_free = (is_inner or _is_factor(tensor)) and id(tensor) not in ends
+        if is_free and dtypes.is_type(tensor, dtypes.FLOAT) and tensor._values.nbytes >= _LEAST:
             alike.setdefault(tuple(tensor.shape), []).append(tensor)
-    groups = [group for some in alike.values() for group in _equal(some)]
-    names = walk.Names(graph) if groups else None
+    if not (some := [group for group in alike.values() if len(group) > 1]):
+        return 0
+    from transforms.graph.equal_constants import equal_constants
+
+    groups, names = [group for one in some for group in equal_constants(one)], walk.Names(graph)
     for first, *others in groups:
-        assert names is not None
-        shared = constant(names.derive(first.name, "shared"), first._values)  # others may have its old name
-        for tensor in (first, *others):
+        shared = first
+        if any(owners[id(tensor)] is not graph for tensor in (first, *others)):  # others may have its name
+            shared = constant(names.derive(first.name, "shared"), first._values)
+            walk.redirect(first, shared)
+        for tensor in others:
             walk.redirect(tensor, shared)
     return sum(len(group) - 1 for group in groups)
 
 
-def _equal(constants: list[gs.Constant]) -> list[list[gs.Constant]]:
-    """Return those of constants of one shape that are equal, bit for bit, in groups of two and more."""
-    groups: list[list[gs.Constant]] = []
-    for tensor in constants if len(constants) > 1 else ():
-        values = load(tensor)
-        group = next((one for one in groups if _is_same(load(one[0]), values)), None)
-        if group is None:
-            groups.append([tensor])
-        else:
-            group.append(tensor)
-    return [group for group in groups if len(group) > 1]
-
-
-def _is_same(one: np.ndarray, two: np.ndarray) -> bool:
-    return np.array_equal(
-        np.ascontiguousarray(one).view(np.uint32), np.ascontiguousarray(two).view(np.uint32)
-    )
+def _is_factor(tensor: gs.Constant) -> bool:
+    """Return whether a constant is a matrix that MatMuls and Gemms multiply by, and nothing else reads."""
+    uses = walk.uses(tensor) if len(tensor.shape) > 1 else []
+    return bool(uses) and all(onnx_op(node) in ("MatMul", "Gemm") and is_operand(node, i) for node, i in uses)

@@ -2,7 +2,8 @@
 
 A model made from a checkpoint in few bits often has weights in float32 again, q * d or q * d + m for blocks
 of them (:mod:`ops.grids.recognise`). The kernels of com.microsoft's MatMulNBits compute (q - z) * d, with z
-an integer or, for 2 and 4 bits, a float: -m / d, to the last bit or two of the largest weight of a block.
+an integer; what blocks have beside that is multiplied with the sums of their inputs. Or z is a float, for 2
+and 4 bits: -m / d, to the last bit or two of the largest weight of a block.
 DequantizeLinear, and an Add of minima, give all numbers as they were.
 """
 
@@ -20,6 +21,7 @@ from ops.grids.recognise import LEAST_BLOCK, FoundGrid
 from ops.integer_blocks import block_rows, pack_numbers
 from transforms.convert_opset import convert_opset
 from transforms.graph import dtypes, walk
+from transforms.graph.block_sums import BlockSums
 from transforms.graph.constants import exportable
 from transforms.graph.dot_products import is_dot_product, is_operand, sum_axis
 from transforms.graph.embeddings import heads, is_lookup, is_table
@@ -37,6 +39,7 @@ log = logging.getLogger(__name__)
 
 _BLOCK = 256  # of a weight with a scale per channel, which each block repeats
 _LEVEL = 1  # inputs stay float32: nothing is lost
+_SUM_OPSET = 13  # of ReduceSum with axes as an input
 _OPSET = 21  # of DequantizeLinear with blocks, 4 bits and 8-bit floats
 
 
@@ -126,16 +129,20 @@ class _Writer:
         self._insertions = Insertions()
         self._news: dict[int, gs.Node] = {}
         self._orders: dict[int, Order] = {}
+        self._least: dict[int, gs.Constant] = {}
 
     def place(self) -> None:
         """Put all nodes in their places."""
         for owner in walk.graphs(self._graph):
             replacements, gathered = Replacements(owner), GatheredInputs(self._names)
+            sums = BlockSums(self._names)
             for node in [node for node in owner.nodes if id(node) in self._news]:
                 new = self._news[id(node)]
                 before = gathered.give(new, self._orders[id(node)]) if id(node) in self._orders else []
-                take_over(new, node.outputs[0])
-                replacements.replace([node], [*before, new])
+                least = self._least.get(id(node))
+                after = [] if least is None else sums.add(new, node.outputs[0], least)
+                take_over(after[-1] if after else new, node.outputs[0])
+                replacements.replace([node], [*before, new, *after])
             replacements.place()
         self._insertions.place(self._graph)
         if self._news:
@@ -150,9 +157,11 @@ class _Writer:
         others = [(node, index) for node, index in uses if not _block_of(node, index, grid)]
         if by_kernels:
             node, block = by_kernels[0]
-            stored = self._stored(tensor, GridCodes.of(grid), sum_axis(node, 1, 2), block)
+            stored, least = self._stored(tensor, GridCodes.of(grid), sum_axis(node, 1, 2), block)
             for node, _ in by_kernels:
                 self._news[id(node)] = matmul_nbits(node, *stored, self._level)
+                if least is not None:
+                    self._least[id(node)] = least
                 if grid.order is not None:
                     self._orders[id(node)] = grid.order
         if others:
@@ -200,8 +209,11 @@ class _Writer:
 
     def _stored(
         self, tensor: gs.Constant, codes: GridCodes, summed: int, block: int
-    ) -> tuple[list[gs.Tensor], dict[str, int]]:
-        """Return what MatMulNBits reads of a weight: integers, steps, zero points; and its attributes."""
+    ) -> tuple[tuple[list[gs.Tensor], dict[str, int]], gs.Constant | None]:
+        """Return what MatMulNBits reads of a weight: integers, steps, zero points; and its attributes.
+
+        And what blocks have beside that, [B, N], if its products are sums of their own.
+        """
         inputs, outputs = int(tensor.shape[summed]), int(tensor.shape[1 - summed])
         blocks = -(-inputs // block)
 
@@ -217,13 +229,22 @@ class _Writer:
         scales, made = kernel_scales(step, tensor.name, self._names, self._level)
         self._insertions.add(self._owners[id(tensor)], None, made)
         stored: list[gs.Tensor] = [data, scales]
+        attrs = {"K": inputs, "N": outputs, "bits": codes.bits, "block_size": block}
+        may_part = codes.grid.order is None and inputs % block == 0 and self._graph.opset >= _SUM_OPSET
+        if (
+            codes.grid.minimum is not None and may_part
+        ):  # kernels with float zero points take 25 times as long
+            minimum = _per_output(codes, codes.grid.minimum, summed, inputs, block).astype(np.float64)
+            least = minimum + step.astype(np.float64) * 2 ** (codes.bits - 1)  # the middle stands for 0
+            values = np.ascontiguousarray(least.T.astype(np.float32))
+            return (stored, attrs), self._constant(tensor, "least", values)
         if not codes.is_signed:
             is_float = codes.grid.minimum is not None
             zeros = codes.float_zeros if is_float else codes.zero.astype(np.uint8)
             laid = np.ascontiguousarray(_per_output(codes, zeros, summed, inputs, block))
             zero_points = laid if is_float else pack_numbers(laid, codes.bits)
             stored.append(self._constant(tensor, "zero_points", zero_points))
-        return stored, {"K": inputs, "N": outputs, "bits": codes.bits, "block_size": block}
+        return (stored, attrs), None
 
     def _dequantized(self, tensor: gs.Constant, codes: GridCodes) -> gs.Tensor:
         """Return a weight that standard operators make of its integers or 8-bit floats."""

@@ -22,7 +22,14 @@ from transforms.graph.constants import load
 from transforms.graph.dot_products import bias, is_dot_product, sum_axis
 from transforms.graph.lazy_values import Weight, constant, derived
 from transforms.graph.qdq import MATMUL_NBITS
-from transforms.graph.rewire import RUNTIME_DOMAIN, Replacements, import_domains, onnx_op, take_over
+from transforms.graph.rewire import (
+    RUNTIME_DOMAIN,
+    Insertions,
+    Replacements,
+    import_domains,
+    onnx_op,
+    take_over,
+)
 
 OPERATOR = MATMUL_NBITS
 _STORED = frozenset({"int2", "uint2", "int4", "uint4", "int8", "uint8"})
@@ -53,16 +60,17 @@ def write_matmul_nbits(graph: gs.Graph, *, accuracy_level: int | None = None) ->
     """
     if accuracy_level not in (None, *LEVELS):
         raise ValueError(f"accuracy_level is {accuracy_level}, legal are {', '.join(map(str, LEVELS))}")
-    names, changed = walk.Names(graph), 0
+    changed, writer = 0, _Writer(graph, accuracy_level)
     for owner in walk.graphs(graph):
         found = [(node, weight) for node in owner.nodes if (weight := _weight(node)) is not None]
         replacements = Replacements(owner)
         for node, weight in found:
-            made, new = _product(node, weight, names, accuracy_level)
+            made, new = writer.product(node, weight)
             take_over(new, node.outputs[0])
             replacements.replace([node], [*made, new])
         replacements.place()
         changed += len(found)
+    writer.insertions.place(graph)
     if changed:
         import_domains(graph, {RUNTIME_DOMAIN})
     return changed
@@ -149,22 +157,42 @@ def is_plain(node: gs.Node) -> bool:
     return added is None or (added.shape is not None and list(added.shape) == [outputs])
 
 
-def _product(
-    node: gs.Node, weight: _Weight, names: walk.Names, level: int | None
-) -> tuple[list[gs.Node], gs.Node]:
-    """Return a MatMulNBits of a product's name and inputs, without an output, and nodes to put before it."""
-    source = weight.node.inputs[0].name
-    outputs, summed = weight.size
-    packed = constant(names.derive(source, "packed"), _packed(weight))
-    scale = np.ascontiguousarray(weight.scale)
-    scales, made = kernel_scales(scale, source, names, level or _QUICK[weight.bits])
-    inputs = [packed, scales]
-    zeros = weight.zero_point.astype(np.int64) - weight.lowest
-    if (zeros != 1 << (weight.bits - 1)).any():
-        zero_points = pack_numbers(zeros.astype(np.uint8), weight.bits)
-        inputs.append(gs.Constant(names.derive(source, "zero_points"), zero_points))
-    numbers = {"K": summed, "N": outputs, "bits": weight.bits, "block_size": weight.block}
-    return made, matmul_nbits(node, inputs, numbers, level)
+class _Writer:
+    """Writes products; those that read one dequantized weight share what is stored of it."""
+
+    def __init__(self, graph: gs.Graph, level: int | None) -> None:
+        self._graph, self._names, self._level = graph, walk.Names(graph), level
+        self._stored: dict[int, tuple[gs.Node, list[gs.Tensor]]] = {}  # a node that is kept keeps its id
+        self.insertions = Insertions()
+
+    def product(self, node: gs.Node, weight: _Weight) -> tuple[list[gs.Node], gs.Node]:
+        """Return a MatMulNBits of a product's name and inputs, without an output, and nodes before it."""
+        made: list[gs.Node] = []
+        is_shared, key = not walk.is_read_once(weight.node.outputs[0]), id(weight.node)
+        if key in self._stored:
+            stored = self._stored[key][1]
+        else:
+            stored, made = self._inputs(weight)
+            if is_shared:
+                self._stored[key] = weight.node, stored
+                self.insertions.add(self._graph, None, made)
+                made = []
+        outputs, summed = weight.size
+        numbers = {"K": summed, "N": outputs, "bits": weight.bits, "block_size": weight.block}
+        return made, matmul_nbits(node, stored, numbers, self._level)
+
+    def _inputs(self, weight: _Weight) -> tuple[list[gs.Tensor], list[gs.Node]]:
+        """Return packed integers, scales, and zero points where there are any; and nodes that make them."""
+        source, names = weight.node.inputs[0].name, self._names
+        packed = constant(names.derive(source, "packed"), _packed(weight))
+        scale = np.ascontiguousarray(weight.scale)
+        scales, made = kernel_scales(scale, source, names, self._level or _QUICK[weight.bits])
+        stored = [packed, scales]
+        zeros = weight.zero_point.astype(np.int64) - weight.lowest
+        if (zeros != 1 << (weight.bits - 1)).any():
+            zero_points = pack_numbers(zeros.astype(np.uint8), weight.bits)
+            stored.append(gs.Constant(names.derive(source, "zero_points"), zero_points))
+        return stored, made
 
 
 def matmul_nbits(node: gs.Node, stored: list[gs.Tensor], attrs: dict[str, int], level: int | None) -> gs.Node:

@@ -45,7 +45,7 @@ KINDS: Mapping[str, Kind] = {
     "force": FLAG,
     "matmul_nbits": FLAG,
     "accuracy_level": choice(1, 4),
-    "embeddings": choice("int8", "int4"),
+    "embeddings": choice("int8", "int4", "float"),
     "kv_cache": choice("int8", "int4"),
     "ranges": PATH,
     "export_ranges": PATH,

@@ -172,7 +172,7 @@ def quantize(
     matmul_nbits, accuracy_level : bool, and 1 or 4
         Write products with integers in blocks as MatMulNBits of ONNX Runtime, of this level.
     embeddings, kv_cache : str, optional
-        Store embeddings, or caches of keys and values, as ``"int8"`` or ``"int4"``.
+        Store embeddings, or caches of keys and values, as ``"int8"`` or ``"int4"``; embeddings ``"float"``.
     ranges, export_ranges : path, optional
         Files of scales and zero points to take, and to write.
     functions : bool

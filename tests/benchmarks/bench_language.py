@@ -27,17 +27,21 @@ from transforms.compare.compare_results import pair_files
 from transforms.compare.language import compare_logits
 from transforms.run.workers import open_processes
 
-_W4 = "quantize --config W4 --matmul-nbits"
+_ROUNDED = "--set found=false"  # its weights are in few bits already
+_TABLE = "--embeddings float"
+_W4 = f"quantize --config W4 --matmul-nbits {_ROUNDED}"
 _BLOCKS = (32, 64, 128)
 _METHODS = ("RTN", "RTN-symmetric", "k-quant")
 ROWS = {
     "BF16 with Casts": "convert_fp32_to_bf16",
-    "W8": "quantize --config W8",
-    "W4": _W4,
-    "W4, kernels of level 4": f"{_W4} --accuracy-level 4",
-    "W4, embeddings int8": f"{_W4} --embeddings int8",
+    "W8": f"quantize --config W8 {_ROUNDED} {_TABLE}",
+    "W4, weights as they were": "quantize --config W4 --matmul-nbits",
+    "W4": f"{_W4} {_TABLE} --accuracy-level 1",
+    "W4, kernels of level 4": f"{_W4} {_TABLE} --accuracy-level 4",
+    "W4, defaults": _W4,
+    "W4, embeddings int8": f"{_W4} --embeddings int8 --accuracy-level 1",
     "W4, embeddings int8, level 4": f"{_W4} --embeddings int8 --accuracy-level 4",
-    "W4 with samples": f"{_W4} --data {{samples}}",
+    "W4 with samples": f"{_W4} {_TABLE} --accuracy-level 1 --data {{samples}}",
     **{f"W4, blocks of {size}": f"{_W4} --set block_size={size}" for size in _BLOCKS[1:]},
     **{
         f"W4, uint4, blocks of {size}": f"{_W4} --set block_size={size} --set weight='uint4'"

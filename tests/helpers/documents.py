@@ -41,7 +41,7 @@ KINDS = {
 }
 _BLOCK = re.compile(r"^```(.*)\n((?:(?!```).*\n)*)```$", re.MULTILINE)
 _OF_THIS_MACHINE = ("Time here: ", "Slower: ")
-_TIME = re.compile(r"\d+(?:\.\d+)?(?= (?:s|ms|kB|[MG]B/s)\b)")
+_TIME = re.compile(r"\d+(?:\.\d+)?(?= (?:s|ms|kB|[MG]B/s|times as long)\b)")
 
 
 @dataclass(frozen=True)

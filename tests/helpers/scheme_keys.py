@@ -36,6 +36,8 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "weight_method": "how ranges of weights are found: `MinMax`, `MSE`, `WeightedMSE` (weighted by "
         "the mean square of the inputs); `auto`: `WeightedMSE` for one scale, "
         "`MinMax` per channel or block, `MSE` for 4 bits",
+        "found": "weights alone of 4 and 8 bits stay on the grids that nearly all of them lie on already, in "
+        "at most 6 bits in the mean beside 4, and 8 beside 8, as with `weight = found`; `false`: rounded",
         "weight_symmetric": "`false`: weights of 2 and 4 bits in blocks have zero points; `auto`: those "
         "whose error is less so",
         "finer_share": "in models with attention, values, outputs and half of the layers that end "

@@ -51,3 +51,21 @@ def test_other_numbers_and_zeros_of_another_sign_stay_apart() -> None:
     signed[0, 0] = -0.0
     for other in (W + 1, signed):
         assert _shared(_chosen(W, other))[1] == 0
+
+
+def test_a_matrix_of_several_products_is_stored_once() -> None:
+    """Those that other nodes read, and vectors, stay as they are."""
+    weights = (
+        {f"w{i}": W for i in range(3)} | {"added": W} | {f"v{i}": np.ones(400, np.float32) for i in range(2)}
+    )
+    nodes = [helper.make_node("MatMul", [f"y{i}" if i else "x", f"w{i}"], [f"y{i + 1}"]) for i in range(3)]
+    nodes += [helper.make_node("Add", ["y3", "added"], ["z"])]
+    nodes += [helper.make_node("Mul", ["u", "v0"], ["u1"]), helper.make_node("Mul", ["u1", "v1"], ["u2"])]
+    ends = [build.value("z", [20, 20]), build.value("u2", [400])]
+    before = build.model(nodes, [build.value("x", [20, 20]), build.value("u", [400])], ends, weights)
+    after, count = _shared(before)
+    assert count == 2
+    assert {t.name for t in after.graph.initializer} == {"w0", "added", "v0", "v1"}
+    feed = {"x": np.eye(20, dtype=np.float32), "u": np.ones(400, np.float32)}
+    runs = [onnxruntime.InferenceSession(m.SerializeToString()).run(None, feed) for m in (before, after)]
+    np.testing.assert_array_equal(runs[0][0], runs[1][0])

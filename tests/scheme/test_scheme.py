@@ -126,6 +126,7 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
         balance_channels=True,
         move_outliers=True,
         keep_float=True,
+        found=False,
         dynamic_ranges="tensor",
         optimize=False,
         target="ort-cpu",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import onnx_graphsurgeon as gs
 
 from ops.legal_names import did_you_mean
-from transforms.channels.move_outliers import move_outliers
+from transforms.channels.move_outliers import MovedWeights, move_outliers
 from transforms.channels.scale_channels import scale_channels
 from transforms.graph.selection import Exclusion
 from transforms.scheme.outlier_move import OutlierMove
@@ -22,9 +22,9 @@ def apply_moves(
     The same graph and moves make the same weights bit for bit. ValueError for a tensor of which nothing can
     be moved, and a channel that it does not have.
     """
-    found = Counter[str]()
+    found, made = Counter[str](), MovedWeights()
     for name, move in moves.items():
-        if move_outliers(graph, {name: move}, exclude=exclude):
+        if move_outliers(graph, {name: move}, exclude=exclude, made=made):
             found["moved"] += 1
         elif scale_channels(graph, {name: move}, exclude=exclude):
             found["scaled"] += 1

@@ -33,6 +33,9 @@ from transforms.scheme.outlier_move import OutlierMove
 
 log = logging.getLogger(__name__)
 
+MovedWeights = dict[tuple[int, bool, bytes, bytes], tuple[gs.Tensor, gs.Tensor]]
+"""By the ``id`` of a weight, and what was done to it: the weight, which keeps its id so, and the result."""
+
 _MOST_SMOOTHED = 10
 """Exponent between channels: what is smaller than a thousandth of others has no part in their sum."""
 
@@ -62,6 +65,7 @@ def move_outliers(
     *,
     nodes: Choice | None = None,
     exclude: Exclusion = None,
+    made: MovedWeights | None = None,
 ) -> int:
     """Divide channels of tensors by powers of two, or give them products of their own; return how many
     tensors were changed.
@@ -79,11 +83,14 @@ def move_outliers(
       product that an Add puts to the first, and that no plan puts on integers. The same in real arithmetic;
       sums of float32 are ordered anew.
 
+    A weight that several layers read is stored once for those with the same move; ``made`` keeps what was
+    made of weights for further calls.
+
     Does nothing to tensors that are not there, that no such layer reads, and for nodes in ``exclude``; nor
     with own channels for a Gemm whose alpha is not 1. Raises ValueError for a channel that a tensor does
     not have.
     """
-    mover = _Mover(graph, resolve(exclude, graph, nodes))
+    mover = _Mover(graph, resolve(exclude, graph, nodes), {} if made is None else made)
     known = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}
     count = 0
     for name, move in moves.items():
@@ -96,10 +103,11 @@ def move_outliers(
 
 
 class _Mover:
-    def __init__(self, graph: gs.Graph, exclude: Container[gs.Node]) -> None:
+    def __init__(self, graph: gs.Graph, exclude: Container[gs.Node], made: MovedWeights) -> None:
         self._graph, self._names, self._exclude = graph, walk.Names(graph), exclude
         self._takers = FactorTakers(graph)
         self._fixed = walk.outputs(graph) | {id(t) for inner in walk.graphs(graph) for t in inner.inputs}
+        self._made = made
         self.insertions = Insertions()
 
     def move(self, tensor: gs.Tensor, move: OutlierMove) -> bool:
@@ -114,10 +122,12 @@ class _Mover:
         exponents = move.of_channels(tensor.name, channels_of(layers[0]))
         channels = np.array(move.own, np.int64)
         divided = self._divide(tensor, exponents, channels, len(layers))
-        taken = self._take(tensor, channels) if channels.size else None
+        if channels.size:
+            from transforms.channels.own_products import OwnProducts
+
+            products = OwnProducts(self._graph, self._names, self._made, self.insertions)
+            products.add(tensor, layers, channels)
         for node in layers:
-            if taken is not None:
-                self._add_product(node, taken, channels)
             node.inputs[0] = divided
             self._multiply_weight(node, exponents, channels)
         return True
@@ -154,10 +164,18 @@ class _Mover:
         return bool(factors) or scaling is not None
 
     def _multiply_weight(self, node: gs.Node, exponents: NDArray[np.int64], own: NDArray[np.int64]) -> None:
-        """Make the weight S W, without channels that go elsewhere; a copy of it if others read it."""
-        weight = node.inputs[1]
+        """Make the weight S W, without channels that go elsewhere; a copy of it if others read it.
+
+        Those with the same move read one.
+        """
+        weight, is_turned = node.inputs[1], bool(node.attrs.get("transB", 0))
+        key = id(weight), is_turned, exponents.tobytes(), own.tobytes()
+        if key in self._made:
+            node.inputs[1] = self._made[key][1]
+            return
         if not walk.is_read_once(weight) or id(weight) in self._fixed:
             node.inputs[1] = constant(self._names.derive(weight.name, "moved"), weight._values)
+            self._made[key] = weight, node.inputs[1]
 
         def _moved(values: NDArray[np.float32]) -> NDArray[np.float32]:
             values = np.array(values)
@@ -169,33 +187,3 @@ class _Mover:
 
         source: Weight = node.inputs[1]._values
         become_constant(node.inputs[1], derived(source, _moved, np.float32))
-
-    def _take(self, tensor: gs.Tensor, own: NDArray[np.int64]) -> gs.Tensor:
-        """Return the channels of a tensor that get products of their own."""
-        taken = dtypes.variable(self._names.derive(tensor.name, "own"), dtypes.FLOAT, tensor)
-        if taken.shape is not None:
-            taken.shape = [*taken.shape[:-1], len(own)]
-        indices = gs.Constant(self._names.derive(tensor.name, "own_channels"), own)
-        name = self._names.derive(taken.name, "gather")
-        gather = gs.Node("Gather", name, {"axis": -1}, inputs=[tensor, indices], outputs=[taken])
-        self.insertions.add(self._graph, walk.producer(tensor), [gather])
-        return taken
-
-    def _add_product(self, node: gs.Node, taken: gs.Tensor, channels: NDArray[np.int64]) -> None:
-        """Let an Add make what the node made, of that and the product of the channels taken."""
-        weight, result = node.inputs[1], node.outputs[0]
-
-        def _rows(values: NDArray[np.float32]) -> NDArray[np.float32]:
-            return np.ascontiguousarray(rows_of(node, values)[channels])
-
-        outputs = rows_of(node, np.empty(weight.shape, np.bool_)).shape[1]
-        source: Weight = weight._values
-        rows = derived(source, _rows, np.float32, (len(channels), outputs))
-        label = self._names.derive(node.name or result.name, "own")
-        names = [self._names.derive(result.name, suffix) for suffix in ("rest", "own")]
-        addends = [dtypes.variable(name, dtypes.FLOAT, result) for name in names]
-        weight_rows = constant(self._names.derive(weight.name, "own"), rows)
-        product = gs.Node("MatMul", label, inputs=[taken, weight_rows], outputs=[addends[1]])
-        node.outputs[0] = addends[0]
-        total = gs.Node("Add", self._names.derive(label, "add"), inputs=addends, outputs=[result])
-        self.insertions.add(self._graph, node, [product, total])

@@ -13,7 +13,6 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from ops import FORMATS
 from ops.array_types import Float32Array, Float64Array
 from ops.channel_sums import channel_sums
 from ops.pair_sums import paired_scale
@@ -21,14 +20,14 @@ from transforms.channels.factor_takers import FactorTakers, channels_of, layers_
 from transforms.channels.move_outliers import lowering, smoothing
 from transforms.channels.rounding_errors import rounding_error, row_error
 from transforms.graph import walk
-from transforms.plan.dynamic_products import dynamic_products
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.run_time_rounding import SYMMETRIC, RowGrid, rounds_rows, row_grid
+from transforms.plan.run_time_rounding import SYMMETRIC, RowGrid
+from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.outlier_move import OutlierMove
 
 _MOST_BITS = 8  # of activations: with more, one channel may set the range of all others
-_LEAST_CHANNELS = 8
+LEAST_CHANNELS = 8
 _LEAST_ROWS = 32  # of either half
 _LOWERED = (1, 2, 3, 4)  # powers of two by which the range of a tensor may shrink
 _SMOOTHED = (0.5, 0.75)  # shares of the differences between channels that weights take
@@ -42,9 +41,6 @@ _COLUMNS = 1 << 13
 """Outputs of a layer that are looked at together."""
 
 Channels = NDArray[np.int64]
-
-_AT_RUN_TIME = QuantSpec(FORMATS["uint8"], symmetric=False)
-"""The grid of a tensor that is rounded at run time, by DynamicQuantizeLinear."""
 
 
 @dataclass(frozen=True)
@@ -157,30 +153,11 @@ def find_operands(plan: QuantizationPlan) -> list[Operand]:
     """
     takers = FactorTakers(plan.graph)
     found = [one for site in plan.quantizations for one in _operands(plan, site, takers)]
+    if not is_dynamic(plan.scheme):
+        return found
+    from transforms.channels.dynamic_operands import dynamic_operands
+
     return [*found, *dynamic_operands(plan)]
-
-
-def dynamic_operands(plan: QuantizationPlan) -> list[Operand]:
-    """Return the operands that products alone round, at run time, to the range of the tensor or its rows.
-
-    Products of single channels cost the time of an Add: they pay where layers make no more than they read.
-    """
-    products = {id(node): node for node in dynamic_products(plan)}
-    tensors, found = {id(node.inputs[0]): node.inputs[0] for node in products.values()}, []
-    for tensor in tensors.values():
-        layers = layers_on(tensor)
-        if not layers or not all(id(node) in products for node in layers):
-            continue
-        if not plan.specs.is_in_main_graph(tensor) or walk.producer(tensor) is None:
-            continue
-        if channels_of(layers[0]) < _LEAST_CHANNELS:
-            continue
-        made = sum(rows_of(node, np.empty(node.inputs[1].shape, np.bool_)).shape[1] for node in layers)
-        may_split = made <= channels_of(layers[0])
-        grids = _weight_grids(plan, layers)
-        of_rows = row_grid(tensor) if rounds_rows(tensor, plan.scheme.dynamic_ranges) else None
-        found.append(Operand(tensor, tuple(layers), _AT_RUN_TIME, grids, may_split, of_rows))
-    return found
 
 
 def _operands(plan: QuantizationPlan, site: QuantSite, takers: FactorTakers) -> Iterator[Operand]:
@@ -194,8 +171,8 @@ def _operands(plan: QuantizationPlan, site: QuantSite, takers: FactorTakers) -> 
     reads = {(id(node), index) for node, index in site.uses}
     if not layers or not all((id(node), 0) in reads for node in layers):
         return
-    grids = _weight_grids(plan, layers)
-    if len(grids) < len(layers) or channels_of(layers[0]) < _LEAST_CHANNELS:
+    grids = weight_grids(plan, layers)
+    if len(grids) < len(layers) or channels_of(layers[0]) < LEAST_CHANNELS:
         return
     is_float = plan.specs.integers.maker(tensor) is None
     if is_float or takers.take(tensor, len(layers)):
@@ -203,7 +180,7 @@ def _operands(plan: QuantizationPlan, site: QuantSite, takers: FactorTakers) -> 
         yield Operand(tensor, tuple(layers), grid, grids, may_split)
 
 
-def _weight_grids(plan: QuantizationPlan, layers: Sequence[gs.Node]) -> tuple[QuantSpec, ...]:
+def weight_grids(plan: QuantizationPlan, layers: Sequence[gs.Node]) -> tuple[QuantSpec, ...]:
     """Return the grids of those of some layers' weights that are integers."""
     weights = [plan.specs.of_input(node, 1) for node in layers]
     return tuple(spec for spec, role in weights if spec and role == WEIGHT and spec.format.is_integer)
@@ -228,47 +205,70 @@ def propose_moves(
     them. ``operands``: of a plan of the prepared float graph. ``rows``: for each operand's tensor, some rows
     [rows, channels] of each sample, as the float model makes them. Each move is made of every other sample
     and judged on the others, in turn; tensors of fewer than two samples or 32 rows in a half are left alone.
-    ``clips``: whether ranges of activations cut rare numbers off.
+    ``clips``: whether ranges of activations cut rare numbers off. Tensors whose layers share a weight
+    have one move, or none.
     """
     found = {}
-    for operand in operands:
-        samples = rows[operand.tensor.name]
-        halves = [np.concatenate(samples[half::2]) for half in range(2)] if len(samples) > 1 else []
-        if halves and all(len(half) >= _LEAST_ROWS and np.isfinite(half).all() for half in halves):
-            move = _choose(operand, halves, clips=clips)
-            vars(operand).pop("weights", None)  # of one tensor at a time
-            if move is not None:
-                found[str(operand.tensor.name)] = move
+    for group in _groups(operands):
+        halves = [_halves(rows[operand.tensor.name]) for operand in group]
+        if all(halves):
+            move = _choose(group, halves, clips=clips)
+            for operand in group:
+                vars(operand).pop("weights", None)  # of one tensor, or those of one weight, at a time
+                if move is not None:
+                    found[str(operand.tensor.name)] = move
     return found
 
 
-def _choose(operand: Operand, halves: Sequence[Float32Array], *, clips: bool) -> OutlierMove | None:
-    """Return the move of the least error; within half a dB the first that adds no products."""
-    of_halves = [_candidates(operand, half) for half in halves]
+def _halves(samples: Sequence[Float32Array]) -> list[Float32Array]:
+    """Return the rows of every other sample, and of those between; nothing where they are too few."""
+    halves = [np.concatenate(samples[half::2]) for half in range(2)] if len(samples) > 1 else []
+    return halves if all(len(half) >= _LEAST_ROWS and np.isfinite(half).all() for half in halves) else []
+
+
+def _groups(operands: Sequence[Operand]) -> Sequence[Sequence[Operand]]:
+    """Return operands in groups that move alike: one in each where no other node reads a weight of theirs."""
+    if all(walk.is_read_once(node.inputs[1]) for operand in operands for node in operand.layers):
+        return [[operand] for operand in operands]
+    from transforms.channels.shared_weights import groups
+
+    return groups(operands)
+
+
+def _choose(
+    group: Sequence[Operand], halves: Sequence[Sequence[Float32Array]], *, clips: bool
+) -> OutlierMove | None:
+    """Return the move of the least error; within half a dB the first that adds no products.
+
+    ``halves``: of the rows of each operand of a group, which move alike.
+    """
+    of_halves = [_candidates(group, [of_one[half] for of_one in halves]) for half in range(2)]
     unmoved, *errors = [
         sum(
             total_error(move, rows, operand, clips=clips)
-            for move, rows in zip(proposed, (halves, halves[::-1]), strict=True)
+            for operand, of_one in zip(group, halves, strict=True)
+            for move, rows in zip(proposed, (of_one, of_one[::-1]), strict=True)
         )
         for proposed in zip(*of_halves, strict=True)
     ]
-    moves, best = _candidates(operand, np.concatenate(halves))[1:], min(errors)
+    moves, best = _candidates(group, [rows for of_one in halves for rows in of_one])[1:], min(errors)
     shares = [_SIMILAR if move.own else 1 for move in moves]
     found = next(m for m, error, share in zip(moves, errors, shares, strict=True) if error <= share * best)
     return found if best < _LEAST_GAIN * unmoved and str(found) else None
 
 
-def _candidates(operand: Operand, rows: Float32Array) -> list[OutlierMove]:
+def _candidates(group: Sequence[Operand], rows: Sequence[Float32Array]) -> list[OutlierMove]:
     """Return no move, and as many others for any rows.
 
     Outliers lowered, all channels brought to like sizes, or outliers with products of their own.
     """
-    ranges = np.abs(rows).max(0).astype(np.float64)
+    ranges = np.max([np.abs(some).max(0) for some in rows], axis=0).astype(np.float64)
     moves, largest = [OutlierMove()], float(ranges.max())
     moves += [OutlierMove(lowering(ranges, max(largest * 2.0**-power, _TINY))) for power in _LOWERED]
-    of_weights = np.max([weight.ranges for weight in operand.weights], axis=0).astype(np.float64)
+    all_weights = [weight.ranges for operand in group for weight in operand.weights]
+    of_weights = np.max(all_weights, axis=0).astype(np.float64)
     moves += [OutlierMove(smoothing(ranges, of_weights, share)) for share in _SMOOTHED]
-    if operand.may_split:
+    if all(operand.may_split for operand in group):
         order = np.argsort(-ranges, kind="stable")
         counts = (count for count in _SPLIT if 4 * count <= len(ranges))
         moves += [OutlierMove(own=tuple(sorted(map(int, order[:count])))) for count in counts]

@@ -61,6 +61,11 @@ def weight_size(node: gs.Node) -> tuple[int, int] | None:
     return None if axis is None else (shape[1 - axis], shape[axis])
 
 
+def weight_key(node: gs.Node) -> int:
+    """Return the ``id`` of the stored matrix of a product, which others may read."""
+    return id(node.inputs[weight_index(node) or 0])
+
+
 def _ordered(nodes: Sequence[gs.Node]) -> tuple[list[gs.Node], list[gs.Node]]:
     """Return the layers that count most, of those in order, outer ones first, and the others."""
     outer = min(max(1, len(nodes) // _OUTER), len(nodes) // 2)

@@ -12,7 +12,9 @@ from transforms.scheme.scheme import FOUND
 if TYPE_CHECKING:
     from transforms.pipelines.store import store
     from transforms.pipelines.write_for_runtime import (
+        choose_level,
         keep_unstored,
+        store_tied,
         tie_heads,
         write_caches,
         write_embeddings,
@@ -22,12 +24,13 @@ if TYPE_CHECKING:
 else:
     _NAMES = (
         *("keep_unstored", "tie_heads", "write_caches", "write_embeddings", "write_experts"),
-        "write_products",
+        *("write_products", "choose_level", "store_tied"),
     )
     _PATHS = (f"write_for_runtime.{name}" for name in _NAMES)
-    keep_unstored, tie_heads, write_caches, write_embeddings, write_experts, write_products = later(
+    keep_unstored, tie_heads, write_caches, write_embeddings, write_experts, *_MORE = later(
         __package__, *_PATHS
     )
+    write_products, choose_level, store_tied = _MORE
     (store,) = later(__package__, "store")
 
 
@@ -40,17 +43,22 @@ def _keeps_unstored(work: Work) -> bool:
 
 
 _TUNED = ("keep_lossy", "place", "beside_preset", "reach", "tune", "keep_target", "gate")
-_WRITTEN = ("write_experts", "write_products", "write_embeddings", "write_caches")
+_WRITTEN = (
+    *("write_experts", "write_products", "choose_level"),
+    *("write_embeddings", "store_tied", "write_caches"),
+)
 
 FOR_RUNTIME: tuple[WorkRow, ...] = (
     Row(tie_heads, frozenset({"Gather"}), after=("build", "mix", *_TUNED)),
     Row(write_experts, frozenset({"MoE", "TopK"}), after=("tie_heads", *_TUNED)),
     Row(write_products, when=_writes_products, after=("tie_heads", "write_experts", *_TUNED)),
+    Row(choose_level, frozenset({"MatMulNBits"}), after=("write_products", "keep_found", *_TUNED)),
     Row(
         write_embeddings,
         when=lambda work: bool(work.options.embeddings),
         after=("tie_heads", "write_products", *_TUNED),
     ),
+    Row(store_tied, frozenset({"Gather"}), after=("write_products", "write_embeddings", *_TUNED)),
     Row(
         write_caches,
         when=lambda work: bool(work.options.kv_cache),

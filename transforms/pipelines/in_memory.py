@@ -25,11 +25,11 @@ from transforms.scheme.scheme import FOUND
 if TYPE_CHECKING:
     from transforms.pipelines.decide import decide
     from transforms.pipelines.fit import fit
-    from transforms.pipelines.keep_found import keep_found, note_found
+    from transforms.pipelines.keep_found import keep_found, take_found
     from transforms.pipelines.probe import probe
 else:
     decide, fit, probe = later(__package__, "decide", "fit", "probe")
-    keep_found, note_found = later(__package__, "keep_found.keep_found", "keep_found.note_found")
+    keep_found, take_found = later(__package__, "keep_found.keep_found", "keep_found.take_found")
 
 
 def _has_samples(work: Work) -> bool:
@@ -49,11 +49,11 @@ def _keeps_found(work: Work) -> bool:
 
 
 def _stores_integers(work: Work) -> bool:
-    """Return whether the scheme rounds weights alone to integers."""
+    """Return whether the scheme rounds weights alone to integers, if they are on no grid already."""
     scheme: Scheme = work.scheme
     weight = scheme.format(scheme.weight)
-    is_alone = scheme.format(scheme.activation) is None
-    return is_alone and weight is not None and weight.is_integer
+    is_alone = scheme.format(scheme.activation) is None and scheme.found
+    return is_alone and not is_dynamic(scheme) and weight is not None and weight.is_integer
 
 
 _NAMED = {"targets": "name_targets"}
@@ -77,7 +77,7 @@ IN_MEMORY: tuple[WorkRow, ...] = (
     Row(follow_grids, when=lambda work: bool(work.fixed) or work.record.grids is not None),
     *PREPARE,
     Row(give_grids, when=_is_given_grids, needs=_NAMED),
-    Row(note_found, when=_stores_integers, after=_PREPARED),
+    Row(take_found, when=_stores_integers, after=_PREPARED),
     Row(mend_by_samples, when=_has_samples, after=_PREPARED),
     Row(keep_exceptions, when=_has_exceptions, needs=_NAMED, after=("mend_by_samples", *_PREPARED)),
     Row(

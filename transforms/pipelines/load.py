@@ -25,6 +25,7 @@ from transforms.run.image_inputs import ImageOptions
 from transforms.run.samples import Samples
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
+from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.presets import PRESETS
 from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.targets import target
@@ -40,7 +41,8 @@ def load(work: Work) -> None:
     work.events.phase("loading")
     work.graph = read_float(work, work.scheme)
     work.source_sha256 = getattr(work.graph, "source_sha256", None)
-    if work.options.embeddings and work.scheme.activation != FLOAT32:
+    stays = not work.options.stores_tied and (is_dynamic(work.scheme) or work.scheme.activation != FLOAT32)
+    if stays or (work.options.embeddings and work.scheme.activation != FLOAT32):
         labels = dict.fromkeys(escape(label_of(node)) for node in readers(work.graph))
         excluded = (*work.asked.exclude_nodes, *labels)
         work.stored_apart = work.asked

@@ -35,7 +35,7 @@ class Options:
         How many runs choices may take, one of :data:`transforms.judge.constants.EFFORTS`.
     times : bool
         Whether the model is timed beside the float model, and layers are placed by their time.
-    matmul_nbits, accuracy_level, embeddings, kv_cache
+    matmul_nbits, accuracy_level, embeddings, stores_tied, kv_cache
         Parts that are written as operators of ONNX Runtime.
     storage : str
         How weights of block formats are stored: "plain", "packed" or "onnx-mx".
@@ -59,6 +59,7 @@ class Options:
     matmul_nbits: bool = False
     accuracy_level: int | None = None
     embeddings: str = ""
+    stores_tied: bool = True
     kv_cache: str = ""
     storage: str = "plain"
     functions: bool = True

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from itertools import islice
 
 from ops.array_types import Feed, Float32Array
-from transforms.channels.propose_moves import dynamic_operands, propose_moves
+from transforms.channels.dynamic_operands import dynamic_operands
+from transforms.channels.propose_moves import propose_moves
 from transforms.judge.budget import too_large
 from transforms.judge.constants import ROWS
 from transforms.moves.outliers import some_rows

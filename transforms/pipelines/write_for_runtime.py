@@ -14,7 +14,7 @@ from transforms.graph.some_names import counted
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
-from transforms.scheme.scheme import FOUND
+from transforms.scheme.scheme import FLOAT32, FOUND
 from transforms.store_embeddings import OPERATOR
 
 
@@ -41,6 +41,23 @@ def write_products(work: Work) -> None:
     left = sum(node.op == "DequantizeLinear" and "block_size" in node.attrs for node in walk.nodes(graph))
     others = f", {counted(left, 'weight')} in blocks with DequantizeLinear" if left else ""
     work.record.stored.append(f"Written as MatMulNBits: {counted(count, 'product')}{others}")
+
+
+def choose_level(work: Work) -> None:
+    """Choose the accuracy level of products in 4 bits, where neither an option nor a goal is in the way."""
+    options = work.options
+    if options.matmul_nbits and options.accuracy_level is None and options.goal is None:
+        from transforms.pipelines.levels import choose_level
+
+        choose_level(work)
+
+
+def store_tied(work: Work) -> None:
+    """Store tables that heads read too in int8, beside weights in few bits."""
+    if work.scheme.activation == FLOAT32 and work.options.stores_tied:
+        from transforms.pipelines.tied_tables import store_tied
+
+        store_tied(work)
 
 
 def write_embeddings(work: Work) -> None:

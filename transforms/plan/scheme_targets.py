@@ -24,7 +24,7 @@ from transforms.graph.selection import (
     marked_nodes,
     select,
 )
-from transforms.graph.sensitive_layers import sensitive_layers, weight_size
+from transforms.graph.sensitive_layers import sensitive_layers, weight_key, weight_size
 from transforms.plan.graph_facts import GraphFacts, KnownFacts
 from transforms.plan.named_nodes import WithNames, matching_nodes, operators, with_names
 from transforms.plan.tensor_grids import FixedGrids
@@ -241,19 +241,20 @@ class FormatTable:
         fmt, share = self.default.weight, self._scheme.finer_share
         if not share or fmt is None or not fmt.is_integer:
             return []
-        sizes = {
-            id(node): math.prod(size)
-            for node in walk.nodes(graph)
-            if id(node) not in self._formats and (size := weight_size(node)) is not None
-        }
+        users: dict[int, list[gs.Node]] = {}  # a weight that several products read has one format
+        for node in walk.nodes(graph):
+            if id(node) not in self._formats and weight_size(node) is not None:
+                users.setdefault(weight_key(node), []).append(node)
+        sizes = {key: math.prod(weight_size(nodes[0]) or ()) for key, nodes in users.items()}
         left = share * sum(sizes.values()) * fmt.bits
-        more, found = ops.get_format(_FINER).bits - fmt.bits, list[gs.Node]()
+        more, found = ops.get_format(_FINER).bits - fmt.bits, dict[int, gs.Node]()
         for node in sensitive_layers(graph):
-            if id(node) in sizes and sizes[id(node)] * more <= left:
-                left -= sizes[id(node)] * more
-                found.append(node)
-        self._formats |= dict.fromkeys(map(id, found), self._resolve(LayerRule(weight=_FINER)))
-        return found
+            is_open = id(node) not in found and id(node) not in self._formats
+            if is_open and sizes[key := weight_key(node)] * more <= left:
+                left -= sizes[key] * more
+                found |= {id(user): user for user in users[key]}
+        self._formats |= dict.fromkeys(found, self._resolve(LayerRule(weight=_FINER)))
+        return list(found.values())
 
     def _kept(self, graph: gs.Graph, targets: Targets) -> Iterator[gs.Node]:
         wanted = set(self._scheme.op_types)

@@ -47,8 +47,8 @@ class Scheme:
 
     The reference says what each key means (docs/reference/scheme.md). By purpose they are:
 
-    * formats: ``activation``, ``weight``, ``bias`` and ``other`` of the model, ``layers`` of nodes by name
-      pattern or operator type, ``tensors`` by name, before all others; ``formats`` defines new block formats;
+    * formats: ``activation``, ``weight``, ``found``, ``bias``, ``other`` of the model, ``layers`` of nodes by
+      name pattern or operator type, ``tensors`` by name, before all others; ``formats``: new block formats;
     * ``dynamic``, ``dynamic_ranges``: whether products round float activations at run time, and rows alone;
     * which nodes: ``op_types``, ``exclude_nodes``, ``exclude_op_types``, ``arithmetic``;
     * scales: ``per_channel``, ``block_size``, ``scale``, ``activation_symmetric``, ``weight_symmetric``, how
@@ -77,6 +77,7 @@ class Scheme:
     moving_average: bool = False
     averaging_constant: float = 0.01
     weight_method: str = AUTO
+    found: bool = True
     weight_symmetric: bool | str = True
     finer_share: float = 0.0
     correct_biases: bool | str = False
