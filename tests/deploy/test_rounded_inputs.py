@@ -93,7 +93,8 @@ def test_the_option_keeps_inputs_of_16_bits() -> None:
 
 
 def test_quantizing_says_how_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    weights = {name: np.eye(SIZE, dtype=np.float32) for name in ("w", "v")}
+    random = np.random.default_rng(0)
+    weights = {name: random.standard_normal((SIZE, SIZE)).astype(np.float32) for name in ("w", "v")}
     nodes = [node("MatMul", ["x", "w"], ["h"]), node("Relu", ["h"], ["r"]), node("MatMul", ["r", "v"], ["y"])]
     ends = build.value("x", [4, SIZE]), build.value("y", [4, SIZE])
     path = build.save(build.model(nodes, [ends[0]], [ends[1]], weights), tmp_path / "m.onnx")
