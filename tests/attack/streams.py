@@ -97,7 +97,7 @@ def _for_target(built: Stream, tries: Tries, stories: Sequence[Story], rng: Rand
     given = (
         ["--data", "sequences", "--sequences", *_named(built)] if rng.random() < 0.5 else ["--data", "steps"]
     )
-    options = ["--config", str(rng.choice(("A8W8", "U8S8"))), "--min-sqnr", str(target)]
+    options = ["--config", str(rng.choice(("A8W8", "U8S8"))), "--min-sqnr", str(target), "--allow-large"]
     done = tries.convert("quantize", *options, *given, "--no-time", "--threads", "1")
     if done.model is None:
         if "Nothing to do" in done.said or any(words in str(done.refusal) for words in _BEYOND):
