@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from examples.digits.network import SIDE, Parameters, new_parameters, predict, to_onnx, train_step
-from examples.training.adam import Adam, cosine
+from examples.training.epochs import accuracy, epochs_of
 from examples.training.layers import Array
 
 SEED, EPOCHS, BATCH, TEST, CALIBRATION = 2026, 20, 64, 200, 64
@@ -56,19 +56,14 @@ def _drawn(image: Array) -> Array:
 
 def train(digits: Digits, epochs: int = EPOCHS) -> Iterator[tuple[float, Parameters]]:
     """Yield the mean loss of each epoch and the parameters after it."""
-    parameters = new_parameters(SEED)
-    optimizer = Adam(parameters)
-    random = np.random.default_rng(SEED)
-    batches = len(digits.labels) // BATCH
-    for epoch in cosine(epochs * batches).reshape(epochs, batches):
-        losses = []
-        order = random.permutation(len(digits.labels))[: batches * BATCH]
-        for step, rows in zip(epoch, order.reshape(batches, BATCH), strict=True):
-            images = np.stack([moved(image, random) for image in digits.images[rows, 0]])[:, None]
-            loss, gradients, averages = train_step(parameters, images, digits.labels[rows])
-            parameters = parameters | averages | optimizer.improve(parameters, gradients, step)
-            losses.append(loss)
-        yield float(np.mean(losses)), parameters
+
+    def _step(
+        parameters: Parameters, chosen: NDArray[np.int64], random: np.random.Generator
+    ) -> tuple[float, Parameters, Parameters]:
+        images = np.stack([moved(image, random) for image in digits.images[chosen, 0]])[:, None]
+        return train_step(parameters, images, digits.labels[chosen])
+
+    return epochs_of(new_parameters(SEED), len(digits.labels), BATCH, epochs, SEED, _step)
 
 
 def moved(image: Array, random: np.random.Generator) -> Array:
@@ -82,11 +77,6 @@ def moved(image: Array, random: np.random.Generator) -> Array:
         (SIDE, SIDE), Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR
     )
     return np.asarray(drawn, np.float32)
-
-
-def accuracy(logits: Array, labels: NDArray[np.int64]) -> float:
-    """Return the share of rows whose greatest logit stands at the label."""
-    return float((logits.argmax(axis=1) == labels).mean())
 
 
 def main() -> None:

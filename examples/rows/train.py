@@ -13,29 +13,25 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
-from examples.digits.train import CALIBRATION, Digits, accuracy, load, moved
+from examples.digits.train import CALIBRATION, Digits, load, moved
 from examples.rows.network import Parameters, new_parameters, predict, rows_of, to_onnx, train_step
-from examples.training.adam import Adam, cosine
+from examples.training.epochs import accuracy, epochs_of
 
 SEED, EPOCHS, BATCH = 2026, 40, 64
 
 
 def train(digits: Digits, epochs: int = EPOCHS) -> Iterator[tuple[float, Parameters]]:
     """Yield the mean loss of each epoch and the parameters after it."""
-    parameters = new_parameters(SEED)
-    optimizer = Adam(parameters)
-    random = np.random.default_rng(SEED)
-    batches = len(digits.labels) // BATCH
-    for epoch in cosine(epochs * batches).reshape(epochs, batches):
-        losses = []
-        order = random.permutation(len(digits.labels))[: batches * BATCH]
-        for step, chosen in zip(epoch, order.reshape(batches, BATCH), strict=True):
-            images = np.stack([moved(image, random) for image in digits.images[chosen, 0]])[:, None]
-            loss, gradients = train_step(parameters, rows_of(images), digits.labels[chosen])
-            parameters = parameters | optimizer.improve(parameters, gradients, step)
-            losses.append(loss)
-        yield float(np.mean(losses)), parameters
+
+    def _step(
+        parameters: Parameters, chosen: NDArray[np.int64], random: np.random.Generator
+    ) -> tuple[float, Parameters, Parameters]:
+        images = np.stack([moved(image, random) for image in digits.images[chosen, 0]])[:, None]
+        return *train_step(parameters, rows_of(images), digits.labels[chosen]), {}
+
+    return epochs_of(new_parameters(SEED), len(digits.labels), BATCH, epochs, SEED, _step)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from examples.training.adam import Adam, cosine
+from examples.training.epochs import accuracy, epochs_of
 from examples.training.layers import Array
 from tests.examples.network import Parameters, new_parameters, predict, to_onnx, train_step
 
@@ -47,28 +47,14 @@ def load() -> tuple[Digits, Digits]:
 
 
 def train(digits: Digits, epochs: int = EPOCHS) -> Iterator[tuple[float, Parameters]]:
-    """Yield the mean loss of each epoch and the parameters after it.
+    """Yield the mean loss of each epoch and the parameters after it."""
 
-    The step falls from its largest to zero along half a cosine. Images that fill no batch wait for another
-    epoch's order.
-    """
-    parameters = new_parameters(SEED)
-    optimizer = Adam(parameters)
-    random = np.random.default_rng(SEED)
-    batches = len(digits.labels) // BATCH
-    for epoch in cosine(epochs * batches).reshape(epochs, batches):
-        losses = []
-        order = random.permutation(len(digits.labels))[: batches * BATCH]
-        for step, rows in zip(epoch, order.reshape(batches, BATCH), strict=True):
-            loss, gradients, averages = train_step(parameters, digits.images[rows], digits.labels[rows])
-            parameters = parameters | averages | optimizer.improve(parameters, gradients, step)
-            losses.append(loss)
-        yield float(np.mean(losses)), parameters
+    def _step(
+        parameters: Parameters, chosen: NDArray[np.int64], random: np.random.Generator
+    ) -> tuple[float, Parameters, Parameters]:
+        return train_step(parameters, digits.images[chosen], digits.labels[chosen])
 
-
-def accuracy(logits: Array, labels: NDArray[np.int64]) -> float:
-    """Return the share of rows whose greatest logit stands at the label."""
-    return float((logits.argmax(axis=1) == labels).mean())
+    return epochs_of(new_parameters(SEED), len(digits.labels), BATCH, epochs, SEED, _step)
 
 
 def main() -> None:

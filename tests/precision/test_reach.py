@@ -11,6 +11,7 @@ import onnx
 import onnx_graphsurgeon as gs
 import pytest
 
+import onnx_narrow
 from tests.helpers import origins, plans
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
@@ -109,6 +110,16 @@ def test_a_model_hardly_smaller_than_float_is_refused_with_what_smaller_ones_rea
         reach(LOSSY, Target("sqnr", 34.0))
     said = r"not met in 0.6 of the bytes .*: sqnr \d+.* in 0.5 of them \(\d layers\), sqnr .* in 0.6 of them"
     assert re.search(said, str(caught.value)) and "allow_large takes more" in str(caught.value)
+
+
+def test_allow_large_takes_a_model_that_is_refused_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in (module, unreached):
+        monkeypatch.setattr(place, "LARGEST", 0.6)
+    asked = {"config": LOSSY, "data": FEEDS, "min_sqnr": 34, "time": False}
+    with pytest.raises(FloatAloneError, match="allow_large takes more"):
+        onnx_narrow.quantize(MODEL, **asked)
+    result = onnx_narrow.quantize(MODEL, allow_large=True, **asked)
+    assert any(note.startswith("Target of at least 34 dB") for note in result.notes)
 
 
 def test_no_layer_more_than_needed_is_finer() -> None:

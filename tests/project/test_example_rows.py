@@ -17,6 +17,7 @@ import onnx_narrow
 from examples.digits.train import CALIBRATION, Digits, accuracy, load
 from examples.rows import network, train
 from examples.training.layers import Array
+from tests.helpers.gradients import in_float64, slopes
 
 FOLDER = Path(train.__file__).parent
 MODEL = FOLDER / "lstm.onnx"
@@ -78,19 +79,15 @@ def test_gradient_is_the_slope_of_the_loss(name: str, test_digits: Digits) -> No
     random = np.random.default_rng(5)
     rows = network.rows_of(test_digits.images[:3].astype(np.float64))
     labels = test_digits.labels[:3]
-    parameters: network.Parameters = {
-        key: value.astype(np.float64) for key, value in network.new_parameters(1).items()
-    }
-    direction = random.standard_normal(parameters[name].shape)
+    parameters = in_float64(network.new_parameters(1))
+    gradients = network.train_step(parameters, rows, labels)[1]
 
-    def loss(distance: float) -> float:
-        moved = parameters | {name: parameters[name] + distance * direction}
+    def _loss(moved: network.Parameters) -> float:
         return network.train_step(moved, rows, labels)[0]
 
-    _, gradients = network.train_step(parameters, rows, labels)
-    slope = (loss(1e-6) - loss(-1e-6)) / 2e-6
+    slope, told = slopes(_loss, parameters, gradients[name], name, random, 1e-6)
     # Central differences: an error of distance^2 = 1e-12, and rounding, 2^-53 / 1e-6 = 1e-10, times a few.
-    assert slope == pytest.approx((gradients[name] * direction).sum(), rel=1e-6, abs=1e-8)
+    assert slope == pytest.approx(told, rel=1e-6, abs=1e-8)
 
 
 @pytest.mark.timed

@@ -15,10 +15,10 @@ import pytest
 
 from tests.helpers import fused_models
 from transforms import model_io
-from transforms.conversion.standard_form import standardize
+from transforms.conversion.standard_form import FUSED_BY_RUNTIME, standardize
 from transforms.graph.selection import Selection, select
 from transforms.model import graph_proto
-from transforms.split_fused import split_fused
+from transforms.split_fused import FUSED, split_fused
 
 HEAD = '<ir_version: 8, opset_import: ["": {}, "com.microsoft": 1, "own": 1]> main '
 CONV = (
@@ -168,3 +168,7 @@ def test_a_model_that_the_optimizer_saved_is_taken_apart(tmp_path: Path) -> None
     assert notes and notes[0].startswith("Operators fused by ONNX Runtime, split into ONNX's own: ")
     assert not fused_models.runtime_operators(after)
     fused_models.check_same(source, after, _feeds(source))
+
+
+def test_preparing_knows_the_operators_without_importing_what_takes_them_apart() -> None:
+    assert {op for _, op in FUSED} == FUSED_BY_RUNTIME

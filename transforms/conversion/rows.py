@@ -83,10 +83,6 @@ class Row(Generic[W]):
         """The name of the function."""
         return str(getattr(self.run, "__name__", type(self.run).__name__))
 
-    def __call__(self, work: W) -> int | None:
-        """Run the function, wherever it is entered."""
-        return self.run(work)
-
 
 def as_rows(steps: Iterable[Row[V] | Step[V]]) -> tuple[Row[V], ...]:
     """Return steps as rows: a plain function is entered in each job, and needs nothing."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 
 import onnx_graphsurgeon as gs
 
@@ -66,12 +67,8 @@ def _from_base(work: Work, scheme: Scheme) -> Work | None:
     if not measure_missing(other):
         return None
     names = [row.name for row in work.recipe]
-    return _run(other, work.recipe[names.index("build") : _end(names)])
-
-
-def _run(work: Work, rows: Sequence[WorkRow]) -> Work:
-    run_rows(work, rows)
-    return work
+    run_rows(other, _until_require(work.recipe, names.index("build")))
+    return other
 
 
 def _is_floater(scheme: Scheme, other: Scheme) -> bool:
@@ -114,12 +111,11 @@ def nameable(work: Work) -> Set[str]:
 def _building(recipe: Sequence[WorkRow]) -> Sequence[WorkRow]:
     """Return the rows between those that load a model and require that something of it is quantized."""
     names = [row.name for row in recipe]
-    first = names.index("load") + 1 if "load" in names else 0
-    return recipe[first : _end(names)]
+    return _until_require(recipe, names.index("load") + 1 if "load" in names else 0)
 
 
-def _end(names: Sequence[str]) -> int:
-    return names.index("require") if "require" in names else len(names)
+def _until_require(recipe: Sequence[WorkRow], first: int) -> Sequence[WorkRow]:
+    return list(takewhile(lambda row: row.name != "require", recipe[first:]))
 
 
 class LastRebuilt:
