@@ -101,7 +101,7 @@ def decide(work: Work) -> None:
 
 def _move_outliers(work: Work, judge: Judge) -> None:
     """Move outliers of what is rounded at run time if outputs are better for it."""
-    form = Form(work.graph, work.scheme, None, judge, work.plan, work.memory)
+    form = Form(work.graph, work.scheme, None, judge, work.plan, work.base.memory)
     best = _best(work, form, Budget(sys.maxsize))
     try_outliers(best)
     work.scheme, work.judge = best.scheme, best.form.judge
@@ -114,8 +114,8 @@ def _improve(work: Work, judge: Judge, statistics: Calibration) -> None:
     log.info("%d runs, a model costs %d", budget.runs, budget.opened)
     few = min(judge.count, FEW_SAMPLES)  # of texts, which have a row for each token
     judge.count = few if judge.reference.logits else budget.samples(judge.count)
-    best = _best(work, Form(work.graph, start, statistics, judge, work.plan, work.memory), budget)
-    for move in MOVES if work.moves is None else work.moves:
+    best = _best(work, Form(work.graph, start, statistics, judge, work.plan, work.base.memory), budget)
+    for move in MOVES if work.options.moves is None else work.options.moves:
         move(best)
     _tell_left(work)
     work.scheme, work.statistics, work.judge = best.scheme, best.form.statistics, best.form.judge
@@ -147,7 +147,7 @@ def _without_ranges(work: Work, judge: Judge) -> Scheme:
         work.record.decisions.notes.append(f"Kept in float, near the largest float16: {some_names(near)}")
     if not judge.can_judge:
         return kept
-    form = Form(work.graph, kept, None, judge, work.plan, work.memory)
+    form = Form(work.graph, kept, None, judge, work.plan, work.base.memory)
     best = _best(work, form, Budget(sys.maxsize))
     if beyond:
         try_given_tensors(best, beyond, 2 * PRICE)
