@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from transforms.conversion.rows import Row
-from transforms.moves.improve import Move
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.runtime.session import RunOptions
 from transforms.scheme.finetune_rule import FinetuneRule
@@ -56,7 +55,7 @@ class Options:
         Grids of tensors that are given, and not to be measured.
     tuning : FinetuneRule, optional
         How the step ``tune`` tunes the weights.
-    moves : sequence of Move, optional
+    moves : sequence of functions, optional
         What the step ``decide`` tries, instead of its ``MOVES``.
     compares, may_compare : bool
         Whether outputs are compared in any case, and whether they may be after changes.
@@ -87,7 +86,7 @@ class Options:
     finished: FinishedLayers | None = None
     fixed: FixedGrids = field(default_factory=FixedGrids)
     tuning: FinetuneRule | None = None
-    moves: Sequence[Move] | None = None
+    moves: Sequence[Callable[[Any], None]] | None = None
     compares: bool = False
     may_compare: bool = True
     keeps_float: bool = False
