@@ -186,7 +186,7 @@ FINISH: tuple[Row[Rewritten], ...] = (
         after=_BUILT,
     ),
     Row(keep_weights_float, when=lambda work: work.scheme.target == ON_CPU, after=_BUILT),
-    Row(finish_features, after=_BUILT),
+    Row(finish_features, features.OPERATORS, after=_BUILT),
     Row(
         narrow_indices,
         when=lambda work: work.scheme.target in FOLDING and _has_narrow_weights(work.scheme),

@@ -7,7 +7,7 @@ top of ``transforms`` import the other modules of their folder. Types of package
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import MappingProxyType
@@ -115,6 +115,8 @@ class Feature:
 _BY_OPERATOR: dict[str, Feature | str] = {
     operator: folder for folder, operators in FEATURES.items() for operator in operators
 }
+OPERATORS: Set[str] = _BY_OPERATOR.keys()
+"""The operators of all features, of those that are registered later, too."""
 
 
 def register(feature: Feature, operators: Iterable[str]) -> None:
