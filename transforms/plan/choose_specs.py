@@ -33,7 +33,6 @@ from transforms.graph.selection import NodeSet
 from transforms.plan.dynamic_weights import pays_in_integers
 from transforms.plan.exact_sums import ExactSums
 from transforms.plan.graph_facts import GraphFacts
-from transforms.plan.infinities import is_infinite
 from transforms.plan.integer_sites import IntegerSites
 from transforms.plan.quant_spec import (
     ACTIVATION,
@@ -271,8 +270,11 @@ class SpecChooser:
     ) -> QuantSpec | None:
         if fmt is None:
             return None
-        if fmt.is_integer and role == CONSTANT and is_infinite(tensor):
-            return None  # an infinite bound, or a mask: no integer says that
+        if fmt.is_integer and role == CONSTANT:
+            from transforms.plan.infinities import is_infinite
+
+            if is_infinite(tensor):
+                return None  # an infinite bound, or a mask: no integer says that
         if fmt.is_integer and role == WEIGHT and node is not None:
             used = wider(fmt, node, index, tensor)
             if used is not fmt and tensor.name not in self.widened:
