@@ -10,13 +10,11 @@ import onnx_graphsurgeon as gs
 
 from onnx_narrow.api import gates
 from onnx_narrow.api.image_keywords import Preprocess
-from onnx_narrow.api.keywords import TARGET
-from onnx_narrow.api.kinds import FLAG, choice
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import DATA, OF_SAMPLES, Given, Need, check_call, given_of, listed
+from onnx_narrow.api.usage import Given, check_call, given_of, listed
 from onnx_narrow.api.written import Output, Written, write
 from onnx_narrow.summaries import bf16, running
 from onnx_narrow.summaries.target import brief_lines
@@ -37,39 +35,16 @@ from transforms.search.target import Target
 from transforms.search.user_metric import UserMetric
 
 _LISTS = ("exclude_node", "exclude_op")
-_CUSTOM = Need("{format:customqdq}", lambda given: given.get("format") == "customqdq")
-_ROUNDED = Need("{format:with_cast}, bf16 or customqdq", lambda given: given.get("format") != "simulate_bf16")
-
-NEEDS: Mapping[str, tuple[Need, ...]] = {
-    **OF_SAMPLES,
-    "data": (Need("{min_sqnr} or {metric}", lambda given: given.keys() & {"min_sqnr", "metric"}),),
-    **gates.needs(DATA),
-    **dict.fromkeys(("min_sqnr", "provider"), (DATA,)),
-    **dict.fromkeys(("weights", "saturate_activations"), (_ROUNDED,)),
-    "domain": (_CUSTOM,),
-}
-
-_KINDS = {
-    "format": choice("with_cast", "bf16", "simulate_bf16", "customqdq"),
-    "weights": choice("bfloat16", "float32"),
-    "domain": choice("ai.onnx.contrib", "com.amd.quark"),
-    "float_type": choice(*TOOLS),
-    "target": TARGET,
-    **dict.fromkeys(("keep_io_types", "saturate_activations", "strict", "optimize", "time"), FLAG),
-}
 
 
 def convert_bf16(
     model: Model,
     output: AnyPath | None = None,
     *,
-    format: str | None = None,
     data: Data | None = None,
-    min_sqnr: float | None = None,
-    metric: UserMetric | str | None = None,
-    min_metric: float | None = None,
-    max_loss: float | None = None,
     target: str | None = None,
+    min_sqnr: float | None = None,
+    format: str | None = None,
     exclude_node: Sequence[str] | str = (),
     exclude_op: Sequence[str] | str = (),
     weights: str | None = None,
@@ -78,8 +53,6 @@ def convert_bf16(
     saturate_activations: bool = False,
     strict: bool = False,
     optimize: bool = True,
-    opset: int | None = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
     float_type: str | None = None,
     limit: int | None = None,
     image_size: int | Sequence[int] | None = None,
@@ -91,12 +64,17 @@ def convert_bf16(
     states: Mapping[str, str] | None = None,
     feeds_from: Model | None = None,
     feeds: Mapping[str, str] | None = None,
-    functions: bool = True,
-    save_as_external_data: bool = False,
-    force: bool = False,
+    metric: UserMetric | str | None = None,
+    min_metric: float | None = None,
+    max_loss: float | None = None,
     time: bool = True,
     provider: str | None = None,
     threads: int | None = None,
+    opset: int | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    force: bool = False,
+    save_as_external_data: bool = False,
+    functions: bool = True,
     progress: Watcher | Events | None = None,
     steps: Steps | None = None,
 ) -> Result:
@@ -148,8 +126,8 @@ def convert_bf16(
     >>> result.notes[0].startswith("Converted: ")
     True
     """
-    given = given_of(convert_bf16, locals())
-    check_call(given, NEEDS, _KINDS)
+    given = given_of("convert_bf16", locals())
+    check_call("convert_bf16", given)
     gates.refuse_two(given)
     with Told(progress) as told:
         source, run_options = source_of(model), RunOptions(provider or "cpu", threads or 0)

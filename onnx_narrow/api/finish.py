@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
-from onnx_narrow.api.ranges import RangeFiles
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.told import Told
 from onnx_narrow.api.written import Output, write
@@ -22,6 +23,9 @@ from transforms.pipelines.why_nothing import why_nothing
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
 from transforms.search.output_metrics import METRICS
+
+if TYPE_CHECKING:
+    from onnx_narrow.api.ranges import RangeFiles
 
 
 def untuned(scheme: Scheme) -> Scheme:
@@ -60,14 +64,15 @@ def finish(work: Work, output: Output, told: Told, ranges: RangeFiles | None = N
     """Write the model of a work, and tell how it was made."""
     record, grids = work.record, list(work.record.grids or ())
     assert record.first is not None and work.source is not None, "the model was tried out"
-    files = ranges or RangeFiles()
-    with files.writing(grids):
+    with ranges.writing(grids) if ranges else nullcontext():
         entries = final_entries(work)
         told.phase("writing")
         written = write(work.graph, output, work.source, entries, record.first.exported)
     if work.options.finished:
         work.options.finished.remove()
-    for line in summed_up((*work_lines.lines(work, written.sizes), *files.line(grids)), told.lines):
+    for line in summed_up(
+        (*work_lines.lines(work, written.sizes), *(ranges.line(grids) if ranges else ())), told.lines
+    ):
         told.note(line)
     for line in work_lines.warnings(work):
         told.warn(line)

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from onnx_narrow.api.usage import Given, Need, UsageError
+from onnx_narrow.api.usage import Given, UsageError
 from transforms.files.spelling import spelled
 from transforms.search.gate import Gate
 
 BOUNDS = ("min_metric", "max_loss")
-
-_BOUND = Need("{min_metric} or {max_loss}", lambda given: given.keys() & set(BOUNDS))
-_METRIC = Need("{metric}", lambda given: "metric" in given)
 _GOALS = ("min_sqnr", "top1", *BOUNDS)
-
-
-def needs(judged: Need) -> dict[str, tuple[Need, ...]]:
-    """Return what the keywords of a gate go with; ``judged``: samples of which some can be held out."""
-    return {"metric": (judged, _BOUND), **dict.fromkeys(BOUNDS, (_METRIC,))}
 
 
 def is_gated(given: Given) -> bool:

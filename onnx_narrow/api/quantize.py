@@ -14,6 +14,7 @@ from onnx_narrow.api.quantize_work import (
     check_keywords,
     data_of,
     options_of,
+    range_files,
     recorded,
     refuse_fast,
     refuse_goal,
@@ -21,16 +22,13 @@ from onnx_narrow.api.quantize_work import (
     wish_of,
     work_class,
 )
-from onnx_narrow.api.ranges import RangeFiles
 from onnx_narrow.api.result import Result
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.scheme_needs import check_effect
 from onnx_narrow.api.schemes import Assignments, Config, quantization_scheme
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import (
-    given_of,
-)
+from onnx_narrow.api.usage import given_of
 from onnx_narrow.api.user_code import check_code
 from onnx_narrow.api.written import Output
 from transforms import model_io
@@ -38,6 +36,7 @@ from transforms.files.paths import AnyPath
 from transforms.moves.improve import Move
 from transforms.pipelines.record import JobRecord
 from transforms.pipelines.steps import Steps
+from transforms.plan.tensor_grids import FixedGrids
 from transforms.run.events import Events
 from transforms.runtime.session import RunOptions
 from transforms.search.user_metric import UserMetric
@@ -50,16 +49,6 @@ def quantize(
     config: Config | None = None,
     data: Data | None = None,
     target: str | None = None,
-    fast: bool = False,
-    effort: str | None = None,
-    min_sqnr: float | None = None,
-    top1: float | None = None,
-    metric: UserMetric | str | None = None,
-    min_metric: float | None = None,
-    max_loss: float | None = None,
-    allow_miss: bool = False,
-    allow_large: bool = False,
-    fallback: str | None = None,
     calibrate_method: str | None = None,
     per_channel: bool | None = None,
     full_range: str | None = None,
@@ -69,9 +58,23 @@ def quantize(
     optimize: bool | None = None,
     domain: str | None = None,
     qdq_domain: str | None = None,
+    fast: bool = False,
+    effort: str | None = None,
+    min_sqnr: float | None = None,
+    top1: float | None = None,
+    fallback: str | None = None,
+    allow_miss: bool = False,
+    allow_large: bool = False,
+    random_data: int | None = None,
+    matmul_nbits: bool = False,
+    accuracy_level: int | None = None,
+    embeddings: str | None = None,
+    kv_cache: str | None = None,
+    ranges: AnyPath | None = None,
+    export_ranges: AnyPath | None = None,
+    time: bool = True,
     assignments: Assignments = (),
-    opset: int | None = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    storage: str = "plain",
     limit: int | None = None,
     image_size: int | Sequence[int] | None = None,
     mean: float | Sequence[float] | None = None,
@@ -82,26 +85,22 @@ def quantize(
     states: Mapping[str, str] | None = None,
     feeds_from: Model | None = None,
     feeds: Mapping[str, str] | None = None,
-    random_data: int | None = None,
     calibration_cache: AnyPath | None = None,
-    storage: str = "plain",
-    matmul_nbits: bool = False,
-    accuracy_level: int | None = None,
-    embeddings: str | None = None,
-    kv_cache: str | None = None,
-    ranges: AnyPath | None = None,
-    export_ranges: AnyPath | None = None,
-    functions: bool = True,
-    save_as_external_data: bool = False,
-    force: bool = False,
-    time: bool = True,
+    metric: UserMetric | str | None = None,
+    min_metric: float | None = None,
+    max_loss: float | None = None,
     provider: str | None = None,
     threads: int | None = None,
     memory_limit: int | None = None,
     jobs: int | None = None,
     dask: str | None = None,
     resume: AnyPath | None = None,
+    opset: int | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
     allow_code: bool = False,
+    force: bool = False,
+    save_as_external_data: bool = False,
+    functions: bool = True,
     progress: Watcher | Events | None = None,
     steps: Steps | None = None,
     moves: Sequence[Move] | None = None,
@@ -223,7 +222,7 @@ def quantize(
     >>> result.scheme.activation
     'int8'
     """
-    given = given_of(quantize, locals())
+    given = given_of("quantize", locals())
     check_keywords(given)
     wish = wish_of(given)
     with Told(progress) as told:
@@ -236,9 +235,10 @@ def quantize(
         where = Output.checked(
             output, source, force=force, external_data=save_as_external_data, functions=functions
         )
-        files = RangeFiles.of(ranges, export_ranges)
-        grids = files.read(scheme, decides=data is not None)
-        files.check(source.path, force=force)
+        files = range_files(ranges, export_ranges)
+        grids = files.read(scheme, decides=data is not None) if files else FixedGrids()
+        if files:
+            files.check(source.path, force=force)
         if calibration_cache is not None:
             model_io.check_output(calibration_cache, force=True)
         samples = SampleOptions.of(given)

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from onnx_narrow.api.image_keywords import Preprocess
-from onnx_narrow.api.kinds import PATH, Kind, number
 from onnx_narrow.api.loss_section import LossSection, Names, loss_section
 from onnx_narrow.api.samples import SampleOptions, open_folder
-from onnx_narrow.api.sources import MODEL, Data, Model, placed, source_of
+from onnx_narrow.api.sources import Data, Model, placed, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import OF_SAMPLES, check_call, given_of, refuse_same_file
+from onnx_narrow.api.usage import check_call, given_of, refuse_same_file
 from onnx_narrow.charts.html_report import page
 from onnx_narrow.summaries import compared_models
 from onnx_narrow.summaries.advised_call import Door
@@ -28,8 +27,6 @@ from transforms.pipelines.source import Source
 from transforms.run.events import Events, each_told
 from transforms.run.image_inputs import ImageOptions
 from transforms.runtime.session import RunOptions
-
-KINDS: Mapping[str, Kind] = {"json": PATH, "csv": PATH, "min_sqnr": number(), "feeds_from": MODEL}
 
 _NAMES = {"results": "running models", "layers": "comparing layers", "histograms": "counting values"}
 _THEN = {"results": "matching tensors", "histograms": "timing"}
@@ -103,8 +100,8 @@ def report(
     TypeError, ValueError, OSError
         As :func:`onnx_narrow.quantize`.
     """
-    given = given_of(report, locals())
-    check_call(given, OF_SAMPLES, KINDS)
+    given = given_of("report", locals())
+    check_call("report", given)
     refuse_same_file(given, "output", "json", "csv")
     sources, options = (source_of(float_model), source_of(quantized)), SampleOptions.of(given)
     files: dict[str, Path] = {name: Path(given[name]) for name in ("output", "json", "csv") if name in given}

@@ -2,68 +2,38 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from onnx_narrow.api.keywords import KINDS
-from onnx_narrow.api.kinds import Kind, check_kinds
+from onnx_narrow.options import keywords
+from onnx_narrow.options.option import Given, Need
 from transforms.files.spelling import UsageError, as_option, spelled
 
 __all__ = [
-    *("DATA", "OF_SAMPLES", "Given", "Need", "UsageError"),
+    *("DATA", "Given", "Need", "UsageError"),
     *("check_call", "given_of", "listed", "named", "refuse_own_workers", "refuse_same_file"),
 ]
 
-Given = Mapping[str, Any]
-"""Keywords whose values are not their defaults."""
+
+DATA = Need("{data}")
 
 
-@dataclass(frozen=True)
-class Need:
-    """A requirement of a keyword, in words with keywords in braces, and its check on those that are given."""
-
-    words: str
-    is_met: Callable[[Any], bool]
-
-    def __str__(self) -> str:
-        return spelled(self.words)
+def given_of(job: str, values: Given) -> dict[str, Any]:
+    """Return the keywords of a call of a function whose values are not their defaults."""
+    defaults = {name: row.kind.default for name, row in keywords(job).items()}
+    return {name: values[name] for name in defaults if not _is_same(values[name], defaults[name])}
 
 
-DATA = Need("{data}", lambda given: "data" in given)
-
-OF_SAMPLES: Mapping[str, tuple[Need, ...]] = {
-    **dict.fromkeys(("limit", "image_size", "mean", "std", "layout", "preprocess", "sequences"), (DATA,)),
-    "states": (Need("{sequences}", lambda given: "sequences" in given),),
-    "feeds_from": (
-        DATA,
-        Need("single samples, without {sequences}", lambda given: "sequences" not in given),
-    ),
-    "feeds": (Need("{feeds_from}", lambda given: "feeds_from" in given),),
-}
-"""Needs of keywords that say how samples are read."""
-
-
-def given_of(function: Callable[..., Any], values: Given) -> dict[str, Any]:
-    """Return the keywords of a call whose values are not the defaults of the function's signature."""
-    defaults = {name: one.default for name, one in inspect.signature(function).parameters.items()}
-    return {name: value for name, value in values.items() if not _is_same(value, defaults[name])}
-
-
-def check_call(
-    given: Given, needs: Mapping[str, tuple[Need, ...]], kinds: Mapping[str, Kind] | None = None
-) -> None:
-    """Raise TypeError or ValueError for a value of another kind, UsageError for a keyword without effect.
-
-    ``kinds``: of keywords that mean something else in this function than in others.
-    """
-    check_kinds(given, {**KINDS, **(kinds or {})})
-    for name in given:
-        for need in needs.get(name, ()):
+def check_call(job: str, given: Given) -> None:
+    """Raise TypeError or ValueError for a value of another kind, UsageError for a keyword without effect."""
+    rows = keywords(job)
+    for name, value in given.items():
+        rows[name].kind.check(name, value)
+    for name, value in given.items():
+        for need in rows[name].needs_in(job):
             if not need.is_met(given):
-                raise UsageError(f"{named(name, given[name])} requires {need}")
+                raise UsageError(f"{named(name, value)} requires {need}")
 
 
 def named(name: str, value: object) -> str:

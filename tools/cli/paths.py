@@ -6,10 +6,7 @@ import argparse
 import re
 from collections.abc import Iterator, Sequence
 
-_PLACES = (
-    *("input", "float_model", "baseline_results_folder"),
-    *("quantized", "quantized_results_folder", "output"),
-)
+_PLACES = ("model", "float_model", "baseline", "quantized", "output")
 """Options whose values may stand alone, in this order, by the names of their values."""
 
 _MANY = -1
