@@ -15,6 +15,7 @@ from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import Given, check_call, given_of, listed
+from onnx_narrow.api.work_options import options_of, run_of
 from onnx_narrow.api.written import Output, Written, write
 from onnx_narrow.summaries import bf16, running
 from onnx_narrow.summaries.target import brief_lines
@@ -25,13 +26,10 @@ from transforms.files.spelling import spelled
 from transforms.graph.some_names import counted
 from transforms.model import provenance
 from transforms.pipelines.bf16 import BF16, TOOLS, Bf16Work, recorded
-from transforms.pipelines.options import Options
 from transforms.pipelines.steps import Steps, phases_of, run
 from transforms.run.events import Events
-from transforms.runtime.session import RunOptions
 from transforms.scheme import preset
 from transforms.scheme.targets import target as row_of
-from transforms.search.target import Target
 from transforms.search.user_metric import UserMetric
 
 _LISTS = ("exclude_node", "exclude_op")
@@ -130,23 +128,15 @@ def convert_bf16(
     check_call("convert_bf16", given)
     gates.refuse_two(given)
     with Told(progress) as told:
-        source, run_options = source_of(model), RunOptions(provider or "cpu", threads or 0)
-        where = Output.checked(
-            output, source, force=force, external_data=save_as_external_data, functions=functions
-        )
-        goal = gates.gate_in(given) if min_sqnr is None else Target("sqnr", min_sqnr)
-        with open_data(SampleOptions.of(given), source, run_options, told) as opened:
+        source = source_of(model)
+        where = Output.checked(given, source)
+        with open_data(SampleOptions.of(given), source, run_of(given), told) as opened:
             work = Bf16Work(
                 gs.Graph(),
                 preset("BF16").with_(target=target or ""),
                 opened,
                 source=source,
-                options=Options(
-                    run=run_options,
-                    goal=goal,
-                    times=time,
-                    functions=functions,
-                ),
+                options=options_of(given),
                 events=told,
                 conversion=_options(given),
                 element=float_type,

@@ -13,7 +13,6 @@ from onnx_narrow.api import gates
 from onnx_narrow.api.executors import open_workers
 from onnx_narrow.api.finetune_rule import recorded, rule_of
 from onnx_narrow.api.image_keywords import Preprocess
-from onnx_narrow.api.quantize_work import finished_in
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.sources import Data, Model, source_of
@@ -25,6 +24,7 @@ from onnx_narrow.api.usage import (
     given_of,
     refuse_own_workers,
 )
+from onnx_narrow.api.work_options import options_of
 from onnx_narrow.api.written import Output, Written, write
 from onnx_narrow.summaries import running, tuning, work_lines
 from onnx_narrow.summaries.precision import reached_lines
@@ -37,7 +37,6 @@ from transforms.files.paths import AnyPath
 from transforms.files.spelling import spelled
 from transforms.model import provenance
 from transforms.pipelines.check_outputs import UselessError
-from transforms.pipelines.options import Options
 from transforms.pipelines.retune import TUNE, TuneWork
 from transforms.pipelines.steps import Steps, phases_of, run
 from transforms.pipelines.tune import tuning_options
@@ -158,10 +157,7 @@ def finetune(
     with Told(progress) as told:
         how = tuning_options(rule_of(given), _run(given), **_limits(given))
         source, other = source_of(float_model), source_of(quantized)
-        where = Output.checked(
-            output, other, source, force=force, external_data=save_as_external_data, functions=functions
-        )
-        goal = gates.gate_in(given)
+        where = Output.checked(given, other, source)
         samples = SampleOptions.of(given)
         with (
             open_data(samples, source, how.run or RunOptions(), told) as opened,
@@ -172,14 +168,7 @@ def finetune(
                 Scheme(activation=FLOAT32, weight=FLOAT32),
                 _data(opened, shared),
                 source=source,
-                options=Options(
-                    run=RunOptions(provider or "cpu", threads or 0),
-                    goal=goal,
-                    times=time,
-                    storage=storage,
-                    functions=functions,
-                    finished=finished_in(given),
-                ),
+                options=options_of(given),
                 events=told,
                 quantized=other,
                 how=how,

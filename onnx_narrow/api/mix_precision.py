@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike
 
 from onnx_narrow.api.executors import threads_of, workers
 from onnx_narrow.api.finish import refuse_untunable, run_steps, untuned
-from onnx_narrow.api.gates import gate_in
 from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.metrics import place_of
 from onnx_narrow.api.mix_work import (
@@ -25,7 +24,6 @@ from onnx_narrow.api.mix_work import (
     wish_of,
     write_results,
 )
-from onnx_narrow.api.quantize_work import finished_in
 from onnx_narrow.api.result import Result
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.schemes import Assignments, Config, mixing_scheme
@@ -33,11 +31,11 @@ from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import given_of
 from onnx_narrow.api.user_code import check_code
+from onnx_narrow.api.work_options import options_of
 from onnx_narrow.api.written import Output
 from transforms.conversion.rows import Row, as_rows
 from transforms.files.paths import AnyPath
 from transforms.pipelines.mix import MIX, MixWork
-from transforms.pipelines.options import Options
 from transforms.pipelines.steps import Steps
 from transforms.pipelines.work import WorkRow
 from transforms.precision.mixing_options import MixingOptions
@@ -175,9 +173,7 @@ def mix_precision(
         check_mixing(scheme, wish, given)
         check_code(scheme, wish, told, allow_code=allow_code)
         source = source_of(model)
-        where = Output.checked(
-            output, source, force=force, external_data=save_as_external_data, functions=functions
-        )
+        where = Output.checked(given, source)
         check_files(given, source.path)
         run_options = RunOptions(provider or "cpu", threads_of(threads or 0, jobs or 1))
         samples = SampleOptions.of(given)
@@ -190,15 +186,7 @@ def mix_precision(
             untuned(scheme),
             opened and replace(opened, cache=cache, memory_limit=memory_limit),
             source=source,
-            options=Options(
-                run=RunOptions(provider or "cpu", threads or 0),
-                times=time,
-                goal=gate_in(given),
-                storage=storage,
-                functions=functions,
-                external_data=save_as_external_data,
-                finished=finished_in(given),
-            ),
+            options=options_of(given),
             tuning=scheme.finetune,
             events=told,
             mixing=MixingOptions(run_options, shared, folder, labels_of(labels), analyze_only),

@@ -13,7 +13,6 @@ from onnx_narrow.api.quantize_work import (
     OF_SCHEME,
     check_keywords,
     data_of,
-    options_of,
     range_files,
     recorded,
     refuse_fast,
@@ -30,6 +29,7 @@ from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import given_of
 from onnx_narrow.api.user_code import check_code
+from onnx_narrow.api.work_options import options_of, run_of
 from onnx_narrow.api.written import Output
 from transforms import model_io
 from transforms.files.paths import AnyPath
@@ -38,7 +38,6 @@ from transforms.pipelines.record import JobRecord
 from transforms.pipelines.steps import Steps
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.run.events import Events
-from transforms.runtime.session import RunOptions
 from transforms.search.user_metric import UserMetric
 
 
@@ -231,10 +230,8 @@ def quantize(
         check_effect(asked, wish, given, OF_SCHEME)
         refuse_fast(asked, given)
         check_code(scheme, wish, told, allow_code=allow_code)
-        source, run = source_of(model), RunOptions(provider or "cpu", threads or 0)
-        where = Output.checked(
-            output, source, force=force, external_data=save_as_external_data, functions=functions
-        )
+        source, run = source_of(model), run_of(given)
+        where = Output.checked(given, source)
         files = range_files(ranges, export_ranges)
         grids = files.read(scheme, decides=data is not None) if files else FixedGrids()
         if files:
@@ -250,7 +247,7 @@ def quantize(
                 data_of(opened, given, run, workers),
                 fixed=grids,
                 source=source,
-                options=options_of(given, run),
+                options=options_of(given),
                 tuning=scheme.finetune,
                 compares=data is not None and not (fast or ranges or does_itself),
                 may_compare=not fast,

@@ -16,7 +16,6 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.rows import Row
 from transforms.files.paths import AnyPath
 from transforms.files.spelling import spelled
-from transforms.pipelines.options import Options
 from transforms.pipelines.recipes import FAST, QUANTIZE
 from transforms.pipelines.require import require
 from transforms.pipelines.work import Work, WorkRow
@@ -26,11 +25,9 @@ from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.scheme_values import FEW_BITS
-from transforms.search.target import LOST_TOP1, Target
 
 if TYPE_CHECKING:
     from onnx_narrow.api.ranges import RangeFiles
-    from transforms.finetune.finished_layers import FinishedLayers
 
 _LISTS = ("exclude_nodes", "exclude_op_types")
 
@@ -104,41 +101,6 @@ def work_class(scheme: Scheme) -> type[Work]:
     from transforms.pipelines.mix import MixWork  # imports take time that small jobs notice
 
     return MixWork
-
-
-def options_of(given: Given, run: RunOptions) -> Options:
-    """Return what the job is told beside its scheme."""
-    goal: Target | None = gates.gate_in(given)
-    if "top1" in given:
-        goal = Target(LOST_TOP1, given["top1"])
-    return Options(
-        run=run,
-        goal=goal if "min_sqnr" not in given else Target("sqnr", given["min_sqnr"]),
-        allow_miss=given.get("allow_miss", False),
-        allow_large=given.get("allow_large", False),
-        fallback=given.get("fallback", "float32"),
-        effort=given.get("effort", "normal"),
-        times=given.get("time", True),
-        matmul_nbits=given.get("matmul_nbits", False),
-        accuracy_level=given.get("accuracy_level"),
-        embeddings=given.get("embeddings", "").replace("float", ""),
-        stores_tied=given.get("embeddings") != "float",
-        kv_cache=given.get("kv_cache", ""),
-        storage=given.get("storage", "plain"),
-        functions=given.get("functions", True),
-        external_data=given.get("save_as_external_data", False),
-        random_data=given.get("random_data", 0),
-        finished=finished_in(given),
-    )
-
-
-def finished_in(given: Given) -> FinishedLayers | None:
-    """Return where layers are kept until the model is written; OSError if the folder cannot be made."""
-    if "resume" not in given:
-        return None
-    from transforms.finetune.finished_layers import FinishedLayers  # imports take time that small jobs notice
-
-    return FinishedLayers(Path(given["resume"]))
 
 
 def range_files(given: AnyPath | None, exported: AnyPath | None) -> RangeFiles | None:
