@@ -19,11 +19,10 @@ from onnx_narrow.api.work_options import options_of, run_of
 from onnx_narrow.api.written import Output, Written, write
 from onnx_narrow.summaries import bf16, running
 from onnx_narrow.summaries.target import brief_lines
-from onnx_narrow.summaries.words import summed_up
+from onnx_narrow.summaries.words import fixed_lines, summed_up
 from transforms.conversion.convert_bf16 import Bf16Options
 from transforms.files.paths import AnyPath
 from transforms.files.spelling import spelled
-from transforms.graph.some_names import counted
 from transforms.model import provenance
 from transforms.pipelines.bf16 import BF16, TOOLS, Bf16Work, recorded
 from transforms.pipelines.steps import Steps, phases_of, run
@@ -201,8 +200,8 @@ def _finish(work: Bf16Work, output: Output, told: Told, given: Given) -> Result:
 def _tell(work: Bf16Work, written: Written, told: Told, *, is_excluded: bool) -> None:
     done, first, kept = work.done, work.record.first, work.kept
     assert done is not None and first is not None, "it was converted, and tried out"
-    if work.record.fixed:
-        told.note(f"Fixed: {counted(work.record.fixed, 'free dimension')} of inputs")
+    for line in fixed_lines(work.record.fixed):
+        told.note(line)
     goal = work.options.goal
     why = bf16.excluded_for(kept, goal, by_user=is_excluded)
     for line in summed_up(bf16.lines(done, work.graph, written.sizes, first, why), told.lines):
