@@ -28,7 +28,6 @@ from onnx_narrow.api.schemes import Assignments, Config, quantization_scheme
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import given_of
-from onnx_narrow.api.user_code import check_code
 from onnx_narrow.api.work_options import options_of, run_of
 from onnx_narrow.api.written import Output
 from transforms import model_io
@@ -229,7 +228,10 @@ def quantize(
         scheme = asked.by_rule() if fast else asked
         check_effect(asked, wish, given, OF_SCHEME)
         refuse_fast(asked, given)
-        check_code(scheme, wish, told, allow_code=allow_code)
+        if allow_code or scheme.auto_mixed_precision:
+            from onnx_narrow.api.user_code import check_code  # imports take time that small jobs notice
+
+            check_code(scheme, wish, told, allow_code=allow_code)
         source, run = source_of(model), run_of(given)
         where = Output.checked(given, source)
         files = range_files(ranges, export_ranges)

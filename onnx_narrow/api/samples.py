@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,17 +43,8 @@ class SampleOptions:
     @classmethod
     def of(cls, keywords: Mapping[str, Any]) -> SampleOptions:
         """Return the options of a call by its keywords, in the forms that callers may give."""
-        images = image_options(keywords)
-        return cls(
-            data=keywords.get("data"),
-            limit=keywords.get("limit"),
-            images=images,
-            sequences=bool(keywords.get("sequences")),
-            states=dict(keywords.get("states") or {}),
-            feeds_from=keywords.get("feeds_from"),
-            feeds=dict(keywords.get("feeds") or {}),
-            memory_limit=keywords.get("memory_limit"),
-        )
+        given = {one.name: keywords[one.name] for one in fields(cls) if one.name in keywords}
+        return cls(**given, images=image_options(keywords))
 
 
 @contextmanager

@@ -18,7 +18,10 @@ JOBS = (
 )
 """Functions, and commands by the functions that they call."""
 
-_FIRST = ("model", "float_model", "baseline", "quantized", "output", "config", "data", "target")
+PLACED = ("model", "float_model", "baseline", "quantized", "output")
+"""Options that calls and commands give by their places."""
+
+_FIRST = (*PLACED, "config", "data", "target")
 _LAST = ("progress", "steps", "moves")
 
 

@@ -54,16 +54,7 @@ _COMMANDS = (
     "--formats"
 )
 
-ROWS: tuple[Option, ...] = (
-    Option("config", CONFIG, _SCHEMES, "--config NAME|FILE", USUAL, (), "a preset or a TOML file"),
-    Option("target", choice(*TARGETS), "quantize convert_bf16", "--target NAME", USUAL, (),
-           f"runtime to make the model for, which sets defaults and checks the result: {', '.join(TARGETS)}"),
-    Option("assignments", unchecked("Assignments", ()), _SCHEMES, "--set KEY=VALUE", USUAL, (),
-           "any key of the scheme in TOML, such as percentile=99.9; repeatable"),
-    Option("storage", choice("plain", "packed", "onnx-mx").by_default("plain"),
-           "quantize mix_precision finetune", "", USUAL, _OF_MODEL,
-           "store block weights as float32 (plain), packed, or as ONNX's Microscaling"),
-    # samples
+_SAMPLES: tuple[Option, ...] = (
     Option("limit", whole(), f"{_CHANGES} infer report evaluate()", "--limit N", USUAL, DATA,
            "run only the first N samples"),
     Option("image_size", SIZE, _READERS, "--image-size HxW", SAMPLES, DATA,
@@ -89,6 +80,20 @@ ROWS: tuple[Option, ...] = (
     Option("feeds", TABLE("Mapping[str, str]"), _READERS, "--feed OUT=IN", SAMPLES, (Need("{feeds_from}"),),
            "output or input of the encoder, and the input for it (default: equal names); repeatable",
            read="feed"),
+)  # fmt: skip
+OF_SAMPLES = ("data", *(row.name for row in _SAMPLES))
+"""Options that say which samples are run, and how they are read."""
+
+ROWS: tuple[Option, ...] = (
+    Option("config", CONFIG, _SCHEMES, "--config NAME|FILE", USUAL, (), "a preset or a TOML file"),
+    Option("target", choice(*TARGETS), "quantize convert_bf16", "--target NAME", USUAL, (),
+           f"runtime to make the model for, which sets defaults and checks the result: {', '.join(TARGETS)}"),
+    Option("assignments", unchecked("Assignments", ()), _SCHEMES, "--set KEY=VALUE", USUAL, (),
+           "any key of the scheme in TOML, such as percentile=99.9; repeatable"),
+    Option("storage", choice("plain", "packed", "onnx-mx").by_default("plain"),
+           "quantize mix_precision finetune", "", USUAL, _OF_MODEL,
+           "store block weights as float32 (plain), packed, or as ONNX's Microscaling"),
+    *_SAMPLES,
     Option("calibration_cache", PATH, _SCHEMES, "--calibration-cache FILE", SAMPLES, DATA,
            "store measured ranges in this file, and reuse them for the same model and data"),
     # gates
