@@ -57,10 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _work(job: Job) -> None:
     command_line.keep_products_on_one_thread()
-    import onnx_narrow
-    from tools.cli.printed import Printed
-
-    onnx_narrow.mix_precision(**job.keywords(), progress=Printed(verbose=job.verbose))
+    command_line.call(job)
 
 
 def _why_not(job: Job) -> str | None:

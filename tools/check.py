@@ -28,11 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check(job: Job) -> int:
-    import onnx_narrow
-    from tools.cli.printed import Printed
-
-    broken = onnx_narrow.check(**job.keywords(), progress=Printed(verbose=job.verbose))
-    return command_line.NOTHING_DONE if broken else command_line.DONE
+    return command_line.NOTHING_DONE if command_line.call(job) else command_line.DONE
 
 
 def command() -> command_line.Command:

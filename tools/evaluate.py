@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from tools.cli.command_line import Command, Job, make_parser, run
+from tools.cli.command_line import Command, call, make_parser, run
 
 _COMMANDS = """\
 --baseline_results_folder a --quantized_results_folder b
@@ -34,19 +34,12 @@ other numbers, such as class numbers beside boxes, have a line and do not enter 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
-    return run(command(), _evaluate, argv)
+    return run(command(), call, argv)
 
 
 def command() -> Command:
     """Return the command line of the tool."""
     return Command(make_parser("evaluate", "evaluate", __doc__, _COMMANDS, _DETAILS))
-
-
-def _evaluate(job: Job) -> None:
-    import onnx_narrow
-    from tools.cli.printed import Printed
-
-    onnx_narrow.evaluate(**job.keywords(), progress=Printed(verbose=job.verbose))
 
 
 if __name__ == "__main__":

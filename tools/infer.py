@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from tools.cli.command_line import Command, Job, make_parser, run
+from tools.cli.command_line import Command, call, make_parser, run
 from tools.cli.shared_help import SAMPLES_HELP
 
 _COMMANDS = """\
@@ -29,19 +29,12 @@ it is the time on the wall. The peak memory is that of each in a process of its 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
-    return run(command(), _infer, argv)
+    return run(command(), call, argv)
 
 
 def command() -> Command:
     """Return the command line of the tool."""
     return Command(make_parser("infer", "infer", __doc__, _COMMANDS, _DETAILS))
-
-
-def _infer(job: Job) -> None:
-    import onnx_narrow
-    from tools.cli.printed import Printed
-
-    onnx_narrow.infer(**job.keywords(), progress=Printed(verbose=job.verbose))
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def _work(job: Job) -> int:
 
     if job.get("print_config"):
         _print_config(job)
-    return convert(job, _quantize) if job.get("model") else command_line.DONE
+    return convert(job, command_line.call) if job.get("model") else command_line.DONE
 
 
 def _print_config(job: Job) -> None:
@@ -117,13 +117,6 @@ def _print_config(job: Job) -> None:
 
     scheme = asked_scheme(job.keywords(), SILENT if job.get("model") else Printed())  # warned of later
     print(scheme.to_toml(), end="")
-
-
-def _quantize(job: Job) -> None:
-    import onnx_narrow
-    from tools.cli.printed import Printed
-
-    onnx_narrow.quantize(**job.keywords(), progress=Printed(verbose=job.verbose))
 
 
 def _why_not(job: Job) -> str | None:

@@ -8,13 +8,12 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
-from onnx_narrow.api import gates
 from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import Given, check_call, given_of, listed
+from onnx_narrow.api.usage import Given, checked, listed
 from onnx_narrow.api.work_options import options_of, run_of
 from onnx_narrow.api.written import Output, Written, write
 from onnx_narrow.summaries import bf16, running
@@ -123,9 +122,7 @@ def convert_bf16(
     >>> result.notes[0].startswith("Converted: ")
     True
     """
-    given = given_of("convert_bf16", locals())
-    check_call("convert_bf16", given)
-    gates.refuse_two(given)
+    given = checked("convert_bf16", locals())
     with Told(progress) as told:
         source = source_of(model)
         where = Output.checked(given, source)

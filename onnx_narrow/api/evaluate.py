@@ -21,13 +21,7 @@ from onnx_narrow.api.samples import SampleOptions, open_folder
 from onnx_narrow.api.saved_outputs import WantedOutputs, save_outputs
 from onnx_narrow.api.sources import Data, Model, samples_folder, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import (
-    Given,
-    check_call,
-    given_of,
-    listed,
-    refuse_same_file,
-)
+from onnx_narrow.api.usage import Given, checked, listed, refuse_same_file
 from transforms.compare.compare_results import ResultPair
 from transforms.files.cleanup import temporary_folder
 from transforms.files.output_file import check_writable
@@ -148,7 +142,7 @@ def evaluate(
     >>> onnx_narrow.evaluate(model, model, data=samples, labels=[0] * 16)["top1"]["agreement"]
     1.0
     """
-    given = given_of("evaluate", locals())
+    given = checked("evaluate", locals())
     _check(given)
     files = [None if one is None else Path(one) for one in (json, csv)]
     for file in filter(None, files):
@@ -173,8 +167,6 @@ def _paths(value: object) -> list[Path]:
 
 
 def _check(given: Given) -> None:
-    check_call("evaluate", given)
-    gates.refuse_two(given)
     infer.refuse_written_sequences(given)
     refuse_same_file(given, "json", "csv")
     for name, metric in (given.get("metrics") or {}).items():

@@ -9,7 +9,6 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
-from onnx_narrow.api import gates
 from onnx_narrow.api.executors import open_workers
 from onnx_narrow.api.finetune_rule import recorded, rule_of
 from onnx_narrow.api.image_keywords import Preprocess
@@ -17,13 +16,7 @@ from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import (
-    Given,
-    UsageError,
-    check_call,
-    given_of,
-    refuse_own_workers,
-)
+from onnx_narrow.api.usage import Given, UsageError, checked
 from onnx_narrow.api.work_options import options_of
 from onnx_narrow.api.written import Output, Written, write
 from onnx_narrow.summaries import running, tuning, work_lines
@@ -152,8 +145,8 @@ def finetune(
     TypeError, ValueError, OSError
         As :func:`onnx_narrow.quantize`.
     """
-    given = given_of("finetune", locals())
-    _check(given)
+    given = checked("finetune", locals())
+    _refuse_two_devices(given)
     with Told(progress) as told:
         how = tuning_options(rule_of(given), _run(given), **_limits(given))
         source, other = source_of(float_model), source_of(quantized)
@@ -183,13 +176,10 @@ def finetune(
             return _finish(work, where, told, given)
 
 
-def _check(given: Given) -> None:
-    check_call("finetune", given)
+def _refuse_two_devices(given: Given) -> None:
     if {"provider", "infer_device"} <= given.keys():
         pair = spelled("{provider} and {infer_device}")
         raise UsageError(f"{pair} both select a device: give one of them")
-    gates.refuse_two(given)
-    refuse_own_workers(given)
 
 
 def _run(given: Given) -> RunOptions:

@@ -11,7 +11,7 @@ from onnx_narrow.api.samples import SampleOptions, open_folder
 from onnx_narrow.api.saved_outputs import WantedOutputs, save_outputs
 from onnx_narrow.api.sources import Data, Model, placed, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import Given, UsageError, check_call, given_of, listed
+from onnx_narrow.api.usage import Given, UsageError, checked, listed
 from onnx_narrow.summaries import inference
 from onnx_narrow.summaries.timing import cost_lines
 from transforms.compare.measure_run import Data as FolderData
@@ -92,8 +92,7 @@ def infer(
     ...     print(len(list(found["logits"].glob("*.npy"))))
     8
     """
-    given = given_of("infer", locals())
-    check_call("infer", given)
+    given = checked("infer", locals())
     refuse_written_sequences(given)
     where, source, run = Path(output), source_of(model), RunOptions(provider, threads or 0)
     check_folder(where, force=force)

@@ -29,7 +29,7 @@ from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.schemes import Assignments, Config, mixing_scheme
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import given_of
+from onnx_narrow.api.usage import checked
 from onnx_narrow.api.user_code import check_code
 from onnx_narrow.api.work_options import options_of
 from onnx_narrow.api.written import Output
@@ -164,7 +164,7 @@ def mix_precision(
     TypeError, ValueError, OSError
         As :func:`onnx_narrow.quantize`.
     """
-    given = given_of("mix_precision", locals())
+    given = checked("mix_precision", locals())
     check_keywords(given)
     with ExitStack() as stack, Told(progress) as told:
         given["evaluate"] = stack.enter_context(place_of(evaluate))

@@ -17,9 +17,7 @@ from onnx_narrow.api.told import Told
 from onnx_narrow.api.usage import (
     Given,
     UsageError,
-    check_call,
     listed,
-    refuse_own_workers,
     refuse_same_file,
 )
 from onnx_narrow.charts import pareto_plot, plot_file, sensitivity_chart
@@ -47,10 +45,8 @@ _RESULTS = ("json", "csv", "chart", "plot")
 
 def check_keywords(given: Given) -> None:
     """Raise TypeError, ValueError or UsageError for keywords that are wrong, or do not go together."""
-    check_call("mix_precision", given)
     if "metric" in given and not gates.is_gated(given):
         _RANKS.check("metric", given["metric"])
-    gates.refuse_two(given)
     runtimes = _runtimes(given)
     if runtimes[1:]:
         pair = " and ".join(spelled(f"{{target:{name}}}") for name in runtimes[:2])
@@ -59,7 +55,6 @@ def check_keywords(given: Given) -> None:
         raise UsageError(spelled("{config} is needed: a preset or a scheme"))
     if callable(given.get("evaluate")) and (given.get("jobs", 1) != 1 or given.get("dask")):
         raise ValueError("evaluate is a callable, which other processes do not have: give 'FILE.py:FUNCTION'")
-    refuse_own_workers(given)
     refuse_same_file(given, "output", *_RESULTS, "calibration_cache")
 
 

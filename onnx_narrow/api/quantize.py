@@ -11,7 +11,6 @@ from onnx_narrow.api.finish import refuse_untunable, run_steps, untuned
 from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.quantize_work import (
     OF_SCHEME,
-    check_keywords,
     data_of,
     range_files,
     recorded,
@@ -27,7 +26,7 @@ from onnx_narrow.api.scheme_needs import check_effect
 from onnx_narrow.api.schemes import Assignments, Config, quantization_scheme
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import given_of
+from onnx_narrow.api.usage import checked
 from onnx_narrow.api.work_options import options_of, run_of
 from onnx_narrow.api.written import Output
 from transforms import model_io
@@ -220,8 +219,7 @@ def quantize(
     >>> result.scheme.activation
     'int8'
     """
-    given = given_of("quantize", locals())
-    check_keywords(given)
+    given = checked("quantize", locals())
     wish = wish_of(given)
     with Told(progress) as told:
         asked = quantization_scheme(wish, told)

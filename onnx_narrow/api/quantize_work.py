@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from onnx_narrow.api import gates
 from onnx_narrow.api.scheme_needs import BLOCKS, CALIBRATION, UNMIXED
 from onnx_narrow.api.schemes import SchemeWish, names_formats, quantization_scheme
-from onnx_narrow.api.usage import Given, Need, UsageError, check_call, listed, refuse_own_workers
+from onnx_narrow.api.usage import Given, Need, UsageError, listed
 from onnx_narrow.options.quantize import SCHEME_KEYS
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.rows import Row
@@ -45,7 +45,6 @@ OF_SCHEME = {
     **dict.fromkeys(("jobs", "dask"), _SHARED),
     "resume": _KEPT,
 }
-_TOGETHER = (("random_data", "data"), ("fast", "steps"))
 
 
 def asked_scheme(given: Given, events: Events) -> Scheme:
@@ -67,16 +66,6 @@ def wish_of(given: Given) -> SchemeWish:
         given.get("opset") or 0,
         shapes,
     )
-
-
-def check_keywords(given: Given) -> None:
-    """Raise TypeError, ValueError or UsageError for keywords that are wrong, or do not go together."""
-    check_call("quantize", given)
-    for one, other in _TOGETHER:
-        if {one, other} <= given.keys():
-            raise UsageError(spelled(f"{{{one}}} and {{{other}}} cannot be combined"))
-    gates.refuse_two(given)
-    refuse_own_workers(given)
 
 
 def recorded(wish: SchemeWish, given: Given) -> dict[str, object]:

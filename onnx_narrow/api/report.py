@@ -13,7 +13,7 @@ from onnx_narrow.api.loss_section import LossSection, Names, loss_section
 from onnx_narrow.api.samples import SampleOptions, open_folder
 from onnx_narrow.api.sources import Data, Model, placed, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import Given, check_call, given_of, refuse_same_file
+from onnx_narrow.api.usage import Given, checked, refuse_same_file
 from onnx_narrow.charts.html_report import page
 from onnx_narrow.options.shared import OF_SAMPLES
 from onnx_narrow.summaries import compared_models
@@ -100,8 +100,7 @@ def report(
     TypeError, ValueError, OSError
         As :func:`onnx_narrow.quantize`.
     """
-    given = given_of("report", locals())
-    check_call("report", given)
+    given = checked("report", locals())
     refuse_same_file(given, "output", "json", "csv")
     sources, options = (source_of(float_model), source_of(quantized)), SampleOptions.of(given)
     files: dict[str, Path] = {name: Path(given[name]) for name in ("output", "json", "csv") if name in given}

@@ -6,34 +6,38 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from onnx_narrow.options import keywords
+from onnx_narrow.options import APART, keywords
 from onnx_narrow.options.option import Given, Need
 from transforms.files.spelling import UsageError, as_option, spelled
 
 __all__ = [
     *("DATA", "Given", "Need", "UsageError"),
-    *("check_call", "given_of", "listed", "named", "refuse_own_workers", "refuse_same_file"),
+    *("checked", "listed", "named", "refuse_same_file"),
 ]
 
 
 DATA = Need("{data}")
 
 
-def given_of(job: str, values: Given) -> dict[str, Any]:
-    """Return the keywords of a call of a function whose values are not their defaults."""
-    defaults = {name: row.kind.default for name, row in keywords(job).items()}
-    return {name: values[name] for name in defaults if not _is_same(values[name], defaults[name])}
+def checked(job: str, values: Given) -> dict[str, Any]:
+    """Return the keywords of a call of a function whose values are not their defaults.
 
-
-def check_call(job: str, given: Given) -> None:
-    """Raise TypeError or ValueError for a value of another kind, UsageError for a keyword without effect."""
+    Raises TypeError or ValueError for a value of another kind, UsageError for a keyword without effect and
+    for two that do not go together.
+    """
     rows = keywords(job)
+    given = {name: values[name] for name, row in rows.items() if not _is_same(values[name], row.kind.default)}
     for name, value in given.items():
         rows[name].kind.check(name, value)
     for name, value in given.items():
         for need in rows[name].needs_in(job):
             if not need.is_met(given):
                 raise UsageError(f"{named(name, value)} requires {need}")
+    for names in APART:
+        if len(pair := [name for name in names if name in given]) > 1:
+            raise UsageError(spelled(f"{{{pair[0]}}} and {{{pair[1]}}} cannot be combined"))
+    _refuse_own_workers(given)
+    return given
 
 
 def named(name: str, value: object) -> str:
@@ -54,7 +58,7 @@ def refuse_same_file(given: Given, *names: str) -> None:
             raise UsageError(f"{pair} are the same file, '{os.fspath(path)}'")
 
 
-def refuse_own_workers(given: Given) -> None:
+def _refuse_own_workers(given: Given) -> None:
     """Raise UsageError for a number of processes beside a cluster that is there already."""
     if given.get("dask") not in (None, "local") and "jobs" in given:
         words = f"the cluster at '{given['dask']}' has its own workers"

@@ -18,6 +18,15 @@ JOBS = (
 )
 """Functions, and commands by the functions that they call."""
 
+APART = (
+    ("random_data", "data"),
+    ("fast", "steps"),
+    ("min_sqnr", "top1", "min_metric", "max_loss"),
+    *((name, "against") for name in ("grids", "layers", "tensors")),
+    *(("grids", name) for name in ("layers", "tensors")),
+)
+"""Options of which only one may be given."""
+
 PLACED = ("model", "float_model", "baseline", "quantized", "output")
 """Options that calls and commands give by their places."""
 

@@ -152,7 +152,7 @@ class Command:
     why_not: Callable[[Job], str | None] = _nothing_is_wrong
 
 
-def run(command: Command, work: Callable[[Job], int | None], argv: Sequence[str] | None) -> int:
+def run(command: Command, work: Callable[[Job], Any], argv: Sequence[str] | None) -> int:
     """Parse the options as a job, do the work, and turn any failure into one line on stderr.
 
     Returns 0 or what ``work`` returns when the work is done, 1 when the input, the model or the machine stood
@@ -196,6 +196,14 @@ def _two_spellings(parser: argparse.ArgumentParser, argv: Sequence[str] | None) 
     return None
 
 
+def call(job: Job) -> Any:
+    """Call the function of a job with its options, print what it tells, and return what it returns."""
+    import onnx_narrow
+    from tools.cli.printed import Printed
+
+    return getattr(onnx_narrow, job.name)(**job.keywords(), progress=Printed(verbose=job.verbose))
+
+
 def keep_products_on_one_thread() -> None:
     """Let NumPy's matrix products run on one thread, also where the environment asks for more.
 
@@ -206,7 +214,7 @@ def keep_products_on_one_thread() -> None:
         os.environ[name] = "1"
 
 
-def _work(parser: Parser, job: Job, work: Callable[[Job], int | None]) -> int:
+def _work(parser: Parser, job: Job, work: Callable[[Job], Any]) -> int:
     try:
         code = work(job)
         sys.stdout.flush()
@@ -224,7 +232,7 @@ def _work(parser: Parser, job: Job, work: Callable[[Job], int | None]) -> int:
         text = "not enough memory" if isinstance(error, MemoryError) else _one_line(error)
         kind = "" if is_of_runtime(error) else f" ({type(error).__name__})"
         return _fail(parser, job, f"{text}{kind}{_of_source(job, error)}")
-    return code or DONE
+    return code if isinstance(code, int) else DONE
 
 
 def _fail(parser: argparse.ArgumentParser, job: Job, message: str) -> int:

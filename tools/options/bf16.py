@@ -64,14 +64,7 @@ def run(module: str, words: str | None, source: str, argv: Sequence[str] | None)
 def _work(source: str, job: Job) -> int:
     from tools.options.package import convert
 
-    return convert(job, partial(_convert, source))
-
-
-def _convert(source: str, job: Job) -> None:
-    import onnx_narrow
-    from tools.cli.printed import Printed
-
-    onnx_narrow.convert_bf16(**job.keywords(), float_type=source, progress=Printed(verbose=job.verbose))
+    return convert(job.with_values(float_type=source), command_line.call)
 
 
 def command(module: str, words: str | None) -> command_line.Command:
