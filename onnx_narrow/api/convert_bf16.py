@@ -13,7 +13,7 @@ from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import Given, checked, listed
+from onnx_narrow.api.usage import Given, checked
 from onnx_narrow.api.work_options import options_of, run_of
 from onnx_narrow.api.written import Output, Written, write
 from onnx_narrow.summaries import bf16, running
@@ -29,8 +29,6 @@ from transforms.run.events import Events
 from transforms.scheme import preset
 from transforms.scheme.targets import target as row_of
 from transforms.search.user_metric import UserMetric
-
-_LISTS = ("exclude_node", "exclude_op")
 
 
 def convert_bf16(
@@ -144,12 +142,11 @@ def convert_bf16(
 
 
 def _options(given: Given) -> Bf16Options:
-    named = {one.name: given[one.name] for one in fields(Bf16Options) if one.name in given}
-    lists = {key: tuple(listed(given[key])) for key in _LISTS if key in given}
-    shapes = {name: tuple(shape) for name, shape in named.get("input_shapes", {}).items()}
+    found = {one.name: given[one.name] for one in fields(Bf16Options) if one.name in given}
+    named = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    shapes = {name: tuple(shape) for name, shape in given.get("input_shapes", {}).items()}
     kernels = sorted(row_of(given["target"]).bfloat16_kernels) if "target" in given else ()
     own: dict[str, Any] = {
-        **lists,
         "input_shapes": shapes,
         "format": _format(given),
         "kernels": tuple(kernels),

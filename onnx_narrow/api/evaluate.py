@@ -21,7 +21,7 @@ from onnx_narrow.api.samples import SampleOptions, open_folder
 from onnx_narrow.api.saved_outputs import WantedOutputs, save_outputs
 from onnx_narrow.api.sources import Data, Model, samples_folder, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import Given, checked, listed, refuse_same_file
+from onnx_narrow.api.usage import Given, checked, refuse_same_file
 from transforms.compare.compare_results import ResultPair
 from transforms.files.cleanup import temporary_folder
 from transforms.files.output_file import check_writable
@@ -207,7 +207,7 @@ def _run_both(
     """Run both models on the same samples, and return the folders of their results."""
     sources = source_of(baseline), source_of(quantized)
     options, run = SampleOptions.of(given), RunOptions(given.get("provider", "cpu"), given.get("threads", 0))
-    wanted = WantedOutputs(listed(given.get("output_names", ())), given.get("generate", 0))
+    wanted = WantedOutputs(given.get("output_names", ()), given.get("generate", 0))
     own, results = folder / "samples", (folder / "baseline", folder / "quantized")
     own.mkdir()
     assert options.data is not None, "asked for before"

@@ -11,7 +11,7 @@ from onnx_narrow.api.samples import SampleOptions, open_folder
 from onnx_narrow.api.saved_outputs import WantedOutputs, save_outputs
 from onnx_narrow.api.sources import Data, Model, placed, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import Given, UsageError, checked, listed
+from onnx_narrow.api.usage import Given, UsageError, checked
 from onnx_narrow.summaries import inference
 from onnx_narrow.summaries.timing import cost_lines
 from transforms.compare.measure_run import Data as FolderData
@@ -104,7 +104,7 @@ def infer(
         )
         with open_folder(options, source, run, told, unrolls=False) as folder:
             saved = save_outputs(
-                source, folder, where, WantedOutputs(listed(output_names), generate), options, told
+                source, folder, where, WantedOutputs(given.get("output_names", ()), generate), options, told
             )
             for line in inference.lines(saved, where):
                 told.note(line)

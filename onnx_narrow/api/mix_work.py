@@ -17,7 +17,6 @@ from onnx_narrow.api.told import Told
 from onnx_narrow.api.usage import (
     Given,
     UsageError,
-    listed,
     refuse_same_file,
 )
 from onnx_narrow.charts import pareto_plot, plot_file, sensitivity_chart
@@ -36,7 +35,6 @@ from transforms.scheme import Scheme
 from transforms.scheme.mixing_rule import TARGETS as GOALS
 from transforms.scheme.targets import TARGETS
 
-_LISTS = ("target_op_types", "include_nodes", "exclude_nodes")
 _RANKS = choice("l2", "sqnr", "cosine", "kl", "psnr", "top1", "evaluate")
 """Metrics that layers are ranked by."""
 
@@ -60,19 +58,15 @@ def check_keywords(given: Given) -> None:
 
 def _runtimes(given: Given) -> list[str]:
     """Return the runtimes among the targets, which may be formats, too."""
-    return [name for name in listed(given.get("target", ())) if name in TARGETS]
+    return [name for name in given.get("target", ()) if name in TARGETS]
 
 
 def wish_of(given: Given) -> SchemeWish:
     """Return what keywords say of the scheme and its table of mixed precision."""
-    keys = {
-        key: listed(given[key]) if key in _LISTS else given[key]
-        for key in TABLE_KEYS
-        if key in given and key != "target"
-    }
+    keys = {key: given[key] for key in TABLE_KEYS if key in given and key != "target"}
     if gates.is_gated(given):
         del keys["metric"]
-    if formats := [name for name in listed(given.get("target", ())) if name not in TARGETS]:
+    if formats := [name for name in given.get("target", ()) if name not in TARGETS]:
         keys["target"] = formats
     return SchemeWish(
         given.get("config"),

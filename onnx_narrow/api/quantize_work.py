@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from onnx_narrow.api import gates
 from onnx_narrow.api.scheme_needs import BLOCKS, CALIBRATION, UNMIXED
 from onnx_narrow.api.schemes import SchemeWish, names_formats, quantization_scheme
-from onnx_narrow.api.usage import Given, Need, UsageError, listed
+from onnx_narrow.api.usage import Given, Need, UsageError
 from onnx_narrow.options.quantize import SCHEME_KEYS
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.rows import Row
@@ -29,7 +29,6 @@ from transforms.scheme.scheme_values import FEW_BITS
 if TYPE_CHECKING:
     from onnx_narrow.api.ranges import RangeFiles
 
-_LISTS = ("exclude_nodes", "exclude_op_types")
 
 _SHARED = Need(
     f"{CALIBRATION.words} or a table [finetune]",
@@ -61,7 +60,7 @@ def wish_of(given: Given) -> SchemeWish:
     return SchemeWish(
         given.get("config") or (None if is_named else "A8W8"),
         deployment,
-        {key: listed(given[key]) if key in _LISTS else given[key] for key in SCHEME_KEYS if key in given},
+        {key: given[key] for key in SCHEME_KEYS if key in given},
         assignments,
         given.get("opset") or 0,
         shapes,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from onnx_narrow.options import APART, keywords
+from onnx_narrow.options.kinds import TEXTS
 from onnx_narrow.options.option import Given, Need
 from transforms.files.spelling import UsageError, as_option, spelled
 
@@ -20,7 +21,7 @@ DATA = Need("{data}")
 
 
 def checked(job: str, values: Given) -> dict[str, Any]:
-    """Return the keywords of a call of a function whose values are not their defaults.
+    """Return the keywords of a call of a function whose values are not their defaults; texts in lists.
 
     Raises TypeError or ValueError for a value of another kind, UsageError for a keyword without effect and
     for two that do not go together.
@@ -29,6 +30,8 @@ def checked(job: str, values: Given) -> dict[str, Any]:
     given = {name: values[name] for name, row in rows.items() if not _is_same(values[name], row.kind.default)}
     for name, value in given.items():
         rows[name].kind.check(name, value)
+        if rows[name].kind.annotation == TEXTS.annotation:
+            given[name] = listed(value)
     for name, value in given.items():
         for need in rows[name].needs_in(job):
             if not need.is_met(given):
