@@ -6,10 +6,8 @@ from dataclasses import fields
 from typing import Any
 
 from onnx_narrow.api.usage import Given
+from onnx_narrow.options import keywords
 from transforms.scheme.finetune_rule import FinetuneRule
-
-_OF_SCHEMES = {"data_size"}
-"""Keys of the table ``finetune`` of a scheme that are no keywords."""
 
 
 def rule_of(given: Given) -> FinetuneRule:
@@ -24,4 +22,4 @@ def recorded(given: Given) -> dict[str, Any]:
     values = {one.name: getattr(rule_of(given), one.name) for one in fields(FinetuneRule)}
     values |= {name: given.get(name) for name in ("num_iterations", "learning_rate", "limit", "output_index")}
     values["batch_size"] = given.get("batch_size", 1)
-    return {name: value for name, value in values.items() if name not in _OF_SCHEMES}
+    return {name: value for name, value in values.items() if name in keywords("finetune")}
