@@ -93,4 +93,4 @@ def _keeping(made: Made, known: Sequence[str], nodes: Sequence[str]) -> str:
 def _tuning(made: Made) -> str:
     output = made.quantized.with_name(f"{made.quantized.stem}_tuned.onnx")
     models = {"float_model": made.float_model, "quantized": made.quantized}
-    return made.calls.call("finetune", {**models, "output": output, **made.samples})
+    return made.calls.call("finetune", {**models, **made.samples, "output": output})

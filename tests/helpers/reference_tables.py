@@ -135,6 +135,8 @@ def _cells(row: Option, parser: Parser) -> tuple[str, str]:
     """Return how an option is written, and what it is for; a name without dashes is of Python alone."""
     with spelling(parser.spell):
         words = spelled(row.help).replace(", see below", "")
+        needs = " and ".join(map(str, row.needs)) if isinstance(row.needs, tuple) else ""
+        words += f"; requires {needs}" if needs else ""
     jobs = row.jobs.split()
     if all(job.endswith("()") for job in jobs):
         return f"`{row.name}`", words
