@@ -6,7 +6,9 @@ import sys
 from collections.abc import Sequence
 
 from tools.cli import command_line
-from tools.cli.command_line import Job, make_parser
+from tools.cli.calls import call
+from tools.cli.command_line import make_parser
+from tools.cli.job import Job
 
 _COMMANDS = """\
 --target ort-cpu q.onnx
@@ -28,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check(job: Job) -> int:
-    return command_line.NOTHING_DONE if command_line.call(job) else command_line.DONE
+    return command_line.NOTHING_DONE if call(job) else command_line.DONE
 
 
 def command() -> command_line.Command:

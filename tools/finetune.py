@@ -6,7 +6,9 @@ import sys
 from collections.abc import Sequence
 
 from tools.cli import command_line
-from tools.cli.command_line import Command, Job, make_parser
+from tools.cli.calls import call
+from tools.cli.command_line import Command, make_parser
+from tools.cli.job import Job
 from tools.cli.shared_help import GATE_HELP, SAMPLES_HELP
 
 _COMMANDS = """\
@@ -51,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _work(job: Job) -> None:
     command_line.keep_products_on_one_thread()
-    command_line.call(job)
+    call(job)
 
 
 def command() -> Command:

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tools.cli.command_line import Command, Job, make_parser, run
+from tools.cli.command_line import Command, make_parser, run
+from tools.cli.job import Job
 
 if TYPE_CHECKING:
     from onnx_narrow.api.fidelity import FormatFidelity

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from tools.cli.command_line import Command, call, make_parser, run
+from tools.cli.calls import call
+from tools.cli.command_line import Command, make_parser, run
 from tools.cli.shared_help import SAMPLES_HELP
 
 _COMMANDS = """\

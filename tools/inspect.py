@@ -6,7 +6,8 @@ import json
 import sys
 from collections.abc import Sequence
 
-from tools.cli.command_line import Command, Job, make_parser, run
+from tools.cli.command_line import Command, make_parser, run
+from tools.cli.job import Job
 
 _COMMANDS = """\
 m.onnx

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from onnx_narrow.options.quantize import SCHEME_KEYS
 from tools.cli import command_line
-from tools.cli.command_line import Command, Job, make_parser
+from tools.cli.calls import call
+from tools.cli.command_line import Command, make_parser
+from tools.cli.job import Job
 from tools.cli.schemes import why_no_scheme
 from tools.cli.shared_help import GATE_HELP, SAMPLES_HELP
 
@@ -107,7 +109,7 @@ def _work(job: Job) -> int:
 
     if job.get("print_config"):
         _print_config(job)
-    return convert(job, command_line.call) if job.get("model") else command_line.DONE
+    return convert(job, call) if job.get("model") else command_line.DONE
 
 
 def _print_config(job: Job) -> None:

@@ -15,7 +15,7 @@ from onnx_narrow.summaries.advised_call import Door
 from onnx_narrow.summaries.made import Made
 from tests.helpers import origins
 from tools import quantize
-from tools.cli import command_line
+from tools.cli.job import parse
 from transforms.origins.loss_causes import KEEP, MORE_BITS, OUTLIERS, PER_CHANNEL, SAMPLES, TUNE, Cause
 from transforms.origins.loss_origins import LossOrigins, find_origins
 from transforms.scheme import preset
@@ -73,7 +73,7 @@ def test_a_call_in_python_is_that_of_the_command() -> None:
 
 def test_what_is_advised_is_read_as_it_was_meant() -> None:
     words = shlex.split(Door().call("quantize", GIVEN))[3:]
-    read = command_line.parse(quantize.command().parser, words).keywords()
+    read = parse(quantize.command().parser, words).keywords()
     assert {**read, "output": str(read["output"]), "data": str(read["data"])} == {**GIVEN, "output": "q.onnx"}
 
 

@@ -32,7 +32,7 @@ def function(name: str) -> str:
 
 
 def rewrite(name: str) -> str:
-    """Return a rewrite at the top of ``transforms``: where it is, its signature and what it does, in short."""
+    """Return a rewrite at the top of ``transforms``: its place, its signature, and what it does in short."""
     folder = Path(transforms.__file__ or "").parent
     pattern = re.compile(rf"^def {name}\(|import .*\b{name}\b", re.MULTILINE)
     stems = [path.stem for path in folder.glob("*.py") if pattern.search(path.read_text(encoding="utf-8"))]

@@ -19,6 +19,7 @@ from tests.helpers import build, tunable
 from tests.helpers.output_error import OutputError
 from tools import finetune, quantize
 from tools.cli import command_line
+from tools.cli.job import parse
 from transforms import model_io
 from transforms.model import provenance
 from transforms.pipelines.tune import tuning_options
@@ -262,7 +263,7 @@ def test_options_reach_the_walk() -> None:
     """Those whose effect on a small model is nothing but time or memory, or needs more rows than it has."""
     given = ["--float", "f", "--quantized", "q", "--output", "o", "--data", "d", "--algorithm", "adaround"]
     given += ["--early-stop", "--fixed-seed", "7"]
-    rule = rule_of(command_line.parse(finetune.command().parser, given).keywords())
+    rule = rule_of(parse(finetune.command().parser, given).keywords())
     walk = tuning_options(rule, RunOptions(), memory_limit=5, device="cpu")
     assert walk.solver.early_stop
     assert walk.seed == 7

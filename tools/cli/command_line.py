@@ -9,14 +9,15 @@ import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnx_narrow.options import keywords, options
+from onnx_narrow.options import options
 from onnx_narrow.options.option import Option
 from tools.cli import interrupts, streams
+from tools.cli.job import Job, parse
 from tools.cli.parser import Parser, name_of
 from tools.cli.paths import with_names
 from tools.cli.shared_help import SAMPLES_BRIEF, SAMPLES_HELP
@@ -31,9 +32,6 @@ DONE, FAILED, NOTHING_DONE = 0, 1, 3
 
 _SOURCES = ("model", "baseline", "quantized")
 """Options that name the source of a tool; each tool has one of them."""
-
-_MAPPINGS = {"feeds", "input_shapes", "states"}
-"""Options of which each gives a name and its value."""
 
 _OF_TARGETS = "transforms.search.target"
 """The module of TargetError, which ends with NOTHING_DONE; where it is not imported, none was raised."""
@@ -90,56 +88,6 @@ def purpose_of(docstring: str | None) -> str:
     return (docstring or "").partition("\n")[0].partition(": ``")[0].rstrip(".") + "."
 
 
-@dataclass(frozen=True)
-class Job:
-    """The options on the command line of a job: their values, and how they are written, by keyword."""
-
-    name: str
-    values: Mapping[str, Any]
-    written: Mapping[str, str]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of an option, or another one if it is not given."""
-        return self.values.get(name, default)
-
-    @property
-    def verbose(self) -> bool:
-        """Whether details are asked for."""
-        return bool(self.get("verbose", False))
-
-    def with_values(self, **values: object) -> Job:
-        """Return it with other values, without those that are None."""
-        changed = {**self.values, **values}
-        return replace(self, values={name: value for name, value in changed.items() if value is not None})
-
-    def keywords(self) -> dict[str, Any]:
-        """Return the options that the function of the job takes; ValueError for two shapes of an input."""
-        found = {name: value for name, value in self.values.items() if name in keywords(self.name)}
-        for name in _MAPPINGS & found.keys():
-            found[name] = _by_name(found[name], self.written[name])
-        return found
-
-
-def parse(parser: Parser, argv: Sequence[str] | None) -> Job:
-    """Return the options on the command line; leaves through argparse with 2 after a usage error."""
-    values = vars(parser.parse_args(argv))
-    actions = {action.dest: action for action in parser._actions}
-    written = {
-        name: actions[name].option_strings[-1 if value is False else 0] for name, value in values.items()
-    }
-    return Job(parser.job, values, written)
-
-
-def _by_name(pairs: Sequence[tuple[str, Any]], option: str) -> dict[str, Any]:
-    """Return pairs of name and value as a mapping; ValueError for a name with two values."""
-    found = dict(pairs)
-    for name, value in pairs:
-        if found[name] != value:
-            what = "sizes" if option == "--input-shape" else "values"
-            raise ValueError(f"{option} '{name}' is given twice, with different {what}")
-    return found
-
-
 def _nothing_is_wrong(job: Job) -> None:
     return None
 
@@ -194,14 +142,6 @@ def _two_spellings(parser: argparse.ArgumentParser, argv: Sequence[str] | None) 
         if len(both) > 1 and not isinstance(action, argparse.BooleanOptionalAction):
             return f"{both[0]} and {both[1]} are the same option: give one of them"
     return None
-
-
-def call(job: Job) -> Any:
-    """Call the function of a job with its options, print what it tells, and return what it returns."""
-    import onnx_narrow
-    from tools.cli.printed import Printed
-
-    return getattr(onnx_narrow, job.name)(**job.keywords(), progress=Printed(verbose=job.verbose))
 
 
 def keep_products_on_one_thread() -> None:

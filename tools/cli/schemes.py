@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnx_narrow.options.shared import TARGETS
-from tools.cli.command_line import Job
+from tools.cli.job import Job
 
 _SCHEME = "one of --config NAME|FILE, --target {}, or --set activation=FORMAT and --set weight=FORMAT"
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from tools.cli import command_line
-from tools.cli.command_line import Job
+from tools.cli.calls import call
+from tools.cli.job import Job
 from tools.cli.shared_help import GATE_HELP, SAMPLES_HELP
 
 _COMMANDS = """\
@@ -64,7 +65,7 @@ def run(module: str, words: str | None, source: str, argv: Sequence[str] | None)
 def _work(source: str, job: Job) -> int:
     from tools.options.package import convert
 
-    return convert(job.with_values(float_type=source), command_line.call)
+    return convert(job.with_values(float_type=source), call)
 
 
 def command(module: str, words: str | None) -> command_line.Command:

@@ -15,7 +15,7 @@ from pathlib import Path
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from tools.cli import command_line
-from tools.cli.command_line import Job
+from tools.cli.job import Job
 from transforms.files.named_file import named
 from transforms.files.spelling import UsageError
 from transforms.model.read_model import ModelError, parse, tensors
