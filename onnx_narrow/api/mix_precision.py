@@ -186,11 +186,9 @@ def mix_precision(
             untuned(scheme),
             opened and replace(opened, cache=cache, memory_limit=memory_limit),
             source=source,
-            options=options_of(given),
-            tuning=scheme.finetune,
+            options=replace(options_of(given), tuning=scheme.finetune, recorded=wish.recorded(given)),
             events=told,
             mixing=MixingOptions(run_options, shared, folder, labels_of(labels), analyze_only),
-            recorded=wish.recorded(given),
         )
         refuse_untunable(work)
         results = partial(write_results, given)

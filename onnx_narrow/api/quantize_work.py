@@ -105,7 +105,7 @@ def refuse_goal(work: Work, given: Given) -> None:
     if work.options.goal is None or gates.is_gated(given):
         return
     name = spelled("{min_sqnr}" if "min_sqnr" in given else "{top1}")
-    if work.tuning is not None:
+    if work.options.tuning is not None:
         raise ValueError(f"{name} cannot be combined with the table [finetune] of the scheme")
     if work.asked.auto_mixed_precision is not None:
         raise ValueError(f"{name} cannot be combined with the table [auto_mixed_precision] of the scheme")

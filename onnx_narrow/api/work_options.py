@@ -26,6 +26,7 @@ def options_of(given: Given) -> Options:
         "times": given.get("time", True),
         "embeddings": embeddings.replace("float", ""),
         "stores_tied": embeddings != "float",
+        "may_compare": "fast" not in given,
         "external_data": given.get("save_as_external_data", False),
         "finished": _finished(given),
     }
