@@ -16,6 +16,8 @@ DETAILS = (SEARCH, SAMPLES, RUNNING, OTHER)
 
 _NAMED = re.compile(r"\{(\w+)(?::([^}]*))?\}")
 
+_NOT = re.compile(r"\b(?:without|no)\b")
+
 Given = Mapping[str, Any]
 """Options whose values are not their defaults."""
 
@@ -35,14 +37,16 @@ class Need:
         return spelled(self.words)
 
     def _is_met(self, given: Any) -> bool:
-        wanted, _, refused = re.sub(r"\bno\b", "without", self.words).partition("without")
-        if any(name in given for name, _ in _NAMED.findall(refused)):
+        wanted, *refused = _NOT.split(self.words, maxsplit=1)
+        if any(name in given for name, _ in _NAMED.findall("".join(refused))):
             return False
-        found = [name in given and _is_one_of(given[name], legal) for name, legal in _NAMED.findall(wanted)]
-        return any(found) or not found
+        are_given = [
+            name in given and _is_legal(given[name], legal) for name, legal in _NAMED.findall(wanted)
+        ]
+        return any(are_given) or not are_given
 
 
-def _is_one_of(value: object, legal: str) -> bool:
+def _is_legal(value: object, legal: str) -> bool:
     return not legal or value in re.split(", | or ", legal)
 
 

@@ -56,7 +56,7 @@ def make_parser(
     one with all options.
     """
     program = f"python -m tools.{module}"
-    required = [_placed(one) for one in options(job).values() if one.is_required]
+    required = [_placed(option) for option in options(job).values() if option.is_required]
     lines = [_command(f"{program} {command}".rstrip()) for command in commands.splitlines()]
     return Parser(
         job,

@@ -150,7 +150,10 @@ def _groups(options: Iterable[Option]) -> dict[str, list[Option]]:
     found: dict[str, list[Option]] = {}
     for option in options:
         found.setdefault(option.group, []).append(option)
-    titles = [*(title for title in found if title not in DETAILS), *(one for one in DETAILS if one in found)]
+    titles = [
+        *(title for title in found if title not in DETAILS),
+        *(last for last in DETAILS if last in found),
+    ]
     return {title: found[title] for title in titles}
 
 
