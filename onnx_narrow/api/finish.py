@@ -19,7 +19,6 @@ from transforms.pipelines.check_outputs import UselessError
 from transforms.pipelines.entries import final_entries
 from transforms.pipelines.require import NothingToDoError
 from transforms.pipelines.steps import Steps, phases_of, run
-from transforms.pipelines.why_nothing import why_nothing
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
 from transforms.search.output_metrics import METRICS
@@ -104,6 +103,8 @@ def _shown(work: Work) -> Checked | None:
 
 
 def _reasons(work: Work) -> Sequence[str]:
+    from transforms.pipelines.why_nothing import why_nothing  # imports take time that small jobs notice
+
     assert work.source is not None, "it was loaded"
     first = f"Nothing to do: no tensor of '{work.source}' can take a format of this scheme."
     scheme = work.asked.with_(finetune=None, tensors=work.scheme.tensors)

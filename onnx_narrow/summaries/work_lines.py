@@ -1,6 +1,6 @@
 """What both quantizers tell of a work that is done, from its record.
 
-Summaries of tuning and mixed precision are imported when needed: imports take time that small jobs notice.
+Summaries of tuning, mixed precision and targets are imported when needed: imports take time that small jobs notice.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from onnx_narrow.summaries import quantize, running
 from onnx_narrow.summaries.no_gain import no_gain_line
 from onnx_narrow.summaries.precision import lossy_lines, placed_lines, preset_lines, reached_lines
-from onnx_narrow.summaries.target import brief_lines
 from onnx_narrow.summaries.timing import beside_lines, for_cpu, what_helps
 from onnx_narrow.summaries.words import Sizes, fixed_lines
 from transforms.files.spelling import as_option, spelled
@@ -45,6 +44,8 @@ def lines(work: Work, sizes: Sizes) -> Iterator[str]:
     yield from beside_lines(record.first.time, advice)
     yield end
     if scheme.target:
+        from onnx_narrow.summaries.target import brief_lines
+
         yield from brief_lines(work.graph, target(scheme.target))
     yield from no_gain_line(work, sizes)
 
