@@ -1,6 +1,7 @@
 """What both quantizers tell of a work that is done, from its record.
 
-Summaries of tuning, mixed precision and targets are imported when needed: imports take time that small jobs notice.
+Summaries of tuning, mixed precision and targets are imported when needed: imports take time that small jobs
+notice.
 """
 
 from __future__ import annotations
