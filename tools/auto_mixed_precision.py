@@ -6,10 +6,11 @@ import sys
 from collections.abc import Sequence
 
 from tools.cli import command_line
+from tools.cli.calls import call
 from tools.cli.command_line import Command, make_parser
-from tools.cli.gate_options import GATE_HELP
-from tools.cli.job_options import SAMPLES_HELP, why_no_scheme
-from tools.options.mix import KEYS, MixJob
+from tools.cli.job import Job
+from tools.cli.schemes import why_no_scheme
+from tools.cli.shared_help import GATE_HELP, SAMPLES_HELP
 
 _COMMANDS = """\
 --input m.onnx --output q.onnx --config S16S8_MIXED_S8S8 --data samples
@@ -56,31 +57,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command_line.run(command(), _work, argv)
 
 
-def _work(job: MixJob) -> None:
+def _work(job: Job) -> None:
     command_line.keep_products_on_one_thread()
-    import onnx_narrow
-    from tools.cli.printed import Printed
-
-    onnx_narrow.mix_precision(
-        job.input,
-        job.output or None,
-        **job.keywords("input", "output"),
-        progress=Printed(verbose=job.verbose),
-    )
+    call(job)
 
 
-def _why_not(job: MixJob) -> str | None:
+def _why_not(job: Job) -> str | None:
     if reason := why_no_scheme(job, runtime="RUNTIME"):
         return reason
-    if bool(job.output) == job.analyze_only:
+    if bool(job.get("output")) == job.get("analyze_only", False):
         return "give one of --output and --analyze-only, and only one"
     return None
 
 
-def command() -> Command[MixJob]:
+def command() -> Command:
     """Return the command line of the tool."""
-    parser = make_parser("auto_mixed_precision", MixJob, __doc__, _COMMANDS, _DETAILS, KEYS, brief=_BRIEF)
-    return Command(parser, MixJob, _why_not)
+    module = "auto_mixed_precision"
+    parser = make_parser(module, "mix_precision", __doc__, _COMMANDS, _DETAILS, brief=_BRIEF)
+    return Command(parser, _why_not)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tools.cli import command_line
+from tools.cli.calls import call
 from tools.cli.command_line import make_parser
-from tools.cli.deployment import TARGETS
-from tools.cli.job_options import Options
-from tools.cli.options import option
+from tools.cli.job import Job
 
 _COMMANDS = """\
 --target ort-cpu q.onnx
@@ -26,32 +24,18 @@ exit codes: 0 the model fits; 1 error in the model or the machine; 2 usage; 3 it
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckJob(Options):
-    """A model and a target."""
-
-    input: str = option("--input MODEL", "the model to check", required=True)
-    target: str = option(
-        "--target NAME", "the runtime that it is for: " + ", ".join(TARGETS), choices=TARGETS, required=True
-    )
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code: 0 the model fits, 1 model error, 2 usage, 3 it breaks a rule."""
     return command_line.run(command(), _check, argv)
 
 
-def _check(job: CheckJob) -> int:
-    import onnx_narrow
-    from tools.cli.printed import Printed
-
-    broken = onnx_narrow.check(job.input, job.target, progress=Printed(verbose=job.verbose))
-    return command_line.NOTHING_DONE if broken else command_line.DONE
+def _check(job: Job) -> int:
+    return command_line.NOTHING_DONE if call(job) else command_line.DONE
 
 
-def command() -> command_line.Command[CheckJob]:
+def command() -> command_line.Command:
     """Return the command line of the tool."""
-    return command_line.Command(make_parser("check", CheckJob, __doc__, _COMMANDS, _DETAILS), CheckJob)
+    return command_line.Command(make_parser("check", "check", __doc__, _COMMANDS, _DETAILS))
 
 
 if __name__ == "__main__":

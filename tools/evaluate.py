@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
+from tools.cli.calls import call
 from tools.cli.command_line import Command, make_parser, run
-from tools.cli.gate_options import GateOptions
-from tools.cli.job_options import force
-from tools.cli.option_values import number
-from tools.cli.options import OTHER, option
 
 _COMMANDS = """\
 --baseline_results_folder a --quantized_results_folder b
@@ -38,71 +33,14 @@ the string "inf" and an excluded value is null; in CSV, "inf" and empty. Files o
 other numbers, such as class numbers beside boxes, have a line and do not enter mean and worst values."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluateJob(GateOptions):
-    """A comparison of two folders of results."""
-
-    baseline_results_folder: Path = option(
-        "--baseline_results_folder A", "folder of the float model's results", required=True, type=Path
-    )
-    quantized_results_folder: Path = option(
-        "--quantized_results_folder B", "folder of the quantized model's", required=True, type=Path
-    )
-    labels: Path | None = option(
-        "--labels --top1 LABELS.npy", "class numbers of all rows: report accuracy and agreement", type=Path
-    )
-    logits: str | None = option(
-        "--logits OUTPUT",
-        "output that holds logits of tokens: report KL divergence and how often the first choice is the "
-        "same; mean and worst values are of it alone, without the mean of each row",
-    )
-    tokens: Path | None = option(
-        "--tokens DIR",
-        "folder of the samples that the results belong to, with input_ids: report perplexity",
-        type=Path,
-    )
-    max_kl: float | None = option("--max-kl NATS", "fail above this KL divergence", type=number(0))
-    max_perplexity: float | None = option("--max-perplexity X", "fail above this perplexity", type=number(1))
-    min_same: float | None = option(
-        "--min-same SHARE",
-        "fail below this share of the same first choice",
-        type=number(0, 1),
-    )
-    min_greedy: float | None = option(
-        "--min-greedy SHARE",
-        "fail below this share of the same tokens that both models wrote (tools.infer --generate)",
-        type=number(0, 1),
-    )
-    json: Path | None = option("--json FILE", "write all figures as JSON", type=Path)
-    csv: Path | None = option("--csv FILE", "write one line per file as CSV", type=Path)
-    peak: float | None = option(
-        "--peak X", "signal peak for psnr and ssim", group=OTHER, type=number(0, above=True)
-    )
-    allow_missing: bool = option(
-        "--allow-missing", "compare the file names common to both folders", group=OTHER
-    )
-    force: bool = force("the files of --json and --csv")
-
-
-_FOLDERS = ("baseline_results_folder", "quantized_results_folder")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
-    return run(command(), _evaluate, argv)
+    return run(command(), call, argv)
 
 
-def command() -> Command[EvaluateJob]:
+def command() -> Command:
     """Return the command line of the tool."""
-    return Command(make_parser("evaluate", EvaluateJob, __doc__, _COMMANDS, _DETAILS), EvaluateJob)
-
-
-def _evaluate(job: EvaluateJob) -> None:
-    import onnx_narrow
-    from tools.cli.printed import Printed
-
-    folders = job.baseline_results_folder, job.quantized_results_folder
-    onnx_narrow.evaluate(*folders, **job.keywords(*_FOLDERS), progress=Printed(verbose=job.verbose))
+    return Command(make_parser("evaluate", "evaluate", __doc__, _COMMANDS, _DETAILS))
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 
 from tools.cli import command_line
+from tools.cli.calls import call
 from tools.cli.command_line import Command, make_parser
-from tools.cli.gate_options import GATE_HELP
-from tools.cli.job_options import SAMPLES_HELP
-from tools.options.finetune import FinetuneJob
+from tools.cli.job import Job
+from tools.cli.shared_help import GATE_HELP, SAMPLES_HELP
 
 _COMMANDS = """\
 --float m.onnx --quantized q.onnx --output tuned.onnx --data samples
@@ -51,21 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command_line.run(command(), _work, argv)
 
 
-def _work(job: FinetuneJob) -> None:
+def _work(job: Job) -> None:
     command_line.keep_products_on_one_thread()
-    import onnx_narrow
-    from tools.cli.printed import Printed
-
-    given = job.keywords("float_model", "quantized", "output")
-    onnx_narrow.finetune(
-        job.float_model, job.quantized, job.output, **given, progress=Printed(verbose=job.verbose)
-    )
+    call(job)
 
 
-def command() -> Command[FinetuneJob]:
+def command() -> Command:
     """Return the command line of the tool."""
-    parser = make_parser("finetune", FinetuneJob, __doc__, _COMMANDS, _DETAILS, brief=_BRIEF)
-    return Command(parser, FinetuneJob)
+    return Command(make_parser("finetune", "finetune", __doc__, _COMMANDS, _DETAILS, brief=_BRIEF))
 
 
 if __name__ == "__main__":

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.cli.command_line import Command, make_parser, run
-from tools.cli.job_options import Options, force
-from tools.cli.options import option
+from tools.cli.job import Job
 
 if TYPE_CHECKING:
     from onnx_narrow.api.fidelity import FormatFidelity
@@ -27,48 +24,36 @@ weights, with a scale per channel. The heavy-tailed distribution is Student's t,
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class FormatsJob(Options):
-    """The table of formats."""
-
-    input: Path | None = option(
-        "--input --model M.onnx", "measure on the weights of this model instead", type=Path
-    )
-    plot: Path | None = option(
-        "--plot FILE", "also draw the fidelity of each format: .png or .svg", type=Path
-    )
-    force: bool = force("an existing plot")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool; returns the exit code."""
     return run(command(), _show, argv)
 
 
-def command() -> Command[FormatsJob]:
+def command() -> Command:
     """Return the command line of the tool."""
-    return Command(make_parser("formats", FormatsJob, __doc__, _COMMANDS, _DETAILS), FormatsJob, _why_not)
+    return Command(make_parser("formats", "formats", __doc__, _COMMANDS, _DETAILS), _why_not)
 
 
-def _why_not(job: FormatsJob) -> str | None:
-    return "--force requires --plot" if job.force and not job.plot else None
+def _why_not(job: Job) -> str | None:
+    return "--force requires --plot" if job.get("force") and not job.get("plot") else None
 
 
-def _show(job: FormatsJob) -> None:
+def _show(job: Job) -> None:
     """Measure, print the table and draw the plot."""
     from onnx_narrow.api.fidelity import draw_samples, measure_formats, read_weights
     from onnx_narrow.charts import fidelity_plot, plot_file
     from tools.cli.printed import Printed
 
-    if job.plot:
-        plot_file.check_plot(job.plot, force=job.force)
-    samples = read_weights(job.input) if job.input else draw_samples()
+    model, plot = job.get("model"), job.get("plot")
+    if plot:
+        plot_file.check_plot(plot, force=job.get("force", False))
+    samples = read_weights(model) if model else draw_samples()
     with Printed() as events:
         rows = measure_formats(samples, events)
     _print_table(list(samples), rows)
-    if job.plot:
-        fidelity_plot.draw(job.plot, list(samples), rows)
-        print(f"plot: {job.plot}")
+    if plot:
+        fidelity_plot.draw(plot, list(samples), rows)
+        print(f"plot: {plot}")
 
 
 def _print_table(kinds: Sequence[str], rows: Sequence[FormatFidelity]) -> None:

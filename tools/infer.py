@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
+from tools.cli.calls import call
 from tools.cli.command_line import Command, make_parser, run
-from tools.cli.job_options import SAMPLES_HELP, DataOptions, samples_folder
-from tools.cli.option_values import whole
-from tools.cli.options import option
-from transforms.files.output_file import GENERATED
+from tools.cli.shared_help import SAMPLES_HELP
 
 _COMMANDS = """\
 --input m.onnx --data samples --output results
@@ -32,46 +28,14 @@ it is the time on the wall. The peak memory is that of each in a process of its 
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class InferJob(DataOptions):
-    """A run of a model on samples."""
-
-    input: Path = option("--input --model M.onnx", "model to run", required=True, type=Path)
-    output: Path = option("--output --output_dir DIR", "folder to save results in", required=True, type=Path)
-    data: Path = samples_folder(required=True)
-    time: Path | None = option(
-        "--time FLOAT.onnx", "compare time and memory with this model on the same samples", type=Path
-    )
-    output_names: tuple[str, ...] = option(
-        "--output-names NAME", "save only these outputs; repeatable", nargs="+", action="extend", default=[]
-    )
-    generate: int = option(
-        "--generate N",
-        f"save N tokens that a language model generates after each sample, in {GENERATED}; outputs only by "
-        "--output-names",
-        type=whole(),
-        default=0,
-    )
-    force: bool = option("--force", "write into an output folder that is not empty")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
-    return run(command(), _infer, argv)
+    return run(command(), call, argv)
 
 
-def command() -> Command[InferJob]:
+def command() -> Command:
     """Return the command line of the tool."""
-    return Command(make_parser("infer", InferJob, __doc__, _COMMANDS, _DETAILS), InferJob)
-
-
-def _infer(job: InferJob) -> None:
-    import onnx_narrow
-    from tools.cli.printed import Printed
-
-    onnx_narrow.infer(
-        job.input, job.output, **job.keywords("input", "output"), progress=Printed(verbose=job.verbose)
-    )
+    return Command(make_parser("infer", "infer", __doc__, _COMMANDS, _DETAILS))
 
 
 if __name__ == "__main__":

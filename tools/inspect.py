@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from tools.cli.command_line import Command, make_parser, run
-from tools.cli.job_options import Options
-from tools.cli.options import option
+from tools.cli.job import Job
 
 _COMMANDS = """\
 m.onnx
@@ -38,36 +35,24 @@ CUDA provider if it has one, with our operators registered. Nothing is computed.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class InspectJob(Options):
-    """A look at a model, or at two."""
-
-    input: Path = option("--input MODEL", "the model to look at", required=True, type=Path)
-    against: Path | None = option("--against MODEL", "another model: say how it differs", type=Path)
-    layers: bool = option("--layers", "list the nodes: names, operators, inputs and outputs")
-    tensors: bool = option("--tensors", "list the tensors: names, types, shapes")
-    grids: bool = option("--grids", "list the weights that lie on a grid already, and share of the others")
-    json: bool = option("--json", "print JSON, for programs to read")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code: 0 done, 1 model error, 2 usage error."""
     return run(command(), _inspect, argv)
 
 
-def command() -> Command[InspectJob]:
+def command() -> Command:
     """Return the command line of the tool."""
-    return Command(make_parser("inspect", InspectJob, __doc__, _COMMANDS, _DETAILS), InspectJob)
+    return Command(make_parser("inspect", "inspect", __doc__, _COMMANDS, _DETAILS))
 
 
-def _inspect(job: InspectJob) -> None:
+def _inspect(job: Job) -> None:
     import onnx_narrow
     from tools.cli.printed import Printed
     from transforms.run.events import SILENT
 
-    events = SILENT if job.json else Printed()
-    found = onnx_narrow.inspect(job.input, **job.keywords("input", "json"), progress=events)
-    if job.json:
+    is_json = job.get("json", False)
+    found = onnx_narrow.inspect(**job.keywords(), progress=SILENT if is_json else Printed())
+    if is_json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
 
 

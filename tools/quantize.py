@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from onnx_narrow.options.quantize import SCHEME_KEYS
 from tools.cli import command_line
+from tools.cli.calls import call
 from tools.cli.command_line import Command, make_parser
-from tools.cli.gate_options import GATE_HELP
-from tools.cli.job_options import SAMPLES_HELP, why_no_scheme
-from tools.options.quantize import KEYS, QuantizeJob, in_vain
+from tools.cli.job import Job
+from tools.cli.schemes import why_no_scheme
+from tools.cli.shared_help import GATE_HELP, SAMPLES_HELP
 
 _COMMANDS = """\
 --input m.onnx --output q.onnx --target ort-cpu --data photos --mean 127.5 --std 127.5
@@ -92,7 +94,8 @@ exit codes: 0 done; 1 error in the model, the data or the machine; 2 usage; 3 no
 """
 
 
-_OF_TOOL = ("input", "output", "print_config")
+_NEED_NO_MODEL = {"print_config", "config", "target", "assignments", "verbose", "fast", *SCHEME_KEYS}
+"""Options that say what the scheme is."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -100,46 +103,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command_line.run(command(), _work, argv)
 
 
-def _work(job: QuantizeJob) -> int:
+def _work(job: Job) -> int:
     command_line.keep_products_on_one_thread()
     from tools.options.package import convert
 
-    if job.print_config:
+    if job.get("print_config"):
         _print_config(job)
-    return convert(job, _quantize) if job.input else command_line.DONE
+    return convert(job, call) if job.get("model") else command_line.DONE
 
 
-def _print_config(job: QuantizeJob) -> None:
+def _print_config(job: Job) -> None:
     from onnx_narrow.api.quantize_work import asked_scheme
     from tools.cli.printed import Printed
     from transforms.run.events import SILENT
 
-    scheme = asked_scheme(job.keywords(*_OF_TOOL), SILENT if job.input else Printed())  # warned of later
+    scheme = asked_scheme(job.keywords(), SILENT if job.get("model") else Printed())  # warned of later
     print(scheme.to_toml(), end="")
 
 
-def _quantize(job: QuantizeJob) -> None:
-    import onnx_narrow
-    from tools.cli.printed import Printed
-
-    onnx_narrow.quantize(
-        job.input, job.output, **job.keywords(*_OF_TOOL), progress=Printed(verbose=job.verbose)
-    )
-
-
-def _why_not(job: QuantizeJob) -> str | None:
-    missing = [f"--{name}" for name in ("input", "output") if not (getattr(job, name) or job.print_config)]
+def _why_not(job: Job) -> str | None:
+    is_printed, places = job.get("print_config"), {"--input": "model", "--output": "output"}
+    missing = [option for option, name in places.items() if not (job.get(name) or is_printed)]
     if reason := why_no_scheme(job, *missing):
         return reason
-    if bool(job.input) != bool(job.output):
+    if bool(job.get("model")) != bool(job.get("output")):
         return "--input and --output require each other"
-    return None if job.input else in_vain(job)
+    vain = (
+        [] if job.get("model") else [job.written[name] for name in job.values if name not in _NEED_NO_MODEL]
+    )
+    return f"{vain[0]} requires --input and --output" if vain else None
 
 
-def command() -> Command[QuantizeJob]:
+def command() -> Command:
     """Return the command line of the tool."""
-    parser = make_parser("quantize", QuantizeJob, __doc__, _COMMANDS, _DETAILS, KEYS, brief=_BRIEF)
-    return Command(parser, QuantizeJob, _why_not)
+    parser = make_parser("quantize", "quantize", __doc__, _COMMANDS, _DETAILS, brief=_BRIEF)
+    return Command(parser, _why_not)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from onnx_narrow.api.kinds import TEXT
 from onnx_narrow.api.sources import Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import check_call
+from onnx_narrow.api.usage import checked
 from onnx_narrow.summaries.target import target_lines
 from transforms.deploy.check_target import check_target
 from transforms.run.events import Events
@@ -41,7 +40,7 @@ def check(model: Model, target: str, *, progress: Watcher | Events | None = None
     >>> onnx_narrow.check("tests/examples/digits.onnx", "ort-cpu")
     ['nothing is quantized: it computes in low precision after uint8 or int8']
     """
-    check_call({"target": target}, {}, {"target": TEXT})
+    checked("check", locals())
     row = targets.target(target)
     with Told(progress) as told:
         graph = source_of(model).load()

@@ -8,68 +8,37 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
-from onnx_narrow.api import gates
 from onnx_narrow.api.image_keywords import Preprocess
-from onnx_narrow.api.keywords import TARGET
-from onnx_narrow.api.kinds import FLAG, choice
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import DATA, OF_SAMPLES, Given, Need, check_call, given_of, listed
+from onnx_narrow.api.usage import Given, checked
+from onnx_narrow.api.work_options import options_of, run_of
 from onnx_narrow.api.written import Output, Written, write
 from onnx_narrow.summaries import bf16, running
 from onnx_narrow.summaries.target import brief_lines
-from onnx_narrow.summaries.words import summed_up
+from onnx_narrow.summaries.words import fixed_lines, summed_up
 from transforms.conversion.convert_bf16 import Bf16Options
 from transforms.files.paths import AnyPath
 from transforms.files.spelling import spelled
-from transforms.graph.some_names import counted
 from transforms.model import provenance
 from transforms.pipelines.bf16 import BF16, TOOLS, Bf16Work, recorded
-from transforms.pipelines.options import Options
 from transforms.pipelines.steps import Steps, phases_of, run
 from transforms.run.events import Events
-from transforms.runtime.session import RunOptions
 from transforms.scheme import preset
 from transforms.scheme.targets import target as row_of
-from transforms.search.target import Target
 from transforms.search.user_metric import UserMetric
-
-_LISTS = ("exclude_node", "exclude_op")
-_CUSTOM = Need("{format:customqdq}", lambda given: given.get("format") == "customqdq")
-_ROUNDED = Need("{format:with_cast}, bf16 or customqdq", lambda given: given.get("format") != "simulate_bf16")
-
-NEEDS: Mapping[str, tuple[Need, ...]] = {
-    **OF_SAMPLES,
-    "data": (Need("{min_sqnr} or {metric}", lambda given: given.keys() & {"min_sqnr", "metric"}),),
-    **gates.needs(DATA),
-    **dict.fromkeys(("min_sqnr", "provider"), (DATA,)),
-    **dict.fromkeys(("weights", "saturate_activations"), (_ROUNDED,)),
-    "domain": (_CUSTOM,),
-}
-
-_KINDS = {
-    "format": choice("with_cast", "bf16", "simulate_bf16", "customqdq"),
-    "weights": choice("bfloat16", "float32"),
-    "domain": choice("ai.onnx.contrib", "com.amd.quark"),
-    "float_type": choice(*TOOLS),
-    "target": TARGET,
-    **dict.fromkeys(("keep_io_types", "saturate_activations", "strict", "optimize", "time"), FLAG),
-}
 
 
 def convert_bf16(
     model: Model,
     output: AnyPath | None = None,
     *,
-    format: str | None = None,
     data: Data | None = None,
-    min_sqnr: float | None = None,
-    metric: UserMetric | str | None = None,
-    min_metric: float | None = None,
-    max_loss: float | None = None,
     target: str | None = None,
+    min_sqnr: float | None = None,
+    format: str | None = None,
     exclude_node: Sequence[str] | str = (),
     exclude_op: Sequence[str] | str = (),
     weights: str | None = None,
@@ -78,8 +47,6 @@ def convert_bf16(
     saturate_activations: bool = False,
     strict: bool = False,
     optimize: bool = True,
-    opset: int | None = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
     float_type: str | None = None,
     limit: int | None = None,
     image_size: int | Sequence[int] | None = None,
@@ -91,12 +58,17 @@ def convert_bf16(
     states: Mapping[str, str] | None = None,
     feeds_from: Model | None = None,
     feeds: Mapping[str, str] | None = None,
-    functions: bool = True,
-    save_as_external_data: bool = False,
-    force: bool = False,
+    metric: UserMetric | str | None = None,
+    min_metric: float | None = None,
+    max_loss: float | None = None,
     time: bool = True,
     provider: str | None = None,
     threads: int | None = None,
+    opset: int | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    force: bool = False,
+    save_as_external_data: bool = False,
+    functions: bool = True,
     progress: Watcher | Events | None = None,
     steps: Steps | None = None,
 ) -> Result:
@@ -148,27 +120,17 @@ def convert_bf16(
     >>> result.notes[0].startswith("Converted: ")
     True
     """
-    given = given_of(convert_bf16, locals())
-    check_call(given, NEEDS, _KINDS)
-    gates.refuse_two(given)
+    given = checked("convert_bf16", locals())
     with Told(progress) as told:
-        source, run_options = source_of(model), RunOptions(provider or "cpu", threads or 0)
-        where = Output.checked(
-            output, source, force=force, external_data=save_as_external_data, functions=functions
-        )
-        goal = gates.gate_in(given) if min_sqnr is None else Target("sqnr", min_sqnr)
-        with open_data(SampleOptions.of(given), source, run_options, told) as opened:
+        source = source_of(model)
+        where = Output.checked(given, source)
+        with open_data(SampleOptions.of(given), source, run_of(given), told) as opened:
             work = Bf16Work(
                 gs.Graph(),
                 preset("BF16").with_(target=target or ""),
                 opened,
                 source=source,
-                options=Options(
-                    run=run_options,
-                    goal=goal,
-                    times=time,
-                    functions=functions,
-                ),
+                options=options_of(given),
                 events=told,
                 conversion=_options(given),
                 element=float_type,
@@ -180,12 +142,11 @@ def convert_bf16(
 
 
 def _options(given: Given) -> Bf16Options:
-    named = {one.name: given[one.name] for one in fields(Bf16Options) if one.name in given}
-    lists = {key: tuple(listed(given[key])) for key in _LISTS if key in given}
-    shapes = {name: tuple(shape) for name, shape in named.get("input_shapes", {}).items()}
+    found = {one.name: given[one.name] for one in fields(Bf16Options) if one.name in given}
+    named = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    shapes = {name: tuple(shape) for name, shape in given.get("input_shapes", {}).items()}
     kernels = sorted(row_of(given["target"]).bfloat16_kernels) if "target" in given else ()
     own: dict[str, Any] = {
-        **lists,
         "input_shapes": shapes,
         "format": _format(given),
         "kernels": tuple(kernels),
@@ -233,8 +194,8 @@ def _finish(work: Bf16Work, output: Output, told: Told, given: Given) -> Result:
 def _tell(work: Bf16Work, written: Written, told: Told, *, is_excluded: bool) -> None:
     done, first, kept = work.done, work.record.first, work.kept
     assert done is not None and first is not None, "it was converted, and tried out"
-    if work.record.fixed:
-        told.note(f"Fixed: {counted(work.record.fixed, 'free dimension')} of inputs")
+    for line in fixed_lines(work.record.fixed):
+        told.note(line)
     goal = work.options.goal
     why = bf16.excluded_for(kept, goal, by_user=is_excluded)
     for line in summed_up(bf16.lines(done, work.graph, written.sizes, first, why), told.lines):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,21 +17,11 @@ from numpy.typing import ArrayLike
 from onnx_narrow.api import gates, infer
 from onnx_narrow.api.compared_folders import Measures, compare_folders
 from onnx_narrow.api.image_keywords import Preprocess
-from onnx_narrow.api.kinds import FLAG, PATH, TABLE, TEXT, Kind, number
 from onnx_narrow.api.samples import SampleOptions, open_folder
 from onnx_narrow.api.saved_outputs import WantedOutputs, save_outputs
 from onnx_narrow.api.sources import Data, Model, samples_folder, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import (
-    DATA,
-    OF_SAMPLES,
-    Given,
-    Need,
-    check_call,
-    given_of,
-    listed,
-    refuse_same_file,
-)
+from onnx_narrow.api.usage import Given, checked, refuse_same_file
 from transforms.compare.compare_results import ResultPair
 from transforms.files.cleanup import temporary_folder
 from transforms.files.output_file import check_writable
@@ -50,40 +40,7 @@ Metric: TypeAlias = Callable[[np.ndarray, np.ndarray], float]
 """Called with an output of the float model and the same output of the other."""
 
 
-@runtime_checkable
-class _Array(Protocol):
-    def __array__(self) -> np.ndarray:
-        """Return the array."""
-
-
-KINDS: Mapping[str, Kind] = {
-    **infer.KINDS,
-    "metrics": TABLE,
-    "labels": Kind("a path or an array", (str, os.PathLike, Sequence, _Array)),
-    "logits": TEXT,
-    "tokens": PATH,
-    "peak": number(0, above=True),
-    "allow_missing": FLAG,
-    "max_kl": number(0),
-    "max_perplexity": number(1),
-    "min_same": number(0, 1),
-    "min_greedy": number(0, 1),
-    "json": PATH,
-    "csv": PATH,
-}
-
 _LIMITS = ("max_kl", "max_perplexity", "min_same", "min_greedy")
-_LOGITS = Need("{logits}", lambda given: "logits" in given)
-_TOKENS = Need("{tokens}", lambda given: "tokens" in given)
-_WRITTEN = Need("{json} or {csv}", lambda given: given.keys() & {"json", "csv"})
-NEEDS: Mapping[str, tuple[Need, ...]] = {
-    **OF_SAMPLES,
-    **dict.fromkeys(("output_names", "generate", "provider", "threads"), (DATA,)),
-    **dict.fromkeys(("tokens", "max_kl", "min_same"), (_LOGITS,)),
-    "max_perplexity": (_TOKENS,),
-    **dict.fromkeys(gates.BOUNDS, gates.needs(DATA)["min_metric"]),
-    "force": (_WRITTEN,),
-}
 
 
 def evaluate(
@@ -92,20 +49,17 @@ def evaluate(
     *,
     data: Data | None = None,
     metrics: Mapping[str, Metric] | None = None,
-    metric: UserMetric | str | None = None,
-    min_metric: float | None = None,
-    max_loss: float | None = None,
     labels: AnyPath | ArrayLike | None = None,
     logits: str | None = None,
     tokens: AnyPath | None = None,
-    peak: float | None = None,
-    allow_missing: bool = False,
     max_kl: float | None = None,
     max_perplexity: float | None = None,
     min_same: float | None = None,
     min_greedy: float | None = None,
     json: AnyPath | None = None,
     csv: AnyPath | None = None,
+    peak: float | None = None,
+    allow_missing: bool = False,
     force: bool = False,
     output_names: Sequence[str] | str = (),
     generate: int = 0,
@@ -119,6 +73,9 @@ def evaluate(
     states: Mapping[str, str] | None = None,
     feeds_from: Model | None = None,
     feeds: Mapping[str, str] | None = None,
+    metric: UserMetric | str | None = None,
+    min_metric: float | None = None,
+    max_loss: float | None = None,
     provider: str = "cpu",
     threads: int | None = None,
     progress: Watcher | Events | None = None,
@@ -185,7 +142,7 @@ def evaluate(
     >>> onnx_narrow.evaluate(model, model, data=samples, labels=[0] * 16)["top1"]["agreement"]
     1.0
     """
-    given = given_of(evaluate, locals())
+    given = checked("evaluate", locals())
     _check(given)
     files = [None if one is None else Path(one) for one in (json, csv)]
     for file in filter(None, files):
@@ -210,8 +167,6 @@ def _paths(value: object) -> list[Path]:
 
 
 def _check(given: Given) -> None:
-    check_call(given, NEEDS, KINDS)
-    gates.refuse_two(given)
     infer.refuse_written_sequences(given)
     refuse_same_file(given, "json", "csv")
     for name, metric in (given.get("metrics") or {}).items():
@@ -252,7 +207,7 @@ def _run_both(
     """Run both models on the same samples, and return the folders of their results."""
     sources = source_of(baseline), source_of(quantized)
     options, run = SampleOptions.of(given), RunOptions(given.get("provider", "cpu"), given.get("threads", 0))
-    wanted = WantedOutputs(listed(given.get("output_names", ())), given.get("generate", 0))
+    wanted = WantedOutputs(given.get("output_names", ()), given.get("generate", 0))
     own, results = folder / "samples", (folder / "baseline", folder / "quantized")
     own.mkdir()
     assert options.data is not None, "asked for before"

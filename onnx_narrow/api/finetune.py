@@ -9,26 +9,15 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
-from onnx_narrow.api import gates
 from onnx_narrow.api.executors import open_workers
 from onnx_narrow.api.finetune_rule import recorded, rule_of
 from onnx_narrow.api.image_keywords import Preprocess
-from onnx_narrow.api.kinds import FLAG, TEXTS, choice, number, whole
-from onnx_narrow.api.quantize_work import finished_in
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import (
-    DATA,
-    OF_SAMPLES,
-    Given,
-    Need,
-    UsageError,
-    check_call,
-    given_of,
-    refuse_own_workers,
-)
+from onnx_narrow.api.usage import Given, UsageError, checked
+from onnx_narrow.api.work_options import options_of
 from onnx_narrow.api.written import Output, Written, write
 from onnx_narrow.summaries import running, tuning, work_lines
 from onnx_narrow.summaries.precision import reached_lines
@@ -41,7 +30,6 @@ from transforms.files.paths import AnyPath
 from transforms.files.spelling import spelled
 from transforms.model import provenance
 from transforms.pipelines.check_outputs import UselessError
-from transforms.pipelines.options import Options
 from transforms.pipelines.retune import TUNE, TuneWork
 from transforms.pipelines.steps import Steps, phases_of, run
 from transforms.pipelines.tune import tuning_options
@@ -55,35 +43,6 @@ from transforms.scheme.sources import recorded_scheme
 from transforms.search.user_metric import UserMetric
 
 log = logging.getLogger("onnx_narrow")
-
-_ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
-_DEVICES = ("cpu", "cuda:0", "hip:0")
-_STEPPED = Need(
-    "{algorithm:adaquant} or adaround", lambda given: given.get("algorithm") in ("adaquant", "adaround")
-)
-_AUTO = Need("{algorithm:auto}", lambda given: given.get("algorithm", "auto") == "auto")
-
-NEEDS: Mapping[str, tuple[Need, ...]] = {
-    **OF_SAMPLES,
-    **dict.fromkeys(("num_iterations", "learning_rate", "early_stop"), (_STEPPED,)),
-    "full_range": (_AUTO,),
-    "resume": (Need("no {selective_update}", lambda given: "selective_update" not in given),),
-    **gates.needs(DATA),
-}
-
-_KINDS = {
-    "algorithm": choice(*_ALGORITHMS),
-    "num_iterations": whole(),
-    "learning_rate": number(0, above=True),
-    "fixed_seed": whole(0, 2**63 - 1),
-    "target_op_type": TEXTS,
-    "full_range": choice("padded", "free", "off"),
-    "output_index": whole(0),
-    "batch_size": whole(),
-    "optim_device": choice(*_DEVICES),
-    "infer_device": choice(*_DEVICES),
-    **dict.fromkeys(("early_stop", "selective_update", "following_relu", "time"), FLAG),
-}
 
 
 def finetune(
@@ -101,14 +60,13 @@ def finetune(
     selective_update: bool = False,
     following_relu: bool = False,
     full_range: str = "padded",
-    metric: UserMetric | str | None = None,
-    min_metric: float | None = None,
-    max_loss: float | None = None,
     output_index: int | None = None,
+    limit: int | None = None,
     batch_size: int = 1,
     optim_device: str = "cpu",
     infer_device: str | None = None,
-    limit: int | None = None,
+    memory_limit: int | None = None,
+    storage: str = "plain",
     image_size: int | Sequence[int] | None = None,
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
@@ -118,17 +76,18 @@ def finetune(
     states: Mapping[str, str] | None = None,
     feeds_from: Model | None = None,
     feeds: Mapping[str, str] | None = None,
-    storage: str = "plain",
-    functions: bool = True,
-    save_as_external_data: bool = False,
-    force: bool = False,
+    metric: UserMetric | str | None = None,
+    min_metric: float | None = None,
+    max_loss: float | None = None,
     time: bool = True,
     provider: str | None = None,
     threads: int | None = None,
-    memory_limit: int | None = None,
     jobs: int | None = None,
     dask: str | None = None,
     resume: AnyPath | None = None,
+    force: bool = False,
+    save_as_external_data: bool = False,
+    functions: bool = True,
     progress: Watcher | Events | None = None,
     steps: Steps | None = None,
 ) -> Result:
@@ -186,15 +145,12 @@ def finetune(
     TypeError, ValueError, OSError
         As :func:`onnx_narrow.quantize`.
     """
-    given = given_of(finetune, locals())
-    _check(given)
+    given = checked("finetune", locals())
+    _refuse_two_devices(given)
     with Told(progress) as told:
         how = tuning_options(rule_of(given), _run(given), **_limits(given))
         source, other = source_of(float_model), source_of(quantized)
-        where = Output.checked(
-            output, other, source, force=force, external_data=save_as_external_data, functions=functions
-        )
-        goal = gates.gate_in(given)
+        where = Output.checked(given, other, source)
         samples = SampleOptions.of(given)
         with (
             open_data(samples, source, how.run or RunOptions(), told) as opened,
@@ -205,14 +161,7 @@ def finetune(
                 Scheme(activation=FLOAT32, weight=FLOAT32),
                 _data(opened, shared),
                 source=source,
-                options=Options(
-                    run=RunOptions(provider or "cpu", threads or 0),
-                    goal=goal,
-                    times=time,
-                    storage=storage,
-                    functions=functions,
-                    finished=finished_in(given),
-                ),
+                options=options_of(given),
                 events=told,
                 quantized=other,
                 how=how,
@@ -227,13 +176,10 @@ def finetune(
             return _finish(work, where, told, given)
 
 
-def _check(given: Given) -> None:
-    check_call(given, NEEDS, _KINDS)
+def _refuse_two_devices(given: Given) -> None:
     if {"provider", "infer_device"} <= given.keys():
         pair = spelled("{provider} and {infer_device}")
         raise UsageError(f"{pair} both select a device: give one of them")
-    gates.refuse_two(given)
-    refuse_own_workers(given)
 
 
 def _run(given: Given) -> RunOptions:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
-from onnx_narrow.api.ranges import RangeFiles
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.told import Told
 from onnx_narrow.api.written import Output, write
@@ -18,10 +19,12 @@ from transforms.pipelines.check_outputs import UselessError
 from transforms.pipelines.entries import final_entries
 from transforms.pipelines.require import NothingToDoError
 from transforms.pipelines.steps import Steps, phases_of, run
-from transforms.pipelines.why_nothing import why_nothing
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
 from transforms.search.output_metrics import METRICS
+
+if TYPE_CHECKING:
+    from onnx_narrow.api.ranges import RangeFiles
 
 
 def untuned(scheme: Scheme) -> Scheme:
@@ -62,14 +65,15 @@ def finish(work: Work, output: Output, told: Told, ranges: RangeFiles | None = N
     """Write the model of a work, and tell how it was made."""
     record, grids = work.record, list(work.record.grids or ())
     assert record.first is not None and work.source is not None, "the model was tried out"
-    files = ranges or RangeFiles()
-    with files.writing(grids):
+    with ranges.writing(grids) if ranges else nullcontext():
         entries = final_entries(work)
         told.phase("writing")
         written = write(work.graph, output, work.source, entries, record.first.exported)
     if work.options.finished:
         work.options.finished.remove()
-    for line in summed_up((*work_lines.lines(work, written.sizes), *files.line(grids)), told.lines):
+    for line in summed_up(
+        (*work_lines.lines(work, written.sizes), *(ranges.line(grids) if ranges else ())), told.lines
+    ):
         told.note(line)
     for line in work_lines.warnings(work):
         told.warn(line)
@@ -99,6 +103,8 @@ def _shown(work: Work) -> Checked | None:
 
 
 def _reasons(work: Work) -> Sequence[str]:
+    from transforms.pipelines.why_nothing import why_nothing  # imports take time that small jobs notice
+
     assert work.source is not None, "it was loaded"
     first = f"Nothing to do: no tensor of '{work.source}' can take a format of this scheme."
     scheme = work.asked.with_(finetune=None, tensors=work.scheme.tensors)

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from onnx_narrow.api.usage import Given, Need, UsageError
-from transforms.files.spelling import spelled
+from onnx_narrow.api.usage import Given
 from transforms.search.gate import Gate
 
 BOUNDS = ("min_metric", "max_loss")
-
-_BOUND = Need("{min_metric} or {max_loss}", lambda given: given.keys() & set(BOUNDS))
-_METRIC = Need("{metric}", lambda given: "metric" in given)
-_GOALS = ("min_sqnr", "top1", *BOUNDS)
-
-
-def needs(judged: Need) -> dict[str, tuple[Need, ...]]:
-    """Return what the keywords of a gate go with; ``judged``: samples of which some can be held out."""
-    return {"metric": (judged, _BOUND), **dict.fromkeys(BOUNDS, (_METRIC,))}
 
 
 def is_gated(given: Given) -> bool:
     """Return whether keywords ask for a gate."""
     return any(name in given for name in BOUNDS)
-
-
-def refuse_two(given: Given) -> None:
-    """Raise UsageError for two goals of the outputs."""
-    pair = [name for name in _GOALS if name in given]
-    if len(pair) > 1:
-        raise UsageError(spelled(f"{{{pair[0]}}} and {{{pair[1]}}} cannot be combined"))
 
 
 def gate_in(given: Given) -> Gate | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from onnx_narrow.api.kinds import Kind
+from onnx_narrow.options.kinds import PREPROCESS
 from ops.legal_names import did_you_mean
 from transforms.files.spelling import UsageError, spelled
 from transforms.run.image_inputs import SCALINGS, ImageOptions
@@ -13,8 +13,6 @@ from transforms.run.image_transform import KEYWORD, ImageTransform
 
 Preprocess: TypeAlias = str | Callable[[Any], Any]
 """A usual scale by name, ``FILE.py:FUNCTION``, or a function of a PIL image that returns an array."""
-
-PREPROCESS = Kind(f"{', '.join(SCALINGS)}, FILE.py:FUNCTION or a function", (str, Callable))  # type: ignore[arg-type]
 
 _OF_SCALE, _OF_IMAGES = ("mean", "std"), ("mean", "std", "image_size", "layout")
 

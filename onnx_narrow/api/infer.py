@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from onnx_narrow.api.image_keywords import Preprocess
-from onnx_narrow.api.kinds import TEXTS, Kind, whole
 from onnx_narrow.api.result_folders import check_folder
 from onnx_narrow.api.samples import SampleOptions, open_folder
 from onnx_narrow.api.saved_outputs import WantedOutputs, save_outputs
-from onnx_narrow.api.sources import MODEL, Data, Model, placed, source_of
+from onnx_narrow.api.sources import Data, Model, placed, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import OF_SAMPLES, Given, UsageError, check_call, given_of, listed
+from onnx_narrow.api.usage import Given, UsageError, checked
 from onnx_narrow.summaries import inference
 from onnx_narrow.summaries.timing import cost_lines
 from transforms.compare.measure_run import Data as FolderData
@@ -24,23 +23,15 @@ from transforms.pipelines.source import Source
 from transforms.run.events import Events
 from transforms.runtime.session import RunOptions
 
-KINDS: Mapping[str, Kind] = {
-    "output_names": TEXTS,
-    "generate": whole(0),
-    "time": MODEL,
-    "feeds_from": MODEL,
-}
-"""Kinds of keywords that say how a model runs."""
-
 
 def infer(
     model: Model,
     output: AnyPath,
     *,
     data: Data,
+    time: Model | None = None,
     output_names: Sequence[str] | str = (),
     generate: int = 0,
-    time: Model | None = None,
     force: bool = False,
     limit: int | None = None,
     image_size: int | Sequence[int] | None = None,
@@ -101,8 +92,7 @@ def infer(
     ...     print(len(list(found["logits"].glob("*.npy"))))
     8
     """
-    given = given_of(infer, locals())
-    check_call(given, OF_SAMPLES, KINDS)
+    given = checked("infer", locals())
     refuse_written_sequences(given)
     where, source, run = Path(output), source_of(model), RunOptions(provider, threads or 0)
     check_folder(where, force=force)
@@ -114,7 +104,7 @@ def infer(
         )
         with open_folder(options, source, run, told, unrolls=False) as folder:
             saved = save_outputs(
-                source, folder, where, WantedOutputs(listed(output_names), generate), options, told
+                source, folder, where, WantedOutputs(given.get("output_names", ()), generate), options, told
             )
             for line in inference.lines(saved, where):
                 told.note(line)

@@ -10,21 +10,17 @@ from typing import Any
 
 import onnx
 
-from onnx_narrow.api.kinds import FLAG
 from onnx_narrow.api.result import Result
-from onnx_narrow.api.sources import MODEL, Model, source_of
+from onnx_narrow.api.sources import Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import UsageError, check_call, given_of
+from onnx_narrow.api.usage import checked
 from onnx_narrow.summaries import found_grids, inspection, listing
 from transforms import model_io
 from transforms.compare.inspect_model import inspect_model
 from transforms.compare.list_model import list_model
 from transforms.compare.model_differences import model_differences
-from transforms.files.spelling import spelled
 from transforms.graph.found_grids import found_weights
 from transforms.run.events import Events
-
-_KINDS = {"against": MODEL, "layers": FLAG, "tensors": FLAG, "grids": FLAG}
 
 _Said = tuple[dict[str, Any], Iterable[str]]
 """What is returned, and the same in lines."""
@@ -72,17 +68,11 @@ def inspect(
     >>> found["layers"][0]["operator"]
     'Conv'
     """
-    given = given_of(inspect, locals())
-    check_call(given, {}, _KINDS)
-    lists = [name for name in ("grids", "layers", "tensors") if name in given]
-    if lists and against is not None:
-        raise UsageError(spelled(f"{{{lists[0]}}} and {{against}} cannot be combined"))
-    if grids and len(lists) > 1:
-        raise UsageError(spelled(f"{{grids}} and {{{lists[1]}}} cannot be combined"))
+    checked("inspect", locals())
     with Told(progress) as told:
         if grids:
             found, lines = _on_grids(model)
-        elif lists:
+        elif layers or tensors:
             found, lines = _listed(model, layers=layers, tensors=tensors)
         else:
             found, lines = _inspected(model) if against is None else _differing(model, against)

@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx_graphsurgeon as gs
 
 from onnx_narrow.charts.origins_section import origins_section
+from onnx_narrow.options.option import Given
 from onnx_narrow.summaries.advised_call import Door
 from onnx_narrow.summaries.made import Made
 from onnx_narrow.summaries.origins import lines
@@ -35,7 +36,7 @@ class Names:
 
     float_model: Path
     quantized: Path
-    samples: list[str]
+    samples: Given
     door: Door
 
 

@@ -7,14 +7,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import onnx_graphsurgeon as gs
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from onnx_narrow.api.executors import threads_of, workers
 from onnx_narrow.api.finish import refuse_untunable, run_steps, untuned
-from onnx_narrow.api.gates import gate_in
 from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.metrics import place_of
 from onnx_narrow.api.mix_work import (
@@ -26,21 +24,18 @@ from onnx_narrow.api.mix_work import (
     wish_of,
     write_results,
 )
-from onnx_narrow.api.quantize_work import finished_in
 from onnx_narrow.api.result import Result
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.schemes import Assignments, Config, mixing_scheme
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import (
-    given_of,
-)
+from onnx_narrow.api.usage import checked
 from onnx_narrow.api.user_code import check_code
+from onnx_narrow.api.work_options import options_of
 from onnx_narrow.api.written import Output
 from transforms.conversion.rows import Row, as_rows
 from transforms.files.paths import AnyPath
 from transforms.pipelines.mix import MIX, MixWork
-from transforms.pipelines.options import Options
 from transforms.pipelines.steps import Steps
 from transforms.pipelines.work import WorkRow
 from transforms.precision.mixing_options import MixingOptions
@@ -55,7 +50,7 @@ def mix_precision(
     *,
     config: Config | None = None,
     data: Data | None = None,
-    target: str | Sequence[str] = (),
+    target: Sequence[str] | str = (),
     activation_target: str | None = None,
     weight_target: str | None = None,
     target_op_types: Sequence[str] | str = (),
@@ -73,21 +68,19 @@ def mix_precision(
     evaluate: UserMetric | str | None = None,
     strategy: str | None = None,
     metric: UserMetric | str | None = None,
-    min_metric: float | None = None,
-    max_loss: float | None = None,
     output_index: int | None = None,
     dual_quant_nodes: bool | None = None,
     data_size: int | None = None,
-    labels: AnyPath | NDArray[Any] | Sequence[int] | None = None,
+    labels: AnyPath | ArrayLike | None = None,
     analyze_only: bool = False,
     json: AnyPath | None = None,
     csv: AnyPath | None = None,
     chart: AnyPath | None = None,
     plot: AnyPath | None = None,
+    jobs: int | None = None,
     resume: AnyPath | None = None,
     assignments: Assignments = (),
-    opset: int | None = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    storage: str = "plain",
     limit: int | None = None,
     image_size: int | Sequence[int] | None = None,
     mean: float | Sequence[float] | None = None,
@@ -99,17 +92,19 @@ def mix_precision(
     feeds_from: Model | None = None,
     feeds: Mapping[str, str] | None = None,
     calibration_cache: AnyPath | None = None,
-    storage: str = "plain",
-    functions: bool = True,
-    save_as_external_data: bool = False,
-    force: bool = False,
+    min_metric: float | None = None,
+    max_loss: float | None = None,
     time: bool = True,
     provider: str | None = None,
     threads: int | None = None,
     memory_limit: int | None = None,
-    jobs: int | None = None,
     dask: str | None = None,
+    opset: int | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
     allow_code: bool = False,
+    force: bool = False,
+    save_as_external_data: bool = False,
+    functions: bool = True,
     progress: Watcher | Events | None = None,
     steps: Steps | None = None,
 ) -> Result:
@@ -169,7 +164,7 @@ def mix_precision(
     TypeError, ValueError, OSError
         As :func:`onnx_narrow.quantize`.
     """
-    given = given_of(mix_precision, locals())
+    given = checked("mix_precision", locals())
     check_keywords(given)
     with ExitStack() as stack, Told(progress) as told:
         given["evaluate"] = stack.enter_context(place_of(evaluate))
@@ -178,9 +173,7 @@ def mix_precision(
         check_mixing(scheme, wish, given)
         check_code(scheme, wish, told, allow_code=allow_code)
         source = source_of(model)
-        where = Output.checked(
-            output, source, force=force, external_data=save_as_external_data, functions=functions
-        )
+        where = Output.checked(given, source)
         check_files(given, source.path)
         run_options = RunOptions(provider or "cpu", threads_of(threads or 0, jobs or 1))
         samples = SampleOptions.of(given)
@@ -193,17 +186,7 @@ def mix_precision(
             untuned(scheme),
             opened and replace(opened, cache=cache, memory_limit=memory_limit),
             source=source,
-            options=Options(
-                run=RunOptions(provider or "cpu", threads or 0),
-                times=time,
-                goal=gate_in(given),
-                storage=storage,
-                functions=functions,
-                external_data=save_as_external_data,
-                finished=finished_in(given),
-                tuning=scheme.finetune,
-                recorded=wish.recorded(given),
-            ),
+            options=replace(options_of(given), tuning=scheme.finetune, recorded=wish.recorded(given)),
             events=told,
             mixing=MixingOptions(run_options, shared, folder, labels_of(labels), analyze_only),
         )

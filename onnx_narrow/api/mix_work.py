@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from onnx_narrow.api import gates
-from onnx_narrow.api.keywords import METRIC, TARGET
-from onnx_narrow.api.kinds import FLAG, PATH, TEXTS, Kind, choice, number, whole
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.scheme_needs import check_effect
 from onnx_narrow.api.schemes import SchemeWish, names_formats
 from onnx_narrow.api.told import Told
 from onnx_narrow.api.usage import (
-    DATA,
-    OF_SAMPLES,
     Given,
-    Need,
     UsageError,
-    check_call,
-    listed,
-    refuse_own_workers,
     refuse_same_file,
 )
 from onnx_narrow.charts import pareto_plot, plot_file, sensitivity_chart
+from onnx_narrow.options.kinds import choice
+from onnx_narrow.options.mix_precision import TABLE_KEYS
 from onnx_narrow.summaries import mixing
 from transforms import model_io
 from transforms.files.output_file import check_writable, write_text
@@ -42,71 +35,16 @@ from transforms.scheme import Scheme
 from transforms.scheme.mixing_rule import TARGETS as GOALS
 from transforms.scheme.targets import TARGETS
 
-KEYS = (
-    *("activation_target", "weight_target", "target_op_types", "include_nodes", "exclude_nodes"),
-    *("l2_target", "sqnr_target", "sqnr_drop_target", "top1_target", "kl_target", "evaluate_target"),
-    *("bits_target", "bytes_target", "size_target", "evaluate", "strategy", "metric", "output_index"),
-    *("dual_quant_nodes", "data_size"),
-)
-"""Keywords that are keys of the table of mixed precision, beside ``target``."""
+_RANKS = choice("l2", "sqnr", "cosine", "kl", "psnr", "top1", "evaluate")
+"""Metrics that layers are ranked by."""
 
-_MODEL = Need("{output} instead of {analyze_only}", lambda given: "analyze_only" not in given)
-_FILES = {"output", "json", "csv", "chart"}
-_FILE = Need("{output}, {json}, {csv} or {chart}", lambda given: given.keys() & _FILES)
-_WRITTEN = (
-    *("bits_target", "bytes_target", "size_target", "strategy", "save_as_external_data", "functions"),
-    *("time", "storage", "plot"),
-)
-_MEASURED = (
-    *("json", "csv", "chart", "plot", "analyze_only", "jobs", "dask", "resume", "metric", "output_index"),
-    *("data_size", "provider", "memory_limit", "calibration_cache"),
-)
-_LISTS = ("target_op_types", "include_nodes", "exclude_nodes")
 _RESULTS = ("json", "csv", "chart", "plot")
-
-NEEDS: Mapping[str, tuple[Need, ...]] = {
-    **OF_SAMPLES,
-    **dict.fromkeys(_WRITTEN, (_MODEL,)),
-    **dict.fromkeys(_MEASURED, (DATA,)),
-    "plot": (_MODEL, DATA),
-    "labels": (_MODEL, DATA),
-    "force": (
-        Need(
-            "{output}, {json}, {csv} or {chart}",
-            lambda given: given.keys() & {"output", "json", "csv", "chart"},
-        ),
-    ),
-}
-
-_GATED = {**gates.needs(DATA), "analyze_only": (Need("no {min_metric} or {max_loss}", lambda given: False),)}
-
-_KINDS = {
-    **dict.fromkeys(
-        ("l2_target", "sqnr_drop_target", "kl_target", "evaluate_target", "bits_target"), number(0)
-    ),
-    **dict.fromkeys(("bytes_target", "size_target"), whole(most=2**63 - 1)),
-    **dict.fromkeys(_LISTS, TEXTS),
-    **dict.fromkeys(_RESULTS, PATH),
-    "sqnr_target": number(),
-    "top1_target": number(0, 1),
-    "strategy": choice("speed", "quality", "budget", "latency"),
-    "metric": choice("l2", "sqnr", "cosine", "kl", "psnr", "top1", "evaluate"),
-    "output_index": whole(-1),
-    "data_size": whole(),
-    "analyze_only": FLAG,
-    "labels": Kind("a path or an array", (str, os.PathLike, np.ndarray, Sequence)),
-    "target": TEXTS,
-}
 
 
 def check_keywords(given: Given) -> None:
     """Raise TypeError, ValueError or UsageError for keywords that are wrong, or do not go together."""
-    if isinstance(given.get("target"), str) and given["target"] in TARGETS:
-        TARGET.check("target", given["target"])
-    kinds = {**_KINDS, "metric": METRIC} if gates.is_gated(given) else _KINDS
-    needs = {**NEEDS, **_GATED} if gates.is_gated(given) else NEEDS
-    check_call(given, needs, kinds)
-    gates.refuse_two(given)
+    if "metric" in given and not gates.is_gated(given):
+        _RANKS.check("metric", given["metric"])
     runtimes = _runtimes(given)
     if runtimes[1:]:
         pair = " and ".join(spelled(f"{{target:{name}}}") for name in runtimes[:2])
@@ -115,21 +53,20 @@ def check_keywords(given: Given) -> None:
         raise UsageError(spelled("{config} is needed: a preset or a scheme"))
     if callable(given.get("evaluate")) and (given.get("jobs", 1) != 1 or given.get("dask")):
         raise ValueError("evaluate is a callable, which other processes do not have: give 'FILE.py:FUNCTION'")
-    refuse_own_workers(given)
     refuse_same_file(given, "output", *_RESULTS, "calibration_cache")
 
 
 def _runtimes(given: Given) -> list[str]:
     """Return the runtimes among the targets, which may be formats, too."""
-    return [name for name in listed(given.get("target", ())) if name in TARGETS]
+    return [name for name in given.get("target", ()) if name in TARGETS]
 
 
 def wish_of(given: Given) -> SchemeWish:
     """Return what keywords say of the scheme and its table of mixed precision."""
-    keys = {key: listed(given[key]) if key in _LISTS else given[key] for key in KEYS if key in given}
+    keys = {key: given[key] for key in TABLE_KEYS if key in given and key != "target"}
     if gates.is_gated(given):
         del keys["metric"]
-    if formats := [name for name in listed(given.get("target", ())) if name not in TARGETS]:
+    if formats := [name for name in given.get("target", ()) if name not in TARGETS]:
         keys["target"] = formats
     return SchemeWish(
         given.get("config"),
@@ -168,7 +105,7 @@ def check_files(given: Given, source: Path | None) -> None:
         model_io.check_output(given["calibration_cache"], force=True)
 
 
-def labels_of(labels: AnyPath | NDArray[Any] | Sequence[int] | None) -> NDArray[Any] | None:
+def labels_of(labels: AnyPath | ArrayLike | None) -> NDArray[Any] | None:
     """Return class numbers as an array, read from a file if they are in one."""
     if labels is None:
         return None

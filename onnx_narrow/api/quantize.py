@@ -12,9 +12,8 @@ from onnx_narrow.api.finish import refuse_untunable, run_steps, untuned
 from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.quantize_work import (
     OF_SCHEME,
-    check_keywords,
     data_of,
-    options_of,
+    range_files,
     recorded,
     refuse_fast,
     refuse_goal,
@@ -22,25 +21,22 @@ from onnx_narrow.api.quantize_work import (
     wish_of,
     work_class,
 )
-from onnx_narrow.api.ranges import RangeFiles
 from onnx_narrow.api.result import Result
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.scheme_needs import check_effect
 from onnx_narrow.api.schemes import Assignments, Config, quantization_scheme
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import (
-    given_of,
-)
-from onnx_narrow.api.user_code import check_code
+from onnx_narrow.api.usage import checked
+from onnx_narrow.api.work_options import options_of, run_of
 from onnx_narrow.api.written import Output
 from transforms import model_io
 from transforms.files.paths import AnyPath
 from transforms.moves.improve import Move
 from transforms.pipelines.record import JobRecord
 from transforms.pipelines.steps import Steps
+from transforms.plan.tensor_grids import FixedGrids
 from transforms.run.events import Events
-from transforms.runtime.session import RunOptions
 from transforms.search.user_metric import UserMetric
 
 
@@ -51,16 +47,6 @@ def quantize(
     config: Config | None = None,
     data: Data | None = None,
     target: str | None = None,
-    fast: bool = False,
-    effort: str | None = None,
-    min_sqnr: float | None = None,
-    top1: float | None = None,
-    metric: UserMetric | str | None = None,
-    min_metric: float | None = None,
-    max_loss: float | None = None,
-    allow_miss: bool = False,
-    allow_large: bool = False,
-    fallback: str | None = None,
     calibrate_method: str | None = None,
     per_channel: bool | None = None,
     full_range: str | None = None,
@@ -70,9 +56,23 @@ def quantize(
     optimize: bool | None = None,
     domain: str | None = None,
     qdq_domain: str | None = None,
+    fast: bool = False,
+    effort: str | None = None,
+    min_sqnr: float | None = None,
+    top1: float | None = None,
+    fallback: str | None = None,
+    allow_miss: bool = False,
+    allow_large: bool = False,
+    random_data: int | None = None,
+    matmul_nbits: bool = False,
+    accuracy_level: int | None = None,
+    embeddings: str | None = None,
+    kv_cache: str | None = None,
+    ranges: AnyPath | None = None,
+    export_ranges: AnyPath | None = None,
+    time: bool = True,
     assignments: Assignments = (),
-    opset: int | None = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    storage: str = "plain",
     limit: int | None = None,
     image_size: int | Sequence[int] | None = None,
     mean: float | Sequence[float] | None = None,
@@ -83,26 +83,22 @@ def quantize(
     states: Mapping[str, str] | None = None,
     feeds_from: Model | None = None,
     feeds: Mapping[str, str] | None = None,
-    random_data: int | None = None,
     calibration_cache: AnyPath | None = None,
-    storage: str = "plain",
-    matmul_nbits: bool = False,
-    accuracy_level: int | None = None,
-    embeddings: str | None = None,
-    kv_cache: str | None = None,
-    ranges: AnyPath | None = None,
-    export_ranges: AnyPath | None = None,
-    functions: bool = True,
-    save_as_external_data: bool = False,
-    force: bool = False,
-    time: bool = True,
+    metric: UserMetric | str | None = None,
+    min_metric: float | None = None,
+    max_loss: float | None = None,
     provider: str | None = None,
     threads: int | None = None,
     memory_limit: int | None = None,
     jobs: int | None = None,
     dask: str | None = None,
     resume: AnyPath | None = None,
+    opset: int | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
     allow_code: bool = False,
+    force: bool = False,
+    save_as_external_data: bool = False,
+    functions: bool = True,
     progress: Watcher | Events | None = None,
     steps: Steps | None = None,
     moves: Sequence[Move] | None = None,
@@ -224,22 +220,23 @@ def quantize(
     >>> result.scheme.activation
     'int8'
     """
-    given = given_of(quantize, locals())
-    check_keywords(given)
+    given = checked("quantize", locals())
     wish = wish_of(given)
     with Told(progress) as told:
         asked = quantization_scheme(wish, told)
         scheme = asked.by_rule() if fast else asked
         check_effect(asked, wish, given, OF_SCHEME)
         refuse_fast(asked, given)
-        check_code(scheme, wish, told, allow_code=allow_code)
-        source, run = source_of(model), RunOptions(provider or "cpu", threads or 0)
-        where = Output.checked(
-            output, source, force=force, external_data=save_as_external_data, functions=functions
-        )
-        files = RangeFiles.of(ranges, export_ranges)
-        grids = files.read(scheme, decides=data is not None)
-        files.check(source.path, force=force)
+        if allow_code or scheme.auto_mixed_precision:
+            from onnx_narrow.api.user_code import check_code  # imports take time that small jobs notice
+
+            check_code(scheme, wish, told, allow_code=allow_code)
+        source, run = source_of(model), run_of(given)
+        where = Output.checked(given, source)
+        files = range_files(ranges, export_ranges)
+        grids = files.read(scheme, decides=data is not None) if files else FixedGrids()
+        if files:
+            files.check(source.path, force=force)
         if calibration_cache is not None:
             model_io.check_output(calibration_cache, force=True)
         samples = SampleOptions.of(given)
@@ -251,11 +248,10 @@ def quantize(
                 data_of(opened, given, run, workers),
                 source=source,
                 options=replace(
-                    options_of(given, run),
+                    options_of(given),
                     fixed=grids,
                     tuning=scheme.finetune,
                     compares=data is not None and not (fast or ranges or does_itself),
-                    moves=moves,
                     recorded=recorded(wish, given),
                 ),
                 events=told,

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnx_narrow.api import gates
-from onnx_narrow.api.keywords import TARGET
 from onnx_narrow.api.scheme_needs import BLOCKS, CALIBRATION, UNMIXED
 from onnx_narrow.api.schemes import SchemeWish, names_formats, quantization_scheme
-from onnx_narrow.api.usage import (
-    DATA,
-    OF_SAMPLES,
-    Given,
-    Need,
-    UsageError,
-    check_call,
-    listed,
-    refuse_own_workers,
-)
+from onnx_narrow.api.usage import Given, Need, UsageError
+from onnx_narrow.options.quantize import SCHEME_KEYS
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.rows import Row
+from transforms.files.paths import AnyPath
 from transforms.files.spelling import spelled
-from transforms.pipelines.options import Options
 from transforms.pipelines.recipes import FAST, QUANTIZE
 from transforms.pipelines.require import require
 from transforms.pipelines.work import Work, WorkRow
@@ -34,40 +25,11 @@ from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.scheme_values import FEW_BITS
-from transforms.search.target import LOST_TOP1, Target
 
 if TYPE_CHECKING:
-    from transforms.finetune.finished_layers import FinishedLayers
+    from onnx_narrow.api.ranges import RangeFiles
 
-KEYS = (
-    *("calibrate_method", "per_channel", "full_range", "exclude_nodes", "exclude_op_types"),
-    *("keep_weight_nodes", "optimize", "domain", "qdq_domain"),
-)
-"""Keywords that are keys of a scheme."""
 
-_LISTS = ("exclude_nodes", "exclude_op_types")
-
-_ANY_DATA = Need("{data} or {random_data}", lambda given: given.keys() & {"data", "random_data"})
-_COMPARED = Need(
-    "{data}, without {fast} or {ranges}",
-    lambda given: "data" in given and not given.keys() & {"fast", "ranges"},
-)
-_JUDGED = Need(
-    "{data}, without {fast}, {ranges} or {random_data}",
-    lambda given: "data" in given and not given.keys() & {"fast", "ranges", "random_data"},
-)
-_GOAL = Need("{min_sqnr}, {top1} or {metric}", lambda given: given.keys() & {"min_sqnr", "top1", "metric"})
-_NBITS = Need("{matmul_nbits} or {embeddings}", lambda given: given.keys() & {"matmul_nbits", "embeddings"})
-NEEDS: Mapping[str, tuple[Need, ...]] = {
-    **OF_SAMPLES,
-    **dict.fromkeys(("provider", "memory_limit", "jobs", "dask"), (_ANY_DATA,)),
-    **dict.fromkeys(("kv_cache", "calibration_cache"), (DATA,)),
-    **dict.fromkeys(("min_sqnr", "top1", "effort", "resume"), (_JUDGED,)),
-    **gates.needs(_JUDGED),
-    **dict.fromkeys(("fallback", "allow_miss", "allow_large"), (_GOAL,)),
-    "full_range": (_COMPARED,),
-    "accuracy_level": (_NBITS,),
-}
 _SHARED = Need(
     f"{CALIBRATION.words} or a table [finetune]",
     lambda scheme: CALIBRATION.is_met(scheme) or scheme.finetune is not None,
@@ -82,7 +44,6 @@ OF_SCHEME = {
     **dict.fromkeys(("jobs", "dask"), _SHARED),
     "resume": _KEPT,
 }
-_TOGETHER = (("random_data", "data"), ("fast", "steps"))
 
 
 def asked_scheme(given: Given, events: Events) -> Scheme:
@@ -99,21 +60,11 @@ def wish_of(given: Given) -> SchemeWish:
     return SchemeWish(
         given.get("config") or (None if is_named else "A8W8"),
         deployment,
-        {key: listed(given[key]) if key in _LISTS else given[key] for key in KEYS if key in given},
+        {key: given[key] for key in SCHEME_KEYS if key in given},
         assignments,
         given.get("opset") or 0,
         shapes,
     )
-
-
-def check_keywords(given: Given) -> None:
-    """Raise TypeError, ValueError or UsageError for keywords that are wrong, or do not go together."""
-    check_call(given, NEEDS, {"target": TARGET})
-    for one, other in _TOGETHER:
-        if {one, other} <= given.keys():
-            raise UsageError(spelled(f"{{{one}}} and {{{other}}} cannot be combined"))
-    gates.refuse_two(given)
-    refuse_own_workers(given)
 
 
 def recorded(wish: SchemeWish, given: Given) -> dict[str, object]:
@@ -140,40 +91,13 @@ def work_class(scheme: Scheme) -> type[Work]:
     return MixWork
 
 
-def options_of(given: Given, run: RunOptions) -> Options:
-    """Return what the job is told beside its scheme."""
-    goal: Target | None = gates.gate_in(given)
-    if "top1" in given:
-        goal = Target(LOST_TOP1, given["top1"])
-    return Options(
-        run=run,
-        goal=goal if "min_sqnr" not in given else Target("sqnr", given["min_sqnr"]),
-        allow_miss=given.get("allow_miss", False),
-        allow_large=given.get("allow_large", False),
-        fallback=given.get("fallback", "float32"),
-        effort=given.get("effort", "normal"),
-        times=given.get("time", True),
-        matmul_nbits=given.get("matmul_nbits", False),
-        accuracy_level=given.get("accuracy_level"),
-        embeddings=given.get("embeddings", "").replace("float", ""),
-        stores_tied=given.get("embeddings") != "float",
-        kv_cache=given.get("kv_cache", ""),
-        storage=given.get("storage", "plain"),
-        functions=given.get("functions", True),
-        external_data=given.get("save_as_external_data", False),
-        random_data=given.get("random_data", 0),
-        finished=finished_in(given),
-        may_compare=not given.get("fast"),
-    )
-
-
-def finished_in(given: Given) -> FinishedLayers | None:
-    """Return where layers are kept until the model is written; OSError if the folder cannot be made."""
-    if "resume" not in given:
+def range_files(given: AnyPath | None, exported: AnyPath | None) -> RangeFiles | None:
+    """Return the files that ranges are read from and written to, None without any."""
+    if given is None and exported is None:
         return None
-    from transforms.finetune.finished_layers import FinishedLayers  # imports take time that small jobs notice
+    from onnx_narrow.api.ranges import RangeFiles  # imports take time that small jobs notice
 
-    return FinishedLayers(Path(given["resume"]))
+    return RangeFiles(*(None if path is None else Path(path) for path in (given, exported)))
 
 
 def refuse_goal(work: Work, given: Given) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from transforms.files.cleanup import replacing
 from transforms.files.named_file import named
 from transforms.files.output_file import check_writable
-from transforms.files.paths import AnyPath
 from transforms.files.spelling import spelled
 from transforms.plan import range_files
 from transforms.plan.tensor_grids import FixedGrids, TensorGrid
@@ -25,11 +24,6 @@ class RangeFiles:
 
     given: Path | None = None
     exported: Path | None = None
-
-    @classmethod
-    def of(cls, given: AnyPath | None, exported: AnyPath | None) -> RangeFiles:
-        """Return the files of these paths."""
-        return cls(None if given is None else Path(given), None if exported is None else Path(exported))
 
     def read(self, scheme: Scheme, *, decides: bool) -> FixedGrids:
         """Return the grids that are given, none without a file, after a check that the scheme takes them.

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from onnx_narrow.api.image_keywords import Preprocess
-from onnx_narrow.api.kinds import PATH, Kind, number
 from onnx_narrow.api.loss_section import LossSection, Names, loss_section
 from onnx_narrow.api.samples import SampleOptions, open_folder
-from onnx_narrow.api.sources import MODEL, Data, Model, placed, source_of
+from onnx_narrow.api.sources import Data, Model, placed, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import OF_SAMPLES, check_call, given_of, refuse_same_file
+from onnx_narrow.api.usage import Given, checked, refuse_same_file
 from onnx_narrow.charts.html_report import page
+from onnx_narrow.options.shared import OF_SAMPLES
 from onnx_narrow.summaries import compared_models
 from onnx_narrow.summaries.advised_call import Door
 from transforms.compare.compare_models import Progress, compare_models
@@ -26,10 +26,7 @@ from transforms.files.spelling import is_python, spelled
 from transforms.origins.loss_table import rows, to_csv, to_json
 from transforms.pipelines.source import Source
 from transforms.run.events import Events, each_told
-from transforms.run.image_inputs import ImageOptions
 from transforms.runtime.session import RunOptions
-
-KINDS: Mapping[str, Kind] = {"json": PATH, "csv": PATH, "min_sqnr": number(), "feeds_from": MODEL}
 
 _NAMES = {"results": "running models", "layers": "comparing layers", "histograms": "counting values"}
 _THEN = {"results": "matching tensors", "histograms": "timing"}
@@ -103,15 +100,14 @@ def report(
     TypeError, ValueError, OSError
         As :func:`onnx_narrow.quantize`.
     """
-    given = given_of(report, locals())
-    check_call(given, OF_SAMPLES, KINDS)
+    given = checked("report", locals())
     refuse_same_file(given, "output", "json", "csv")
     sources, options = (source_of(float_model), source_of(quantized)), SampleOptions.of(given)
     files: dict[str, Path] = {name: Path(given[name]) for name in ("output", "json", "csv") if name in given}
     for file in files.values():
         check_writable(file, force=force, inputs=[source.path for source in sources])
     refuse_other_ending(files["output"], "an HTML page", ".html", ".htm")
-    names = _names(*sources, options)
+    names = _names(*sources, given)
     run = RunOptions(provider, threads or 0, spin=False)
     with Told(progress) as told, temporary_folder() as own:
         told.expect(*_PHASES)
@@ -140,41 +136,25 @@ def _each(events: Events) -> Progress:
     return _told
 
 
-def _names(float_model: Source, quantized: Source, options: SampleOptions) -> Names:
+def _names(float_model: Source, quantized: Source, given: Given) -> Names:
     """Return what calls name models and samples."""
-    states = [word for fed, back in options.states.items() for word in ("--state", f"{fed}={back}")]
-    pairs = [word for made, fed in options.feeds.items() for word in ("--feed", f"{made}={fed}")]
-    variables, data = {}, _SAMPLES
-    if isinstance(options.data, str | os.PathLike):
-        data = os.fspath(options.data)
-    else:
-        variables[_SAMPLES] = "data"
-    encoder: list[str] = []
-    if options.feeds_from is not None:
-        path = source_of(options.feeds_from).path
-        encoder = ["--feeds-from", str(path or _ENCODER)]
-        variables |= {} if path else {_ENCODER: "feeds_from"}
+    kept = (name for name in OF_SAMPLES if name in given and not callable(given[name]))
+    of_samples = {"data": given["data"], **{name: given[name] for name in kept}}
+    variables: dict[str, str] = {}
+    if not isinstance(given["data"], str | os.PathLike):
+        of_samples["data"], variables[_SAMPLES] = _SAMPLES, "data"
+    if "feeds_from" in given:
+        encoder = source_of(given["feeds_from"]).path
+        of_samples["feeds_from"] = encoder or _ENCODER
+        variables |= {} if encoder else {_ENCODER: "feeds_from"}
     for source, file, name in ((float_model, _FLOAT, "float_model"), (quantized, _QUANTIZED, "quantized")):
         variables |= {} if source.path else {file: name}
-    sequences = ["--sequences"] if options.sequences else []
-    limit = ["--limit", str(options.limit)] if options.limit else []
     return Names(
         float_model.path or Path(_FLOAT),
         quantized.path or Path(_QUANTIZED),
-        ["--data", data, *limit, *_of_images(options.images), *sequences, *states, *encoder, *pairs],
+        of_samples,
         Door(is_python(), variables),
     )
-
-
-def _of_images(images: ImageOptions) -> list[str]:
-    """Return the options for images that were given."""
-    plain = ImageOptions()
-    words = ["--image-size", "x".join(map(str, images.size))] if images.size else []
-    for name in ("mean", "std"):
-        numbers = getattr(images, name)
-        if numbers != getattr(plain, name):
-            words += [f"--{name}", ",".join(f"{one:g}" for one in numbers)]
-    return [*words, *(["--layout", images.layout] if images.layout else [])]
 
 
 def _write_tables(section: LossSection, sources: Sequence[Source], files: Mapping[str, Path]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
@@ -21,9 +21,11 @@ from transforms.files.paths import AnyPath
 from transforms.judge.decisions import Checked, Tried
 from transforms.pipelines.first_result import FirstRun
 from transforms.pipelines.metric_figure import MetricFigure
-from transforms.precision.sensitivity import Sensitivity
 from transforms.run.beside_float import BesideFloat
 from transforms.scheme import Scheme
+
+if TYPE_CHECKING:
+    from transforms.precision.sensitivity import Sensitivity
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_graphsurgeon as gs
 
 from onnx_narrow.api.image_keywords import image_options
 from onnx_narrow.api.sources import Data, Model, samples_folder, samples_of
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.compare.measure_run import Data as FolderData
 from transforms.files.array_archive import write_arrays
 from transforms.files.cleanup import temporary_folder
 from transforms.pipelines.source import Source
@@ -25,6 +24,9 @@ from transforms.run.image_inputs import ImageOptions
 from transforms.run.samples import Samples
 from transforms.runtime.inputs import ModelInput, model_inputs
 from transforms.runtime.session import RunOptions
+
+if TYPE_CHECKING:
+    from transforms.compare.measure_run import Data as FolderData
 
 
 @dataclass(frozen=True)
@@ -43,17 +45,8 @@ class SampleOptions:
     @classmethod
     def of(cls, keywords: Mapping[str, Any]) -> SampleOptions:
         """Return the options of a call by its keywords, in the forms that callers may give."""
-        images = image_options(keywords)
-        return cls(
-            data=keywords.get("data"),
-            limit=keywords.get("limit"),
-            images=images,
-            sequences=bool(keywords.get("sequences")),
-            states=dict(keywords.get("states") or {}),
-            feeds_from=keywords.get("feeds_from"),
-            feeds=dict(keywords.get("feeds") or {}),
-            memory_limit=keywords.get("memory_limit"),
-        )
+        given = {one.name: keywords[one.name] for one in fields(cls) if one.name in keywords}
+        return cls(**given, images=image_options(keywords))
 
 
 @contextmanager
@@ -91,6 +84,8 @@ def open_folder(
     Samples in memory are written to a temporary one, and so is what an encoder feeds or, if ``unrolls``, the
     steps of sequences as the model runs them. ``tells``: how images go in. Raises as :func:`open_data`.
     """
+    from transforms.compare import measure_run  # imports take time that small jobs notice
+
     assert options.data is not None, "asked for before"
     with temporary_folder() as own, temporary_folder() as whole:
         inputs = partial(_inputs, source)
@@ -105,7 +100,7 @@ def open_folder(
 
             unrolled(options, folder, source, run, whole, events)
         else:
-            data = FolderData(folder, options.images, run, options.limit)
+            data = measure_run.Data(folder, options.images, run, options.limit)
             if tells:
                 _tell(data, source.load(), events)
             transform = options.images.transform
@@ -114,7 +109,7 @@ def open_folder(
                 data = replace(data, folder=whole, images=ImageOptions())
             yield data
             return
-        yield FolderData(whole, ImageOptions(), run)
+        yield measure_run.Data(whole, ImageOptions(), run)
 
 
 def _inputs(source: Source) -> Sequence[ModelInput]:

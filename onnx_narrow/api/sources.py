@@ -13,7 +13,6 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnx_narrow.api.kinds import Kind
 from onnx_narrow.api.result import Result
 from transforms import model_io
 from transforms.files.array_archive import write_arrays
@@ -44,11 +43,6 @@ that take more than ``memory_limit``, or 1 GiB, in files without a name in the t
 """
 
 Sample: TypeAlias = dict[str, np.ndarray] | tuple[np.ndarray, ...] | Path
-
-MODEL = Kind(
-    "a path, a ModelProto, a Graph or a Result", (str, os.PathLike, onnx.ModelProto, gs.Graph, Result)
-)
-"""What a keyword for a model takes."""
 
 IN_MEMORY = 1 << 30
 """Bytes of samples that stay in memory unless ``memory_limit`` says otherwise."""

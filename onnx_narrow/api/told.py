@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Protocol, Self
 
-from onnx_narrow.api.bars import Bars
 from transforms.run.events import Events, Progress
 
 
@@ -28,8 +27,7 @@ class Told(Events):
             raise TypeError(f"progress is a {type(progress).__name__}, not a callable")
         self.lines: list[str] = []
         self.warnings: list[str] = []
-        watched = Bars() if progress is None else progress
-        self._events = watched if isinstance(watched, Events) else _Watched(watched)
+        self._events = progress if isinstance(progress, Events) else _shown(progress)
 
     def __enter__(self) -> Self:
         self._events.__enter__()
@@ -58,6 +56,15 @@ class Told(Events):
         """Take a line on something that may surprise."""
         self.warnings.append(line)
         self._events.warn(line)
+
+
+def _shown(watcher: Watcher | None) -> Events:
+    """Return what shows the phases: bars where nobody watches."""
+    if watcher is not None:
+        return _Watched(watcher)
+    from onnx_narrow.api.bars import Bars  # imports take time that small jobs notice
+
+    return Bars()
 
 
 class _Watched(Events):

@@ -2,68 +2,45 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from onnx_narrow.api.keywords import KINDS
-from onnx_narrow.api.kinds import Kind, check_kinds
+from onnx_narrow.options import APART, keywords
+from onnx_narrow.options.kinds import TEXTS
+from onnx_narrow.options.option import Given, Need
 from transforms.files.spelling import UsageError, as_option, spelled
 
 __all__ = [
-    *("DATA", "OF_SAMPLES", "Given", "Need", "UsageError"),
-    *("check_call", "given_of", "listed", "named", "refuse_own_workers", "refuse_same_file"),
+    *("DATA", "Given", "Need", "UsageError"),
+    *("checked", "listed", "named", "refuse_same_file"),
 ]
 
-Given = Mapping[str, Any]
-"""Keywords whose values are not their defaults."""
+
+DATA = Need("{data}")
 
 
-@dataclass(frozen=True)
-class Need:
-    """A requirement of a keyword, in words with keywords in braces, and its check on those that are given."""
+def checked(job: str, values: Given) -> dict[str, Any]:
+    """Return the keywords of a call of a function whose values are not their defaults; texts in lists.
 
-    words: str
-    is_met: Callable[[Any], bool]
-
-    def __str__(self) -> str:
-        return spelled(self.words)
-
-
-DATA = Need("{data}", lambda given: "data" in given)
-
-OF_SAMPLES: Mapping[str, tuple[Need, ...]] = {
-    **dict.fromkeys(("limit", "image_size", "mean", "std", "layout", "preprocess", "sequences"), (DATA,)),
-    "states": (Need("{sequences}", lambda given: "sequences" in given),),
-    "feeds_from": (
-        DATA,
-        Need("single samples, without {sequences}", lambda given: "sequences" not in given),
-    ),
-    "feeds": (Need("{feeds_from}", lambda given: "feeds_from" in given),),
-}
-"""Needs of keywords that say how samples are read."""
-
-
-def given_of(function: Callable[..., Any], values: Given) -> dict[str, Any]:
-    """Return the keywords of a call whose values are not the defaults of the function's signature."""
-    defaults = {name: one.default for name, one in inspect.signature(function).parameters.items()}
-    return {name: value for name, value in values.items() if not _is_same(value, defaults[name])}
-
-
-def check_call(
-    given: Given, needs: Mapping[str, tuple[Need, ...]], kinds: Mapping[str, Kind] | None = None
-) -> None:
-    """Raise TypeError or ValueError for a value of another kind, UsageError for a keyword without effect.
-
-    ``kinds``: of keywords that mean something else in this function than in others.
+    Raises TypeError or ValueError for a value of another kind, UsageError for a keyword without effect and
+    for two that do not go together.
     """
-    check_kinds(given, {**KINDS, **(kinds or {})})
-    for name in given:
-        for need in needs.get(name, ()):
+    rows = keywords(job)
+    given = {name: values[name] for name, row in rows.items() if not _is_same(values[name], row.kind.default)}
+    for name, value in given.items():
+        rows[name].kind.check(name, value)
+        if rows[name].kind.annotation == TEXTS.annotation:
+            given[name] = listed(value)
+    for name, value in given.items():
+        for need in rows[name].needs_in(job):
             if not need.is_met(given):
-                raise UsageError(f"{named(name, given[name])} requires {need}")
+                raise UsageError(f"{named(name, value)} requires {need}")
+    for names in APART:
+        if len(pair := [name for name in names if name in given]) > 1:
+            raise UsageError(spelled(f"{{{pair[0]}}} and {{{pair[1]}}} cannot be combined"))
+    _refuse_own_workers(given)
+    return given
 
 
 def named(name: str, value: object) -> str:
@@ -84,7 +61,7 @@ def refuse_same_file(given: Given, *names: str) -> None:
             raise UsageError(f"{pair} are the same file, '{os.fspath(path)}'")
 
 
-def refuse_own_workers(given: Given) -> None:
+def _refuse_own_workers(given: Given) -> None:
     """Raise UsageError for a number of processes beside a cluster that is there already."""
     if given.get("dask") not in (None, "local") and "jobs" in given:
         words = f"the cluster at '{given['dask']}' has its own workers"

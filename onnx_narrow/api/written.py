@@ -9,10 +9,10 @@ from pathlib import Path
 import onnx
 import onnx_graphsurgeon as gs
 
+from onnx_narrow.api.usage import Given
 from onnx_narrow.summaries.words import Sizes
 from transforms import model_io
 from transforms.files.output_file import refuse_other_ending, total_bytes
-from transforms.files.paths import AnyPath
 from transforms.pipelines.source import Source
 
 ONNX = ("an ONNX model", ".onnx")
@@ -29,19 +29,19 @@ class Output:
     functions: bool = True
 
     @classmethod
-    def checked(
-        cls, path: AnyPath | None, *sources: Source, force: bool, external_data: bool, functions: bool
-    ) -> Output:
-        """Return the output; raises before any work as :func:`transforms.model_io.check_output` does.
+    def checked(cls, given: Given, *sources: Source) -> Output:
+        """Return the output of a call by its keywords.
 
-        ValueError also for a file of another ending than .onnx.
+        Raises before any work as :func:`transforms.model_io.check_output` does, ValueError also for a file of
+        another ending than .onnx.
         """
-        place = None if path is None else Path(path)
+        path, force = given.get("output"), given.get("force", False)
+        place, external_data = None if path is None else Path(path), given.get("save_as_external_data", False)
         for source in sources:
             if place is not None:
                 model_io.check_output(place, source.path, force=force, external_data=external_data)
                 refuse_other_ending(place, *ONNX)
-        return cls(place, force, external_data, functions)
+        return cls(place, force, external_data, given.get("functions", True))
 
 
 @dataclass(frozen=True)

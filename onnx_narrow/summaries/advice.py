@@ -43,11 +43,9 @@ def helps(origins: LossOrigins, made: Made) -> Iterator[tuple[str, str]]:
     if TUNE in wanted and made.takes_tuning:
         yield "Tune weights: same bytes and time", _tuning(made)
     if math.isfinite(main.without) and made.takes_target:
-        data = [] if made.tool == "quantize" else made.samples
-        yield (
-            "Keep as few layers in float as a target needs",
-            made.again(*data, "--min-sqnr", f"{_reachable(main)}"),
-        )
+        data = {} if made.tool == "quantize" else made.samples
+        goal = {**data, "min_sqnr": _reachable(main)}
+        yield "Keep as few layers in float as a target needs", made.again(goal)
 
 
 def _of_scheme(
@@ -56,19 +54,16 @@ def _of_scheme(
     """Yield what keys of the scheme help that have other values; ``price``: of 16 bits."""
     if MORE_BITS in wanted and known and made.takes_int16:
         finer = '{ weight = "int16" }' if made.rounds_weights_alone else '"int16"'
-        more = [word for node in known for word in ("--set", f'layers."{escape(node)}"={finer}')]
-        yield f"16 bits{price}", made.again(*more)
+        more = [f'layers."{escape(node)}"={finer}' for node in known]
+        yield f"16 bits{price}", made.again({"assignments": more})
     if PER_CHANNEL in wanted and not made.has("per_channel", True):
-        yield "A scale per channel", made.again("--per-channel", unset=("per_channel",))
+        yield "A scale per channel", made.again({"per_channel": True}, ("per_channel",))
     if OUTLIERS in wanted and not (made.is_for_target or made.has("move_outliers", True)):
-        more = ["--set", "move_outliers=true"]
-        yield "Move outliers into weights", made.again(*more, unset=("move_outliers",))
+        key = {"assignments": ["move_outliers=true"]}
+        yield "Move outliers into weights", made.again(key, ("move_outliers",))
     if SAMPLES in wanted and not made.has("calibrate_method", _ALL):
-        more = ["--calibrate-method", _ALL]
-        yield (
-            "Ranges that cover all samples, of more of them: same bytes and time",
-            made.again(*more, unset=_OF_RANGES),
-        )
+        what = "Ranges that cover all samples, of more of them: same bytes and time"
+        yield what, made.again({"calibrate_method": _ALL}, _OF_RANGES)
 
 
 def _price(more: int, made: Made) -> str:
@@ -85,16 +80,17 @@ def _reachable(main: OutputLoss) -> float:
 def _keeping(made: Made, known: Sequence[str], nodes: Sequence[str]) -> str:
     if not made.tool:
         return f"quantize_static(..., nodes_to_exclude={list(known or nodes)})"
-    words = [word for node in known if node in made.names for word in ("--exclude-node", escape(node))]
-    if made.tool not in BF16_TOOLS:
-        ends = [node.removeprefix(OUTPUT) for node in nodes if node.startswith(OUTPUT)]
-        fused = [node for node in known if node not in made.names]  # are known by what they make
-        words += [word for node in fused for word in ("--set", f'layers."{escape(node)}"="float32"')]
-        words += [word for end in ends for word in ("--set", f'tensors."{end}"="float32"')]
-    return made.again(*words)
+    excluded = [escape(node) for node in known if node in made.names]
+    if made.tool in BF16_TOOLS:
+        return made.again({"exclude_node": excluded})
+    ends = [node.removeprefix(OUTPUT) for node in nodes if node.startswith(OUTPUT)]
+    fused = [node for node in known if node not in made.names]  # are known by what they make
+    keys = [f'layers."{escape(node)}"="float32"' for node in fused]
+    keys += [f'tensors."{end}"="float32"' for end in ends]
+    return made.again({"exclude_nodes": excluded} | ({"assignments": keys} if keys else {}))
 
 
 def _tuning(made: Made) -> str:
     output = made.quantized.with_name(f"{made.quantized.stem}_tuned.onnx")
-    words = ["--float", str(made.float_model), "--quantized", str(made.quantized), *made.samples]
-    return made.calls.call("finetune", [*words, "--output", str(output)])
+    models = {"float_model": made.float_model, "quantized": made.quantized}
+    return made.calls.call("finetune", {**models, **made.samples, "output": output})

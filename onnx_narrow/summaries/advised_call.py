@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-_PLACES = ("--input", "--float", "--quantized", "--output")
-"""Options that are given by their places in Python."""
+from onnx_narrow.options import PLACED, options
+from onnx_narrow.options.option import Given, Option
 
-_LISTS = {"--exclude-node": "exclude_nodes", "--set": "assignments"}
-_MAPPINGS = {"--state": ("states", "="), "--feed": ("feeds", "="), "--input-shape": ("input_shapes", ":")}
-_BF16 = "convert_bf16"
-_FUNCTIONS = {"convert_fp32_to_bf16": _BF16, "convert_fp16_to_bf16": _BF16}
+_JOBS = {"convert_fp32_to_bf16": "convert_bf16", "convert_fp16_to_bf16": "convert_bf16"}
+"""Functions of tools that have another name."""
 
 
 @dataclass(frozen=True)
@@ -37,61 +36,51 @@ class Door:
     python: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
 
-    def call(self, tool: str, words: Sequence[str]) -> str:
-        """Return a call of a tool with options."""
+    def call(self, tool: str, given: Given) -> str:
+        """Return a call of a tool with keywords."""
+        job = _JOBS.get(tool, tool)
         if not self.python:
-            return f"python -m tools.{tool} {shlex.join(words)}"
-        function = _FUNCTIONS.get(tool, tool)
-        placed = [repr(self._value(value)) for option, value in _pairs(words) if option in _PLACES]
-        return f"onnx_narrow.{function}({', '.join([*placed, *self._keywords(words, function)])})"
+            return f"python -m tools.{tool} {shlex.join(as_words(job, given))}"
+        placed = [repr(self._value(value)) for name, value in given.items() if name in PLACED]
+        return f"onnx_narrow.{job}({', '.join([*placed, *self._keywords(given)])})"
 
-    def options(self, words: Sequence[str]) -> str:
-        """Return options alone, to be added to a call."""
+    def options(self, given: Given) -> str:
+        """Return options alone, to be added to a call of ``quantize``."""
         if not self.python:
-            return f"add to the command that made it: {shlex.join(words)}"
-        return f"add to the call that made it: {', '.join(self._keywords(words, ''))}"
+            return f"add to the command that made it: {shlex.join(as_words('quantize', given))}"
+        return f"add to the call that made it: {', '.join(self._keywords(given))}"
 
-    def _keywords(self, words: Sequence[str], function: str) -> list[str]:
-        found: dict[str, Any] = {}
-        for option, text in _pairs(words):
-            if option not in _PLACES:
-                self._add(found, option, text, function)
-        return [f"{name}={value!r}" for name, value in found.items()]
+    def _keywords(self, given: Given) -> Iterator[str]:
+        return (f"{name}={self._value(value)!r}" for name, value in given.items() if name not in PLACED)
 
-    def _add(self, found: dict[str, Any], option: str, text: str, function: str) -> None:
-        if option in _LISTS:
-            name = "exclude_node" if function == _BF16 else _LISTS[option]
-            found.setdefault(name, []).append(text)
-        elif option in _MAPPINGS:
-            name, sign = _MAPPINGS[option]
-            key, _, value = text.rpartition(sign)
-            sizes = tuple(map(int, value.split(","))) if name == "input_shapes" else value
-            found.setdefault(name, {})[key] = sizes
-        elif not text:
-            is_off = option.startswith("--no-")
-            found[_keyword(option.removeprefix("--no-"))] = not is_off
-        else:
-            found[_keyword(option)] = self._value(text)
-
-    def _value(self, text: str) -> object:
-        if text in self.variables:
-            return Variable(self.variables[text])
-        for sign in (",", "x"):
-            try:
-                numbers = [float(one) if "." in one else int(one) for one in text.split(sign)]
-            except ValueError:
-                continue
-            return numbers[0] if len(numbers) == 1 else tuple(numbers)
-        return text
+    def _value(self, value: Any) -> object:
+        if not isinstance(value, str | os.PathLike):
+            return value
+        text = os.fspath(value)
+        return Variable(self.variables[text]) if text in self.variables else text
 
 
-def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each option with its value, empty for a flag."""
-    for place, word in enumerate(words):
-        if word.startswith("--"):
-            after = words[place + 1] if place + 1 < len(words) else "--"
-            yield word, "" if after.startswith("--") else after
+def as_words(job: str, given: Given) -> list[str]:
+    """Return keywords of a function as its command has them."""
+    rows = options(job)
+    return [word for name, value in given.items() for word in _words(rows[name], value)]
 
 
-def _keyword(option: str) -> str:
-    return option.removeprefix("--").replace("-", "_")
+def _words(row: Option, value: Any) -> Iterator[str]:
+    option = row.names[0]
+    if isinstance(value, bool):
+        yield option if value or option.startswith("--no-") else f"--no-{option.removeprefix('--')}"
+    elif isinstance(value, Mapping):
+        sign = ":" if row.read == "shape" else "="
+        for key, item in value.items():
+            yield from (option, f"{key}{sign}{item if isinstance(item, str) else _joined(item)}")
+    elif isinstance(value, list):
+        for item in value:
+            yield from (option, item)
+    else:
+        sign = "x" if row.read == "size" else ","
+        yield from (option, _joined(value, sign) if isinstance(value, tuple) else str(value))
+
+
+def _joined(numbers: Any, sign: str = ",") -> str:
+    return sign.join(f"{number:g}" for number in numbers)

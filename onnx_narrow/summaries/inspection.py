@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from onnx_narrow.summaries.operator_library import INSIDE, OURS, named
+from onnx_narrow.summaries.words import counts
 from transforms.compare.inspect_model import OWN, PACKED, Inspection
 from transforms.compare.model_differences import Differences
 from transforms.compare.number_formats import Row
 from transforms.graph.some_names import counted
 
-_LIBRARY = "this package's (ops.register_custom_ops, or ops.get_library_path)"
-_OURS = ("ai.onnx.contrib", "com.amd.quark")
 _MOST_NAMES = 3  # of tensors that differ
 
 
@@ -26,8 +26,7 @@ def lines(model: Inspection) -> Iterator[str]:
     for title, values in (("Inputs", model.inputs), ("Outputs", model.outputs)):
         yield f"{title}: {', '.join(f'{name} {kind}' for name, kind in values.items()) or 'none'}"
     for domain, operators in model.operators.items():
-        names = ", ".join(f"{op} {count}" for op, count in operators.most_common())
-        yield f"Operators of {domain}: {sum(operators.values())}: {names}"
+        yield f"Operators of {domain}: {counts(operators)}"
     if model.bodies:
         yield f"Bodies of If, Loop and Scan: {model.bodies}"
     for kind, (count, size) in model.functions.items():
@@ -46,14 +45,10 @@ def lines(model: Inspection) -> Iterator[str]:
 
 def needed(found: Inspection) -> str:
     """Return which libraries a model needs, in words."""
-    foreign = [domain for domain in found.libraries if domain not in _OURS]
-    words = [_LIBRARY] if len(foreign) < len(found.libraries) else []
-    if foreign:
-        names = ", ".join(f"'{domain}'" for domain in foreign)
-        words.append(f"one that is not this package's, for the operators of domain {names}")
-    inside = " (standard-operator functions inside; faster with ours)" if OWN in found.functions else ""
-    decoded = " (standard-operator functions inside)" if PACKED in found.functions and not inside else ""
-    return " and ".join(words) or f"none{inside or decoded}"
+    foreign = [domain for domain in found.libraries if domain not in OURS]
+    inside = f" ({INSIDE}; faster with ours)" if OWN in found.functions else ""
+    decoded = f" ({INSIDE})" if PACKED in found.functions and not inside else ""
+    return named(foreign, ours=len(foreign) < len(found.libraries)) or f"none{inside or decoded}"
 
 
 def against(first: Inspection, second: Inspection, differences: Differences) -> Iterator[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from onnx_narrow.options.option import Given
 from onnx_narrow.summaries.advised_call import Door
 from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.model import provenance
@@ -32,14 +34,14 @@ _WIDE = 16
 class Made:
     """How a quantized model was made: files, samples, its metadata, and names in the float model.
 
-    ``samples``: the options that name them. ``names``: of the float model's nodes; ``tensors``: what they
+    ``samples``: the keywords that name them. ``names``: of the float model's nodes; ``tensors``: what they
     make, by which nodes without a name are known. ``scheme``: that in its metadata, None without one.
     ``size``: bytes of its file. ``door``: how its user writes calls.
     """
 
     float_model: Path
     quantized: Path
-    samples: Sequence[str]
+    samples: Given
     metadata: Mapping[str, str]
     names: Set[str]
     tensors: Set[str]
@@ -63,27 +65,33 @@ class Made:
         places = (Path(name), *(model.with_name(name) for model in (self.quantized, self.float_model)))
         return next((str(place) for place in places if place.is_file()), "")
 
-    def base(self, *unset: str) -> list[str]:
-        """Return the options of the call that makes it, with another output; none for models of other tools.
+    def base(self, *unset: str) -> dict[str, Any]:
+        """Return the keywords of the call that makes it, with another output; none for models of other tools.
 
         They are without the values that some keys of the scheme were given.
         """
         output = self.quantized.with_name(f"{self.quantized.stem}_better.onnx")
-        words = ["--input", str(self.float_model), "--output", str(output)]
+        given: dict[str, Any] = {"model": self.float_model, "output": output}
         if self.tool in BF16_TOOLS:
-            return [*words, *self._given("format")]
-        target = ["--target", self.scheme.target] if self.scheme and self.scheme.target else []
-        config = ["--config", self.config] if self.config else []
+            return given | self._given("format")
+        target = {"target": self.scheme.target} if self.scheme and self.scheme.target else {}
+        config = {"config": self.config} if self.config else {}
         is_known = bool(config) or not provenance.option(self.metadata, "config")
-        is_named = bool(config + target) or self._keys >= {"activation", "weight"}
+        is_named = bool(config or target) or self._keys >= {"activation", "weight"}
         if self.tool != "quantize" or not is_known or not is_named:
-            return []
-        return [*words, *config, *target, *self.samples, *self._given(*FORMS), *self._set(unset)]
+            return {}
+        shapes = {"input_shapes": dict(self.scheme.input_shapes)} if self.scheme else {}
+        return given | config | target | dict(self.samples) | self._given(*FORMS) | self._set(unset) | shapes
 
-    def again(self, *more: str, unset: Sequence[str] = ()) -> str:
+    def again(self, more: Given, unset: Sequence[str] = ()) -> str:
         """Return the call that makes it, with more options; or how these are added to it."""
         base = self.base(*unset)
-        return self.calls.call(self.tool, [*base, *more]) if base else self.calls.options(more)
+        if not base:
+            return self.calls.options(more)
+        lists = {
+            name: [*base[name], *value] for name, value in more.items() if isinstance(base.get(name), list)
+        }
+        return self.calls.call(self.tool, {**base, **more, **lists})
 
     @property
     def calls(self) -> Door:
@@ -161,21 +169,16 @@ class Made:
             and provenance.option(self.metadata, "format") != _WITHOUT_GRID
         )
 
-    def _given(self, *names: str) -> Iterator[str]:
-        """Yield options that it was made with, if they are recorded."""
-        for name in names:
-            if value := provenance.option(self.metadata, name):
-                yield f"--{name.replace('_', '-')}"
-                yield from () if value is True else (str(value),)
+    def _given(self, *names: str) -> dict[str, Any]:
+        """Return options that it was made with, if they are recorded."""
+        found = {name: provenance.option(self.metadata, name) for name in names}
+        return {name: value for name, value in found.items() if value}
 
-    def _set(self, unset: Sequence[str]) -> Iterator[str]:
-        """Yield the keys of the scheme that were set, except some of them, and the shapes of inputs."""
+    def _set(self, unset: Sequence[str]) -> dict[str, list[str]]:
+        """Return the keys of the scheme that were set, except some of them."""
         keys, texts = (provenance.option(self.metadata, name) for name in ("keys", "set"))
         by_option = keys.items() if isinstance(keys, dict) else ()
         pairs = [f"{name}={json.dumps(value)}" for name, value in by_option]
         pairs += map(str, texts) if isinstance(texts, list) else ()
-        for pair in pairs:
-            if pair.partition("=")[0].strip() not in unset:
-                yield from ("--set", pair)
-        for name, shape in (self.scheme.input_shapes if self.scheme else {}).items():
-            yield from ("--input-shape", f"{name}:{','.join(map(str, shape))}")
+        left = [pair for pair in pairs if pair.partition("=")[0].strip() not in unset]
+        return {"assignments": left} if left else {}

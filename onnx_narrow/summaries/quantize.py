@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator
 import onnx_graphsurgeon as gs
 
 from onnx_narrow.summaries import running
-from onnx_narrow.summaries.words import Detail, Sizes, written
+from onnx_narrow.summaries.words import Detail, Sizes, counts, written
 from ops.formats import FORMATS, LINEAR
 from transforms import features
 from transforms.conversion.record import Record
@@ -115,8 +115,7 @@ def _kept(graph: gs.Graph) -> str:
     kept = kept_in_float(graph)
     if not kept:
         return "Kept in float: nothing"
-    names = ", ".join(f"{op} {count}" for op, count in kept.most_common())
-    return f"Kept in float: {counted(sum(kept.values()), 'node')}: {names}"
+    return f"Kept in float: {counts(kept, 'node')}"
 
 
 def _computes_in_float(node: gs.Node, ends: Container[int]) -> bool:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from transforms.graph.some_names import counted
 
 _LONGEST_NAME = 48
 
@@ -43,6 +46,18 @@ def summed_up(lines: Iterable[str], told: Sequence[str] = ()) -> Iterator[str]:
 def shortened(name: str) -> str:
     """Return the end of a name that is too long for a line."""
     return name if len(name) <= _LONGEST_NAME else f"...{name[3 - _LONGEST_NAME :]}"
+
+
+def counts(things: Counter[str], what: str = "") -> str:
+    """Return how many things there are, and of each name, most first: ``3 nodes: Conv 2, Relu 1``."""
+    total = counted(things.total(), what) if what else str(things.total())
+    return f"{total}: {', '.join(f'{name} {count}' for name, count in things.most_common())}"
+
+
+def fixed_lines(count: int) -> Iterator[str]:
+    """Yield how many free dimensions of inputs were fixed."""
+    if count:
+        yield f"Fixed: {counted(count, 'free dimension')} of inputs"
 
 
 def figure(value: float | None, digits: int = 4) -> str:

@@ -1,21 +1,20 @@
 """What both quantizers tell of a work that is done, from its record.
 
-Summaries of tuning and mixed precision are imported when needed: imports take time that small jobs notice.
+Summaries of tuning, mixed precision and targets are imported when needed: imports take time that small jobs
+notice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from onnx_narrow.summaries import quantize, running
 from onnx_narrow.summaries.no_gain import no_gain_line
 from onnx_narrow.summaries.precision import lossy_lines, placed_lines, preset_lines, reached_lines
-from onnx_narrow.summaries.target import brief_lines
 from onnx_narrow.summaries.timing import beside_lines, for_cpu, what_helps
-from onnx_narrow.summaries.words import Sizes
+from onnx_narrow.summaries.words import Sizes, fixed_lines
 from transforms.files.spelling import as_option, spelled
 from transforms.graph.embeddings import logits_of
-from transforms.graph.some_names import counted
 from transforms.judge.decisions import Checked
 from transforms.pipelines.for_runtime import FOR_RUNTIME, STORE
 from transforms.pipelines.work import Work
@@ -31,8 +30,7 @@ def lines(work: Work, sizes: Sizes) -> Iterator[str]:
     """Yield the summary: steps in order, sizes, where and how fast the model runs, and its target."""
     record, scheme, options = work.record, work.scheme, work.options
     assert record.first is not None, "the model was tried out"
-    taken = (_OF_STEPS[name] for name, _ in record.steps if name in _OF_STEPS)
-    for told in dict.fromkeys(taken):
+    for told in dict.fromkeys(told for name, _ in record.steps for names, told in _OF_STEPS if name in names):
         yield from told(work)
     yield from running.kept_lines(record.first)
     is_plain = options.storage == "plain"
@@ -47,32 +45,17 @@ def lines(work: Work, sizes: Sizes) -> Iterator[str]:
     yield from beside_lines(record.first.time, advice)
     yield end
     if scheme.target:
+        from onnx_narrow.summaries.target import brief_lines
+
         yield from brief_lines(work.graph, target(scheme.target))
     yield from no_gain_line(work, sizes)
-
-
-def _fixed(work: Work) -> Iterator[str]:
-    if work.record.fixed:
-        yield f"Fixed: {counted(work.record.fixed, 'free dimension')} of inputs"
 
 
 def _mixed(work: Work) -> Iterator[str]:
     from onnx_narrow.summaries import mixing
 
     assert isinstance(work.record.mixed, mixing.MixedPrecision), "the step puts nothing else there"
-    yield from mixing.lines(work.record.mixed)
-
-
-def _lossy(work: Work) -> Iterator[str]:
-    return lossy_lines(work.record.lossy)
-
-
-def _placed(work: Work) -> Iterator[str]:
-    return placed_lines(work.record.placed)
-
-
-def _beside(work: Work) -> Iterator[str]:
-    return preset_lines(work.record.beside, _preset_beside(work))
+    return mixing.lines(work.record.mixed)
 
 
 def _reached(work: Work) -> Iterator[str]:
@@ -87,21 +70,18 @@ def _tuned(work: Work) -> Iterator[str]:
         yield from tuning.tuning_lines(work.record.tuned, work.record.tuned_on)
 
 
-def _rechecked(work: Work) -> Iterator[str]:
-    return iter(work.record.rechecked)
-
-
-def _stored(work: Work) -> Iterator[str]:
-    return iter(work.record.stored)
-
-
-_OF_STEPS: Mapping[str, Callable[[Work], Iterator[str]]] = {
-    **{"load": _fixed, "mix": _mixed, "keep_lossy": _lossy, "place": _placed, "beside_preset": _beside},
-    **dict.fromkeys(("reach", "gate"), _reached),
-    **dict.fromkeys(("tune", "tune_quantized"), _tuned),
-    **dict.fromkeys(("keep_target", "check_target", "compare"), _rechecked),
-    **dict.fromkeys(("keep_found", *(row.name for row in FOR_RUNTIME), STORE.name), _stored),
-}
+_STORING = ("keep_found", *(row.name for row in FOR_RUNTIME), STORE.name)
+_OF_STEPS: Sequence[tuple[Sequence[str], Callable[[Work], Iterable[str]]]] = (
+    (("load",), lambda work: fixed_lines(work.record.fixed)),
+    (("mix",), _mixed),
+    (("keep_lossy",), lambda work: lossy_lines(work.record.lossy)),
+    (("place",), lambda work: placed_lines(work.record.placed)),
+    (("beside_preset",), lambda work: preset_lines(work.record.beside, _preset_beside(work))),
+    (("reach", "gate"), _reached),
+    (("tune", "tune_quantized"), _tuned),
+    (("keep_target", "check_target", "compare"), lambda work: work.record.rechecked),
+    (_STORING, lambda work: work.record.stored),
+)
 """What steps tell of themselves. Steps that are entered several times tell it once."""
 
 

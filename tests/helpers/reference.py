@@ -22,6 +22,7 @@ MAKERS: dict[str, Callable[..., str]] = {
     "keys": reference_tables.keys,
     "presets": reference_tables.presets,
     "targets": reference_tables.targets,
+    "several": reference_tables.several,
     "tool": reference_tables.tool,
     "function": reference_docstrings.function,
     "rewrite": reference_docstrings.rewrite,

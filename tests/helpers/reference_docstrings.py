@@ -10,23 +10,36 @@ from typing import Any
 
 import onnx_narrow
 import transforms
+from onnx_narrow.options import JOBS, keywords
+from tests.helpers.tool_parsers import REQUIRED, parser_of
 
 _SECTION = re.compile(r"^(\w+)\n-+\n", re.MULTILINE)
 _SKIPPED = ("Examples",)  # they run as doctests
 
 
 def function(name: str) -> str:
-    """Return a public name of ``onnx_narrow``: its signature and what its docstring says."""
-    return described(getattr(onnx_narrow, name), f"onnx_narrow.{name}")
+    """Return a public name of ``onnx_narrow``: its signature and what its docstring says.
+
+    Keywords that are options are on their page.
+    """
+    text = described(getattr(onnx_narrow, name), f"onnx_narrow.{name}")
+    if not (name in JOBS and keywords(name)):
+        return text
+    tool = max(tool for tool in REQUIRED if parser_of(tool).job == name)
+    text = text.replace("Keywords that are not described here are those of `onnx_narrow.quantize`.\n\n", "")
+    link = f"Keywords: [options of several](options.md#options-of-several), [its own](options.md#{tool})."
+    return re.sub(r"\*\*Parameters\*\*.*?(?=\n\n\*\*)", link, text, count=1, flags=re.DOTALL)
 
 
 def rewrite(name: str) -> str:
-    """Return a rewrite at the top of ``transforms``: where it is, its signature and its docstring."""
+    """Return a rewrite at the top of ``transforms``: its place, its signature, and what it does in short."""
     folder = Path(transforms.__file__ or "").parent
     pattern = re.compile(rf"^def {name}\(|import .*\b{name}\b", re.MULTILINE)
     stems = [path.stem for path in folder.glob("*.py") if pattern.search(path.read_text(encoding="utf-8"))]
     stem = name if name in stems else min(stems)
-    return described(getattr(import_module(f"transforms.{stem}"), name), f"transforms.{stem}.{name}")
+    found = getattr(import_module(f"transforms.{stem}"), name)
+    intro = (inspect.getdoc(found) or "").partition("\n\n")[0]
+    return f"`transforms.{stem}.{name}{_signature(found)}`\n\n{_markdown(intro)}"
 
 
 def described(what: Any, name: str) -> str:

@@ -1,8 +1,7 @@
-"""Tables of the code as Markdown: formats, attributes, keys, presets, targets, options of the tools."""
+"""Tables of the code as Markdown: formats, attributes, keys, presets, targets, options."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
@@ -10,9 +9,13 @@ from importlib import import_module
 from typing import Any
 
 from onnx_narrow.api import listing
+from onnx_narrow.options import JOBS, keywords, options, shared
+from onnx_narrow.options.option import Option
 from ops.formats import ATTRIBUTES, FORMATS
 from tests.helpers.scheme_keys import FINETUNE, MIXING, SCHEME
-from tests.helpers.tool_parsers import parser_of
+from tests.helpers.tool_parsers import REQUIRED, parser_of
+from tools.cli.parser import Parser
+from transforms.files.spelling import spelled, spelling
 from transforms.scheme.finetune_rule import FinetuneRule
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.scheme.presets import PLAIN, PRESETS
@@ -103,39 +106,44 @@ def targets() -> str:
 
 
 def tool(name: str) -> str:
-    """Return what a tool is for, and its options by group."""
+    """Return what a tool is for, and the options that it alone has."""
     purpose = (import_module(f"tools.{name}").__doc__ or "").splitlines()[0].partition(": ``")[0]
-    parts = [f"{purpose.rstrip('.')}."]
-    for group in parser_of(name)._action_groups:
-        actions = [
-            one for one in group._group_actions if not {"--help", "--help-all"} & {*one.option_strings}
-        ]
-        if actions:
-            rows = ((_names(one), _words(one) + _python_name(one)) for one in actions)
-            parts.append(table((group.title or "options", ""), rows))
-    return "\n\n".join(parts)
+    parser = parser_of(name)
+    named = {**options(parser.job), **keywords(parser.job)}.values()
+    cells = [_cells(row, parser) for row in named if row not in shared.ROWS]
+    return f"{purpose.rstrip('.')}.\n\n{table(('option', ''), cells)}"
 
 
-def _names(action: argparse.Action) -> str:
-    names = action.option_strings or [action.dest]
-    value = "" if action.nargs == 0 or not action.option_strings else f" {_placeholder(action)}"
-    return (
-        ", ".join(f"`{name}`" for name in names[:-1]) + (", " if names[1:] else "") + f"`{names[-1]}{value}`"
-    )
+def several() -> str:
+    """Return the options that several jobs have, and which these are."""
+    found = []
+    for row in shared.ROWS:
+        jobs = [job for job in JOBS if job in re.findall(r"\w+", row.jobs)]
+        parser = parser_of(next(name for name in REQUIRED if parser_of(name).job in jobs))
+        found.append((*_cells(row, parser), _listed(jobs)))
+    return table(("option", "", "of"), found)
 
 
-def _python_name(action: argparse.Action) -> str:
-    """Return the name of an option in Python, if it is not the option with underscores."""
-    spelled = {name.lstrip("-").replace("-", "_") for name in action.option_strings}
-    return "" if action.dest in spelled or not spelled else f"; in Python `{action.dest}`"
+def _listed(jobs: list[str]) -> str:
+    others = [job for job in JOBS if job not in jobs]
+    if len(jobs) <= len(others):
+        return ", ".join(jobs)
+    return f"all but {', '.join(others)}" if others else "all"
 
 
-def _placeholder(action: argparse.Action) -> str:
-    if action.choices:
-        return "|".join(map(str, action.choices))
-    return str(action.metavar or action.dest.upper())
-
-
-def _words(action: argparse.Action) -> str:
-    text = " ".join((action.help or "").split()).replace("%%", "%")
-    return re.sub(r"<([^>]*)>", r"\1", text)
+def _cells(row: Option, parser: Parser) -> tuple[str, str]:
+    """Return how an option is written, and what it is for; a name without dashes is of Python alone."""
+    with spelling(parser.spell):
+        words = spelled(row.help).replace(", see below", "")
+        needs = " and ".join(map(str, row.needs)) if isinstance(row.needs, tuple) else ""
+        words += f"; requires {needs}" if needs else ""
+    jobs = row.jobs.split()
+    if all(job.endswith("()") for job in jobs):
+        return f"`{row.name}`", words
+    value = [word for word in row.written.split() if not word.startswith("--")]
+    value = value or (["|".join(map(str, row.kind.choices))] if row.kind.choices else [])
+    names = ", ".join(f"`{name}`" for name in [*row.names[:-1], " ".join([row.names[-1], *value])])
+    plain = [name.removeprefix("--").replace("-", "_") for name in row.names]
+    if row.name in plain or all(job.startswith("--") for job in jobs):
+        return names, words
+    return names, f"{words}; in Python `{row.name}{'=False' if plain == [f'no_{row.name}'] else ''}`"

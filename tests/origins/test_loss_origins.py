@@ -161,7 +161,7 @@ def test_layers_of_one_cause_are_under_it(found: LossOrigins) -> None:
         causes={1: alike, 0: other, 3: alike},
     )
     assert list(by_cause(several)) == [(alike.words, [1, 3]), ("clipped", [0])]
-    made = Made(Path("m.onnx"), Path("q.onnx"), [], {}, frozenset(), frozenset())
+    made = Made(Path("m.onnx"), Path("q.onnx"), {}, {}, frozenset(), frozenset())
     said = [line for line in lines(several, made) if " %  " in line]
     assert said == [
         "  43.0 %  2 layers: rounding of weights to int8",

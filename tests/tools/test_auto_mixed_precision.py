@@ -24,8 +24,7 @@ from onnx_narrow.api.schemes import mixing_scheme
 from tests.helpers import build, mixing, tunable
 from tests.helpers.spread import spread
 from tools import auto_mixed_precision, quantize
-from tools.cli import command_line
-from tools.options.mix import MixJob
+from tools.cli.job import parse
 from transforms import model_io
 from transforms.files.spelling import spelling
 from transforms.finetune.finetune_model import finetune_model
@@ -527,14 +526,14 @@ def test_an_option_takes_the_place_of_keys_that_do_not_go_with_it(
     scheme = preset("A16W8").with_(auto_mixed_precision={**formats, **table, **budget})
     (folder / "scheme.toml").write_text(scheme.to_toml())
     line = ["--input", "m.onnx", "--config", str(folder / "scheme.toml"), "--output", "n.onnx"]
-    job = command_line.parse(auto_mixed_precision.command().parser, MixJob, [*line, *options, *given])
+    job = parse(auto_mixed_precision.command().parser, [*line, *options, *given])
     rule = mixing_scheme(wish_of(job.keywords()), SILENT).auto_mixed_precision
     assert rule == MixingRule(**then, **expected, **budget)
 
 
 def _rule(*options: str, config: str = "BF16") -> Any:
     line = ["--input", "m.onnx", "--output", "n.onnx", "--config", config, *options]
-    job = command_line.parse(auto_mixed_precision.command().parser, MixJob, line)
+    job = parse(auto_mixed_precision.command().parser, line)
     return mixing_scheme(wish_of(job.keywords()), SILENT).auto_mixed_precision
 
 

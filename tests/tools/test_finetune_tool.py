@@ -15,20 +15,15 @@ import onnxruntime
 import pytest
 
 from onnx_narrow.api.finetune_rule import rule_of
-from ops.rounding import ALGORITHMS
 from tests.helpers import build, tunable
 from tests.helpers.output_error import OutputError
 from tools import finetune, quantize
 from tools.cli import command_line
-from tools.options import finetune as finetune_names
-from tools.options.finetune import FinetuneJob
+from tools.cli.job import parse
 from transforms import model_io
-from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.model import provenance
 from transforms.pipelines.tune import tuning_options
-from transforms.runtime import devices
 from transforms.runtime.session import RunOptions
-from transforms.scheme import finetune_rule
 
 MODEL = tunable.conv_net()
 DATA, UNSEEN = tunable.samples(MODEL, 40), tunable.samples(MODEL, 60)[40:]
@@ -268,7 +263,7 @@ def test_options_reach_the_walk() -> None:
     """Those whose effect on a small model is nothing but time or memory, or needs more rows than it has."""
     given = ["--float", "f", "--quantized", "q", "--output", "o", "--data", "d", "--algorithm", "adaround"]
     given += ["--early-stop", "--fixed-seed", "7"]
-    rule = rule_of(command_line.parse(finetune.command().parser, FinetuneJob, given).keywords())
+    rule = rule_of(parse(finetune.command().parser, given).keywords())
     walk = tuning_options(rule, RunOptions(), memory_limit=5, device="cpu")
     assert walk.solver.early_stop
     assert walk.seed == 7
@@ -282,11 +277,3 @@ def test_products_are_on_one_thread_whatever_the_environment_says(monkeypatch: p
         monkeypatch.setenv(name, "2")
     command_line.keep_products_on_one_thread()
     assert os.environ["OPENBLAS_NUM_THREADS"] == os.environ["MKL_NUM_THREADS"] == "1"
-
-
-def test_choices_are_those_of_schemes_and_devices() -> None:
-    """Written down twice, for help without heavy imports."""
-    assert finetune_names.ALGORITHMS == finetune_rule.ALGORITHMS
-    assert finetune_names.OPERATORS == DOT_PRODUCTS
-    assert finetune_names.DEVICES == devices.DEVICES
-    assert {*ALGORITHMS, "auto"} == {*finetune_rule.ALGORITHMS}

@@ -10,10 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tools.cli.options import options_of
-from tools.options.finetune import FinetuneJob
-from tools.options.mix import MixJob
-from tools.options.quantize import QuantizeJob
+from onnx_narrow.options import options
 
 MODEL = """
     <ir_version: 8, opset_import: ["": 17]> pair (float[rows, 64] x) => (float[rows, 2] y) {
@@ -78,5 +75,5 @@ def test_a_limit_of_tuning_is_said(folder: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_the_option_is_one_in_all_tools() -> None:
-    found = [options_of(job, {})["memory_limit"] for job in (QuantizeJob, MixJob, FinetuneJob)]
-    assert len({(one.names, one.settings["type"]) for one in found}) == 1
+    found = [options(job)["memory_limit"] for job in ("quantize", "mix_precision", "finetune")]
+    assert len({(one.names, one.read) for one in found}) == 1

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from onnx_narrow.options.kinds import number, whole
 from tests.helpers.tool_parsers import REQUIRED, parser_of
 from tools import auto_mixed_precision
-from tools.cli.option_values import bytes_of, file_size, number, numbers, size, whole
+from tools.cli.option_values import bytes_of, file_size, numbers, reading, size
 from transforms.scheme.mixing_rule import _RANGES
 
 NUMERIC = [
@@ -111,10 +112,10 @@ def test_options_take_what_their_keys_take() -> None:
 
 
 def test_what_is_read() -> None:
-    assert [whole()("1"), whole(-1)("-1"), whole(0, 5)("5"), whole()("2147483647")] == [1, -1, 5, 2**31 - 1]
-    assert [number()("-1.5"), number(0)("0"), number(0, 1)("1e0"), number(0, above=True)("1e-9")] == [
-        *(-1.5, 0.0, 1.0, 1e-9)
-    ]
+    texts = [(whole(), "1"), (whole(-1), "-1"), (whole(0, 5), "5"), (whole(), "2147483647")]
+    assert [reading(kind)(text) for kind, text in texts] == [1, -1, 5, 2**31 - 1]
+    texts = [(number(), "-1.5"), (number(0), "0"), (number(0, 1), "1e0"), (number(0, above=True), "1e-9")]
+    assert [reading(kind)(text) for kind, text in texts] == [-1.5, 0.0, 1.0, 1e-9]
     assert numbers(number())("1,-2,3.5") == (1.0, -2.0, 3.5)
     assert [size("8"), size("8x9"), size("8X9")] == [(8, 8), (8, 9), (8, 9)]
     assert [bytes_of(text) for text in ("0", "1k", "1KB", "1.5MiB", "4G")] == [

@@ -6,39 +6,12 @@ That every other option matters is shown where the tool is tested.
 from __future__ import annotations
 
 import importlib
-from dataclasses import fields
 
 import pytest
 
+from onnx_narrow.options import keywords
+from onnx_narrow.options.option import RUNNING, SAMPLES
 from tests.helpers.tool_parsers import REQUIRED, parser_of
-from tools.check import CheckJob
-from tools.cli.job_options import DataOptions, Options
-from tools.cli.options import RUNNING, SAMPLES, options_of
-from tools.evaluate import EvaluateJob
-from tools.formats import FormatsJob
-from tools.infer import InferJob
-from tools.inspect import InspectJob
-from tools.options.bf16 import Bf16Job
-from tools.options.finetune import FinetuneJob
-from tools.options.mix import MixJob
-from tools.options.quantize import QuantizeJob
-from tools.report import ReportJob
-from transforms.scheme import Scheme
-from transforms.scheme.mixing_rule import MixingRule
-
-JOBS = {
-    "auto_mixed_precision": MixJob,
-    "check": CheckJob,
-    "convert_fp16_to_bf16": Bf16Job,
-    "convert_fp32_to_bf16": Bf16Job,
-    "evaluate": EvaluateJob,
-    "finetune": FinetuneJob,
-    "formats": FormatsJob,
-    "infer": InferJob,
-    "inspect": InspectJob,
-    "quantize": QuantizeJob,
-    "report": ReportJob,
-}
 
 OF_SAMPLES = ("--limit 4", "--image-size 8", "--mean 0", "--std 1", "--layout NCHW", "--sequences")
 OF_SAMPLES += ("--preprocess imagenet", "--feeds-from e.onnx")
@@ -46,22 +19,21 @@ OF_DATA = (*OF_SAMPLES, "--provider cpu")
 """Also what says no more than what is meant anyway."""
 
 ALWAYS = {
-    "auto_mixed_precision": "help verbose input output config assignments target activation_target "
+    "auto_mixed_precision": "help verbose model output config assignments target activation_target "
     "weight_target target_op_types include_nodes exclude_nodes evaluate dual_quant_nodes data opset "
     "input_shapes threads",
-    "convert_fp16_to_bf16": "help verbose input output format keep_io_types exclude_node exclude_op strict "
+    "convert_fp16_to_bf16": "help verbose model output format keep_io_types exclude_node exclude_op strict "
     "optimize save_as_external_data functions force target opset input_shapes time threads",
-    "convert_fp32_to_bf16": "help verbose input output format keep_io_types exclude_node exclude_op strict "
+    "convert_fp32_to_bf16": "help verbose model output format keep_io_types exclude_node exclude_op strict "
     "optimize save_as_external_data functions force target opset input_shapes time threads",
-    "check": "help verbose input target",
-    "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels logits "
-    "allow_missing min_greedy metric",
+    "check": "help verbose model target",
+    "evaluate": "help verbose baseline quantized peak labels logits allow_missing min_greedy metric",
     "finetune": "help verbose float_model quantized output data limit sequences algorithm fixed_seed "
     "batch_size target_op_type selective_update following_relu output_index optim_device memory_limit force "
     "jobs dask save_as_external_data functions threads storage time",
-    "formats": "help verbose input plot",
-    "infer": "help verbose input output output_names generate force data sequences time provider threads",
-    "inspect": "help verbose input against json layers tensors grids",
+    "formats": "help verbose model plot",
+    "infer": "help verbose model output output_names generate force data sequences time provider threads",
+    "inspect": "help verbose model against json layers tensors grids",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
     "keep_weight_nodes optimize target opset input_shapes ranges export_ranges time threads",
     "report": "help verbose float_model quantized output force data sequences provider threads csv json "
@@ -431,18 +403,11 @@ def test_every_option_is_in_one_of_the_tables(tool: str) -> None:
 
 
 def test_options_of_data_are_all_that_say_something_of_data() -> None:
-    options = options_of(DataOptions, {})
-    added = options.keys() - options_of(Options, {}).keys() - {"data", "states", "feeds", "threads"}
+    common = set.intersection(*({*keywords(job)} for job in ("quantize", "finetune", "infer", "report")))
+    options = {name: row for name, row in keywords("infer").items() if name in common}
+    added = common - {"data", "states", "feeds", "threads", "output", "force", "progress"}
     assert added == {one.split()[0][2:].replace("-", "_") for one in OF_DATA}
     usual = {"limit", "mean", "std", "preprocess"}
     of_samples = {name for name, one in options.items() if one.group == SAMPLES} - {"states", "feeds"} | usual
     assert of_samples == {one.split()[0][2:].replace("-", "_") for one in OF_SAMPLES}
     assert all(options[name].group == RUNNING for name in added - of_samples)
-
-
-@pytest.mark.parametrize("tool", REQUIRED)
-def test_every_option_is_a_field_or_a_key_of_the_scheme(tool: str) -> None:
-    """So that none that is added is a change to a scheme by mistake."""
-    changes = {action.dest for action in parser_of(tool)._actions} - {one.name for one in fields(JOBS[tool])}
-    keys = {"quantize": {one.name for one in fields(Scheme)}, "auto_mixed_precision": MixingRule.key_names()}
-    assert changes - {"help", "help_all"} <= set(keys.get(tool, ()))

@@ -11,11 +11,11 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, numpy_helper
 
+from onnx_narrow.options.shared import TARGETS as NAMES
 from onnx_narrow.summaries import running
 from onnx_narrow.summaries.timing import what_helps
 from tests.helpers import build, conversion, corpus, plans, tunable
 from tools import auto_mixed_precision, check, convert_fp32_to_bf16, quantize
-from tools.cli.job_options import TARGETS as NAMES
 from transforms.pipelines import try_out
 from transforms.run.beside_float import BesideFloat, KernelTime
 from transforms.run.turns import Timing

@@ -11,9 +11,9 @@ from pathlib import Path
 import onnx
 import pytest
 
+from onnx_narrow.options import options
 from tests.helpers import real_models
 from tools import convert_fp16_to_bf16, convert_fp32_to_bf16
-from tools.options.bf16 import FORMATS
 
 pytestmark = pytest.mark.heavy
 
@@ -58,7 +58,7 @@ def failure(source: Path, target: Path, form: str, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", options("convert_bf16")["format"].kind.choices)
 def test_operator_models_stay_valid_and_loadable(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,1 +1,1 @@
-"""What all command lines share: the entry, types of options, samples, output files, progress, executors."""
+"""What all command lines share: the entry, the parser, values of options, help on samples, printed lines."""

@@ -9,17 +9,18 @@ import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from onnx_narrow.options import options
+from onnx_narrow.options.option import Option
 from tools.cli import interrupts, streams
-from tools.cli.job_options import SAMPLES_BRIEF, SAMPLES_HELP, Options
-from tools.cli.options import Option, options_of
+from tools.cli.job import Job, parse
 from tools.cli.parser import Parser, name_of
 from tools.cli.paths import with_names
+from tools.cli.shared_help import SAMPLES_BRIEF, SAMPLES_HELP
 from transforms.files.runtime_message import is_of_runtime, said_by_runtime
 from transforms.files.spelling import UsageError, spelling
 from transforms.model.model_error import NothingToDoError
@@ -27,11 +28,9 @@ from transforms.model.model_error import NothingToDoError
 if TYPE_CHECKING:
     from logging import LogRecord
 
-J = TypeVar("J", bound=Options)
-
 DONE, FAILED, NOTHING_DONE = 0, 1, 3
 
-_SOURCES = ("input", "quantized", "baseline_results_folder")
+_SOURCES = ("model", "baseline", "quantized")
 """Options that name the source of a tool; each tool has one of them."""
 
 _OF_TARGETS = "transforms.search.target"
@@ -48,32 +47,30 @@ _COLLECTIONS = 10_000, 20, 50
 
 
 def make_parser(
-    module: str,
-    kind: type[Options],
-    words: str | None,
-    commands: str,
-    details: str,
-    keys: Mapping[str, Option] = MappingProxyType({}),
-    *,
-    brief: str = "",
+    module: str, job: str, words: str | None, commands: str, details: str, *, brief: str = ""
 ) -> Parser:
-    """Return a parser for ``python -m tools.MODULE`` of the options of a job, with ``keys`` of its scheme.
+    """Return a parser for ``python -m tools.MODULE`` of the options of a job.
 
     Its help begins with the purpose, from the docstring (``words``) of the module, and the most usual
     ``commands``, each a line of what comes after the module; ``brief`` ends the short one, ``details`` the
     one with all options.
     """
-    options, program = options_of(kind, keys), f"python -m tools.{module}"
-    required = [f"{one.names[0]} {one.settings['metavar']}" for one in options.values() if one.is_required]
+    program = f"python -m tools.{module}"
+    required = [_placed(option) for option in options(job).values() if option.is_required]
     lines = [_command(f"{program} {command}".rstrip()) for command in commands.splitlines()]
     return Parser(
-        options,
+        job,
         brief=_paragraphs(brief, SAMPLES_BRIEF if SAMPLES_HELP in details else ""),
         prog=program,
         usage=" ".join([program, *required, "[options]"]),
         description="\n".join([purpose_of(words), "", "usual commands:", *lines]),
         epilog=_paragraphs(brief, details),
     )
+
+
+def _placed(option: Option) -> str:
+    """Return the main name of an option, and what stands for its value."""
+    return f"{option.names[0]} {option.written.split()[-1]}"
 
 
 def _paragraphs(*texts: str) -> str:
@@ -91,31 +88,19 @@ def purpose_of(docstring: str | None) -> str:
     return (docstring or "").partition("\n")[0].partition(": ``")[0].rstrip(".") + "."
 
 
-def parse(parser: Parser, kind: type[J], argv: Sequence[str] | None) -> J:
-    """Return the options on the command line; leaves through argparse with 2 after a usage error."""
-    values = vars(parser.parse_args(argv))
-    given = _given(parser, argv)
-    names = {one.name for one in fields(kind)}
-    changes = {name: values[name] for name in given if name not in names}
-    own = {name: value for name, value in values.items() if name in names}
-    lists = {name: tuple(value) for name, value in own.items() if isinstance(value, list)}
-    return kind(given=given, changes=changes, **own | lists)
-
-
-def _nothing_is_wrong(job: Options) -> None:
+def _nothing_is_wrong(job: Job) -> None:
     return None
 
 
 @dataclass(frozen=True)
-class Command(Generic[J]):
-    """The command line of a tool: its parser, its job, and why options of a job do not go together."""
+class Command:
+    """The command line of a tool: its parser, and why options of a job do not go together."""
 
     parser: Parser
-    kind: type[J]
-    why_not: Callable[[J], str | None] = _nothing_is_wrong
+    why_not: Callable[[Job], str | None] = _nothing_is_wrong
 
 
-def run(command: Command[J], work: Callable[[J], int | None], argv: Sequence[str] | None) -> int:
+def run(command: Command, work: Callable[[Job], Any], argv: Sequence[str] | None) -> int:
     """Parse the options as a job, do the work, and turn any failure into one line on stderr.
 
     Returns 0 or what ``work`` returns when the work is done, 1 when the input, the model or the machine stood
@@ -127,37 +112,26 @@ def run(command: Command[J], work: Callable[[J], int | None], argv: Sequence[str
     parser = command.parser
     argv = with_names(parser, sys.argv[1:] if argv is None else argv)
     try:
-        options = parse(parser, command.kind, argv)
+        job = parse(parser, argv)
     except SystemExit:  # after --help
         streams.drop_unwritable()
         raise
-    reason = _two_spellings(parser, argv) or command.why_not(options)
+    reason = _two_spellings(parser, argv) or command.why_not(job)
     if reason:
         parser.error(reason)
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is first imported
     gc.set_threshold(*_COLLECTIONS)
-    if options.verbose:
+    if job.verbose:
         _log_to_stderr()
     try:
         with interrupts.raised(), spelling(parser.spell):
-            code = _work(parser, options, work)
+            code = _work(parser, job, work)
             streams.drop_unwritable()
             interrupts.end(code)
     except KeyboardInterrupt as stopped:
         code = interrupts.leave(stopped)
-        _fail(parser, options, "interrupted")
+        _fail(parser, job, "interrupted")
     return code
-
-
-def _given(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> dict[str, str]:
-    """Return the options that are on the command line, by the name of their value, as they are written."""
-    actions = {action.dest: action for action in parser._actions}
-    found = vars(parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(actions))))  # no defaults
-    return {
-        name: action.option_strings[-1 if found[name] is False else 0]
-        for name, action in actions.items()
-        if found[name] is not None
-    }
 
 
 def _two_spellings(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> str | None:
@@ -180,9 +154,9 @@ def keep_products_on_one_thread() -> None:
         os.environ[name] = "1"
 
 
-def _work(parser: Parser, options: J, work: Callable[[J], int | None]) -> int:
+def _work(parser: Parser, job: Job, work: Callable[[Job], Any]) -> int:
     try:
-        code = work(options)
+        code = work(job)
         sys.stdout.flush()
     except UsageError as error:
         parser.error(str(error))
@@ -190,19 +164,19 @@ def _work(parser: Parser, options: J, work: Callable[[J], int | None]) -> int:
         print(error)
         return NOTHING_DONE
     except BrokenPipeError as error:
-        return _fail(parser, options, f"the reader of the output is gone: {_one_line(error)}")
+        return _fail(parser, job, f"the reader of the output is gone: {_one_line(error)}")
     except (ValueError, OSError) as error:
-        code = _fail(parser, options, _one_line(error) + _of_source(options, error))
+        code = _fail(parser, job, _one_line(error) + _of_source(job, error))
         return NOTHING_DONE if _misses_target(error) else code
     except Exception as error:
         text = "not enough memory" if isinstance(error, MemoryError) else _one_line(error)
         kind = "" if is_of_runtime(error) else f" ({type(error).__name__})"
-        return _fail(parser, options, f"{text}{kind}{_of_source(options, error)}")
-    return code or DONE
+        return _fail(parser, job, f"{text}{kind}{_of_source(job, error)}")
+    return code if isinstance(code, int) else DONE
 
 
-def _fail(parser: argparse.ArgumentParser, options: Options, message: str) -> int:
-    if options.verbose:
+def _fail(parser: argparse.ArgumentParser, job: Job, message: str) -> int:
+    if job.verbose:
         traceback.print_exc()
     print(f"{name_of(parser)}: error: {_shown(message)}", file=sys.stderr)
     return FAILED
@@ -214,14 +188,14 @@ def _misses_target(error: Exception) -> bool:
     return module is not None and isinstance(error, module.TargetError)
 
 
-def _of_source(options: Options, error: Exception) -> str:
+def _of_source(job: Job, error: Exception) -> str:
     """Return the file that an error is to end with: one about a model, or that names nothing."""
     reading = sys.modules.get("transforms.model.read_model")  # not imported, no model was read
     about_model = reading is not None and isinstance(error, reading.ModelError)
     in_own_words = re.search("'|--", str(error)) is not None and not isinstance(error, UnicodeError)
     if isinstance(error, OSError) or (isinstance(error, ValueError) and in_own_words and not about_model):
         return ""
-    given = [str(getattr(options, name)) for name in _SOURCES if getattr(options, name, None)]
+    given = [str(job.get(name)) for name in _SOURCES if job.get(name)]
     return "" if not given or any(Path(one).name in str(error) for one in given) else f" (in '{given[0]}')"
 
 

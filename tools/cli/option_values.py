@@ -4,70 +4,62 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
-MOST = 2**31 - 1
-"""Largest count, unless an option sets another limit."""
+from onnx_narrow.options.kinds import Kind, number, whole
+from onnx_narrow.options.option import Option
 
-LARGEST = 2**63 - 1
-"""Largest number of bytes, and largest seed."""
-
-MOST_AT_ONCE = 4096
-"""Largest number of threads and processes: many more than the cores of a machine can bring it down."""
+_METRICS = ("l2", "sqnr", "cosine", "kl", "psnr", "top1", "f1", "evaluate")
+_UNITS = {"": 0, "k": 1, "m": 2, "g": 3}
 
 
-def whole(least: int = 1, most: int = MOST) -> Callable[[str], int]:
-    """Return a parser of whole numbers from ``least`` to ``most``."""
+def reader(option: Option) -> Callable[[str], Any] | None:
+    """Return what reads the value of an option, None where it is the text."""
+    kind = option.kind
+    if option.read:
+        return _READERS[option.read]
+    if kind.annotation == "int" and kind.choices:
+        return reading(whole(*sorted(map(int, kind.choices))))
+    if kind.annotation in ("int", "float"):
+        return reading(kind)
+    return Path if kind.annotation == "AnyPath" else None
 
-    def _read(text: str) -> int:
+
+def reading(kind: Kind) -> Callable[[str], Any]:
+    """Return what reads a number of a kind."""
+    convert: type = int if kind.annotation == "int" else float
+
+    def _read(text: str) -> Any:
         try:
-            value = int(text)
+            value = convert(text)
         except ValueError:
-            value = least - 1
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{_shown(text)} is not a whole number from {least} to {most}")
+            value = math.nan
+        if not kind.is_legal(value):
+            raise argparse.ArgumentTypeError(f"{_shown(text)} is not {kind.words}")
         return value
 
     return _read
 
 
-def number(
-    least: float = -math.inf, most: float = math.inf, *, above: bool = False
-) -> Callable[[str], float]:
-    """Return a parser of finite numbers from ``least``, or ``above`` it, to ``most``."""
-    start = "" if math.isinf(least) else f" {'above' if above else 'from'} {least:g}"
-    legal = "number" + start + ("" if math.isinf(most) else f" to {most:g}")
-
-    def _read(text: str) -> float:
-        value = _float(text)
-        if not (math.isfinite(value) and least <= value <= most) or (above and value == least):
-            raise argparse.ArgumentTypeError(f"{_shown(text)} is not a {legal}")
-        return value
-
-    return _read
+def metric(text: str) -> str:
+    """Return the name of a metric of mixed precision, or the place of a function, FILE.py:FUNCTION."""
+    if text not in _METRICS and ":" not in text:
+        legal = f"{', '.join(_METRICS)} or FILE.py:FUNCTION"
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a metric: {legal}")
+    return text
 
 
-def name_or_place(kind: str, names: Sequence[str]) -> Callable[[str], str]:
-    """Return a parser of some names, and of FILE.py:FUNCTION."""
-
-    def _read(text: str) -> str:
-        if text not in names and ":" not in text:
-            legal = f"{', '.join(names)} or FILE.py:FUNCTION"
-            raise argparse.ArgumentTypeError(f"{_shown(text)} is not a {kind}: {legal}")
-        return text
-
-    return _read
-
-
-def numbers(read: Callable[[str], float]) -> Callable[[str], tuple[float, ...]]:
-    """Return a parser of numbers separated by commas, each parsed by ``read``."""
-    return lambda text: tuple(map(read, text.split(",")))
+def numbers(kind: Kind) -> Callable[[str], tuple[float, ...]]:
+    """Return what reads numbers separated by commas, each of a kind."""
+    return lambda text: tuple(map(reading(kind), text.split(",")))
 
 
 def size(text: str) -> tuple[int, int]:
     """Return height and width of ``HxW``, or of one number for both."""
     height, times, width = text.lower().partition("x")
-    read = whole()
+    read = reading(whole())
     try:
         return read(height), read(width if times else height)
     except argparse.ArgumentTypeError as error:
@@ -79,11 +71,11 @@ def input_shape(text: str) -> tuple[str, tuple[int, ...]]:
     name, colon, sizes = text.rpartition(":")
     if not (name and colon):
         raise argparse.ArgumentTypeError(f"{_shown(text)} is not an input with its sizes, NAME:1,3,224,224")
-    return name, tuple(map(whole(), sizes.split(",")))
+    return name, tuple(map(reading(whole()), sizes.split(",")))
 
 
 def pair(words: str) -> Callable[[str], tuple[str, str]]:
-    """Return a parser of two names with ``=`` between them; ``words``: what they are."""
+    """Return what reads two names with ``=`` between them; ``words``: what they are."""
 
     def _read(text: str) -> tuple[str, str]:
         first, sign, second = text.partition("=")
@@ -92,9 +84,6 @@ def pair(words: str) -> Callable[[str], tuple[str, str]]:
         return first, second
 
     return _read
-
-
-_UNITS = {"": 0, "k": 1, "m": 2, "g": 3}
 
 
 def bytes_of(text: str) -> int:
@@ -110,7 +99,10 @@ def file_size(text: str) -> int:
 def _with_unit(text: str, step: int) -> int:
     shortened = text.lower().removesuffix("b").removesuffix("i")
     unit = shortened[-1:] if shortened[-1:] in _UNITS else ""
-    value = _float(shortened.removesuffix(unit)) * step ** _UNITS[unit]
+    try:
+        value = float(shortened.removesuffix(unit)) * step ** _UNITS[unit]
+    except ValueError:
+        value = math.nan
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{_shown(text)} is not a size")
     return int(value)
@@ -120,9 +112,17 @@ def _shown(text: str) -> str:
     return text or "''"
 
 
-def _float(text: str) -> float:
-    """Return the number, NaN for any other text."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "bytes": bytes_of,
+    "feed": pair("an output and the input for it, OUT=IN"),
+    "file_size": file_size,
+    "means": numbers(number()),
+    "metric": metric,
+    "path": Path,
+    "scales": numbers(number(0, above=True)),
+    "shape": input_shape,
+    "size": size,
+    "state": pair("an input and its output, IN=OUT"),
+    "upper": str.upper,
+}
+"""What reads the values of options whose kind does not say how they are written."""

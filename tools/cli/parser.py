@@ -6,53 +6,74 @@ import argparse
 import contextlib
 import shutil
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from tools.cli.options import USUAL, Option, groups_of
+from onnx_narrow.options import JOBS, options
+from onnx_narrow.options.option import DETAILS, USUAL, Option
+from tools.cli.option_values import reader
+from transforms.files.spelling import spelled, spelling
 
 _WIDEST, _HELP_AT = 110, 32
 """Columns of ``--help``, and the one in which the words on an option begin."""
-
-
-_ELSEWHERE = {
-    "assignments": "--set",
-    "exclude_nodes": "--exclude-node",
-    "exclude_op_types": "--exclude-op",
-    "feeds": "--feed",
-    "input_shapes": "--input-shape",
-    "states": "--state",
-}
-"""Options of other tools that are not written as their keywords."""
 
 
 _OF_OTHERS = {"--device": "--provider", "--gpu": "--provider", "--batch_size": "--batch-size"}
 """Names that other tools have for options."""
 
 
+_MANY = ("Sequence[str]", "Mapping", "Assignments")
+"""Types of options that are given several times."""
+
+
 class Parser(argparse.ArgumentParser):
     """A strict parser with one-line errors."""
 
-    def __init__(self, options: Mapping[str, Option], *, brief: str = "", **settings: Any) -> None:
-        """Take options by the names of their values, and what any parser takes.
+    def __init__(self, job: str, *, brief: str = "", **settings: Any) -> None:
+        """Take the job, whose options the table has, and what any parser takes.
 
         ``brief``: what ends ``--help``, the short one.
         """
-        super().__init__(**settings, allow_abbrev=False, add_help=False, formatter_class=_Help)
-        self.brief = brief
-        for title, members in groups_of(options).items():
+        super().__init__(
+            **settings,
+            allow_abbrev=False,
+            add_help=False,
+            formatter_class=_Help,
+            argument_default=argparse.SUPPRESS,
+        )
+        self.job, self.brief = job, brief
+        for title, members in _groups(options(job).values()).items():
             group = self.add_argument_group(title)
-            for name, one in members.items():
-                group.add_argument(*one.names, dest=name, **one.settings)
+            for option in members:
+                group.add_argument(*option.names, **self._settings(option))
         group.add_argument("-h", "--help", action=_ShortHelp, help="show the usual options and exit")
         group.add_argument("--help-all", action="help", help="show all options, with details, and exit")
 
+    def _settings(self, option: Option) -> dict[str, Any]:
+        """Return what argparse takes of an option."""
+        with spelling(self.spell):
+            found: dict[str, Any] = {"dest": option.name, "help": spelled(option.help)}
+        if option.takes == "both":
+            return {**found, "action": argparse.BooleanOptionalAction}
+        if option.kind.annotation == "bool":
+            return {**found, "action": "store_false" if option.names[0].startswith("--no-") else "store_true"}
+        value = [word for word in option.written.split() if not word.startswith("--")]
+        found |= {"metavar": value[0]} if value else {}
+        found |= {"choices": option.kind.choices} if option.kind.choices else {}
+        found |= {"required": True} if option.is_required else {}
+        if option.takes:
+            found |= {"nargs": "+", "action": "extend" if option.takes == "extend" else "store"}
+        elif option.kind.annotation.startswith(_MANY):
+            found["action"] = "append"
+        return {**found, "type": reader(option)}
+
     def spell(self, name: str, value: str = "") -> str:
         """Return an option as it is written on the command line, by the name of its keyword."""
-        words = next((action.option_strings for action in self._actions if action.dest == name), [])
-        word = words[0] if words else _ELSEWHERE.get(name, f"--{name.replace('_', '-')}")
+        jobs = (self.job, *JOBS)  # an option that this one lacks is written as another has it
+        words = next((options(job)[name].names for job in jobs if name in options(job)), ())
+        word = words[0] if words else f"--{name.replace('_', '-')}"
         if value == "False":
-            return next((one for one in words if one.startswith("--no-")), f"--no-{word.removeprefix('--')}")
+            return word if word.startswith("--no-") else f"--no-{word.removeprefix('--')}"
         return f"{word} {value}".rstrip()
 
     def error(self, message: str) -> NoReturn:
@@ -122,6 +143,18 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     def _split_lines(self, text: str, width: int) -> list[str]:
         """Return words in lines; a name with hyphens stays in one."""
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+
+def _groups(options: Iterable[Option]) -> dict[str, list[Option]]:
+    """Return the options of each group, in the order of ``--help``."""
+    found: dict[str, list[Option]] = {}
+    for option in options:
+        found.setdefault(option.group, []).append(option)
+    titles = [
+        *(title for title in found if title not in DETAILS),
+        *(last for last in DETAILS if last in found),
+    ]
+    return {title: found[title] for title in titles}
 
 
 def name_of(parser: argparse.ArgumentParser) -> str:

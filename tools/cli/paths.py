@@ -6,11 +6,7 @@ import argparse
 import re
 from collections.abc import Iterator, Sequence
 
-_PLACES = (
-    *("input", "float_model", "baseline_results_folder"),
-    *("quantized", "quantized_results_folder", "output"),
-)
-"""Options whose values may stand alone, in this order, by the names of their values."""
+from onnx_narrow.options import PLACED
 
 _MANY = -1
 _NUMBER = re.compile(r"-[\d.].*")
@@ -22,7 +18,7 @@ def with_names(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str
     They come anywhere but after an option that takes several values. What is left over stays as it is, for
     the parser to refuse.
     """
-    names = [name for name in _PLACES if name in {action.dest for action in parser._actions}]
+    names = [name for name in PLACED if name in {action.dest for action in parser._actions}]
     written = {action.dest: action.option_strings[0] for action in parser._actions}
     short = {"-i": written[names[0]]} if names else {}
     short |= {"-o": written["output"]} if "output" in names else {}

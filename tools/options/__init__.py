@@ -1,1 +1,1 @@
-"""The work of each tool between its options and its summary: load, call transforms, write."""
+"""What several tools do between their options and a call: both converters to BF16, and folders of models."""

@@ -2,82 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from tools.cli import command_line
-from tools.cli.deployment import deployment
-from tools.cli.gate_options import GATE_HELP, GateOptions
-from tools.cli.job_options import (
-    SAMPLES_HELP,
-    ModelJob,
-    input_shapes,
-    opset,
-    samples_folder,
-)
-from tools.cli.option_values import number
-from tools.cli.options import option
-
-WEIGHTS = ("bfloat16", "float32")  # the first is the default
-DOMAINS = ("ai.onnx.contrib", "com.amd.quark")
-FORMATS = ("with_cast", "bf16", "simulate_bf16", "customqdq")
-
-_converted = partial(option, group="conversion")
-_rounded = partial(_converted)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bf16Job(ModelJob, GateOptions):
-    """A conversion to BF16."""
-
-    input: str = option("--input MODEL", "the float model, or a folder of them; never changed", required=True)
-    output: str = option("--output MODEL", "the BF16 model to write", required=True)
-    data: Path | None = samples_folder(help="samples for --min-sqnr or --metric")
-    min_sqnr: float | None = option(
-        "--min-sqnr DB",
-        "least SQNR of every output on held-out samples of --data: keeps as few layers as possible in float",
-        type=number(),
-    )
-    format: str = option("--format", "how BF16 is written, see below", choices=FORMATS, default="with_cast")
-    exclude_node: tuple[str, ...] = option(
-        "--exclude-node GLOB",
-        "keep nodes whose name matches in float; repeatable",
-        action="append",
-        default=[],
-    )
-    exclude_op: tuple[str, ...] = option(
-        "--exclude-op OP", "keep nodes of an operator type in float; repeatable", action="append", default=[]
-    )
-    target: str = deployment()
-    opset: int = opset()
-    input_shapes: tuple[tuple[str, tuple[int, ...]], ...] = input_shapes()
-    weights: str = _rounded(
-        "--weights",
-        "how weights are stored: rounded, in half the bytes (default), or in float32, rounded at load",
-        choices=WEIGHTS,
-        default=WEIGHTS[0],
-    )
-    domain: str = _converted(
-        "--domain",
-        f"domain of the operators of customqdq (default: {DOMAINS[0]})",
-        choices=DOMAINS,
-        default=DOMAINS[0],
-    )
-    keep_io_types: bool = _converted(
-        "--keep-io-types",
-        "whether inputs and outputs keep their type (default) or become bfloat16",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-    )
-    saturate_activations: bool = _rounded(
-        "--saturate-activations", "clip activations to the BF16 range before rounding"
-    )
-    strict: bool = _converted("--strict", "refuse a model with NaN in its weights")
-    optimize: bool = _converted("--no-optimize", "skip graph optimization and fusion", action="store_false")
-
+from tools.cli.calls import call
+from tools.cli.job import Job
+from tools.cli.shared_help import GATE_HELP, SAMPLES_HELP
 
 _COMMANDS = """\
 --input m.onnx --output b.onnx
@@ -131,23 +62,13 @@ def run(module: str, words: str | None, source: str, argv: Sequence[str] | None)
     return command_line.run(command(module, words), partial(_work, source), argv)
 
 
-def _work(source: str, job: Bf16Job) -> int:
+def _work(source: str, job: Job) -> int:
     from tools.options.package import convert
 
-    return convert(job, partial(_convert, source))
+    return convert(job.with_values(float_type=source), call)
 
 
-def _convert(source: str, job: Bf16Job) -> None:
-    import onnx_narrow
-    from tools.cli.printed import Printed
-
-    given = job.keywords("input", "output")
-    onnx_narrow.convert_bf16(
-        job.input, job.output, **given, float_type=source, progress=Printed(verbose=job.verbose)
-    )
-
-
-def command(module: str, words: str | None) -> command_line.Command[Bf16Job]:
+def command(module: str, words: str | None) -> command_line.Command:
     """Return the command line of the tool."""
-    parser = command_line.make_parser(module, Bf16Job, words, _COMMANDS, _DETAILS, brief=_BRIEF)
-    return command_line.Command(parser, Bf16Job)
+    parser = command_line.make_parser(module, "convert_bf16", words, _COMMANDS, _DETAILS, brief=_BRIEF)
+    return command_line.Command(parser)

@@ -9,36 +9,29 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from tools.cli import command_line
+from tools.cli.job import Job
 from transforms.files.named_file import named
 from transforms.files.spelling import UsageError
 from transforms.model.read_model import ModelError, parse, tensors
 from transforms.pipelines.require import NothingToDoError
 
-if TYPE_CHECKING:
-    from tools.options.bf16 import Bf16Job
-    from tools.options.quantize import QuantizeJob
-
-J = TypeVar("J", "Bf16Job", "QuantizeJob")
-
 _OF_ONE_MODEL = ("calibration_cache", "ranges", "export_ranges")
 """Options that name a file of one model."""
 
 
-def convert(job: J, call: Callable[[J], object]) -> int:
+def convert(job: Job, call: Callable[[Job], object]) -> int:
     """Convert the model of a job, or all in its folder, by a call of the API; return the exit code.
 
     Says why where a model has nothing to convert.
     """
 
-    def _is_done(own: J) -> bool:
+    def _is_done(own: Job) -> bool:
         try:
             call(own)
         except NothingToDoError as error:
@@ -46,19 +39,19 @@ def convert(job: J, call: Callable[[J], object]) -> int:
             return False
         return True
 
-    done = convert_package(job, _is_done) if Path(job.input).is_dir() else _is_done(job)
+    done = convert_package(job, _is_done) if Path(job.get("model")).is_dir() else _is_done(job)
     return command_line.DONE if done else command_line.NOTHING_DONE
 
 
-def convert_package(job: J, convert: Callable[[J], bool]) -> bool:
-    """Convert every model in the folder ``job.input`` into the folder ``job.output``; return if any was.
+def convert_package(job: Job, convert: Callable[[Job], bool]) -> bool:
+    """Convert every model in the folder that a job names into another; return if any was.
 
     ``convert`` writes one model and returns whether there was anything to do; else the model is copied, as
-    are all other files. Samples of a model may lie in a folder of its name in ``job.data``. Raises ValueError
+    are all other files. Samples of a model may lie in a folder of its name in ``data``. Raises ValueError
     or OSError, also those of ``convert``; a folder that was made is removed then, and where no model was
     converted.
     """
-    source, output = Path(job.input), Path(job.output)
+    source, output = Path(job.get("model")), Path(job.get("output"))
     models = sorted(source.rglob("*.onnx"))
     _check(job, source, output, models)
     is_new, done = not output.exists(), False
@@ -89,19 +82,17 @@ def _write(source: Path, output: Path, models: Sequence[Path], convert: Callable
     return done
 
 
-def _convert(job: J, convert: Callable[[J], bool], model: Path, output: Path) -> bool:
-    data = job.data
+def _convert(job: Job, convert: Callable[[Job], bool], model: Path, output: Path) -> bool:
+    data, encoder = job.get("data"), job.get("feeds_from")
+    own = job.with_values(model=str(model), output=str(output))
     if data is not None and (data / model.stem).is_dir():
-        data = data / model.stem
-    own = replace(job, data=data)
-    if job.feeds_from is not None:
-        names, made = _ends(model)[0], _ends(job.feeds_from)[1]
-        pairs = tuple(pair for pair in job.feeds if pair[1] in names)
-        given = {name: words for name, words in job.given.items() if name != "feeds" or pairs}
-        encoder = job.feeds_from if pairs or names & made else None
-        own = replace(own, given=given, feeds=pairs, feeds_from=encoder)
+        own = own.with_values(data=data / model.stem)
+    if encoder is not None:
+        names, made = _ends(model)[0], _ends(encoder)[1]
+        pairs = [pair for pair in job.get("feeds", ()) if pair[1] in names]
+        own = own.with_values(feeds=pairs or None, feeds_from=encoder if pairs or names & made else None)
     try:
-        return convert(replace(own, input=str(model), output=str(output)))
+        return convert(own)
     except ValueError as error:
         if model.name in str(error) or isinstance(error, UsageError):
             raise
@@ -115,15 +106,15 @@ def _ends(model: Path) -> tuple[set[str], set[str]]:
     return {one.name for one in graph.input}, {one.name for one in graph.output}
 
 
-def _check(job: Bf16Job | QuantizeJob, source: Path, output: Path, models: Sequence[Path]) -> None:
+def _check(job: Job, source: Path, output: Path, models: Sequence[Path]) -> None:
     if not models:
         raise ValueError(f"folder '{source}' has no .onnx file")
     for name in _OF_ONE_MODEL:
-        if getattr(job, name, None):
+        if job.get(name):
             raise ValueError(f"--{name.replace('_', '-')} requires one model, not the folder '{source}'")
     if output.exists() and not output.is_dir():
         raise ValueError(f"output '{output}' is a file, and the input a folder")
-    if output.exists() and not job.force:
+    if output.exists() and not job.get("force"):
         raise FileExistsError(f"'{output}' exists; --force overwrites its files")
     if output.resolve().is_relative_to(source.resolve()) or source.resolve().is_relative_to(output.resolve()):
         raise ValueError(f"output '{output}' and the input '{source}' may not lie in one another")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from onnx_narrow.options.shared import TARGETS
 from tests.attack.graphs.distances import difference, distance, largest
 from tests.attack.graphs.hooks import Noise
 from tests.attack.graphs.interpret import Interpreter, graphs
@@ -20,7 +21,6 @@ from tests.attack.graphs.rules_of_targets import breaks
 from tests.attack.graphs.strip import strip
 from tests.attack.graphs.tool_runs import Fallen, run, say
 from tests.attack.graphs.trial import COARSE, INTEGER_STEP, Trial
-from tools.cli.job_options import TARGETS
 from transforms.files.array_archive import write_arrays
 
 _BLOCKS = ("BFP16", "MX4", "MX6", "MX9", "MXINT8", "MXFP8E4M3", "MXFP8E5M2", "MXFP6E3M2", "MXFP6E2M3",

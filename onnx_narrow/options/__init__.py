@@ -1,0 +1,61 @@
+"""The table of options: a row each, from which keyword checks, command lines and the reference are made.
+
+Rows that several jobs have are in :mod:`onnx_narrow.options.shared`, others in the module of their job.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onnx_narrow.options.option import Option
+
+JOBS = (
+    *("quantize", "convert_bf16", "mix_precision", "finetune"),
+    *("evaluate", "infer", "report", "inspect", "check", "formats"),
+)
+"""Functions, and commands by the functions that they call."""
+
+APART = (
+    ("random_data", "data"),
+    ("fast", "steps"),
+    ("min_sqnr", "top1", "min_metric", "max_loss"),
+    *((name, "against") for name in ("grids", "layers", "tensors")),
+    *(("grids", name) for name in ("layers", "tensors")),
+)
+"""Options of which only one may be given."""
+
+PLACED = ("model", "float_model", "baseline", "quantized", "output")
+"""Options that calls and commands give by their places."""
+
+_FIRST = (*PLACED, "config", "data", "target")
+_LAST = ("progress", "steps", "moves")
+
+
+@cache
+def keywords(job: str) -> dict[str, Option]:
+    """Return the options that the function of a job has, by name."""
+    return _named(job, "{}", "{}()")
+
+
+@cache
+def options(job: str) -> dict[str, Option]:
+    """Return the options that the command of a job has, by name."""
+    return _named(job, "{}", "--{}")
+
+
+def _named(job: str, *forms: str) -> dict[str, Option]:
+    words = {form.format(job) for form in forms}
+    found = {row.name: row for row in rows(job) if words & {*row.jobs.split()}}
+    order = dict.fromkeys((*_FIRST, *(name for name in found if name not in _LAST), *_LAST))
+    return {name: found[name] for name in order if name in found}
+
+
+def rows(job: str) -> tuple[Option, ...]:
+    """Return the rows of a job's own module, and those that several jobs have."""
+    from onnx_narrow.options import shared
+
+    own: tuple[Option, ...] = importlib.import_module(f"{__name__}.{job}").ROWS
+    return *own, *shared.ROWS

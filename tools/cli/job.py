@@ -1,0 +1,63 @@
+"""The options on a command line, as keywords of the function that it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from onnx_narrow.options import keywords
+from tools.cli.parser import Parser
+
+_MAPPINGS = {"feeds", "input_shapes", "states"}
+"""Options of which each gives a name and its value."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The options on the command line of a job: their values, and how they are written, by keyword."""
+
+    name: str
+    values: Mapping[str, Any]
+    written: Mapping[str, str]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the value of an option, or another one if it is not given."""
+        return self.values.get(name, default)
+
+    @property
+    def verbose(self) -> bool:
+        """Whether details are asked for."""
+        return bool(self.get("verbose", False))
+
+    def with_values(self, **values: object) -> Job:
+        """Return it with other values, without those that are None."""
+        changed = {**self.values, **values}
+        return replace(self, values={name: value for name, value in changed.items() if value is not None})
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the options that the function of the job takes; ValueError for two shapes of an input."""
+        found = {name: value for name, value in self.values.items() if name in keywords(self.name)}
+        for name in _MAPPINGS & found.keys():
+            found[name] = _by_name(found[name], self.written[name])
+        return found
+
+
+def parse(parser: Parser, argv: Sequence[str] | None) -> Job:
+    """Return the options on the command line; leaves through argparse with 2 after a usage error."""
+    values = vars(parser.parse_args(argv))
+    actions = {action.dest: action for action in parser._actions}
+    written = {
+        name: actions[name].option_strings[-1 if value is False else 0] for name, value in values.items()
+    }
+    return Job(parser.job, values, written)
+
+
+def _by_name(pairs: Sequence[tuple[str, Any]], option: str) -> dict[str, Any]:
+    """Return pairs of name and value as a mapping; ValueError for a name with two values."""
+    found = dict(pairs)
+    for name, value in pairs:
+        if found[name] != value:
+            what = "sizes" if option == "--input-shape" else "values"
+            raise ValueError(f"{option} '{name}' is given twice, with different {what}")
+    return found
