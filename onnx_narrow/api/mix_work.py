@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnx_narrow.api import gates
-from onnx_narrow.api.keywords import METRIC, TARGET
-from onnx_narrow.api.kinds import FLAG, PATH, TEXTS, Kind, choice, number, whole
+from onnx_narrow.api.keywords import TARGET
+from onnx_narrow.api.kinds import FLAG, PATH, TEXTS, Kind, number, whole
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.scheme_needs import check_effect
 from onnx_narrow.api.schemes import SchemeWish, names_formats
@@ -39,35 +39,32 @@ from transforms.pipelines.steps import Steps, phases_of, run
 from transforms.pipelines.work import Work
 from transforms.run.array_files import read_array
 from transforms.scheme import Scheme
-from transforms.scheme.mixing_rule import TARGETS as GOALS
 from transforms.scheme.targets import TARGETS
 
 KEYS = (
-    *("activation_target", "weight_target", "target_op_types", "include_nodes", "exclude_nodes"),
+    *("activation_target", "weight_target", "target_op_types", "exclude_nodes"),
     *("l2_target", "sqnr_target", "sqnr_drop_target", "top1_target", "kl_target", "evaluate_target"),
-    *("bits_target", "bytes_target", "size_target", "evaluate", "strategy", "metric", "output_index"),
-    *("dual_quant_nodes", "data_size"),
+    *("bits_target", "size_target", "evaluate", "output_index", "dual_quant_nodes"),
 )
 """Keywords that are keys of the table of mixed precision, beside ``target``."""
 
 _MODEL = Need("{output} instead of {analyze_only}", lambda given: "analyze_only" not in given)
 _FILES = {"output", "json", "csv", "chart"}
 _FILE = Need("{output}, {json}, {csv} or {chart}", lambda given: given.keys() & _FILES)
-_WRITTEN = (
-    *("bits_target", "bytes_target", "size_target", "strategy", "save_as_external_data", "functions"),
-    *("time", "storage", "plot"),
-)
+_WRITTEN = ("bits_target", "size_target", "save_as_external_data", "functions", "time", "storage", "plot")
 _MEASURED = (
-    *("json", "csv", "chart", "plot", "analyze_only", "jobs", "dask", "resume", "metric", "output_index"),
-    *("data_size", "provider", "memory_limit", "calibration_cache"),
+    *("json", "csv", "chart", "plot", "analyze_only", "jobs", "dask", "resume", "output_index", "provider"),
+    *("memory_limit", "calibration_cache"),
 )
-_LISTS = ("target_op_types", "include_nodes", "exclude_nodes")
+_LISTS = ("target_op_types", "exclude_nodes")
 _RESULTS = ("json", "csv", "chart", "plot")
 
 NEEDS: Mapping[str, tuple[Need, ...]] = {
     **OF_SAMPLES,
+    **gates.needs(DATA),
     **dict.fromkeys(_WRITTEN, (_MODEL,)),
     **dict.fromkeys(_MEASURED, (DATA,)),
+    "metric": (_MODEL, *gates.needs(DATA)["metric"]),
     "plot": (_MODEL, DATA),
     "labels": (_MODEL, DATA),
     "force": (
@@ -78,21 +75,17 @@ NEEDS: Mapping[str, tuple[Need, ...]] = {
     ),
 }
 
-_GATED = {**gates.needs(DATA), "analyze_only": (Need("no {min_metric} or {max_loss}", lambda given: False),)}
 
 _KINDS = {
     **dict.fromkeys(
         ("l2_target", "sqnr_drop_target", "kl_target", "evaluate_target", "bits_target"), number(0)
     ),
-    **dict.fromkeys(("bytes_target", "size_target"), whole(most=2**63 - 1)),
+    "size_target": whole(most=2**63 - 1),
     **dict.fromkeys(_LISTS, TEXTS),
     **dict.fromkeys(_RESULTS, PATH),
     "sqnr_target": number(),
     "top1_target": number(0, 1),
-    "strategy": choice("speed", "quality", "budget", "latency"),
-    "metric": choice("l2", "sqnr", "cosine", "kl", "psnr", "top1", "evaluate"),
     "output_index": whole(-1),
-    "data_size": whole(),
     "analyze_only": FLAG,
     "labels": Kind("a path or an array", (str, os.PathLike, np.ndarray, Sequence)),
     "target": TEXTS,
@@ -103,9 +96,7 @@ def check_keywords(given: Given) -> None:
     """Raise TypeError, ValueError or UsageError for keywords that are wrong, or do not go together."""
     if isinstance(given.get("target"), str) and given["target"] in TARGETS:
         TARGET.check("target", given["target"])
-    kinds = {**_KINDS, "metric": METRIC} if gates.is_gated(given) else _KINDS
-    needs = {**NEEDS, **_GATED} if gates.is_gated(given) else NEEDS
-    check_call(given, needs, kinds)
+    check_call(given, NEEDS, _KINDS)
     gates.refuse_two(given)
     runtimes = _runtimes(given)
     if runtimes[1:]:
@@ -127,8 +118,6 @@ def _runtimes(given: Given) -> list[str]:
 def wish_of(given: Given) -> SchemeWish:
     """Return what keywords say of the scheme and its table of mixed precision."""
     keys = {key: listed(given[key]) if key in _LISTS else given[key] for key in KEYS if key in given}
-    if gates.is_gated(given):
-        del keys["metric"]
     if formats := [name for name in listed(given.get("target", ())) if name not in TARGETS]:
         keys["target"] = formats
     return SchemeWish(
@@ -147,10 +136,6 @@ def check_mixing(scheme: Scheme, wish: SchemeWish, given: Given) -> None:
     assert rule is not None, "the scheme has the table"
     if "labels" in given and rule.top1_target is None:
         raise ValueError(spelled("{labels} requires {top1_target}"))
-    goals = [key for key in GOALS if key in given]
-    if goals and "analyze_only" in given and rule.metric:
-        words = spelled(f"{{{goals[0]}}} requires {{output}}, or no {{metric}}")
-        raise ValueError(f"{words}: those use the metric of the target")
     check_effect(scheme, wish, given)
 
 
@@ -181,11 +166,10 @@ def write_results(given: Given, work: Work) -> None:
     if mixed is None or mixed.sensitivity is None:
         return
     found, chosen = mixed.sensitivity, mixed.assignment
-    times = {key: one.columns for key, one in mixed.layer_times.items()}
     if "json" in given:
-        write_text(Path(given["json"]), found.to_json(times))
+        write_text(Path(given["json"]), found.to_json())
     if "csv" in given:
-        write_text(Path(given["csv"]), found.to_csv(times))
+        write_text(Path(given["csv"]), found.to_csv())
     if "chart" in given:
         sensitivity_chart.draw(found, Path(given["chart"]))
     if "plot" in given and chosen:

@@ -147,8 +147,8 @@ _OF_FORMATS: Mapping[str, Need] = {
 _SAMPLES = Need(DATA.words, lambda given: DATA.is_met(given) or "random_data" in given)
 _MODEL = Need("{output}", lambda given: "analyze_only" not in given)
 _OF_WORK: Mapping[str, Need] = {
-    **{f"{MIXING}.{key}": _SAMPLES for key in ("metric", "output_index", "data_size")},
-    **{f"{MIXING}.{key}": _MODEL for key in ("strategy", *BUDGETS)},
+    f"{MIXING}.output_index": _SAMPLES,
+    **{f"{MIXING}.{key}": _MODEL for key in BUDGETS},
     "finetune": _MODEL,
 }
 """What keys of ``assignments`` go with among keywords."""

@@ -122,7 +122,6 @@ MIXING: Mapping[str, str] = MappingProxyType(
         "activation_target": "format of activations",
         "weight_target": "format of weights",
         "target_op_types": "operators of layers that may move; empty: Conv, ConvTranspose, Gemm, MatMul",
-        "include_nodes": "name patterns of layers that may move; empty: all",
         "exclude_nodes": "name patterns of layers that may not",
         "dual_quant_nodes": "a tensor between layers of two formats is quantized in both",
         "l2_target": "greatest L2 norm of the outputs' error, mean over samples",
@@ -133,12 +132,7 @@ MIXING: Mapping[str, str] = MappingProxyType(
         "evaluate_target": "greatest loss of `evaluate` against the float model",
         "evaluate": "`FILE.py:FUNCTION`, your own metric; more is better",
         "output_index": "the output that is measured; -1: all",
-        "data_size": "most samples that errors are measured on; 0: all",
-        "metric": "of sensitivities: `l2`, `sqnr`, `cosine`, `kl`, `psnr`, `top1` or "
-        "`evaluate`; empty: that of the target",
-        "strategy": "`speed`, `quality`, `budget` or `latency`",
-        "bits_target": "for `budget`: most bits of a weight, mean over all",
-        "bytes_target": "for `budget`: most bytes of all weights",
-        "size_target": "for `budget`: most bytes of the file, without a target of the outputs",
+        "bits_target": "most bits of a weight, mean over all",
+        "size_target": "most bytes of the file, without a target of the outputs",
     }
 )

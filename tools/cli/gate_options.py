@@ -12,8 +12,8 @@ _METRIC = "metric that held-out samples must meet: sqnr, top1, kl, cosine, f1 or
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundOptions(Options):
-    """The bounds of a metric."""
+class GateOptions(Options):
+    """A metric and its bounds."""
 
     min_metric: float | None = option(
         "--min-metric X", "least that the metric may be", group=SEARCH, type=number()
@@ -24,12 +24,6 @@ class BoundOptions(Options):
         group=SEARCH,
         type=number(0),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateOptions(BoundOptions):
-    """A metric and its bounds."""
-
     metric: str | None = option("--metric NAME|FILE.py:FUNCTION", _METRIC, group=SEARCH)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 MOST = 2**31 - 1
 """Largest count, unless an option sets another limit."""
@@ -43,18 +43,6 @@ def number(
         if not (math.isfinite(value) and least <= value <= most) or (above and value == least):
             raise argparse.ArgumentTypeError(f"{_shown(text)} is not a {legal}")
         return value
-
-    return _read
-
-
-def name_or_place(kind: str, names: Sequence[str]) -> Callable[[str], str]:
-    """Return a parser of some names, and of FILE.py:FUNCTION."""
-
-    def _read(text: str) -> str:
-        if text not in names and ":" not in text:
-            legal = f"{', '.join(names)} or FILE.py:FUNCTION"
-            raise argparse.ArgumentTypeError(f"{_shown(text)} is not a {kind}: {legal}")
-        return text
 
     return _read
 

@@ -8,18 +8,15 @@ from functools import partial
 from pathlib import Path
 
 from tools.cli.deployment import TARGETS
-from tools.cli.gate_options import BoundOptions
+from tools.cli.gate_options import GateOptions
 from tools.cli.job_options import (
     SchemeJob,
     force,
     samples_folder,
 )
-from tools.cli.option_values import LARGEST, file_size, name_or_place, number, whole
+from tools.cli.option_values import file_size, number, whole
 from tools.cli.options import RUNNING, SEARCH, Option, declare, option
 from tools.cli.worker_options import dask, jobs
-
-_METRICS = ("l2", "sqnr", "cosine", "kl", "psnr", "top1", "f1", "evaluate")
-
 
 _format = partial(declare, group="formats and layers")
 _target = partial(declare, group="targets")
@@ -28,7 +25,7 @@ _result = partial(option, group="results", type=Path)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixJob(SchemeJob, BoundOptions):
+class MixJob(SchemeJob, GateOptions):
     """Automatic mixed precision; ``changes`` are keys of its table in the scheme."""
 
     input: str = option("--input MODEL", "the float model; never changed", required=True)
@@ -39,7 +36,7 @@ class MixJob(SchemeJob, BoundOptions):
         type=Path,
     )
     analyze_only: bool = option("--analyze-only", "measure sensitivities, write no model")
-    json: Path | None = _result("--json FILE", "write sensitivities, and times of layers, as JSON")
+    json: Path | None = _result("--json FILE", "write sensitivities as JSON")
     csv: Path | None = _result("--csv FILE", "write the same as CSV")
     chart: Path | None = _result("--chart FILE", "draw sensitivities as bars, .png or .svg")
     plot: Path | None = _result("--plot FILE", "draw bits against error, .png or .svg")
@@ -70,7 +67,6 @@ KEYS: Mapping[str, Option] = {
     "activation_target": _format("--activation-target FORMAT", "the same, for the activation only"),
     "weight_target": _format("--weight-target FORMAT", "the same, for the weight only"),
     "target_op_types": _format("--target-op-type OP", "only layers of these operators", nargs="+"),
-    "include_nodes": _format("--include-node GLOB", "layers to include by name; repeatable", action="append"),
     "exclude_nodes": declare("--exclude-node GLOB", "layers to exclude by name; repeatable", action="append"),
     "l2_target": _target(
         "--l2-target X", "largest L2 norm of the outputs' error, mean over samples", type=number(0)
@@ -96,32 +92,16 @@ KEYS: Mapping[str, Option] = {
     ),
     "bits_target": declare(
         "--bits-target X",
-        "mean bits per weight, for --strategy budget",
+        "mean bits per weight, at most",
         type=number(0),
-    ),
-    "bytes_target": _target(
-        "--bytes-target N",
-        "bytes of all weights, for --strategy budget; shared ones count for each layer",
-        type=whole(most=LARGEST),
     ),
     "size_target": _target(
         "--size BYTES",
-        "size of the file that is written, such as 190MB or 180MiB, at most, for --strategy budget",
+        "size of the file that is written, such as 190MB or 180MiB, at most",
         type=file_size,
     ),
     "evaluate": _target(
         "--evaluate FILE.py:FUNCTION", "function of the outputs of all samples; higher is better"
-    ),
-    "strategy": declare(
-        "--strategy",
-        "how formats are searched, see below (default: speed)",
-        choices=("speed", "quality", "budget", "latency"),
-    ),
-    "metric": _search(
-        "--metric NAME|FILE.py:FUNCTION",
-        "metric of sensitivities: l2, sqnr, cosine, kl, psnr, top1 or evaluate (default: the target's, kl "
-        "for --top1-target, else sqnr); with --min-metric or --max-loss the one that samples must meet",
-        type=name_or_place("metric", _METRICS),
     ),
     "output_index": _search(
         "--output-index N",
@@ -134,6 +114,5 @@ KEYS: Mapping[str, Option] = {
         action="store_true",
         default=None,
     ),
-    "data_size": _search("--data-size N", "measure errors on N samples (default: all)", type=whole()),
 }
 """Options in place of keys of the table of the scheme; those that are not given stay None."""
