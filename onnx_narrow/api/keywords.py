@@ -39,7 +39,7 @@ KINDS: Mapping[str, Kind] = {
     "exclude_op_types": TEXTS,
     "exclude_node": TEXTS,
     "exclude_op": TEXTS,
-    "storage": choice("plain", "packed", "onnx-mx"),
+    "storage": choice("plain", "packed"),
     "functions": FLAG,
     "save_as_external_data": FLAG,
     "force": FLAG,

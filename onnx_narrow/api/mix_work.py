@@ -67,12 +67,7 @@ NEEDS: Mapping[str, tuple[Need, ...]] = {
     "metric": (_MODEL, *gates.needs(DATA)["metric"]),
     "plot": (_MODEL, DATA),
     "labels": (_MODEL, DATA),
-    "force": (
-        Need(
-            "{output}, {json}, {csv} or {chart}",
-            lambda given: given.keys() & {"output", "json", "csv", "chart"},
-        ),
-    ),
+    "force": (_FILE,),
 }
 
 

@@ -168,7 +168,7 @@ def quantize(
     calibration_cache : path, optional
         A file that keeps measured ranges for the same model and samples.
     storage : str
-        Weights of block formats as float32 (``"plain"``), in their bits (``"packed"``), or ``"onnx-mx"``.
+        Weights of block formats as float32 (``"plain"``) or in their bits (``"packed"``).
     matmul_nbits, accuracy_level : bool, and 1 or 4
         Write products with integers in blocks as MatMulNBits of ONNX Runtime, of this level.
     embeddings, kv_cache : str, optional

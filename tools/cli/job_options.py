@@ -180,8 +180,8 @@ def timed(also: str = "") -> Any:
 
 def storage() -> Any:
     """Return the field ``storage`` of a tool that writes block formats."""
-    words = "store block weights as float32 (plain), packed, or as ONNX's Microscaling"
-    return option("--storage", words, choices=("plain", "packed", "onnx-mx"), default="plain")
+    words = "store block weights as float32 (plain) or in their bits (packed)"
+    return option("--storage", words, choices=("plain", "packed"), default="plain")
 
 
 @dataclass(frozen=True, kw_only=True)
