@@ -62,7 +62,6 @@ def quantize(
     fallback: str | None = None,
     calibrate_method: str | None = None,
     per_channel: bool | None = None,
-    full_range: str | None = None,
     exclude_nodes: Sequence[str] | str = (),
     exclude_op_types: Sequence[str] | str = (),
     keep_weight_nodes: bool | None = None,
@@ -141,7 +140,7 @@ def quantize(
         Write a model that reaches its target with more than 0.9 of the bytes of the float model.
     fallback : str, optional
         ``"float32"`` (default), ``"int16"`` or ``"bf16"``.
-    calibrate_method, per_channel, full_range, keep_weight_nodes, optimize, domain, qdq_domain : optional
+    calibrate_method, per_channel, keep_weight_nodes, optimize, domain, qdq_domain : optional
         Keys of the scheme, instead of those in ``config``: docs/reference/scheme.md.
     exclude_nodes, exclude_op_types : list of str
         Nodes by name or glob, and operator types, that stay in float.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from transforms.finetune.finished_layers import FinishedLayers
 
 KEYS = (
-    *("calibrate_method", "per_channel", "full_range", "exclude_nodes", "exclude_op_types"),
+    *("calibrate_method", "per_channel", "exclude_nodes", "exclude_op_types"),
     *("keep_weight_nodes", "optimize", "domain", "qdq_domain"),
 )
 """Keywords that are keys of a scheme."""
@@ -48,10 +48,6 @@ KEYS = (
 _LISTS = ("exclude_nodes", "exclude_op_types")
 
 _ANY_DATA = Need("{data} or {random_data}", lambda given: given.keys() & {"data", "random_data"})
-_COMPARED = Need(
-    "{data}, without {fast} or {ranges}",
-    lambda given: "data" in given and not given.keys() & {"fast", "ranges"},
-)
 _JUDGED = Need(
     "{data}, without {fast}, {ranges} or {random_data}",
     lambda given: "data" in given and not given.keys() & {"fast", "ranges", "random_data"},
@@ -65,7 +61,6 @@ NEEDS: Mapping[str, tuple[Need, ...]] = {
     **dict.fromkeys(("min_sqnr", "top1", "effort", "resume"), (_JUDGED,)),
     **gates.needs(_JUDGED),
     **dict.fromkeys(("fallback", "allow_miss", "allow_large"), (_GOAL,)),
-    "full_range": (_COMPARED,),
     "accuracy_level": (_NBITS,),
 }
 _SHARED = Need(

@@ -47,9 +47,6 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "fit_weights": "weights of fewer than 7 bits are rounded so that outputs of layers on samples change "
         "least (GPTQ); `auto`: if there are samples, and `weight_method` is `auto`; in mixed precision for a "
         "budget without a target",
-        "full_range": "int8 tensors that are never negative are shifted to use all 256 levels if "
-        "the outputs gain: `padded` (also where that needs a Pad or Sub), `free` "
-        "(without new nodes), `off`, or a list of tensors",
         "quantize_all_op_types": "every value is quantized, except shapes and positions",
         "arithmetic": "sums, activations and products of two computed tensors are integers too; `auto`: "
         "in all but language models, where products with stored weights alone read integers",

@@ -106,7 +106,6 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
         finer_share=0.25,
         rotate_channels=True,
         correct_biases="auto",
-        full_range="free",
         calibrate_tensors={"x": "Percentile"},
         quantize_all_op_types=True,
         arithmetic=True,

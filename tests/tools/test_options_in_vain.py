@@ -180,16 +180,7 @@ def _cases() -> list[tuple[str, str, str]]:
             "--dask local",
             "--memory-limit 1G",
             "--fast",
-            "--full-range free",
         )
-    ]
-    cases += [
-        (
-            "quantize",
-            f"{run} --data d {one} --full-range free",
-            "--full-range requires --data, without --fast or --ranges",
-        )
-        for one in ("--fast", "--ranges r.json")
     ]
     cases += [
         ("quantize", f"{run} --random-data 3 {one}", f"{one.split()[0]} requires --data")
@@ -308,22 +299,6 @@ WITH_A_SCHEME = [
         "BF16",
         "--set block_size=32",
         "--set block_size requires integers; the formats here are bf",
-    ),
-    *(
-        (
-            "quantize",
-            config,
-            f"--data d {options}",
-            "--full-range requires int8 activations without zero points",
-        )
-        for config, options in (
-            ("U8S8", "--full-range free"),
-            ("A16W8", "--full-range off"),
-            ("XINT8", "--full-range padded"),
-            ("A8W8", "--set activation_symmetric=false --full-range padded"),
-            ("A8W8", "--keep-weight-nodes --full-range padded"),
-            ("A8W8", "--set auto_mixed_precision.target='int16' --full-range free"),
-        )
     ),
     ("quantize", "BF16", "--per-channel", "--per-channel requires integers; the formats here are bfloat16"),
     ("quantize", "BF16", "--no-per-channel", "--no-per-channel requires integers; the formats here are"),

@@ -21,7 +21,6 @@ from tools.cli.job_options import (
 from tools.cli.option_values import number, whole
 from tools.cli.options import OTHER, SAMPLES, SEARCH, Option, declare, option
 from tools.cli.worker_options import dask, jobs, resume
-from tools.options.finetune import FULL_RANGE
 
 FALLBACKS = ("float32", "int16", "bf16")
 """Names of :data:`transforms.search.target.FALLBACKS`, repeated so that help needs no imports."""
@@ -154,13 +153,6 @@ KEYS: Mapping[str, Option] = {
         "--per-channel",
         "scale weights per output channel (default: as in the config)",
         action=argparse.BooleanOptionalAction,
-    ),
-    "full_range": _key(
-        "--full-range",
-        "int8 tensors that are never negative, as after a Relu, use the full range, zero points stay 0: "
-        "padded, also by a Pad before a Conv, or a Sub at an input or mean; free: without more nodes; "
-        "off: none (default: as in the config)",
-        choices=FULL_RANGE,
     ),
     "exclude_nodes": declare(
         "--exclude-node GLOB", "keep nodes in float by name; repeatable", action="append"

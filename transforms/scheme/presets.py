@@ -64,7 +64,7 @@ _W4 = {**_weights("int4"), "block_size": 32, "weight_symmetric": "auto"}
 
 PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "A8W8": {**_aligned("int8"), "full_range": "padded"},
+        "A8W8": _aligned("int8"),
         "A16W8": _aligned("int16"),
         "XINT8": _shifted("int8"),
         "U8S8": _integers("uint8"),
