@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -35,7 +36,7 @@ def run(work: W, steps: Steps, needed: Mapping[str, str] = _NOTHING) -> W:
     names = [row.name for row in recipe]
     if DECIDE not in names:
         work.close()
-    work.recipe = recipe
+    work.options = replace(work.options, recipe=recipe)
     run_rows(work, recipe)
     return work
 
