@@ -37,7 +37,7 @@ def try_equalized(best: Best) -> None:
     """Equalize layers, where rules would do so, if the outputs are better for it."""
     if best.asked.equalize_layers is True or not best.asked.by_rule().equalize_layers:
         return
-    from transforms.channels.equalize_layers import equalize_layers
+    from transforms.equalize_layers import equalize_layers
 
     graph = copy_graph(best.form.graph)
     if (count := equalize_layers(graph, exclude=best.exclude)) and _is_allowed(best, "equalized layers"):
@@ -53,7 +53,7 @@ def try_rotated(best: Best) -> None:
         return
     if not any(node.op == "Gather" for node in walk.nodes(best.form.graph)):
         return  # states begin with rows of an embedding
-    from transforms.channels.rotate_channels import rotate_channels
+    from transforms.rotate_channels import rotate_channels
 
     graph = copy_graph(best.form.graph)
     if not (count := rotate_channels(graph)) or not _is_allowed(best, "rotated channels"):
