@@ -17,17 +17,6 @@ _COMMANDS = """\
 --input m.onnx --output q.onnx --config BF16 --target mx6 --sqnr-target 30 --data samples
 --input m.onnx --analyze-only --config BF16 --target mx6 --data samples --chart c.svg"""
 
-_BRIEF = """\
-strategies:
-  speed     least sensitive layers first; a layer with which the target is missed is skipped
-  quality   moves all layers, then moves back as few as the target requires
-  budget    least error per bit of weights first, until --bits-target, --bytes-target or --size is
-            met, then moves back as few as a target requires; with a target alone, moves as many as
-            it allows; without a target, weights of few bits are fitted to outputs of their layers
-  latency   least time of the processor, on one thread or --threads: each layer is timed alone in
-            each format, and those that save time beyond the spread are moved, the least error per
-            second saved first; the model must be faster than the baseline, or nothing is moved"""
-
 _DETAILS = f"""\
 The scheme of --config is the baseline, its table [auto_mixed_precision] sets which formats layers may get and
 the target for the outputs; the options below replace keys of that table. Presets that have it:
@@ -38,10 +27,11 @@ Only one target applies: an option here replaces the target of the table.
 The key evaluate of the table names a Python file that is run: announced on stderr, and refused outside the
 folder of the scheme without --allow-code. --evaluate on the command line is always allowed.
 
-method: ranges are measured once for all formats; sensitivities say in which order layers are tried;
-each model tried is built and run, and judged by its actual outputs. Without a target every layer is
-moved to the smallest format. Layers that can move are Conv, ConvTranspose, Gemm and MatMul outside of If,
-Loop and Scan which the scheme neither excludes nor gives formats of their own.
+method: ranges are measured once for all formats. Layers are moved in the order of rising error per bit saved:
+as many as --bits-target or --size needs, else all of them; those with which the target is missed are moved
+back. Each model tried is built and run, and judged by its actual outputs. With a budget and no target,
+weights of few bits are fitted to outputs of their layers. Layers that can move are Conv, ConvTranspose, Gemm
+and MatMul outside of If, Loop and Scan which the scheme neither excludes nor gives formats of their own.
 
 {GATE_HELP}
 
@@ -73,7 +63,7 @@ def _why_not(job: Job) -> str | None:
 def command() -> Command:
     """Return the command line of the tool."""
     module = "auto_mixed_precision"
-    parser = make_parser(module, "mix_precision", __doc__, _COMMANDS, _DETAILS, brief=_BRIEF)
+    parser = make_parser(module, "mix_precision", __doc__, _COMMANDS, _DETAILS)
     return Command(parser, _why_not)
 
 

@@ -73,7 +73,6 @@ Quantize, by a plan (:mod:`transforms.plan`):
 
 Store, as the last step:
     ``pack_weights``           weights of block formats in their true bits
-    ``write_onnx_mx``          Microscaling in ONNX's own form, for runtimes to come
 
 ``model_io`` loads and saves. The other modules lie in packages, whose docstrings state their
 purpose; a package imports only packages below it (files, graph, functions, model, contrib_ops, experts,
@@ -136,7 +135,6 @@ if TYPE_CHECKING:
     from transforms.write_dynamic_lstm import write_dynamic_lstm as write_dynamic_lstm
     from transforms.write_found_grids import write_found_grids as write_found_grids
     from transforms.write_matmul_nbits import write_matmul_nbits as write_matmul_nbits
-    from transforms.write_onnx_mx import write_onnx_mx as write_onnx_mx
     from transforms.write_out_axes import write_out_axes as write_out_axes
     from transforms.write_qmoe import write_qmoe as write_qmoe
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
+from transforms.graph.constants import load
 from transforms.graph.dot_products import is_operand
 from transforms.graph.lazy_values import constant
 from transforms.graph.rewire import onnx_op
@@ -31,9 +33,7 @@ def share_constants(graph: gs.Graph) -> int:
             alike.setdefault(tuple(tensor.shape), []).append(tensor)
     if not (some := [group for group in alike.values() if len(group) > 1]):
         return 0
-    from transforms.graph.equal_constants import equal_constants
-
-    groups, names = [group for one in some for group in equal_constants(one)], walk.Names(graph)
+    groups, names = [group for one in some for group in _equal(one)], walk.Names(graph)
     for first, *others in groups:
         shared = first
         if any(owners[id(tensor)] is not graph for tensor in (first, *others)):  # others may have its name
@@ -42,6 +42,26 @@ def share_constants(graph: gs.Graph) -> int:
         for tensor in others:
             walk.redirect(tensor, shared)
     return sum(len(group) - 1 for group in groups)
+
+
+def _equal(constants: list[gs.Constant]) -> list[list[gs.Constant]]:
+    """Return those of constants of one shape that are equal, bit for bit, in groups of two and more."""
+    groups: dict[bytes, list[list[gs.Constant]]] = {}
+    for tensor in constants:
+        values = load(tensor)
+        begun = groups.setdefault(values[:1].tobytes(), [])  # few have the same first numbers
+        group = next((one for one in begun if _is_same(load(one[0]), values)), None)
+        if group is None:
+            begun.append([tensor])
+        else:
+            group.append(tensor)
+    return [group for begun in groups.values() for group in begun if len(group) > 1]
+
+
+def _is_same(one: np.ndarray, two: np.ndarray) -> bool:
+    return np.array_equal(
+        np.ascontiguousarray(one).view(np.uint32), np.ascontiguousarray(two).view(np.uint32)
+    )
 
 
 def _is_factor(tensor: gs.Constant) -> bool:

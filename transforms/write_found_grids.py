@@ -61,7 +61,7 @@ def write_found_grids(
     experts in blocks of 8 bits, which round inputs to int8. ``found`` receives each weight with its grid.
 
     Does nothing for a weight of which a block is on no grid, or that a node of ``exclude`` reads; embeddings
-    of 8-bit floats; experts that Gathers read, with minima, of 8-bit floats or rounded to 16 bits.
+    of 8-bit floats.
     """
     kept = resolve(exclude, graph, nodes)
     tie_embeddings(graph)

@@ -17,15 +17,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray
-from transforms.experts.find_mixtures import Found, mixtures
-from transforms.experts.finer_units import split
 from transforms.experts.mixture import GATED, Mixture, Routing, Stack
+from transforms.experts.runtime_moe import mixtures
 from transforms.experts.stored_stacks import (
     INTEGERS,
     Layout,
@@ -46,8 +45,6 @@ log = logging.getLogger(__name__)
 
 OPERATOR = "QMoE"
 BITS = tuple(INTEGERS)
-_FINER = 8
-"""Bits of inner numbers that get more than others."""
 LEAST_BLOCK = 16
 _LEAST_ROUNDED = 32  # numbers of a block of 2 bits whose kernel rounds inputs
 _ZERO_POINTS = 11  # the input of the first ones
@@ -59,21 +56,17 @@ def write_qmoe(
     block_size: int = 16,
     *,
     accuracy_level: int | None = None,
-    finer_share: float = 0.0,
     nodes: Choice | None = None,
     exclude: Exclusion = None,
 ) -> int:
-    """Put QMoE in the place of each mixture of experts in float32; return how many.
+    """Put QMoE in the place of each MoE of ONNX Runtime with constant weights in float32; return how many.
 
-    Also in bodies. A mixture is a MoE of ONNX Runtime with constant weights, or a TopK and Gathers of
-    matrices by what it chose, with all that follows, if a mixture computes the same of random tokens.
+    Also in bodies.
 
     Blocks have ``block_size`` numbers, or half of that and so on down to 16 where inputs are not made of
     whole ones, else a row is one. Errors of two or three products in a row add up: blocks of 16 have 1.5 dB
     more than those of 32. There are zero points where weights have less error with them.
-    ``accuracy_level``: as of :func:`transforms.write_matmul_nbits.write_matmul_nbits`. ``finer_share``: the
-    inner numbers of experts that count most have 8 bits, in a second QMoE that is added, while the integers
-    grow by this share: rounded up to whole blocks, at most a quarter of the numbers.
+    ``accuracy_level``: as of :func:`transforms.write_matmul_nbits.write_matmul_nbits`.
 
     Does nothing for what the CPU provider has no kernel for: another activation than relu, gelu, silu,
     identity and SwiGLU; weights of 2 or 4 bits whose rows do not fill bytes.
@@ -87,15 +80,12 @@ def write_qmoe(
     if accuracy_level not in (None, *LEVELS):
         raise ValueError(f"accuracy_level is {accuracy_level}, legal are {', '.join(map(str, LEVELS))}")
 
-    def _rounded(found: Found) -> list[_Stored] | None:
-        if not _fits(found, bits):
+    def _rounded(name: str, mixture: Mixture) -> _Stored | None:
+        if not _fits(name, mixture, bits):
             return None
-        mixture = found.mixture
-        layout, growth = Layout(bits, _block(mixture, block_size)), _FINER / bits - 1
-        parts = split(mixture, finer_share / growth, layout.block) if layout.block and growth else None
-        layouts = [layout, replace(layout, bits=_FINER)]
-        pairs = zip(parts or [mixture], layouts, strict=False)
-        return [_Stored.rounded(part, own, accuracy_level) for part, own in pairs]
+        layout = Layout(bits, _block(mixture, block_size))
+        stacks = [rounded_stack(stack, layout) for stack in _stacks(mixture)]
+        return _Stored(mixture, layout, stacks, accuracy_level or quick_level(bits))
 
     return _write(graph, _rounded, resolve(exclude, graph, nodes))
 
@@ -106,19 +96,21 @@ def write_found_experts(graph: gs.Graph, level: int | None, kept: NodeSet, found
     Weights stay as they are, number for number. ``found`` receives stacks with their grids.
     """
 
-    def _on_grids(one: Found) -> list[_Stored] | None:
-        stacks = _stacks(one.mixture)
+    def _on_grids(name: str, mixture: Mixture) -> _Stored | None:
+        stacks = _stacks(mixture)
         grids = [each for stack in stacks if (each := grids_of(stack)) is not None]
         if len(grids) < len(stacks):
             return None
         layout = common_layout([grid for each in grids for grid in each])
-        if not _fits(one, layout.bits) or any(stack.shape[2] % (layout.block or 1) for stack in stacks):
+        if not _fits(name, mixture, layout.bits) or any(
+            stack.shape[2] % (layout.block or 1) for stack in stacks
+        ):
             return None
         for stack, each in zip(stacks, grids, strict=True):
             found.append(FoundWeight(stack.name, int(np.prod(stack.shape)), whole(each, layout)))
         pairs = zip(stacks, grids, strict=True)
         stored = [found_stack(stack, each, layout) for stack, each in pairs]
-        return [_Stored(one.mixture, layout, stored, level or _exact_level(layout))]
+        return _Stored(mixture, layout, stored, level or _exact_level(layout))
 
     return _write(graph, _on_grids, kept)
 
@@ -132,25 +124,19 @@ class _Stored:
     stacks: Sequence[StoredStack]
     level: int
 
-    @staticmethod
-    def rounded(mixture: Mixture, layout: Layout, level: int | None) -> _Stored:
-        """Round the stacks of a mixture."""
-        stacks = [rounded_stack(stack, layout) for stack in _stacks(mixture)]
-        return _Stored(mixture, layout, stacks, level or quick_level(layout.bits))
 
-
-def _write(graph: gs.Graph, store: Callable[[Found], list[_Stored] | None], kept: NodeSet) -> int:
-    """Put QMoE in the place of each mixture that a function can store; return how many."""
+def _write(graph: gs.Graph, store: Callable[[str, Mixture], _Stored | None], kept: NodeSet) -> int:
+    """Put QMoE in the place of each MoE that a function can store; return how many."""
     names, changed = walk.Names(graph), 0
     for owner in walk.graphs(graph):
         replacements = Replacements(owner)
-        for found in mixtures(owner):
-            stored = None if found.last in kept else store(found)
+        for node, mixture in mixtures(owner):
+            stored = None if node in kept else store(str(node.name), mixture)
             if stored is None:
                 continue
-            made, new = _nodes(found, stored, names)
-            take_over(new, found.output)
-            replacements.replace([found.last], [*made, new])  # those before it go with it
+            before, qmoe = _nodes(str(node.name), stored, names)
+            take_over(qmoe, node.outputs[0])
+            replacements.replace([node], [*before, qmoe])
             changed += 1
         replacements.place()
     if changed:
@@ -171,12 +157,10 @@ def _stacks(mixture: Mixture) -> tuple[Stack, Stack]:
     return mixture.first, mixture.second
 
 
-def _fits(found: Found, bits: int) -> bool:
+def _fits(name: str, mixture: Mixture, bits: int) -> bool:
     """Return whether the rows of both products fill bytes."""
-    if any(one.shape[2] * bits % 8 for one in _stacks(found.mixture)):
-        log.debug(
-            "experts of '%s' stay: rows of their weights do not fill bytes in %d bits", found.name, bits
-        )
+    if any(stack.shape[2] * bits % 8 for stack in _stacks(mixture)):
+        log.debug("experts of '%s' stay: rows of their weights do not fill bytes in %d bits", name, bits)
         return False
     return True
 
@@ -188,28 +172,12 @@ def _block(mixture: Mixture, most: int) -> int:
     return next((size for size in sizes if size >= LEAST_BLOCK and not any(n % size for n in inputs)), 0)
 
 
-def _nodes(found: Found, parts: Sequence[_Stored], names: walk.Names) -> tuple[list[gs.Node], gs.Node]:
-    """Return the node that takes the place of a mixture, without an output, and nodes to put before it."""
-    factors, before = _factors(found.mixture.routing, names)
-    if len(parts) == 1:
-        made, node = _qmoe(found.name, parts[0], factors, names)
-        return [*before, *made], node
-    summed: list[gs.Tensor] = []
-    for place, part in enumerate(parts):
-        made, node = _qmoe(names.derive(found.name, "finer") if place else found.name, part, factors, names)
-        node.outputs = [gs.Variable(names.derive(found.output.name, "part"), np.float32, found.output.shape)]
-        summed += node.outputs
-        before += [*made, node]
-    return before, gs.Node("Add", names.derive(found.name, "Add"), {}, summed, [])
-
-
-def _qmoe(
-    name: str, stored: _Stored, factors: gs.Tensor | None, names: walk.Names
-) -> tuple[list[gs.Node], gs.Node]:
-    """Return a QMoE of a name, without an output, and nodes to put before it."""
+def _nodes(name: str, stored: _Stored, names: walk.Names) -> tuple[list[gs.Node], gs.Node]:
+    """Return the nodes to put before a QMoE of a name, and the QMoE, without an output."""
     mixture, layout, level = stored.mixture, stored.layout, stored.level
     routing = mixture.routing
-    inputs, zero_points, before = [mixture.data, routing.logits], list[gs.Tensor](), list[gs.Node]()
+    factors, before = _factors(routing, names)
+    inputs, zero_points = [mixture.data, routing.logits], list[gs.Tensor]()
     for stack, one in zip(_stacks(mixture), stored.stacks, strict=True):
         scales, casts = kernel_scales(one.scales, stack.name, names, level)
         inputs += [gs.Constant(names.derive(stack.name, "packed"), one.packed), scales]
@@ -223,7 +191,7 @@ def _qmoe(
     attrs: dict[str, object] = {
         "k": routing.k,
         "activation_type": mixture.activation,
-        "normalize_routing_weights": int(routing.is_normalized or factors is None),
+        "normalize_routing_weights": int(factors is None),
         "expert_weight_bits": layout.bits,
         "accuracy_level": level,
         **mixture.constants,
@@ -240,7 +208,7 @@ def _optional(values: AnyArray | None, name: str, suffix: str, names: walk.Names
 def _factors(routing: Routing, names: walk.Names) -> tuple[gs.Tensor | None, list[gs.Node]]:
     """Return the numbers that weigh experts, and the nodes that make them."""
     if not routing.of_all:
-        return routing.factors, []
+        return None, []
     logits = routing.logits
     factors = gs.Variable(names.derive(logits.name, "probabilities"), np.float32, logits.shape)
     softmax = gs.Node("Softmax", names.derive(logits.name, "Softmax"), {"axis": -1}, [logits], [factors])

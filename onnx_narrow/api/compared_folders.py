@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from onnx_narrow.api.compared_metric import metric_of
 from onnx_narrow.api.samples import report_litter
 from onnx_narrow.summaries.result_files import as_csv, as_json, full_name
 from onnx_narrow.summaries.result_tables import file_lines, output_lines, summary_lines, top1_lines
@@ -22,9 +22,17 @@ from transforms.compare.step_errors import step_sqnr
 from transforms.files.output_file import GENERATED, write_text
 from transforms.files.spelling import spelled
 from transforms.pipelines.metric_figure import MetricFigure
+from transforms.precision.bench import goal_scored
+from transforms.run.array_files import read_array
 from transforms.run.events import Events, each_told
 from transforms.search.gate import Gate
 from transforms.search.target import TargetError
+from transforms.search.user_metric import SampleSet
+
+_ONLY = "output"
+"""The name of the only output of results that lie in no sub-folder."""
+
+_Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -120,8 +128,26 @@ def compare_folders(baseline: Path, quantized: Path, measures: Measures, events:
         None if measures.labels is None else compare_results.top1(pairs, measures.labels),
         None if logits is None else compare_logits(pairs, logits, measures.texts),
         compare_tokens(written) if written else None,
-        None if measures.gate is None else metric_of(pairs, measures.gate),
+        None if measures.gate is None else _metric_of(pairs, measures.gate),
     )
+
+
+def _metric_of(pairs: Sequence[ResultPair], gate: Gate) -> MetricFigure:
+    """Return the metric of results, files of one name being outputs of one sample.
+
+    Raises ValueError for a function that asks for inputs, or fails.
+    """
+    made: dict[str, tuple[_Arrays, _Arrays]] = {}
+    for pair in pairs:
+        both = made.setdefault(pair.name, ({}, {}))
+        for arrays, path in zip(both, (pair.baseline, pair.quantized), strict=True):
+            arrays[pair.output or _ONLY] = read_array(path)
+    samples = list(made.values())
+    if gate.figures is None:
+        return MetricFigure(gate.words, goal_scored(gate, samples), gate.bound)
+    expected, outputs = zip(*samples, strict=True)
+    found = gate.scored(SampleSet(outputs, expected, places=range(len(samples))))
+    return MetricFigure(gate.words, found, gate.bound)
 
 
 def _refuse_non_finite(comparisons: Sequence[Comparison]) -> None:

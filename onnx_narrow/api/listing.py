@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from ops.formats import FORMATS
-from transforms.scheme import Scheme, preset
-from transforms.scheme.presets import PRESETS
+from transforms.scheme import preset
+from transforms.scheme.presets import PRESETS, suffixes
 from transforms.scheme.targets import TARGETS, Target
 
 _COLUMN = 80
@@ -62,11 +62,11 @@ class PresetRow:
     activation, weight : str
         Names of formats, ``float32`` for values that stay as they are.
     needs_data : bool
-        Whether samples are needed: to measure ranges of integers, or to tune weights.
+        Whether samples are needed, to measure ranges of integers.
     layers : str
         What single layers get beside these formats, empty for nothing.
-    tuned : str
-        The algorithm that tunes weights on samples, empty without.
+    tuned : tuple of str
+        What may be appended to its name, for weights that are tuned on samples: ``A8W8_ADAQUANT``.
     keys : mapping of str to object
         The keys of the scheme that it sets, see docs/reference/scheme.md.
     """
@@ -75,7 +75,7 @@ class PresetRow:
     weight: str
     needs_data: bool
     layers: str
-    tuned: str
+    tuned: tuple[str, ...]
     keys: Mapping[str, Any] = field(repr=False)
 
     def cells(self) -> Mapping[str, str]:
@@ -85,7 +85,7 @@ class PresetRow:
             "weight": self.weight,
             "needs": "data" if self.needs_data else "",
             "layers": self.layers,
-            "tuned": self.tuned,
+            "tuned": ", ".join(self.tuned),
         }
 
 
@@ -173,10 +173,10 @@ def presets() -> Table[PresetRow]:
     >>> found = onnx_narrow.presets()
     >>> found["W4A8"].weight, found["W4A8"].needs_data
     ('int4', True)
-    >>> [name for name, row in found.items() if row.activation == "uint8" and not row.tuned]
-    ['U8S8']
+    >>> found["U8S8"].tuned
+    ('_ADAQUANT', '_ADAROUND')
     """
-    return Table({name: _preset(preset(name), keys) for name, keys in PRESETS.items()})
+    return Table({name: _preset(name, keys) for name, keys in PRESETS.items()})
 
 
 def targets() -> Table[TargetRow]:
@@ -217,15 +217,15 @@ def formats() -> Table[FormatRow]:
     )
 
 
-def _preset(scheme: Scheme, keys: Mapping[str, Any]) -> PresetRow:
+def _preset(name: str, keys: Mapping[str, Any]) -> PresetRow:
+    scheme = preset(name)
     measured = scheme.format(scheme.activation)
-    needs_ranges = measured is not None and measured.is_integer
     return PresetRow(
         scheme.activation,
         scheme.weight,
-        needs_ranges or scheme.finetune is not None,
+        measured is not None and measured.is_integer,
         _of_layers(keys.get("auto_mixed_precision", {})),
-        scheme.finetune.algorithm if scheme.finetune else "",
+        suffixes(name),
         MappingProxyType(dict(keys)),
     )
 

@@ -54,7 +54,6 @@ def mix_precision(
     activation_target: str | None = None,
     weight_target: str | None = None,
     target_op_types: Sequence[str] | str = (),
-    include_nodes: Sequence[str] | str = (),
     exclude_nodes: Sequence[str] | str = (),
     l2_target: float | None = None,
     sqnr_target: float | None = None,
@@ -63,14 +62,10 @@ def mix_precision(
     kl_target: float | None = None,
     evaluate_target: float | None = None,
     bits_target: float | None = None,
-    bytes_target: int | None = None,
     size_target: int | None = None,
     evaluate: UserMetric | str | None = None,
-    strategy: str | None = None,
-    metric: UserMetric | str | None = None,
     output_index: int | None = None,
     dual_quant_nodes: bool | None = None,
-    data_size: int | None = None,
     labels: AnyPath | ArrayLike | None = None,
     analyze_only: bool = False,
     json: AnyPath | None = None,
@@ -92,6 +87,7 @@ def mix_precision(
     feeds_from: Model | None = None,
     feeds: Mapping[str, str] | None = None,
     calibration_cache: AnyPath | None = None,
+    metric: UserMetric | str | None = None,
     min_metric: float | None = None,
     max_loss: float | None = None,
     time: bool = True,
@@ -126,24 +122,22 @@ def mix_precision(
         Formats that layers may get, such as ``"mx6"`` or ``"int8/int4"`` (activation/weight), or for one of
         the two alone; those of the scheme by default. One ``target`` may be the runtime that the model is
         made for.
-    target_op_types, include_nodes, exclude_nodes : list of str
-        Layers of these operators alone; layers by name or glob.
+    target_op_types, exclude_nodes : list of str
+        Layers of these operators alone; layers by name or glob that stay as they are.
     l2_target, sqnr_target, sqnr_drop_target, top1_target, kl_target, evaluate_target : float, optional
         The target: a mean over samples of the L2 norm of the outputs' error at most, SQNR in dB at least, dB
         below the baseline, share of rows that become wrong, nats, loss of the function ``evaluate``.
-    bits_target, bytes_target, size_target : optional
-        Bits per weight, bytes of all weights, or bytes of the file, for ``strategy="budget"``.
+    bits_target, size_target : optional
+        A budget: mean bits of a weight, or bytes of the file.
     evaluate : callable or str, optional
-        A metric of your own, with ``evaluate_target=0.01`` or ``metric="evaluate"``: it gets a list with a
-        dict of arrays for each sample, the outputs by name, and returns a number; higher is better. In
-        processes (``jobs``) it has to be a function of a file: ``"FILE.py:FUNCTION"``.
+        A metric of your own, with ``evaluate_target=0.01``: it gets a list with a dict of arrays for each
+        sample, the outputs by name, and returns a number; higher is better. In processes (``jobs``) it has to
+        be a function of a file: ``"FILE.py:FUNCTION"``.
     metric : str or callable, optional
-        By which metric layers are ranked: ``"l2"``, ``"sqnr"``, ``"cosine"``, ``"kl"``, ``"psnr"``,
-        ``"top1"`` or ``"evaluate"``; with ``min_metric`` or ``max_loss`` the one that the model has to keep
-        to on samples that did not search, as of :func:`onnx_narrow.quantize`.
-    strategy, output_index, dual_quant_nodes, data_size : optional
-        How formats are searched, which output counts, whether tensors
-        between layers of two formats get both, and how many samples errors are measured on.
+        With ``min_metric`` or ``max_loss`` the metric that the model has to keep to on samples that did not
+        search, as of :func:`onnx_narrow.quantize`.
+    output_index, dual_quant_nodes : optional
+        Which output counts, and whether tensors between layers of two formats get both.
     labels : path or array of int [rows], optional
         Class numbers of all rows, for ``top1_target``.
     analyze_only : bool

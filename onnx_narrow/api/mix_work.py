@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onnx_narrow.api import gates
 from onnx_narrow.api.result import Result, result_of
 from onnx_narrow.api.scheme_needs import check_effect
 from onnx_narrow.api.schemes import SchemeWish, names_formats
@@ -20,7 +19,6 @@ from onnx_narrow.api.usage import (
     refuse_same_file,
 )
 from onnx_narrow.charts import pareto_plot, plot_file, sensitivity_chart
-from onnx_narrow.options.kinds import choice
 from onnx_narrow.options.mix_precision import TABLE_KEYS
 from onnx_narrow.summaries import mixing
 from transforms import model_io
@@ -32,19 +30,13 @@ from transforms.pipelines.steps import Steps, phases_of, run
 from transforms.pipelines.work import Work
 from transforms.run.array_files import read_array
 from transforms.scheme import Scheme
-from transforms.scheme.mixing_rule import TARGETS as GOALS
 from transforms.scheme.targets import TARGETS
-
-_RANKS = choice("l2", "sqnr", "cosine", "kl", "psnr", "top1", "evaluate")
-"""Metrics that layers are ranked by."""
 
 _RESULTS = ("json", "csv", "chart", "plot")
 
 
 def check_keywords(given: Given) -> None:
     """Raise TypeError, ValueError or UsageError for keywords that are wrong, or do not go together."""
-    if "metric" in given and not gates.is_gated(given):
-        _RANKS.check("metric", given["metric"])
     runtimes = _runtimes(given)
     if runtimes[1:]:
         pair = " and ".join(spelled(f"{{target:{name}}}") for name in runtimes[:2])
@@ -64,8 +56,6 @@ def _runtimes(given: Given) -> list[str]:
 def wish_of(given: Given) -> SchemeWish:
     """Return what keywords say of the scheme and its table of mixed precision."""
     keys = {key: given[key] for key in TABLE_KEYS if key in given and key != "target"}
-    if gates.is_gated(given):
-        del keys["metric"]
     if formats := [name for name in given.get("target", ()) if name not in TARGETS]:
         keys["target"] = formats
     return SchemeWish(
@@ -84,10 +74,6 @@ def check_mixing(scheme: Scheme, wish: SchemeWish, given: Given) -> None:
     assert rule is not None, "the scheme has the table"
     if "labels" in given and rule.top1_target is None:
         raise ValueError(spelled("{labels} requires {top1_target}"))
-    goals = [key for key in GOALS if key in given]
-    if goals and "analyze_only" in given and rule.metric:
-        words = spelled(f"{{{goals[0]}}} requires {{output}}, or no {{metric}}")
-        raise ValueError(f"{words}: those use the metric of the target")
     check_effect(scheme, wish, given)
 
 
@@ -118,11 +104,10 @@ def write_results(given: Given, work: Work) -> None:
     if mixed is None or mixed.sensitivity is None:
         return
     found, chosen = mixed.sensitivity, mixed.assignment
-    times = {key: one.columns for key, one in mixed.layer_times.items()}
     if "json" in given:
-        write_text(Path(given["json"]), found.to_json(times))
+        write_text(Path(given["json"]), found.to_json())
     if "csv" in given:
-        write_text(Path(given["csv"]), found.to_csv(times))
+        write_text(Path(given["csv"]), found.to_csv())
     if "chart" in given:
         sensitivity_chart.draw(found, Path(given["chart"]))
     if "plot" in given and chosen:

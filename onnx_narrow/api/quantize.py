@@ -49,7 +49,6 @@ def quantize(
     target: str | None = None,
     calibrate_method: str | None = None,
     per_channel: bool | None = None,
-    full_range: str | None = None,
     exclude_nodes: Sequence[str] | str = (),
     exclude_op_types: Sequence[str] | str = (),
     keep_weight_nodes: bool | None = None,
@@ -138,7 +137,7 @@ def quantize(
         Write a model that reaches its target with more than 0.9 of the bytes of the float model.
     fallback : str, optional
         ``"float32"`` (default), ``"int16"`` or ``"bf16"``.
-    calibrate_method, per_channel, full_range, keep_weight_nodes, optimize, domain, qdq_domain : optional
+    calibrate_method, per_channel, keep_weight_nodes, optimize, domain, qdq_domain : optional
         Keys of the scheme, instead of those in ``config``: docs/reference/scheme.md.
     exclude_nodes, exclude_op_types : list of str
         Nodes by name or glob, and operator types, that stay in float.
@@ -165,7 +164,7 @@ def quantize(
     calibration_cache : path, optional
         A file that keeps measured ranges for the same model and samples.
     storage : str
-        Weights of block formats as float32 (``"plain"``), in their bits (``"packed"``), or ``"onnx-mx"``.
+        Weights of block formats as float32 (``"plain"``) or in their bits (``"packed"``).
     matmul_nbits, accuracy_level : bool, and 1 or 4
         Write products with integers in blocks as MatMulNBits of ONNX Runtime, of this level.
     embeddings, kv_cache : str, optional

@@ -11,7 +11,7 @@ from transforms.files.spelling import as_option
 from transforms.plan.quantization_plan import WEIGHTED
 from transforms.scheme import Scheme
 from transforms.scheme.mixing_rule import BUDGETS, MIXING
-from transforms.scheme.scheme import AUTO, FOUND, POWER_OF_TWO
+from transforms.scheme.scheme import AUTO, FOUND
 from transforms.scheme.scheme_values import FEW_BITS
 from transforms.scheme.targets import ON_CPU
 
@@ -59,13 +59,6 @@ def _of_activations(scheme: Scheme) -> Iterator[ops.Format]:
     yield from (fmt for name in names if name and (fmt := scheme.format(name)) is not None)
 
 
-def _is_shiftable(scheme: Scheme) -> bool:
-    int8 = scheme.format(scheme.activation)
-    if int8 is None or int8.name != "int8" or not scheme.is_symmetric(int8):
-        return False
-    return not (scheme.scale == POWER_OF_TWO or scheme.keep_weight_nodes or scheme.auto_mixed_precision)
-
-
 def _has_own_operators(scheme: Scheme) -> bool:
     biases = [scheme.bias, *(rule.bias for rule in scheme.layers.values())]
     others = [scheme.other_format, *(scheme.format(name) for name in biases if name not in (None, AUTO))]
@@ -100,8 +93,6 @@ CALIBRATION = Need(
     lambda scheme: _measures(scheme) or (_has_integers(scheme) and scheme.weight_method == WEIGHTED),
 )
 """What options of a calibration go with."""
-
-_SHIFTABLE = "int8 activations without zero points, weights stored as integers and no mixed precision"
 
 UNMIXED = Need("a scheme without mixed precision", lambda scheme: scheme.auto_mixed_precision is None)
 BLOCKS = Need(
@@ -138,7 +129,6 @@ _OF_FORMATS: Mapping[str, Need] = {
             and (scheme.auto_mixed_precision is None or scheme.auto_mixed_precision.is_of_size)
         ),
     ),
-    "full_range": Need(_SHIFTABLE, _is_shiftable),
     "qdq_domain": Need(f"integers of up to {_STANDARD_BITS} bits", _has_standard_integers),
     "domain": Need("formats for which ONNX has no operators", _has_own_operators),
 }
@@ -147,8 +137,8 @@ _OF_FORMATS: Mapping[str, Need] = {
 _SAMPLES = Need(DATA.words, lambda given: DATA.is_met(given) or "random_data" in given)
 _MODEL = Need("{output}", lambda given: "analyze_only" not in given)
 _OF_WORK: Mapping[str, Need] = {
-    **{f"{MIXING}.{key}": _SAMPLES for key in ("metric", "output_index", "data_size")},
-    **{f"{MIXING}.{key}": _MODEL for key in ("strategy", *BUDGETS)},
+    f"{MIXING}.output_index": _SAMPLES,
+    **{f"{MIXING}.{key}": _MODEL for key in BUDGETS},
     "finetune": _MODEL,
 }
 """What keys of ``assignments`` go with among keywords."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from onnx_narrow.charts.report_style import META, STYLE, stacked
 from onnx_narrow.charts.svg_plots import Point, grid_plot, histogram, scatter
-from onnx_narrow.charts.verdict import verdict
 from onnx_narrow.summaries.results import view_lines
 from onnx_narrow.summaries.timing import against, at_speed, duration
 from onnx_narrow.summaries.unequal_results import unequal_lines
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from transforms.compare.tensor_statistics import LayerStatistics
 
 _WORST_ROWS = 12
+_LOOK = 3.0  # dB below the target that ask for a look: twice its error
 _KINDS = {
     "Activations": "Dots: all errors up to this layer, against the float model. Rings: this layer's own "
     "rounding alone, where the value before it is at hand. A layer that hurts is a step down of the dots.",
@@ -72,10 +72,18 @@ def _tiles(comparison: ModelComparison, target: float | None) -> str:
     ]
     judged = {tiles[0][0]: sqnr, tiles[1][0]: worst["sqnr"]}
     items = "".join(
-        f"<div{verdict(judged.get(label), target)}><dt>{label}</dt><dd>{value}</dd></div>"
+        f"<div{_verdict(judged.get(label), target)}><dt>{label}</dt><dd>{value}</dd></div>"
         for label, value in tiles
     )
     return f'<dl class="tiles">{items}</dl>'
+
+
+def _verdict(value: float | None, target: float | None) -> str:
+    """Return the class of a tile: good from the target on, bad where more than twice the error is left."""
+    if target is None or value is None:
+        return ""
+    kind = "good" if value >= target else "look" if value >= target - _LOOK else "bad"
+    return f' class="{kind}"'
 
 
 def _models(comparison: ModelComparison) -> str:

@@ -7,10 +7,7 @@ from onnx_narrow.options.option import OTHER, RUNNING, SAMPLES, SEARCH, USUAL, N
 from onnx_narrow.options.shared import DATA as OF_DATA
 from onnx_narrow.options.shared import FILES, JUDGED
 
-FULL_RANGE = ("padded", "free", "off")
-
 _JOB, _SCHEME = "quantize", "scheme"
-_COMPARED = (Need("{data}, without {fast} or {ranges}"),)
 _GOAL = (Need("{min_sqnr}, {top1} or {metric}"),)
 _NBITS = (Need("{matmul_nbits} or {embeddings}"),)
 
@@ -26,10 +23,6 @@ _KEYS: tuple[Option, ...] = (
            "how ranges of activations are found (default: as in the config); auto: as the outputs decide"),
     Option("per_channel", _key("bool"), _JOB, "", USUAL, (),
            "scale weights per output channel (default: as in the config)", takes="both"),
-    Option("full_range", _key("str", *FULL_RANGE), _JOB, "", _SCHEME, _COMPARED,
-           "int8 tensors that are never negative, as after a Relu, use the full range, zero points stay 0: "
-           "padded, also by a Pad before a Conv, or a Sub at an input or mean; free: without more nodes; "
-           "off: none (default: as in the config)"),
     Option("exclude_nodes", TEXTS, _JOB, "--exclude-node GLOB", USUAL, (),
            "keep nodes in float by name; repeatable"),
     Option("exclude_op_types", TEXTS, _JOB, "--exclude-op OP", USUAL, (),

@@ -15,7 +15,7 @@ from transforms.model import provenance
 from transforms.pipelines.options import FORMS
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.dynamic_layers import is_dynamic
-from transforms.scheme.presets import PRESETS
+from transforms.scheme.presets import find_preset
 from transforms.scheme.targets import target
 
 _WITHOUT_GRID = "simulate_bf16"
@@ -60,7 +60,7 @@ class Made:
         name = provenance.option(self.metadata, "config")
         if self._is_of_scheme:
             return _SCHEME
-        if not isinstance(name, str) or not name or name in PRESETS:
+        if not isinstance(name, str) or not name or find_preset(name):
             return str(name or "")
         places = (Path(name), *(model.with_name(name) for model in (self.quantized, self.float_model)))
         return next((str(place) for place in places if place.is_file()), "")

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from onnx_narrow.summaries.timing import against, duration
 from onnx_narrow.summaries.words import Detail, shortened
 from transforms.graph.some_names import counted
 from transforms.precision.mix import MixedPrecision
-from transforms.precision.times import saved_seconds
 from transforms.search.output_metrics import METRICS, in_words
 
 
@@ -32,7 +30,6 @@ def lines(mixed: MixedPrecision) -> Iterator[str]:
     values = f"{in_words(mixed.metric, assignment.baseline)} -> {in_words(mixed.metric, assignment.value)}"
     tried = f"{counted(len(assignment.steps), 'model')} tried on {counted(mixed.samples, 'sample')}"
     yield f"{mixed.metric}: {values}{kept}; {tried}"
-    yield from _time_lines(mixed)
 
 
 def _table(mixed: MixedPrecision) -> Iterator[str]:
@@ -82,27 +79,6 @@ def _sizes(mixed: MixedPrecision) -> Iterator[str]:
             f" weights {_bytes(before.weight)} -> {_bytes(after.weight)} bytes"
         )
     yield f"Bits per operand: {before.total / every:.4g} -> {after.total / every:.4g}"
-
-
-def _time_lines(mixed: MixedPrecision) -> Iterator[str]:
-    """Yield what strategy ``latency`` measured: layers alone, and the whole model in turns with others."""
-    times = mixed.whole_times
-    if times is None:
-        return
-    faster = len({layer for layer, _ in saved_seconds(mixed.layer_times)})
-    layers = counted(len({layer for layer, _ in mixed.layer_times}), "layer")
-    yield f"Time of layers alone: {faster} of {layers} faster in another format, beyond the spread"
-    before, plain = duration(times.before), duration(times.float_run)
-    if times.after is None or times.gain is None:
-        yield f"Time per sample: {before}, float {plain}; {times.before.runs} runs each"
-        why = "no layer can be moved within the target" if faster else "no layer is faster in another format"
-    else:
-        change = f"{duration(times.after)}, {against(times.gain, 'before')}"
-        yield f"Time per sample: {before} -> {change}; float {plain}; {times.after.runs} runs each"
-        why = "the mixed model is not faster as a whole, beyond the spread" if times.is_refused else ""
-    if why:
-        yield f"The model is the baseline: {why}"
-    yield f"Beside the float model: {against(times.beside_float)}"
 
 
 def _bytes(bits: float) -> str:

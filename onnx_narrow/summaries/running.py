@@ -20,7 +20,7 @@ from transforms.pipelines.first_result import FirstRun
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT
 from transforms.runtime.processor import sums_saturate
 from transforms.scheme import Scheme
-from transforms.scheme.presets import PRESETS
+from transforms.scheme.presets import PRESETS, find_preset
 
 LEAST = 10.0
 """Signal against error of the outputs, in dB, below which a result is called poor."""
@@ -105,7 +105,7 @@ def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iter
 
 def preset_of(config: str, scheme: Scheme) -> str:
     """Return the name of a preset whose formats are in use, untuned: others have more to offer then."""
-    said = PRESETS.get(config, {})
+    said = find_preset(config) or {}
     is_plain = said.get("activation") == scheme.activation and scheme.finetune is None
     return config if is_plain else ""
 
@@ -118,7 +118,7 @@ def useless(
     ``weight``: their format, if the scheme quantizes nothing but weights; ``found``: what was tried, in
     words; ``ways``: what helps beside it.
     """
-    name = f"{config}: " if config in PRESETS else ""
+    name = f"{config}: " if find_preset(config) else ""
     ways = [*ways]
     ways += [f"{as_option('config', _WIDER[config])} has activations of 16 bits"] if config in _WIDER else []
     if weight:
@@ -167,9 +167,9 @@ def poor(
     """
     if error <= 10 ** (-LEAST / 10):
         return
-    name = f"{config}: " if config in PRESETS else ""
+    name = f"{config}: " if find_preset(config) else ""
     tuning = f"{config}_ADAQUANT"
-    other = f" or {as_option('config', tuning)}" if tuning in PRESETS else ""
+    other = f" or {as_option('config', tuning)}" if find_preset(tuning) else ""
     how = f"tools.finetune{other} tunes"
     ways = [*ways, *([] if tuned else [f"{how} the weights"])]
     ways += [f"{as_option('config', _WIDER[config])} has activations of 16 bits"] if config in _WIDER else []

@@ -75,7 +75,7 @@ def _command(tool: Any, folder: Path, *options: object) -> bytes:
     "config",
     [
         pytest.param(one, marks=[] if one in USUAL else [pytest.mark.heavy])
-        for one in PRESETS
+        for one in (*PRESETS, "A8W8_ADAQUANT")
         if one not in ("FOUND", "A8W8_DYNAMIC")  # weights are on no grid, and layers are small
     ],
 )

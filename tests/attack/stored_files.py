@@ -17,7 +17,6 @@ def stored_files(model: bytes, samples: tuple[tuple[str, bytes], ...]) -> dict[s
         "grids.encodings": "A8W8 --fast --threads 1 --data DIR/data --export-ranges DIR/grids.encodings",
         "packed.onnx": "MX6 --storage packed",
         "nbits.onnx": "W4 --matmul-nbits",
-        "mx.onnx": "MXFP8E4M3 --storage onnx-mx",
     }
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

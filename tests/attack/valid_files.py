@@ -265,7 +265,7 @@ def _of_grids(random: np.random.Generator) -> Scene:
 
 
 def _of_stored(random: np.random.Generator) -> Scene:
-    name = str(_choose(("packed.onnx", "nbits.onnx", "mx.onnx"), random))
+    name = str(_choose(("packed.onnx", "nbits.onnx"), random))
     tool, options = _choose(_ON_STORED, random)
     files = {"model.onnx": _stored()[name], "float.onnx": tunable.matmul_net().SerializeToString()}
     return Scene(tool, options, files | samples(), ("model.onnx",), ("result.onnx", "results"))

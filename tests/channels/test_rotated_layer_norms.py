@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.channels.test_rotate_channels import rotated, seen
 from tests.helpers import conversion
 from tests.helpers.pre_norm_decoders import GPT_START, LOUD, WIDTH, feed, gpt, whisper
+from tests.rewrites.test_rotate_channels import rotated, seen
 from transforms import model_io
 from transforms.graph.embeddings import rotating_products
 

@@ -69,7 +69,6 @@ def test_an_addition_is_one_of_integers_where_the_runtime_makes_it_one(case: str
         *((name, {}) for name in ("W8", "W4A8", "MX6", "BF16", "FP16", "A8W8_DYNAMIC", "BF16_BFP16")),
         *(("W4", {"matmul_nbits": form}) for form in (True, False)),
         ("MX6", {"storage": "packed"}),
-        ("MXFP8E4M3", {"storage": "onnx-mx"}),
     ],
 )
 def test_every_preset_puts_numbers_in_low_precision(config: str, keywords: dict[str, Any]) -> None:

@@ -123,53 +123,6 @@ def model(experts: Experts, nodes: list[onnx.NodeProto], weights: Mapping[str, N
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def written_out(
-    experts: Experts, weights: Mapping[str, NDArray], form: str = "topk first"
-) -> onnx.ModelProto:
-    """Return the same by a TopK, and Gathers of matrices by what it chose; ``form``: how tokens are weighed.
-
-    Stacks are [experts, inputs, outputs] then; there is no limit of SwiGLU, and BETA 0 and ALPHA 1.
-    """
-    text = {
-        "topk first": "u, i = TopK (l, k) f = Softmax (u)",
-        "softmax first": "p = Softmax (l) f, i = TopK (p, k)",
-        "divided": "p = Softmax (l) u, i = TopK (p, k) s = ReduceSum (u, last) f = Div (u, s)",
-        "sigmoid": "p = Sigmoid (l) u, i = TopK (p, k) s = ReduceSum (u, last) f = Div (u, s)",
-    }[form]
-    text = f"l = MatMul (x, router) {text} e = Unsqueeze (x, middle) "
-
-    def _product(made: str, read: str, number: str) -> str:
-        lines = f"g{number} = Gather (w{number}, i) m{number} = MatMul ({read}, g{number}) "
-        if not experts.has_bias:
-            return f"{lines} {made} = Identity (m{number}) "
-        lines += f"c{number} = Gather (b{number}, i) d{number} = Unsqueeze (c{number}, row) "
-        return f"{lines} {made} = Add (m{number}, d{number}) "
-
-    text += _product("a", "e", "1")
-    text += (
-        "q = Sigmoid (a) h0 = Mul (a, q) " if experts.activation in ("silu", "swiglu") else "h0 = Relu (a) "
-    )
-    if experts.is_gated:
-        text += _product("v", "e", "3") + "h = Mul (h0, v) "
-    else:
-        text += "h = Identity (h0) "
-    text += _product("o", "h", "2") + "z = Squeeze (o, row) n = Unsqueeze (f, last) w = Mul (z, n) "
-    text += "y = ReduceSum <keepdims = 0> (w, tokens_axis)"
-    ends = f"(float[t,{experts.width}] x) => (float[t,{experts.width}] y)"
-    head = '<ir_version: 10, opset_import: ["": 21]>'
-    nodes = onnx.parser.parse_model(f"{head} g {ends} {{ {text} }}").graph.node
-    for node in nodes:
-        node.name = node.output[0]
-    constants = {"k": np.array([experts.k]), "last": np.array([-1]), "middle": np.array([1, 2])}
-    constants |= {"row": np.array([2]), "tokens_axis": np.array([1])}
-    turned = {
-        name: np.ascontiguousarray(array.swapaxes(1, 2)) if name[0] == "w" else array
-        for name, array in weights.items()
-        if experts.has_bias or name[0] != "b"
-    }
-    return model(experts, list(nodes), turned | constants)
-
-
 def run(model: onnx.ModelProto, tokens: NDArray, *, optimize: bool = True) -> NDArray:
     """Return what ONNX Runtime makes of tokens."""
     session = open_session(model, library=False, optimize=optimize)

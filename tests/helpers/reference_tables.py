@@ -18,7 +18,7 @@ from tools.cli.parser import Parser
 from transforms.files.spelling import spelled, spelling
 from transforms.scheme.finetune_rule import FinetuneRule
 from transforms.scheme.mixing_rule import MixingRule
-from transforms.scheme.presets import PLAIN, PRESETS
+from transforms.scheme.presets import PLAIN, suffixes
 from transforms.scheme.scheme import Scheme
 
 TABLES: Mapping[str, tuple[type, Mapping[str, str]]] = {
@@ -89,8 +89,8 @@ def presets() -> str:
     """Return the presets with the keys that they set, and which have a form that tunes."""
     rows = []
     for name, values in PLAIN.items():
-        tuned = [f"`_{form}`" for form in ("ADAQUANT", "ADAROUND") if f"{name}_{form}" in PRESETS]
-        rows.append((f"`{name}`", _values(values), ", ".join(tuned)))
+        tuned = ", ".join(f"`{suffix}`" for suffix in suffixes(name))
+        rows.append((f"`{name}`", _values(values), tuned))
     return table(("preset", "keys", "tuned"), rows)
 
 

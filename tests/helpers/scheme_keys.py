@@ -41,16 +41,12 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "weight_symmetric": "`false`: weights of 2 and 4 bits in blocks have zero points; `auto`: those "
         "whose error is less so",
         "finer_share": "in models with attention, values, outputs and half of the layers that end "
-        "feed-forward parts get int8 in place of fewer bits, while integers grow by at most this share; "
-        "inner numbers of experts in whole blocks",
+        "feed-forward parts get int8 in place of fewer bits, while integers grow by at most this share",
         "correct_biases": "biases compensate for the mean error of a rounded weight; `auto`: where samples "
         "give ranges",
         "fit_weights": "weights of fewer than 7 bits are rounded so that outputs of layers on samples change "
         "least (GPTQ); `auto`: if there are samples, and `weight_method` is `auto`; in mixed precision for a "
         "budget without a target",
-        "full_range": "int8 tensors that are never negative are shifted to use all 256 levels if "
-        "the outputs gain: `padded` (also where that needs a Pad or Sub), `free` "
-        "(without new nodes), `off`, or a list of tensors",
         "quantize_all_op_types": "every value is quantized, except shapes and positions",
         "arithmetic": "sums, activations and products of two computed tensors are integers too; `auto`: "
         "in all but language models, where products with stored weights alone read integers",
@@ -122,7 +118,6 @@ MIXING: Mapping[str, str] = MappingProxyType(
         "activation_target": "format of activations",
         "weight_target": "format of weights",
         "target_op_types": "operators of layers that may move; empty: Conv, ConvTranspose, Gemm, MatMul",
-        "include_nodes": "name patterns of layers that may move; empty: all",
         "exclude_nodes": "name patterns of layers that may not",
         "dual_quant_nodes": "a tensor between layers of two formats is quantized in both",
         "l2_target": "greatest L2 norm of the outputs' error, mean over samples",
@@ -133,12 +128,7 @@ MIXING: Mapping[str, str] = MappingProxyType(
         "evaluate_target": "greatest loss of `evaluate` against the float model",
         "evaluate": "`FILE.py:FUNCTION`, your own metric; more is better",
         "output_index": "the output that is measured; -1: all",
-        "data_size": "most samples that errors are measured on; 0: all",
-        "metric": "of sensitivities: `l2`, `sqnr`, `cosine`, `kl`, `psnr`, `top1` or "
-        "`evaluate`; empty: that of the target",
-        "strategy": "`speed`, `quality`, `budget` or `latency`",
-        "bits_target": "for `budget`: most bits of a weight, mean over all",
-        "bytes_target": "for `budget`: most bytes of all weights",
-        "size_target": "for `budget`: most bytes of the file, without a target of the outputs",
+        "bits_target": "most bits of a weight, mean over all",
+        "size_target": "most bytes of the file, without a target of the outputs",
     }
 )

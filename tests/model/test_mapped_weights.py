@@ -32,7 +32,6 @@ TOOLS = (
     ("tools.convert_fp32_to_bf16", "--format", "bf16"),
     *(("tools.quantize", "--config", name) for name in ("BFP16", "MX6", "BF16", "FP16")),
     ("tools.quantize", "--config", "MX6", "--storage", "packed"),
-    ("tools.quantize", "--config", "MXINT8", "--storage", "onnx-mx"),
     ("tools.quantize", "--config", "W4A8", "--random-data", "1"),
     ("tools.quantize", "--config", "A16W8", "--random-data", "1", "--set", "balance_channels=true"),
     ("tools.quantize", "--config", "A8W8", "--random-data", "1", "--set", "equalize_layers=true"),

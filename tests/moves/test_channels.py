@@ -132,3 +132,11 @@ def test_a_sample_that_the_model_refuses_is_named() -> None:
     feeds[2] = {"x": feeds[2]["x"][:, :2]}
     with pytest.raises(ValueError, match=r"sample '.*2': the model fails"):
         quantize_graph(model_io.load(model), preset("A8W8"), CalibrationData(feeds))
+
+
+def test_a_convolutional_network_has_no_outliers_to_look_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is proposed for it, and what proposes is not even asked."""
+    from transforms.channels import propose_moves
+
+    monkeypatch.setattr(propose_moves, "find_operands", lambda plan: pytest.fail("it is asked"))
+    quantized(uneven(3.0, "relu"), preset("A8W8"), samples(8, 1))

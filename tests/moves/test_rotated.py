@@ -7,9 +7,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.channels.test_rotate_channels import CENTRED, FUSED, WORDS, decoder
 from tests.helpers.judged_networks import quantized
 from tests.moves.test_lost_rows import divergence
+from tests.rewrites.test_rotate_channels import CENTRED, FUSED, WORDS, decoder
 from transforms.scheme import preset
 
 

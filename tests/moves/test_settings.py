@@ -68,7 +68,7 @@ def test_a_source_that_is_read_once_serves_as_well() -> None:
 def test_few_samples_make_a_model(count: int) -> None:
     """One sample is quantized by rule, with a word."""
     model, feeds = network(1, 1.0, 1.0), samples(count, 1)
-    scheme = preset("A8W8").with_(full_range="off")  # which other models decide as well
+    scheme = preset("A8W8")
     made, done = quantized(model, scheme, feeds)
     ruled, _ = quantized(model, scheme.by_rule(), feeds)
     assert (made == ruled) or count > 1

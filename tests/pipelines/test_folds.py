@@ -76,6 +76,6 @@ def test_there_are_none_without_ranges_or_with_weights_that_samples_rounded() ->
 
 def test_ranges_that_do_not_suit_the_scheme_are_an_error_of_their_own() -> None:
     work = _work(NETWORKS["plain"], preset("A8W8"), list(range(10)))
-    work.scheme = work.scheme.with_(full_range=("none",))
-    with pytest.raises(FoldError, match="full_range names 'none', which cannot be shifted"):
+    work.scheme = work.scheme.with_(tensors={"none": "float32"})
+    with pytest.raises(FoldError, match="tensors entry 'none'"):
         Folds(work, work.float_form())(0)

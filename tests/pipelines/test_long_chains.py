@@ -39,7 +39,7 @@ MIXED = (auto_mixed_precision, "--config", "A16W8", "--target", "int8", "--l2-ta
 RUNS = {
     **{f"{step}, as it is": (step, *AS_IT_IS) for step in STEPS},
     "reshape, A8W8": ("reshape", quantize, "--config", "A8W8"),
-    "identity, full range": ("identity", quantize, "--config", "A8W8", "--no-optimize"),
+    "identity, A8W8": ("identity", quantize, "--config", "A8W8", "--no-optimize"),
     "identity, W4A8": ("identity", quantize, "--config", "W4A8", "--no-optimize"),
     "add, BF16": ("add", convert_fp32_to_bf16),
     "halves, BF16": ("halves", convert_fp32_to_bf16, "--no-optimize"),

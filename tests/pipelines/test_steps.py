@@ -62,12 +62,12 @@ def test_a_step_of_the_user_s_runs_in_its_place_and_is_recorded(model: Path, tmp
         seen.append({node.op for node in work.graph.nodes})
         work.graph.outputs[0].name = "renamed"
 
-    place = [row.name for row in QUANTIZE].index("use_full_range") + 1
+    place = [row.name for row in QUANTIZE].index("build") + 1
     steps = [*QUANTIZE[:place], my_step, *QUANTIZE[place:]]
     result = onnx_narrow.quantize(model, config="A8W8", data=SAMPLES, steps=steps)
     assert "QuantizeLinear" in seen[0] and result.model.graph.output[0].name == "renamed"
     names = [name for name, seconds in result.steps if seconds >= 0]
-    assert names.index("my_step") == names.index("use_full_range") + 1
+    assert names.index("my_step") == names.index("build") + 1
 
 
 def test_moves_are_those_that_are_given(model: Path) -> None:

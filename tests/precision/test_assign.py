@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transforms.precision.assign import Assignment, Option, Size, Step, assign, by_error_per_cost
-from transforms.search.target import STRATEGIES, Target, TargetError
+from transforms.search.target import Target, TargetError
 
 Error = Callable[[Mapping[str, str]], float]
-BY_BITS = ("speed", "quality", "budget")
 AT_MOST = {limit: Target("l2", limit) for limit in (0, 3, 5, 10)}
 
 
@@ -102,14 +101,13 @@ def test_at_least_as_many_move_as_by_the_plain_greedy(data: st.DataObject) -> No
     assert len(done.choices) >= len(plain_greedy(options, error, AT_MOST[5]))
 
 
-@pytest.mark.parametrize("strategy", BY_BITS)
 @given(data=st.data())
 @settings(max_examples=60)
-def test_the_target_is_never_broken(strategy: str, data: st.DataObject) -> None:
+def test_the_target_is_never_broken(data: st.DataObject) -> None:
     options, baseline = model(data.draw(HARMS))
     error = data.draw(errors(options))
     target = AT_MOST[data.draw(st.sampled_from(sorted(AT_MOST)))]
-    done = assign(options, baseline, error, target, strategy)
+    done = assign(options, baseline, error, target)
     assert done.value == error(done.choices) <= target.limit
     assert all(step.accepted == (step.value <= target.limit) for step in done.steps)
     assert done.size.total <= done.baseline_size.total
@@ -120,7 +118,7 @@ def test_the_target_is_never_broken(strategy: str, data: st.DataObject) -> None:
 def test_where_harms_are_the_truth_no_single_move_down_is_left(harms: list[list[int]]) -> None:
     options, baseline = model([sorted(row) for row in harms])
     error = additive(options)
-    done = assign(options, baseline, error, AT_MOST[3], "quality")
+    done = assign(options, baseline, error, AT_MOST[3])
     sizes = {(one.layer, one.label): one.size.total for one in options}
     for option in options:
         now = done.choices.get(option.layer)
@@ -129,11 +127,10 @@ def test_where_harms_are_the_truth_no_single_move_down_is_left(harms: list[list[
             assert error({**done.choices, option.layer: option.label}) > 3
 
 
-@pytest.mark.parametrize("strategy", BY_BITS)
-def test_where_harms_are_the_truth_the_most_harmful_stay(strategy: str) -> None:
+def test_where_harms_are_the_truth_the_most_harmful_stay() -> None:
     """1 + 2 = 3 is all that fits of 1, 2, 4, 8, in every order."""
     options, baseline = model([[4], [1], [8], [2]])
-    done = assign(options, baseline, additive(options), AT_MOST[3], strategy)
+    done = assign(options, baseline, additive(options), AT_MOST[3])
     assert done.choices == {"b": "int8", "d": "int8"}
 
 
@@ -144,8 +141,7 @@ def test_a_layer_goes_further_down_as_far_as_it_may() -> None:
     assert done.choices == {"a": "int4", "b": "int8"}
 
 
-@pytest.mark.parametrize("strategy", ["speed", "quality"])
-def test_without_a_target_every_layer_gets_its_cheapest_option_at_once(strategy: str) -> None:
+def test_without_a_target_every_layer_gets_its_cheapest_option_at_once() -> None:
     options, baseline = model([[1, 2, 9], [5], [math.inf, 3]])
     calls: list[dict[str, str]] = []
 
@@ -153,7 +149,7 @@ def test_without_a_target_every_layer_gets_its_cheapest_option_at_once(strategy:
         calls.append(dict(choices))
         return 7.0
 
-    done = assign(options, baseline, error, None, strategy)
+    done = assign(options, baseline, error)
     assert done.choices == {"a": "int2", "b": "int8", "c": "int4"}
     assert done.value == 7.0 and done.target is None
     assert calls == [{}, done.choices]
@@ -162,8 +158,7 @@ def test_without_a_target_every_layer_gets_its_cheapest_option_at_once(strategy:
 def test_an_option_that_is_not_cheaper_is_no_option() -> None:
     options = [Option("a", "float32", 0.0, Size(320.0, 64.0)), Option("a", "int16", 0.0, Size(160.0, 32.0))]
     baseline = {"a": Size(160.0, 32.0)}
-    for strategy in ("speed", "quality"):
-        assert assign(options, baseline, additive(options), AT_MOST[3], strategy).choices == {}
+    assert assign(options, baseline, additive(options), AT_MOST[3]).choices == {}
 
 
 def test_activations_alone_can_be_what_gets_cheaper() -> None:
@@ -176,24 +171,28 @@ def test_among_like_harms_what_saves_more_goes_first() -> None:
     options = [Option(name, "int8", 2.0, Size(80.0 * n)) for n, name in enumerate("abc", 1)]
     baseline = {name: Size(160.0 * n) for n, name in enumerate("abc", 1)}
     assert assign(options, baseline, additive(options), AT_MOST[3]).choices == {"c": "int8"}
-    assert assign(options, baseline, additive(options), AT_MOST[3], "quality").choices == {"c": "int8"}
     options = [Option("a", "x", 2.0, Size(80.0)), Option("b", "x", 2.0, Size(120.0))]
     baseline = {"a": Size(320.0), "b": Size(160.0)}
-    for strategy in ("speed", "quality"):
-        assert assign(options, baseline, additive(options), AT_MOST[3], strategy).choices == {"a": "x"}
+    assert assign(options, baseline, additive(options), AT_MOST[3]).choices == {"a": "x"}
 
 
-def test_groups_double_while_they_hold() -> None:
-    """63 layers take 1 + 2 + 4 + 8 + 16 + 32, so six evaluations beside that of the baseline."""
+def test_what_saves_more_for_its_harm_goes_first() -> None:
+    """Harm 2 of 8 bits for each of 10 numbers goes before harm 1 for 2 numbers; both are too much."""
+    options = [Option("a", "int8", 2.0, Size(80.0)), Option("b", "int8", 1.0, Size(16.0))]
+    baseline = {"a": Size(160.0), "b": Size(32.0)}
+    assert assign(options, baseline, additive(options), Target("l2", 2)).choices == {"a": "int8"}
+
+
+def test_all_that_hold_together_take_one_evaluation() -> None:
     options = [Option(f"n{i}", "int8", 1.0, Size(80.0)) for i in range(63)]
     baseline = {one.layer: Size(160.0) for one in options}
     done = assign(options, baseline, lambda choices: 0.0, AT_MOST[3])
-    assert [len(step.moved) for step in done.steps] == [0, 1, 2, 4, 8, 16, 32]
+    assert [len(step.moved) for step in done.steps] == [0, 63]
     assert len(done.choices) == 63
 
 
 def test_one_bad_layer_of_many_costs_few_evaluations() -> None:
-    """At most log2(64) to double, log2(64) to find it, log2(64) to double again, and the baseline."""
+    """At most all, log2(64) to find it, log2(64) to double again, and the baseline."""
     options = [Option(f"n{i}", "int8", float(i), Size(80.0)) for i in range(64)]
     baseline = {one.layer: Size(160.0) for one in options}
     for bad in baseline:
@@ -208,12 +207,9 @@ def test_one_bad_layer_of_many_costs_few_evaluations() -> None:
         assert len(calls) <= 1 + 3 * 6, bad
 
 
-@pytest.mark.parametrize("strategy", BY_BITS)
 @given(data=st.data())
 @settings(max_examples=30)
-def test_no_model_is_evaluated_twice_and_dictionaries_have_no_order(
-    strategy: str, data: st.DataObject
-) -> None:
+def test_no_model_is_evaluated_twice_and_dictionaries_have_no_order(data: st.DataObject) -> None:
     options, baseline = model(data.draw(HARMS))
     error = data.draw(errors(options))
     seen: list[frozenset[tuple[str, str]]] = []
@@ -222,9 +218,9 @@ def test_no_model_is_evaluated_twice_and_dictionaries_have_no_order(
         seen.append(frozenset(choices.items()))
         return error(choices)
 
-    done = assign(options, baseline, counted, AT_MOST[3], strategy)
+    done = assign(options, baseline, counted, AT_MOST[3])
     assert len(seen) == len(set(seen))
-    again = assign(options, dict(reversed(baseline.items())), error, AT_MOST[3], strategy)
+    again = assign(options, dict(reversed(baseline.items())), error, AT_MOST[3])
     assert done == again
     assert list(done.choices) == list(again.choices)
 
@@ -245,7 +241,7 @@ def test_a_budget_holds_with_hardly_more_error_than_need_be(harms: list[list[int
     options, baseline = model(harms)
     least = sum(min((o.size.weight for o in options if o.layer == one), default=160) for one in baseline)
     budget = max(least, bits * len(harms))
-    done = assign(options, baseline, additive(options), None, "budget", budget=budget)
+    done = assign(options, baseline, additive(options), None, budget=budget)
     assert done.size.weight <= budget
     assert done.value <= least_error(options, baseline, budget) + max(one.error for one in options)
 
@@ -261,22 +257,11 @@ def test_a_budget_that_holds_is_used() -> None:
     """16 + 16 + 16 bits to 16 + 8 + 8: the two that do least harm."""
     options, baseline = model([[1], [2], [3]])
     for target in (None, AT_MOST[3], AT_MOST[10]):
-        done = assign(options, baseline, additive(options), target, "budget", budget=320.0)
+        done = assign(options, baseline, additive(options), target, budget=320.0)
         assert done.choices == {"a": "int8", "b": "int8"}
-    done = assign(options, baseline, additive(options), Target("l2", 2), "budget", budget=320.0)
+    done = assign(options, baseline, additive(options), Target("l2", 2), budget=320.0)
     assert done.choices == {"a": "int8"}  # of the budgets above, the least that holds moves one of them
     assert done.size.weight == 400.0
-
-
-def test_latency_moves_what_saves_time_by_error_per_second() -> None:
-    """b saves nothing and c half as much as a for the same error; more bits are no hindrance."""
-    options = [Option(layer, "float32", 2.0, Size(320.0)) for layer in "abc"]
-    baseline = dict.fromkeys("abc", Size(160.0))
-    saved = {("a", "float32"): 2.0, ("b", "float32"): 0.0, ("c", "float32"): 1.0}
-    for limit, expected in ((10, {"a", "c"}), (3, {"a"}), (0, set())):
-        done = assign(options, baseline, additive(options), AT_MOST[limit], "latency", saved=saved)
-        assert done.choices.keys() == expected
-    assert assign(options, baseline, additive(options), AT_MOST[10], "latency").choices == {}
 
 
 def test_a_target_can_be_relative_to_the_baseline() -> None:
@@ -296,11 +281,10 @@ def test_a_baseline_that_breaks_the_target_is_said_at_once() -> None:
         return 12.5
 
     words = "the model before anything is moved breaks the target: sqnr 12.5 dB, the target is at least 30 dB"
-    for strategy in STRATEGIES:
-        with pytest.raises(TargetError) as caught:
-            assign(options, baseline, bad, Target("sqnr", 30.0), strategy)
-        assert str(caught.value) == words
-    assert calls == [{}] * len(STRATEGIES)
+    with pytest.raises(TargetError) as caught:
+        assign(options, baseline, bad, Target("sqnr", 30.0))
+    assert str(caught.value) == words
+    assert calls == [{}]
 
 
 def test_steps_are_told_as_they_come() -> None:
@@ -310,31 +294,19 @@ def test_steps_are_told_as_they_come() -> None:
     assert tuple(told) == done.steps
     assert done.steps == (
         Step((), 0.0, True, Size(480.0, 96.0)),
+        Step((("a", "int8"), ("b", "int8"), ("c", "int8")), 12.0, False, Size(240.0, 48.0)),
         Step((("a", "int8"),), 1.0, True, Size(400.0, 80.0)),
-        Step((("b", "int8"), ("c", "int8")), 12.0, False, Size(240.0, 48.0)),
         Step((("b", "int8"),), 3.0, True, Size(320.0, 64.0)),
         Step((("c", "int8"),), 12.0, False, Size(240.0, 48.0)),
     )
 
 
 def test_a_model_without_candidates_stays() -> None:
-    for strategy in STRATEGIES:
-        done = assign([], {}, lambda choices: 1.0, AT_MOST[3], strategy)
-        assert done == Assignment({}, done.steps, 1.0, 1.0, Size(0), Size(0), AT_MOST[3])
+    done = assign([], {}, lambda choices: 1.0, AT_MOST[3])
+    assert done == Assignment({}, done.steps, 1.0, 1.0, Size(0), Size(0), AT_MOST[3])
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"strategy": "sped"}, "strategy 'sped' is unknown, did you mean 'speed'?"),
-        ({"budget": 9.0}, "a budget requires strategy 'budget', not 'speed'"),
-        ({"strategy": "budget"}, "strategy 'budget' needs a budget or a target"),
-        ({"strategy": "budget", "budget": 79.0}, "a budget of 79 bits cannot be met: the weights take 80"),
-    ],
-)
-def test_what_is_wrong_is_named(changes: dict, message: str) -> None:
+def test_a_budget_that_is_too_small_is_named() -> None:
     options, baseline = model([[1]])
-    arguments = {"options": options, "baseline": baseline, "evaluate": additive(options), **changes}
-    with pytest.raises(ValueError) as caught:
-        assign(**arguments)
-    assert str(caught.value).startswith(message)
+    with pytest.raises(TargetError, match="a budget of 79 bits cannot be met: the weights take 80"):
+        assign(options, baseline, additive(options), budget=79.0)

@@ -48,17 +48,6 @@ def test_infinities_are_words() -> None:
     assert '"harm": 0.1' in found.to_json()
 
 
-def test_times_are_more_columns_and_a_table_of_their_own() -> None:
-    found, times = table([1.0]), {("n0", "int8"): {"seconds": 0.5, "runs": 7}}
-    assert found.to_csv(times).splitlines() == [
-        '"layer","op","label","value","harm","seconds","runs"',
-        '"n0","Conv","int8",-1.0,1.0,0.5,7',
-    ]
-    read = json.loads(found.to_json(times))
-    assert read["times"] == [{"layer": "n0", "op": "Conv", "label": "int8", "seconds": 0.5, "runs": 7}]
-    assert "times" not in json.loads(found.to_json())
-
-
 @given(TABLES)
 def test_csv_reads_back_to_the_last_bit(found: Sensitivity) -> None:
     rows = csv.DictReader(io.StringIO(found.to_csv(), newline=""))

@@ -23,7 +23,7 @@ from tests.helpers.tool_parsers import REQUIRED, parser_of
 from transforms.scheme import preset
 from transforms.scheme.finetune_rule import FinetuneRule
 from transforms.scheme.mixing_rule import MixingRule
-from transforms.scheme.presets import PRESETS
+from transforms.scheme.presets import PRESETS, TUNED, find_preset
 from transforms.scheme.scheme import Scheme
 
 QUARK, RUNTIME = "docs/reference/names_amd_quark.md", "docs/reference/names_onnxruntime.md"
@@ -86,7 +86,7 @@ def test_every_name_of_the_guides_has_its_row(name: str) -> None:
     assert is_named(name, columns(QUARK, theirs=True))
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if "_ADA" not in name])
+@pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_on_the_page(name: str) -> None:
     assert f"`{name}`" in read(QUARK)
 
@@ -97,10 +97,8 @@ def test_presets_with_tuning_are_those_that_the_page_names() -> None:
         r"Each preset but ([^;]*) has a form with `_ADAQUANT` at its end; (.*?) one with `_ADAROUND`", text
     )
     assert sentence
-    untuned = {name for name in PRESETS if "_ADA" not in name}
-    adaquant = {f"{name}_ADAQUANT" for name in untuned - set(spans(sentence[1]))}
-    adaround = {f"{name}_ADAROUND" for name in spans(sentence[2])}
-    assert untuned | adaquant | adaround == set(PRESETS)
+    assert TUNED["_ADAQUANT"] == PRESETS.keys() - {*spans(sentence[1])}
+    assert TUNED["_ADAROUND"] == {*spans(sentence[2])}
 
 
 @pytest.mark.parametrize("document", [QUARK, RUNTIME])
@@ -111,8 +109,12 @@ def test_what_takes_the_place_of_a_name_exists(document: str) -> None:
 
 def is_ours(span: str) -> bool:
     """Return whether a name is one of a tool and its options, a scheme, a format, a preset or a module."""
-    known = {*FORMATS, *PRESETS, *TABLES, *WORDS, "float32", "base"}
-    if span.strip('"') in known or span in (key for keys in ATTRIBUTES.values() for key in keys):
+    known = {*FORMATS, *TABLES, *WORDS, "float32", "base"}
+    if (
+        span.strip('"') in known
+        or find_preset(span.strip('"'))
+        or span in (key for keys in ATTRIBUTES.values() for key in keys)
+    ):
         return True
     tool, *options = span.split()
     if tool.startswith("tools.") and tool.removeprefix("tools.") in REQUIRED:

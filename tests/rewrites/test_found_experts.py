@@ -1,7 +1,6 @@
 """Experts kept on the grids that they have.
 
-Oracle: the float weights, and for outputs NumPy in float64 or, of mixtures that are written out, ONNX
-Runtime on the float model.
+Oracle: the float weights, and for outputs NumPy in float64.
 
 A product of 64 float32 numbers leaves more than 100 dB; kernels that round inputs to int8, those of 8 bits
 and of 2 in blocks, 35.
@@ -44,13 +43,12 @@ def _weights(form: Experts, name: str) -> Arrays:
     return weights
 
 
-@pytest.mark.parametrize("is_operator", [True, False])
+@pytest.mark.parametrize("is_gated", [True, False])
 @pytest.mark.parametrize("name", _BY_KERNELS)
-def test_experts_are_read_as_they_were(name: str, is_operator: bool) -> None:
-    form = Experts("swiglu" if is_operator else "silu", inner=64)
+def test_experts_are_read_as_they_were(name: str, is_gated: bool) -> None:
+    form = Experts("swiglu" if is_gated else "silu", inner=64)
     weights = _weights(form, name)
-    model = experts.moe(form, weights) if is_operator else experts.written_out(form, weights)
-    graph, found = graph_proto.import_model(model), list[FoundWeight]()
+    graph, found = graph_proto.import_model(experts.moe(form, weights)), list[FoundWeight]()
     assert write_found_grids(graph, found=found) == 1
     assert write_found_grids(graph) == 0
     written = graph_proto.export_model(graph)
@@ -59,12 +57,12 @@ def test_experts_are_read_as_they_were(name: str, is_operator: bool) -> None:
     assert attrs["expert_weight_bits"] == _BY_KERNELS[name]
     assert attrs["accuracy_level"] == (4 if _BY_KERNELS[name] == 8 and "channel" not in name else 1)
     stored = experts.decoded(written)
-    first = np.stack([weights["w1"], weights["w3"]], 2).reshape(4, 128, 64) if is_operator else weights["w1"]
+    first = np.stack([weights["w1"], weights["w3"]], 2).reshape(4, 128, 64) if is_gated else weights["w1"]
     np.testing.assert_array_equal(stored["w1"].astype(np.float32), first)
     np.testing.assert_array_equal(stored["w2"].astype(np.float32), weights["w2"])
     assert sum(one.is_whole for one in found) == 2
     least = 100 if _BY_KERNELS[name] == 4 else 35
-    wanted = experts.outputs_of(form, weights, X) if is_operator else experts.run(model, X, optimize=False)
+    wanted = experts.outputs_of(form, weights, X)
     for optimize in (True, False):
         assert experts.sqnr(wanted, experts.run(written, X, optimize=optimize)) > least
 
@@ -88,14 +86,6 @@ def test_experts_that_qmoe_does_not_have_are_dequantized(name: str) -> None:
     session = onnxruntime.InferenceSession(written.SerializeToString())
     for read, key in zip(session.run(None, {"x": X}), ("w1", "w2"), strict=True):
         np.testing.assert_array_equal(read, weights[key])
-
-
-def test_written_out_experts_with_minima_stay_and_are_listed() -> None:
-    form = Experts(inner=64)
-    model = experts.written_out(form, _weights(form, "Q4_1"))
-    graph, found = graph_proto.import_model(model), list[FoundWeight]()
-    assert write_found_grids(graph, found=found) == 0
-    assert {one.name for one in found if one.is_whole} == {"w1", "w2"}
 
 
 def test_random_and_excluded_experts_stay() -> None:

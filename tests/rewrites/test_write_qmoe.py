@@ -66,23 +66,6 @@ def test_what_is_left_of_four_experts(bits: int, least: float) -> None:
     assert experts.sqnr(made[1], made[0]) > (EXACT if bits == 4 else ROUNDED)
 
 
-@pytest.mark.parametrize("name", ["gate and value in turns", "gate before value", "third product"])
-def test_finer_inner_numbers_make_up_for_the_third_product(name: str) -> None:
-    """Three rounded products have 1.5 dB less than two; with a sixth of the inner numbers in 8 bits, 0.7."""
-    form = replace(FORMS[name], has_bias=False)
-    wanted = experts.outputs_of(form, form.weights(), TOKENS)
-    graph = graph_proto.import_model(experts.moe(form, form.weights()))
-    assert write_qmoe(graph, 4, 16, finer_share=0.07) == 1
-    model = graph_proto.export_model(graph)
-    bits = [[one.i for one in n.attribute if one.name == "expert_weight_bits"] for n in model.graph.node]
-    assert [*filter(None, bits)] == [[4], [8]]
-    made = [experts.run(model, TOKENS, optimize=optimize) for optimize in (True, False)]
-    assert experts.sqnr(wanted, made[0]) > max(
-        20, experts.sqnr(wanted, experts.run(_written(form, 4, 16), TOKENS))
-    )
-    assert experts.sqnr(made[1], made[0]) > ROUNDED
-
-
 def test_zero_points_where_numbers_are_not_around_0() -> None:
     form = Experts()
     weights = form.weights() | {

@@ -20,7 +20,6 @@ from transforms.run.turns import (
     Timing,
     clock_for,
     ratio,
-    saving,
     take_turns,
     time_graphs,
     timed_options,
@@ -111,13 +110,6 @@ def test_a_thread_that_waits_takes_no_time() -> None:
     start = clock_for(timed_options(RunOptions()))()
     time.sleep(0.2)
     assert clock_for(timed_options(RunOptions()))() - start < 0.1
-
-
-def test_what_is_saved_counts_within_each_round() -> None:
-    """Rounds differ by far more than what is saved, and that is still seen."""
-    found = saving([1.0, 10.0, 100.0, 1000.0], [0.9, 9.9, 99.9, 999.9])
-    assert np.allclose((found.low, found.median, found.high), 0.1)
-    assert saving([1.0, 1.0, 1.0, 1.0], [0.5, 0.5, 1.5, 1.5]).low < 0
 
 
 def test_graphs_are_run_on_what_they_read_of_the_feeds() -> None:

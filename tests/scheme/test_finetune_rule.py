@@ -10,7 +10,7 @@ import pytest
 
 from transforms.scheme import preset, read_scheme
 from transforms.scheme.finetune_rule import FinetuneRule
-from transforms.scheme.presets import PRESETS
+from transforms.scheme.presets import PRESETS, TUNED
 
 
 def test_nothing_said_is_no_rule() -> None:
@@ -25,17 +25,32 @@ def test_file_with_a_table(tmp_path: Path) -> None:
     assert rule == FinetuneRule("adaquant", learning_rate=1.0, data_size=8)
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if "_ADA" in name])
-def test_tuned_presets_are_plain_ones_with_an_algorithm(name: str) -> None:
-    plain, _, algorithm = name.rpartition("_")
-    assert preset(name).with_(finetune={}) == preset(plain)
-    assert preset(name).finetune == FinetuneRule(algorithm.lower())
+@pytest.mark.parametrize(
+    ("suffix", "plain"), [(suffix, name) for suffix in TUNED for name in sorted(TUNED[suffix])]
+)
+def test_a_suffix_tunes_a_preset(suffix: str, plain: str) -> None:
+    tuned = read_scheme(plain + suffix)
+    assert tuned.with_(finetune={}) == preset(plain)
+    assert tuned.finetune == FinetuneRule(suffix.strip("_").lower())
 
 
 def test_documented_presets_are_there() -> None:
-    tuned = {"A8W8_ADAROUND", "A8W8_ADAQUANT", "A16W8_ADAROUND", "A16W8_ADAQUANT"}
-    assert tuned | {"BF16_ADAQUANT", "BFP16_ADAQUANT", "MX9_ADAQUANT"} <= PRESETS.keys()
-    assert not {"BF16_ADAROUND", "INT32_ADAQUANT"} & PRESETS.keys()
+    assert TUNED["_ADAROUND"] >= {"A8W8", "A16W8"}
+    assert TUNED["_ADAQUANT"] >= {"A8W8", "A16W8", "BF16", "BFP16", "MX9"}
+
+
+@pytest.mark.parametrize(
+    "name", ["BF16_ADAROUND", "INT32_ADAQUANT", "_ADAQUANT", "A8W8_ADAQUANT_ADAQUANT", "A8W8_"]
+)
+def test_other_presets_have_no_suffix(name: str) -> None:
+    with pytest.raises(ValueError, match=f"preset '{name}' is unknown"):
+        preset(name)
+
+
+def test_a_suffix_is_no_preset_of_its_own_but_is_suggested() -> None:
+    assert not [name for name in PRESETS if name.endswith(tuple(TUNED))]
+    with pytest.raises(ValueError, match=r"'A8W8_ADAQANT' is neither .* did you mean 'A8W8_ADAQUANT'"):
+        read_scheme("A8W8_ADAQANT")
 
 
 @pytest.mark.parametrize(

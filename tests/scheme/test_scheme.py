@@ -68,23 +68,22 @@ def test_what_presets_do_to_channels(name: str) -> None:
     found = preset(name)
     activation = found.format(found.activation)
     blocks = activation is not None and activation.block > 1
-    plain = name.removesuffix("_ADAQUANT").removesuffix("_ADAROUND")
-    wide = plain in ("A16W8", "U16S8", "S16S8_MIXED_S8S8")
+    wide = name in ("A16W8", "U16S8", "S16S8_MIXED_S8S8")
     integers = activation is not None and activation.is_integer and activation.bits <= 16
     assert found.equalize_layers == ("auto" if integers and not wide else blocks)
-    shifted = plain == "XINT8"  # one power of two for a tensor needs like channels most
+    shifted = name == "XINT8"  # one power of two for a tensor needs like channels most
     assert found.equalizes_by_rule == (blocks or shifted)
     assert found.balance_channels is (blocks or wide)
-    assert found.move_outliers is (plain in ("A8W8", "U8S8", "W4A8", "XINT8", "A8W8_DYNAMIC"))
+    assert found.move_outliers is (name in ("A8W8", "U8S8", "W4A8", "XINT8", "A8W8_DYNAMIC"))
     floats = activation is not None and not activation.is_integer
-    few_bits = plain in ("MX4", "MXFP4E2M1")
-    kept = wide or plain in ("A8W8", "U8S8", "W4A8") or (floats and not few_bits)
+    few_bits = name in ("MX4", "MXFP4E2M1")
+    kept = wide or name in ("A8W8", "U8S8", "W4A8") or (floats and not few_bits)
     assert found.keep_float is kept
     blocked = ("W4", "W4_MIXED", "W2")
-    per_channel = plain in ("W4A8", "W8", "A8W8_DYNAMIC", *blocked) or (
+    per_channel = name in ("W4A8", "W8", "A8W8_DYNAMIC", *blocked) or (
         "auto" if found.weight == "int8" else False
     )
-    assert found.block_size == (32 if plain in blocked else 0)
+    assert found.block_size == (32 if name in blocked else 0)
     assert found.per_channel == (False if shifted else per_channel)
 
 
@@ -107,7 +106,6 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
         finer_share=0.25,
         rotate_channels=True,
         correct_biases="auto",
-        full_range="free",
         calibrate_tensors={"x": "Percentile"},
         quantize_all_op_types=True,
         arithmetic=True,

@@ -47,7 +47,7 @@ def test_help_fits_a_screen(tool: str, capsys: pytest.CaptureFixture[str]) -> No
 
 
 USUAL = {
-    "auto_mixed_precision": "--config --target --sqnr-target --top1-target --strategy --set",
+    "auto_mixed_precision": "--config --target --sqnr-target --top1-target --set",
     "convert_fp32_to_bf16": "--format --exclude-node --min-sqnr",
     "finetune": "--limit --mean --std",
     "infer": "--time",

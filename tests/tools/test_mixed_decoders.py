@@ -15,7 +15,7 @@ from tests.tools.test_kv_cache import divergence
 from tools import auto_mixed_precision, quantize
 
 TEXTS, TOKENS = 9, 24
-MIXED = ["--config", "W8", "--set", "block_size=32", "--target", "float32/int4", "--strategy", "budget"]
+MIXED = ["--config", "W8", "--set", "block_size=32", "--target", "float32/int4"]
 
 
 @pytest.fixture

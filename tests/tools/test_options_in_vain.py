@@ -20,7 +20,7 @@ OF_DATA = (*OF_SAMPLES, "--provider cpu")
 
 ALWAYS = {
     "auto_mixed_precision": "help verbose model output config assignments target activation_target "
-    "weight_target target_op_types include_nodes exclude_nodes evaluate dual_quant_nodes data opset "
+    "weight_target target_op_types exclude_nodes evaluate dual_quant_nodes data opset "
     "input_shapes threads",
     "convert_fp16_to_bf16": "help verbose model output format keep_io_types exclude_node exclude_op strict "
     "optimize save_as_external_data functions force target opset input_shapes time threads",
@@ -64,18 +64,22 @@ def _cases() -> list[tuple[str, str, str]]:
                 "--saturate-activations requires --format",
             ),
         ]
-    measured = ("--metric l2", "--output-index 0")
-    measured += ("--data-size 3", "--labels l.npy", "--calibration-cache f", "--jobs 1", "--dask local")
+    measured = (
+        "--metric kl --min-metric 1",
+        "--output-index 0",
+        "--labels l.npy",
+        "--calibration-cache f",
+        "--jobs 1",
+        "--dask local",
+    )
     measured += ("--resume r", "--json f", "--csv f", "--chart f.svg", "--plot f.svg", "--memory-limit 1G")
     tool = "auto_mixed_precision"
     cases += [
         (tool, f"--output n.onnx {one}", f"{one.split()[0]} requires --data") for one in (*measured, *OF_DATA)
     ]
     moving = (
-        "--strategy speed",
-        "--strategy latency",
+        "--metric kl --min-metric 1",
         "--bits-target 8",
-        "--bytes-target 9",
         "--size 9MB",
         "--labels l.npy",
     )
@@ -148,16 +152,7 @@ def _cases() -> list[tuple[str, str, str]]:
             "--dask local",
             "--memory-limit 1G",
             "--fast",
-            "--full-range free",
         )
-    ]
-    cases += [
-        (
-            "quantize",
-            f"{run} --data d {one} --full-range free",
-            "--full-range requires --data, without --fast or --ranges",
-        )
-        for one in ("--fast", "--ranges r.json")
     ]
     cases += [
         ("quantize", f"{run} --random-data 3 {one}", f"{one.split()[0]} requires --data")
@@ -229,10 +224,6 @@ def test_an_option_in_vain_is_wrong_usage(
     assert errors.startswith(f"tools.{tool}: error: {message}") and errors.count("\n") == 1
 
 
-TARGETS = (
-    *("--l2-target", "--sqnr-target", "--sqnr-drop-target", "--top1-target", "--kl-target"),
-    "--evaluate-target",
-)
 MEASURED = "integer activations; the formats here are"
 SHARED = "integer activations or a table [finetune]; the formats here are"
 
@@ -280,22 +271,6 @@ WITH_A_SCHEME = [
         "BF16",
         "--set block_size=32",
         "--set block_size requires integers; the formats here are bf",
-    ),
-    *(
-        (
-            "quantize",
-            config,
-            f"--data d {options}",
-            "--full-range requires int8 activations without zero points",
-        )
-        for config, options in (
-            ("U8S8", "--full-range free"),
-            ("A16W8", "--full-range off"),
-            ("XINT8", "--full-range padded"),
-            ("A8W8", "--set activation_symmetric=false --full-range padded"),
-            ("A8W8", "--keep-weight-nodes --full-range padded"),
-            ("A8W8", "--set auto_mixed_precision.target='int16' --full-range free"),
-        )
     ),
     ("quantize", "BF16", "--per-channel", "--per-channel requires integers; the formats here are bfloat16"),
     ("quantize", "BF16", "--no-per-channel", "--no-per-channel requires integers; the formats here are"),
@@ -349,12 +324,10 @@ WITH_A_SCHEME = [
         (
             tool,
             "BF16_MIXED_BFP16",
-            f"--set auto_mixed_precision.{key}",
-            f"--set auto_mixed_precision.{name} requires",
+            "--set auto_mixed_precision.output_index=0",
+            "--set auto_mixed_precision.output_index requires",
         )
         for tool in ("quantize", "auto_mixed_precision")
-        for key in ("metric=l2", "output_index=0", "data_size=3")
-        for name in [key.partition("=")[0]]
     ),
     *(
         (
@@ -363,19 +336,7 @@ WITH_A_SCHEME = [
             f"--analyze-only --data d --set {key}",
             f"--set {key.partition('=')[0]} requires --output",
         )
-        for key in ("finetune.algorithm=gptq", "auto_mixed_precision.strategy=speed")
-    ),
-    *(
-        (
-            "auto_mixed_precision",
-            "BF16_MIXED_BFP16",
-            f"--analyze-only --data d {options}",
-            f"{options.split()[0]} requires --output, or no --metric",
-        )
-        for options in (
-            *(f"{target} 0.5 --metric sqnr" for target in TARGETS if target != "--evaluate-target"),
-            "--evaluate-target 0.5 --evaluate a.py:f --metric sqnr",
-        )
+        for key in ("finetune.algorithm=gptq", "auto_mixed_precision.bits_target=8")
     ),
 ]
 

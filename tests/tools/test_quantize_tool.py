@@ -112,7 +112,6 @@ def as_asked(found: Scheme, asked: Scheme) -> Scheme:
         return found
     ranges = "calibrate_method", "calibrate_tensors", "correct_biases"
     keys = [*ranges, "per_channel", "weight_method", "equalize_layers", "tensors"]
-    keys += ["full_range"] if found.full_range == "off" else []  # of --fast
     return found.with_(**{key: getattr(asked, key) for key in keys})
 
 

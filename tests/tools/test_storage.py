@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -131,19 +130,3 @@ def test_weights_in_external_data(tmp_path: Path) -> None:
         for g in graphs
     ]
     assert weights[0] == weights[1]
-
-
-@pytest.mark.skipif(onnx.defs.onnx_opset_version() < 28, reason="opset 28 has all the types")
-def test_onnx_s_own_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ("--input", str(MODEL), "--storage", "onnx-mx", "--config")
-    made(quantize, tmp_path / "q.onnx", *given, "MXFP4E2M1")
-    said = capsys.readouterr().out.splitlines()
-    assert said[0] == "Written in ONNX's own form: 6 tensors, opset 24"
-    assert said[-1].startswith("Runs on ONNX Runtime CPU: no (")
-    assert said[-1].endswith("Operator library needed: none")
-    made(quantize, tmp_path / "p.onnx", *given, "MXFP6E3M2")
-    end = capsys.readouterr().out.splitlines()[-1]
-    assert re.search(r"no \([^()]*\w{4}[^()]*\)\. Op", end) and "FLOAT6E3M2" in end, "a reason to the end"
-    assert quantize.main(["--output", str(tmp_path / "other.onnx"), *given, "MX6"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "format 'mx6' has no form in ONNX: only those of OCP Microscaling have" in line

@@ -99,7 +99,7 @@ def test_unsigned_activations_are_those_of_static_quantization(tmp_path: Path) -
 
 def test_signed_activations_are_quantized_once_per_layer(tmp_path: Path) -> None:
     """A documented difference: static quantization rounds before a Relu as well as after it."""
-    found = activations(ours("A8W8", optimize=False, full_range="off"))
+    found = activations(ours("A8W8", optimize=False))
     assert found == set("xrpdtghy")
     assert activations(theirs(tmp_path, QuantType.QInt8, symmetric=True)) == found | {"a", "s"}
 

@@ -11,7 +11,6 @@ from typing import Any
 from onnx_narrow.options.kinds import Kind, number, whole
 from onnx_narrow.options.option import Option
 
-_METRICS = ("l2", "sqnr", "cosine", "kl", "psnr", "top1", "f1", "evaluate")
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3}
 
 
@@ -41,14 +40,6 @@ def reading(kind: Kind) -> Callable[[str], Any]:
         return value
 
     return _read
-
-
-def metric(text: str) -> str:
-    """Return the name of a metric of mixed precision, or the place of a function, FILE.py:FUNCTION."""
-    if text not in _METRICS and ":" not in text:
-        legal = f"{', '.join(_METRICS)} or FILE.py:FUNCTION"
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a metric: {legal}")
-    return text
 
 
 def numbers(kind: Kind) -> Callable[[str], tuple[float, ...]]:
@@ -117,7 +108,6 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "feed": pair("an output and the input for it, OUT=IN"),
     "file_size": file_size,
     "means": numbers(number()),
-    "metric": metric,
     "path": Path,
     "scales": numbers(number(0, above=True)),
     "shape": input_shape,

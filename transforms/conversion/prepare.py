@@ -124,21 +124,21 @@ def order_channels(work: Rewritten) -> int:
 
 def equalize(work: Rewritten) -> int:
     """Equalize the layers that are not excluded."""
-    from transforms.channels.equalize_layers import equalize_layers
+    from transforms.equalize_layers import equalize_layers
 
     return equalize_layers(work.graph, exclude=work.exclude)
 
 
 def rotate(work: Rewritten) -> int:
     """Rotate the channels of the states of language models."""
-    from transforms.channels.rotate_channels import rotate_channels
+    from transforms.rotate_channels import rotate_channels
 
     return rotate_channels(work.graph)
 
 
 def balance_channels(work: Rewritten) -> int:
     """Scale channels of layers to like ranges, by a Mul in front."""
-    from transforms.channels.balance_channels import balance_channels
+    from transforms.balance_channels import balance_channels
 
     scheme = work.scheme
     formats = scheme.format(scheme.activation), scheme.format(scheme.weight)

@@ -15,7 +15,7 @@ class Record:
     """Tensors that are quantized, by format and role; changes of each rewrite; notes; what outputs decided.
 
     ``calibrated``: how many tensors have ranges from samples; ``scheme``: that of the result, in which
-    nothing is left to the outputs; ``shifted``: how many tensors use the full range of int8; ``grids``: those
+    nothing is left to the outputs; ``grids``: those
     of all tensors that became integers, where they are kept. ``steps``: each step that ran, with its seconds.
     """
 
@@ -25,7 +25,6 @@ class Record:
     calibrated: int = 0
     scheme: Scheme | None = None
     decisions: Decisions = field(default_factory=Decisions)
-    shifted: int = 0
     grids: list[TensorGrid] | None = None
     steps: list[tuple[str, float]] = field(default_factory=list)
 

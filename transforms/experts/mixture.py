@@ -40,15 +40,12 @@ class Routing:
     """How many experts a token gets, chosen by the largest numbers of a tensor, and how they are weighed.
 
     ``logits`` [tokens, experts] choose. Weights are the softmax of the logits that were chosen, or,
-    ``of_all``, those of the softmax of all; or those of ``factors``, of the same shape, which
-    ``is_normalized`` divides by their sum.
+    ``of_all``, those of the softmax of all.
     """
 
     k: int
     logits: gs.Tensor
-    of_all: bool = False
-    factors: gs.Tensor | None = None
-    is_normalized: bool = False
+    of_all: bool
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.experts.mixture import ACTIVATIONS, GATED, Mixture, Routing, Stack, joined, out_of_halves
 from transforms.graph import dtypes
 from transforms.graph.constants import load
+from transforms.graph.moe import is_moe
+
+log = logging.getLogger(__name__)
 
 _DATA, _LOGITS, _FIRST, _SECOND, _THIRD = 0, 1, 2, 4, 6
 _RANK_OF_STACK = 3
 _CONSTANTS = ("activation_alpha", "activation_beta", "swiglu_limit")
 _FUSED_IN_TURNS, _FUSED_IN_HALVES = 1, 2
 """Values of swiglu_fusion: how the rows of gate and value share one matrix."""
+
+
+def mixtures(graph: gs.Graph) -> Iterator[tuple[gs.Node, Mixture]]:
+    """Yield the MoE nodes of a graph, without its bodies, that the CPU provider has a kernel for."""
+    for node in [node for node in graph.nodes if is_moe(node)]:
+        mixture, why_not = mixture_of(node)
+        if mixture is None:
+            log.debug("experts of '%s' stay: %s", node.name, why_not)
+        else:
+            yield node, mixture
 
 
 def mixture_of(node: gs.Node) -> tuple[Mixture | None, str]:

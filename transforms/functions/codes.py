@@ -77,17 +77,14 @@ def _magnitudes(element: Element) -> Float32:
 
 
 @keeps_subnormals
-def encode(values: Float32, codes: Codes, layout: BlockLayout, *, least: int = 0) -> Encoded:
-    """Return numbers in codes; ``places``, in the flat array, are of those whose codes give other bits.
-
-    ``least``: the lowest stored exponent.
-    """
+def encode(values: Float32, codes: Codes, layout: BlockLayout) -> Encoded:
+    """Return numbers in codes; ``places``, in the flat array, are of those whose codes give other bits."""
     cut = np.ascontiguousarray(values, np.float32).reshape(layout.cut)
-    found = _encode(cut, codes, layout, least=least)
+    found = _encode(cut, codes, layout)
     wrong = _differ(found, cut, codes, layout)
     if codes.detour and wrong.any():
         bad = np.logical_or.reduceat(wrong, layout.starts(layout.block), axis=1)
-        others = np.clip(found.exponents.astype(int) + codes.detour * bad, least, 255).astype(np.uint8)
+        others = np.clip(found.exponents.astype(int) + codes.detour * bad, 0, 255).astype(np.uint8)
         other = _encode(cut, codes, layout, others)
         better = _count(_differ(other, cut, codes, layout), layout) < _count(wrong, layout)
         found = _encode(cut, codes, layout, np.where(better, others, found.exponents))
@@ -116,13 +113,11 @@ def _scale(numbers: Float32, powers: Float32, layout: BlockLayout, size: int) ->
         np.multiply(numbers, layout.spread(powers, size), out=numbers)
 
 
-def _encode(
-    cut: Float32, codes: Codes, layout: BlockLayout, exponents: Bytes | None = None, *, least: int = 0
-) -> Encoded:
+def _encode(cut: Float32, codes: Codes, layout: BlockLayout, exponents: Bytes | None = None) -> Encoded:
     own = ((cut.view(np.uint32) >> 23) & 0xFF).astype(np.uint8)
     own[own == 255] = 0
     if exponents is None:
-        exponents = np.maximum(np.maximum.reduceat(own, layout.starts(layout.block), axis=1), np.uint8(least))
+        exponents = np.maximum.reduceat(own, layout.starts(layout.block), axis=1)
     power = layout.spread(exponents, layout.block).astype(np.int32)
     shifts = np.empty(0, np.uint8)
     if codes.shift_bits:

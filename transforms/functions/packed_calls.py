@@ -17,7 +17,6 @@ from transforms.functions import DOMAIN
 from transforms.functions.code_layout import BlockLayout, Codes, join_planes, plane_bytes
 from transforms.functions.codes import Encoded, codes_of, decode
 from transforms.functions.lanes import form_of, input_shapes, shift_width
-from transforms.functions.native_mx import BLOCK_SCALE, make_block_scale
 from transforms.functions.turns import drop_turns, is_turn_op, make_turn_op, take_turns
 from transforms.functions.unpackers import (
     attribute_names,
@@ -50,8 +49,6 @@ def attach_packed(model: onnx.ModelProto) -> None:
     for op in sorted(called - known):
         if format_of_op(op):
             model.functions.append(make_own(op, opset))
-        elif op == BLOCK_SCALE:
-            model.functions.append(make_block_scale(opset))
         elif is_turn_op(op):
             model.functions.append(make_turn_op(op, opset))
     model.ir_version = max(model.ir_version, _LEAST_IR_VERSION)

@@ -115,7 +115,7 @@ def logits_tensors(graph: gs.Graph) -> list[gs.Tensor]:
 def rotating_products(graph: gs.Graph) -> list[gs.Node]:
     """Return the products with a symmetric stored matrix that a head alone reads, with a bias or not.
 
-    :mod:`transforms.channels.rotate_channels` puts them there.
+    :mod:`transforms.rotate_channels` puts them there.
     """
     last = (_last_product(tensor) for tensor in logits_tensors(graph))
     makers = (_without_bias(head.inputs[0]) for head in last if head is not None)

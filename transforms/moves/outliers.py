@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import onnx_graphsurgeon as gs
 
 from ops.array_types import Float32Array
 from transforms.graph import walk
@@ -15,12 +16,22 @@ from transforms.graph.some_names import counted
 from transforms.judge.constants import ENOUGH, FEW_SAMPLES, FLOAT, MAY_LOSE, ROWS, WORTH
 from transforms.model.copy_graph import copy_graph
 from transforms.moves.improve import Best
+from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.outlier_move import OutlierMove
+
+_NORMS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
+_PRODUCTS = frozenset({"MatMul", "Gemm"})
 
 
 def try_outliers(best: Best) -> None:
-    """Move outliers of what layers multiply if the outputs are better for it."""
+    """Move outliers of what layers multiply if the outputs are better for it.
+
+    They are those of transformers: other networks, without products of normalized rows, have none to move
+    where ranges are measured.
+    """
     if not _is_open(best) or len(best.form.judge.reference.feeds) < FEW_SAMPLES:
+        return
+    if not is_dynamic(best.asked) and not _is_transformer(best.form.graph):
         return
     from transforms.channels.propose_moves import find_operands, propose_moves
 
@@ -33,11 +44,17 @@ def try_outliers(best: Best) -> None:
     _try(best, "outliers", propose_moves(operands, _rows(best, names), clips=clips))
 
 
+def _is_transformer(graph: gs.Graph) -> bool:
+    """Return whether a graph has operators of transformers: normalizations of rows, and products."""
+    operators = {node.op for node in walk.nodes(graph)}
+    return bool(operators & _NORMS and operators & _PRODUCTS)
+
+
 def try_equalized(best: Best) -> None:
     """Equalize layers, where rules would do so, if the outputs are better for it."""
     if best.asked.equalize_layers is True or not best.asked.by_rule().equalize_layers:
         return
-    from transforms.channels.equalize_layers import equalize_layers
+    from transforms.equalize_layers import equalize_layers
 
     graph = copy_graph(best.form.graph)
     if (count := equalize_layers(graph, exclude=best.exclude)) and _is_allowed(best, "equalized layers"):
@@ -53,7 +70,7 @@ def try_rotated(best: Best) -> None:
         return
     if not any(node.op == "Gather" for node in walk.nodes(best.form.graph)):
         return  # states begin with rows of an embedding
-    from transforms.channels.rotate_channels import rotate_channels
+    from transforms.rotate_channels import rotate_channels
 
     graph = copy_graph(best.form.graph)
     if not (count := rotate_channels(graph)) or not _is_allowed(best, "rotated channels"):

@@ -9,7 +9,6 @@ import onnx_graphsurgeon as gs
 
 from transforms.conversion.rows import Row
 from transforms.deploy.check_target import check_target
-from transforms.full_range.recorded_shifts import shifts_within
 from transforms.judge.constants import FEWEST, FINE, SEARCHED_ON, USELESS
 from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import judging_layers, ranking_layers, taken
@@ -101,7 +100,7 @@ def _is_no_slower(ratio: Timing | None) -> bool:
 
 
 def _decibels(judge: Judge, graph: gs.Graph) -> float:
-    return judge.errors_of(copy_graph(graph), shifts=shifts_within(graph)).mean
+    return judge.errors_of(copy_graph(graph)).mean
 
 
 def _ratio(work: Work, graph: gs.Graph) -> Timing | None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from transforms.calibrate.calibration import options_of
 from transforms.conversion.write_plan import write_plan
-from transforms.full_range.apply_full_range import apply_full_range, shift_grids
 from transforms.model.copy_graph import copy_graph
-from transforms.moves.full_range import try_full_range
 from transforms.pipelines.work import Work
 from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.sampled_exceptions import guarded_nan, kept_in_float
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.scheme.scheme import FLOAT32
-from transforms.scheme.scheme_values import OFF
 
 
 def build(work: Work) -> None:
@@ -31,7 +28,7 @@ def build(work: Work) -> None:
 
 
 def write_scheme(work: Work) -> None:
-    """Quantize the graph in place by a scheme that leaves nothing open but the full range."""
+    """Quantize the graph in place by a scheme that leaves nothing open."""
     plan = work.plan(record=work.record)
     names = guarded_nan(plan, work.statistics.holding_nan) if work.statistics else []
     if names:
@@ -39,36 +36,6 @@ def write_scheme(work: Work) -> None:
         work.scheme = work.scheme.with_(tensors={**work.scheme.tensors, **dict.fromkeys(names, FLOAT32)})
         plan = work.plan(record=work.record)
     write_plan(plan, work.statistics, work.record, work.base.memory)
-
-
-def shift(work: Work) -> None:
-    """Shift the tensors of the written graph that the scheme names, and their grids."""
-    if work.statistics is not None:
-        shifted = apply_full_range(work.graph, work.scheme, work.statistics)
-        work.record.shifted += shifted.count
-        shift_grids(work.record.grids, shifted)
-
-
-def use_full_range(work: Work) -> None:
-    """Shift tensors to the full range of int8, those that the scheme names or with which outputs are better.
-
-    The record has the scheme, in which nothing is open: it makes the same graph again.
-    """
-    shift(work)
-    work.scheme = work.scheme.with_(full_range=work.asked.full_range)
-    if isinstance(work.scheme.full_range, str):  # else they are shifted already
-        _try_full_range(work)
-    work.record.scheme = work.scheme
-
-
-def _try_full_range(work: Work) -> None:
-    """Shift tensors of the written graph if outputs are better, and name them in the scheme."""
-    if work.judge is None or work.statistics is None:
-        work.scheme = work.scheme.with_(full_range=OFF)
-        return
-    decisions = work.record.decisions
-    work.scheme = try_full_range(work.graph, work.scheme, work.statistics, work.judge, decisions)
-    shift(work)
 
 
 def _note_data(work: Work) -> None:

@@ -17,7 +17,7 @@ from transforms.conversion.rows import Row, run_rows
 from transforms.conversion.write_plan import FINISH
 from transforms.judge.constants import FEWEST
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.build import shift, write_scheme
+from transforms.pipelines.build import write_scheme
 from transforms.pipelines.for_runtime import FOR_RUNTIME
 from transforms.pipelines.in_memory import KEEP_FOUND
 from transforms.pipelines.measure import weights_of
@@ -71,5 +71,5 @@ class Folds:
         )
         other.scheme = work.scheme
         finishing: Sequence[WorkRow] = (*work.taken(FINISH), *work.taken((KEEP_FOUND,)))
-        run_rows(other, (Row(write_scheme), *finishing, Row(shift), *work.taken(FOR_RUNTIME)))
+        run_rows(other, (Row(write_scheme), *finishing, *work.taken(FOR_RUNTIME)))
         return other.graph

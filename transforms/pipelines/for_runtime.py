@@ -50,7 +50,7 @@ _WRITTEN = (
 
 FOR_RUNTIME: tuple[WorkRow, ...] = (
     Row(tie_heads, frozenset({"Gather"}), after=("build", "mix", *_TUNED)),
-    Row(write_experts, frozenset({"MoE", "TopK"}), after=("tie_heads", *_TUNED)),
+    Row(write_experts, frozenset({"MoE"}), after=("tie_heads", *_TUNED)),
     Row(write_products, when=_writes_products, after=("tie_heads", "write_experts", *_TUNED)),
     Row(choose_level, frozenset({"MatMulNBits"}), after=("write_products", "keep_found", *_TUNED)),
     Row(

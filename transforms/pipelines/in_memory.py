@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from transforms.conversion.prepare import PREPARE
 from transforms.conversion.rows import Row, shows
 from transforms.conversion.write_plan import FINISH
-from transforms.pipelines.build import build, use_full_range
+from transforms.pipelines.build import build
 from transforms.pipelines.later import later
 from transforms.pipelines.measure import follow_rules, measure
 from transforms.pipelines.prepare import (
@@ -68,7 +68,7 @@ KEEP_FOUND: WorkRow = Row(keep_found, when=_keeps_found, needs=_BUILT, after=_FI
 FIT: WorkRow = Row(
     fit,
     when=lambda work: work.fits_weights,
-    after=("build", "mix", "keep_found", "use_full_range", *_FINISHED),
+    after=("build", "mix", "keep_found", *_FINISHED),
     phases=shows("fitting"),
 )
 
@@ -92,7 +92,6 @@ IN_MEMORY: tuple[WorkRow, ...] = (
     Row(build, needs={"statistics": "measure", **_NAMED}, after=_DECIDED, phases=shows("quantizing")),
     *FINISH,
     KEEP_FOUND,
-    Row(use_full_range, needs=_BUILT, after=("keep_found", *_FINISHED)),
     FIT,
 )
 """Prepare the graph, measure and decide on samples, write it, and round weights of few bits by outputs."""

@@ -25,7 +25,7 @@ from transforms.run.samples import Samples
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
 from transforms.scheme.dynamic_layers import is_dynamic
-from transforms.scheme.presets import PRESETS
+from transforms.scheme.presets import find_preset
 from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.targets import target
 
@@ -134,7 +134,7 @@ def _refuse_tuning(work: Work) -> None:
     ):
         return
     plain = str(work.options.recorded.get("config") or "").rpartition("_")[0]
-    way = as_option("config", plain) if plain in PRESETS else "the scheme without [finetune]"
+    way = as_option("config", plain) if find_preset(plain) else "the scheme without [finetune]"
     raise ValueError(
         f"tuning {work.scheme.weight} weights alone of a language model gains nothing over {way} with"
         " samples, which rounds them by the outputs of layers in less time"

@@ -14,7 +14,6 @@ from transforms.conversion.prepare import EQUALIZE, MOVE_OUTLIERS, ROTATE
 from transforms.conversion.record import Record
 from transforms.conversion.rewriting import Rewriting
 from transforms.conversion.rows import run_rows
-from transforms.full_range.apply_full_range import wants_full_range
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.embeddings import logits_of
@@ -181,7 +180,7 @@ def may_decide(work: Work) -> bool:
 
 def _wants_judge(work: Work) -> bool:
     asked, data = work.asked, work.data
-    has_moves = asked.is_open or asked.move_outliers or asked.keep_float or wants_full_range(asked)
+    has_moves = asked.is_open or asked.move_outliers or asked.keep_float
     return data is not None and data.decides and has_moves
 
 

@@ -23,7 +23,6 @@ from transforms.precision.mixed_model import Mixed
 from transforms.precision.mixing_options import MixingOptions
 from transforms.run.events import Progress
 from transforms.scheme import Scheme
-from transforms.search.target import LATENCY
 
 _LINES = 512
 """Bytes of what the file will say of fitted weights and of the outputs."""
@@ -112,9 +111,7 @@ def check_target(work: Work) -> None:
 def _shows(work: Work) -> tuple[str, ...]:
     if work.data is None:
         return ("preparing",)
-    rule = work.asked.auto_mixed_precision
-    timing = ("timing layers",) if rule is not None and rule.strategy == LATENCY else ()
-    return ("preparing", "calibrating", "measuring layers", *timing, "trying models")
+    return ("preparing", "calibrating", "measuring layers", "trying models")
 
 
 _MIXED = {"record.mixed": "mix"}
@@ -155,4 +152,4 @@ def _hooks(work: Work) -> ProgressHooks:
         return _tell
 
     calibrating, measuring = _told("calibrating", "sample"), _told("measuring layers", "run")
-    return ProgressHooks(calibrating, measuring, _told("timing layers", "layer"), _note)
+    return ProgressHooks(calibrating, measuring, _note)

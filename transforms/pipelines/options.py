@@ -42,7 +42,7 @@ class Options:
     matmul_nbits, accuracy_level, embeddings, stores_tied, kv_cache
         Parts that are written as operators of ONNX Runtime.
     storage : str
-        How weights of block formats are stored: "plain", "packed" or "onnx-mx".
+        How weights of block formats are stored: "plain" or "packed".
     functions : bool
         Whether operators of ours get functions, with which a model needs no library.
     external_data : bool

@@ -18,7 +18,7 @@ from transforms.plan.sampled_exceptions import (
 )
 from transforms.run.mend_shapes import mend_shapes
 from transforms.scheme.scheme import FLOAT32
-from transforms.scheme.scheme_values import AVOID, FEW_BITS, IN_PLACE, OFF
+from transforms.scheme.scheme_values import AVOID, FEW_BITS, IN_PLACE
 
 
 def refuse_unfit(work: Work) -> None:
@@ -40,7 +40,7 @@ def follow_grids(work: Work) -> None:
     if work.options.fixed:
         corrects = work.scheme.correct_biases
         corrected = corrects is True or (work.data is not None and corrects is not False)
-        work.asked = work.scheme = work.scheme.by_rule().with_(correct_biases=corrected, full_range=OFF)
+        work.asked = work.scheme = work.scheme.by_rule().with_(correct_biases=corrected)
     if work.scheme.saturation == AVOID:
         work.asked = work.scheme = work.scheme.with_(saturation=IN_PLACE)  # files of grids go by channels
 

@@ -34,12 +34,9 @@ def rebuilt(
     """Return another work on the float model, built by a scheme and the rows that built this one.
 
     ``data``: instead of all samples. ``more``: rows after those, where the scheme leaves something open.
-
-    Tensors are shifted to the full range as they were asked for: finer layers leave others to shift.
     """
-    wish = scheme.with_(full_range=work.asked.full_range)
-    other = None if more else _from_base(work, wish)
-    return other or _from_source(work, wish, data, more)
+    other = None if more else _from_base(work, scheme)
+    return other or _from_source(work, scheme, data, more)
 
 
 def _from_base(work: Work, scheme: Scheme) -> Work | None:
@@ -74,7 +71,7 @@ def _from_base(work: Work, scheme: Scheme) -> Work | None:
 
 def _is_floater(scheme: Scheme, other: Scheme) -> bool:
     """Return whether a scheme is another one with more layers and tensors in float."""
-    like_it = scheme.with_(layers=other.layers, tensors=other.tensors, full_range=other.full_range)
+    like_it = scheme.with_(layers=other.layers, tensors=other.tensors)
     layers = (rule for name, rule in scheme.layers.items() if other.layers.get(name) != rule)
     formats = (fmt for name, fmt in scheme.tensors.items() if other.tensors.get(name) != fmt)
     are_left = scheme.layers.keys() >= other.layers.keys() and scheme.tensors.keys() >= other.tensors.keys()

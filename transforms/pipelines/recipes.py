@@ -47,7 +47,7 @@ def _is_gated(work: Work) -> bool:
     return isinstance(work.options.goal, Gate)
 
 
-_BUILT = ("build", "use_full_range", "fit")
+_BUILT = ("build", "fit")
 _WRITTEN = (*(row.name for row in FOR_RUNTIME), "store")
 
 TUNE_WEIGHTS: WorkRow = Row(

@@ -10,7 +10,6 @@ from ops.formats import Format
 from transforms.graph.some_names import counted
 from transforms.pack_weights import PackedWeights, pack_weights
 from transforms.pipelines.work import Work
-from transforms.write_onnx_mx import write_onnx_mx
 
 
 def store(work: Work) -> None:
@@ -25,9 +24,6 @@ def stored(graph: gs.Graph, storage: str, formats: Sequence[Format] = ()) -> lis
     """
     if storage == "plain":
         return []
-    if storage == "onnx-mx":
-        count = write_onnx_mx(graph, formats)
-        return [f"Written in ONNX's own form: {counted(count, 'tensor')}, opset {graph.opset}"]
     done = PackedWeights()
     pack_weights(graph, formats, done=done)
     return list(_packed(done))

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from ops.legal_names import refuse_unknown
 from transforms.search.group_search import add_in_groups
-from transforms.search.target import LATENCY, STRATEGIES, Target, TargetError
+from transforms.search.target import Target, TargetError
 
 Choices = Mapping[str, str]
 """The formats of moved layers, by LayerRule.label; other layers have those of the baseline."""
@@ -22,11 +21,8 @@ Choices = Mapping[str, str]
 Evaluate = Callable[[Choices], float]
 """Returns the metric of the model with these formats."""
 
-Saved = Mapping[tuple[str, str], float]
-"""Seconds that a layer saves in a format, by layer and label, against its format in the baseline."""
-
 _Cost = Callable[[str, str | None], float]
-"""What a layer costs in a format, None for that of the baseline: bits, or seconds."""
+"""What a layer costs in a format, None for that of the baseline, in bits."""
 
 _ROUNDING = 1e-12
 """Sums of a thousand numbers in float64 are exact to this share."""
@@ -89,54 +85,35 @@ def assign(
     baseline: Mapping[str, Size],
     evaluate: Evaluate,
     target: Target | None = None,
-    strategy: str = "speed",
     *,
     budget: float | None = None,
-    saved: Saved | None = None,
     progress: Callable[[Step], None] | None = None,
 ) -> Assignment:
-    """Return formats with which the model meets the target; without a target, every layer is moved.
+    """Return formats with which the model meets the target and keeps to the budget.
 
-    All strategies move options in an order, and skip each with which the target does not hold
-    (:func:`transforms.search.group_search.add_in_groups`):
-
-    * ``speed``: the least error first, from the baseline on;
-    * ``quality``: the same, but all at once first, then as few less as the target requires;
-    * ``budget``: the least error per bit of weights first, as many as a ``budget`` in bits takes, or all of
-      them, then as few less as the target requires;
-    * ``latency``: the least error per second first, of options that save seconds by ``saved``.
+    Options are moved in the order of rising error per bit saved, of weights with a ``budget``, which is in
+    bits of all weights, else of all operands: as many as the budget needs, or all of them. Each with which
+    the target does not hold is skipped (:func:`transforms.search.group_search.add_in_groups`); without a
+    target none is.
 
     ``options`` are the formats that layers may get, ``baseline`` the size of each layer in the formats that
     the target is first checked with. A relative target is relative to the metric of the baseline.
     ``evaluate`` is called once for each model. ``progress`` receives each step.
 
-    Raises TargetError if the baseline breaks the target, ValueError for an unknown strategy, and a budget
-    that is missing, too small or without effect.
+    Raises TargetError if the baseline breaks the target, or for a budget that is too small.
     """
-    refuse_unknown(strategy, STRATEGIES, "strategy")
-    if budget is not None and strategy != "budget":
-        raise ValueError(f"a budget requires strategy 'budget', not '{strategy}'")
-    if strategy == "budget" and budget is None and target is None:
-        raise ValueError("strategy 'budget' needs a budget or a target")
     sizes: dict[tuple[str, str | None], Size] = {(one.layer, one.label): one.size for one in options}
     sizes |= {(layer, None): size for layer, size in baseline.items()}
 
     def _cost(layer: str, label: str | None) -> float:
-        if strategy == LATENCY:
-            return -(saved or {}).get((layer, label or ""), 0.0)
         size = sizes[layer, label]
-        return size.weight if strategy == "budget" else size.total
+        return size.total if budget is None else size.weight
 
     trials = _Trials(options, sizes, evaluate, target, progress, _cost)
-    if strategy in ("budget", LATENCY):
-        order = by_error_per_cost(options, _cost)
-    else:
-        order = sorted(
-            options, key=lambda one: (one.error, _cost(one.layer, one.label) - _cost(one.layer, None))
-        )
+    order = by_error_per_cost(options, _cost)
     if budget is not None:
         order = _within(order, trials, budget)
-    add_in_groups(order, trials.holds, together=target is None or strategy in ("quality", "budget"))
+    add_in_groups(order, trials.holds, together=True)
     return trials.result()
 
 

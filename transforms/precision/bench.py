@@ -179,8 +179,8 @@ def mixing_bench(
 ) -> Bench:
     """Return the bench of mixed precision, on all feeds: its target holds for the outputs together.
 
-    It holds for what the runtime here makes of the model, which also times layers for ``latency``.
-    ``labels`` [n]: the right class of each row of the outputs.
+    It holds for what the runtime here makes of the model. ``labels`` [n]: the right class of each row of the
+    outputs.
     """
     judge = Judge(float_graph, feeds, run, most=None, known=known)
     measure, whole = _mixing_measure(rule, labels, feeds), bool(rule.evaluate)

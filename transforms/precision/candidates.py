@@ -24,7 +24,6 @@ from transforms.run.instrumented_model import InstrumentedModel
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
-from transforms.search.target import LATENCY
 
 _FLOAT_BITS = 32
 
@@ -66,17 +65,15 @@ _NO_LAYER = (
 def find_candidates(
     model: LayeredModel,
     op_types: Sequence[str],
-    include: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> dict[str, list[gs.Node]]:
     """Return the nodes of each candidate by its name, in the order of the model.
 
     Candidates are dot products of the main graph, of these operator types if any are named, whose name
-    matches one of the patterns to ``include`` (where there are any) and none of those to ``exclude``. Those
-    that the scheme keeps in float or gives formats of their own are none, nor those that make positions,
-    lengths or spectra, which a format would ruin. Raises ValueError for operator types
-    of which none matches, for a pattern that matches none, and where no candidate is left; NothingToDoError
-    for a model without any.
+    matches none of the patterns to ``exclude``. Those that the scheme keeps in float or gives formats of
+    their own are none, nor those that make positions, lengths or spectra, which a format would ruin. Raises
+    ValueError for operator types of which none matches, for a pattern that matches none, and where no
+    candidate is left; NothingToDoError for a model without any.
     """
     targets = model.targets()
     lengths = NumberShapes(model.graph).decided.nodes.keys()
@@ -96,15 +93,11 @@ def find_candidates(
         if not found:
             types, near = " or ".join(f"'{op}'" for op in op_types), did_you_mean(op_types[0], present)
             raise ValueError(f"no layer whose formats can be changed has operator type {types}{near}")
-    for pattern in (*include, *exclude):
+    for pattern in exclude:
         if not any(matches(name, pattern) for name in found):
             near = did_you_mean(pattern, found)
             raise ValueError(f"pattern '{pattern}' matches no layer whose formats can be changed{near}")
-    chosen = {
-        name: nodes
-        for name, nodes in found.items()
-        if (not include or _matches(name, include)) and not _matches(name, exclude)
-    }
+    chosen = {name: nodes for name, nodes in found.items() if not _matches(name, exclude)}
     if not chosen:
         raise ValueError(_NO_LAYER)
     return chosen
@@ -142,22 +135,17 @@ def with_savings(
     return own or dict(nodes)
 
 
-def require_savings(choices: Sequence[LayerRule], scheme: Scheme, strategy: str) -> None:
-    """Raise ValueError for formats that save no bits: with strategy ``budget`` of weights, else at all.
-
-    With ``latency`` bits do not count.
-    """
-    if strategy == LATENCY:
-        return
+def require_savings(choices: Sequence[LayerRule], scheme: Scheme, *, budget: bool) -> None:
+    """Raise ValueError for formats that save no bits: for a budget of weights, else at all."""
     plain = LayerRule(scheme.activation, scheme.weight)
-    parts = ("weight",) if strategy == "budget" else ("weight", "activation")
+    parts = ("weight",) if budget else ("weight", "activation")
     for choice in choices:
         if not any(
             _bits(getattr(choice, part), scheme) < _bits(getattr(plain, part), scheme) for part in parts
         ):
             raise ValueError(
                 f"auto_mixed_precision: '{choice.label}' takes no fewer bits than '{plain.label}' for"
-                f" {' or '.join(parts)}, so that strategy '{strategy}' would move no layer to it"
+                f" {' or '.join(parts)}, so that no layer would be moved to it"
             )
 
 

@@ -25,17 +25,15 @@ def bits_of_budget(
 
     Raises TargetError, in the unit of the key of the rule, for too few.
     """
-    for key, unit in (("bits_target", weights), ("bytes_target", 8)):
-        given = getattr(rule, key)
-        if given is None:
-            continue
-        least = least_bits(options, baseline) / max(unit, 1)
-        if given * (1 + _ROUNDING) < least:
-            raise TargetError(f"{key} {given:.10g} cannot be met: the smallest formats take {least:.10g}")
-        return float(given * unit)
-    return (
-        None if rule.size_target is None else bits_of_file(options, baseline, bytes_written, rule.size_target)
-    )
+    if rule.size_target is not None:
+        return bits_of_file(options, baseline, bytes_written, rule.size_target)
+    if rule.bits_target is None:
+        return None
+    least = least_bits(options, baseline) / max(weights, 1)
+    if rule.bits_target * (1 + _ROUNDING) < least:
+        words = f"bits_target {rule.bits_target:.10g} cannot be met: the smallest formats take {least:.10g}"
+        raise TargetError(words)
+    return rule.bits_target * weights
 
 
 def bits_of_file(
@@ -46,7 +44,7 @@ def bits_of_file(
 ) -> float:
     """Return the bits of all weights of the largest file of at most that many bytes.
 
-    Files are those that strategy ``budget`` of :func:`transforms.precision.assign.assign` passes from
+    Files are those that :func:`transforms.precision.assign.assign` passes for a budget from
     the ``baseline`` to the ``options`` of fewer bits; ``bytes_written`` is called for one in each halving of
     them. Raises ValueError, with the size of the smallest file, if that is larger.
     """

@@ -28,13 +28,6 @@ from transforms.precision.measured_sensitivity import measure_sensitivity
 from transforms.precision.mixed_model import Mix, MixedModel
 from transforms.precision.mixing_options import MixingOptions, open_results
 from transforms.precision.sensitivity import Sensitivity
-from transforms.precision.times import (
-    LayerTimes,
-    WholeTimes,
-    saved_seconds,
-    time_layers,
-    time_whole,
-)
 from transforms.run import task_log
 from transforms.run.feeds import Feeds
 from transforms.run.mend_shapes import mend_shapes
@@ -42,19 +35,15 @@ from transforms.run.task_log import TaskLog
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.mixing_rule import MixingRule
-from transforms.search.target import EVALUATE, LATENCY, Target
+from transforms.search.target import EVALUATE, Target
 
 
 @dataclass(frozen=True)
 class ProgressHooks:
-    """What is told of the progress: samples that ranges are measured on, layers, models that are tried.
-
-    ``timing``: of layers that are timed.
-    """
+    """What is told of the progress: samples that ranges are measured on, layers, models that are tried."""
 
     calibrating: calibrate.Progress | None = None
     measuring: task_log.Progress | None = None
-    timing: Callable[[int, int], None] | None = None
     step: Callable[[Step], None] | None = None
 
 
@@ -67,8 +56,7 @@ class MixedPrecision:
     the float model as it was quantized. Without data there are no ``candidates`` and no ``sensitivity``;
     there is no ``assignment`` without data, and where nothing was to be moved (``is_analysis``).
     ``bench``: what the metric was measured on, to measure other graphs, such as a tuned one.
-    ``layer_times`` and ``whole_times``: what strategy ``latency`` went by. ``notes``: lines on outputs and
-    layers whose number of rows depends on numbers.
+    ``notes``: lines on outputs and layers whose number of rows depends on numbers.
     """
 
     graph: gs.Graph
@@ -85,8 +73,6 @@ class MixedPrecision:
     sensitivity: Sensitivity | None = None
     assignment: Assignment | None = None
     bench: Bench | None = None
-    layer_times: LayerTimes = field(default_factory=dict)
-    whole_times: WholeTimes | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -118,10 +104,10 @@ def mix_precision(
         alone = "mixed precision fits weights of few bits for a budget without a target"
         raise ValueError(f"fit_weights is true, and {alone}: false or 'auto' are legal")
     model = MixedModel(graph, scheme)
-    nodes = find_candidates(model, rule.target_op_types, rule.include_nodes, rule.exclude_nodes)
+    nodes = find_candidates(model, rule.target_op_types, rule.exclude_nodes)
     nodes, uneven = (nodes, []) if data is None else without_uneven(nodes, graph)
     choices = rule.choices(scheme.activation, scheme.weight)
-    require_savings(choices, scheme, rule.strategy)
+    require_savings(choices, scheme, budget=rule.has_budget)
     nodes = with_savings(nodes, choices, scheme)
     everywhere: list[Mix] = [dict.fromkeys(nodes, choice) for choice in choices]
     data = data and data.repeatable(graph)
@@ -132,7 +118,7 @@ def mix_precision(
     if data is None:
         return _move_all(model, nodes, choices, rule)
     assert isinstance(data.source, Feeds), "they can be read again"
-    feeds = [feed for _, feed in data.source][: rule.data_size or None]
+    feeds = [feed for _, feed in data.source]
 
     def _known() -> Set[str]:
         return walk.tensors(model.build({}).graph).keys()
@@ -168,20 +154,12 @@ class _Mixing:
             target = target.checked(self._evaluate({}))  # before anything that takes long
         sensitivity = self._sensitivity(watch)
         found: Assignment | None = None
-        layer_times: LayerTimes = {}
-        whole_times: WholeTimes | None = None
         if not self.options.analyse_only:
-            if self.rule.strategy == LATENCY:
-                layer_times = self._time_layers(watch)
-            found = self._assign(sensitivity, target, layer_times, watch)
-            if layer_times:
-                found, whole_times = self._confirm(found)
+            found = self._assign(sensitivity, target, watch)
         chosen = {name: self.labels[label] for name, label in (found.choices if found else {}).items()}
         result = _built(self.model, chosen, len(self.candidates), self.choices, self.bench.metric)
         return replace(
             result,
-            layer_times=layer_times,
-            whole_times=whole_times,
             samples=len(self.bench.feeds),
             candidates=self.candidates,
             sensitivity=sensitivity,
@@ -189,29 +167,11 @@ class _Mixing:
             bench=self.bench,
         )
 
-    def _assign(
-        self, sensitivity: Sensitivity, target: Target | None, times: LayerTimes, watch: ProgressHooks
-    ) -> Assignment:
-        options, sizes, saved = self._sizes_of_options(sensitivity), self._sizes(), saved_seconds(times)
-        weights, strategy = sum(one.weights for one in self.candidates), self.rule.strategy
+    def _assign(self, sensitivity: Sensitivity, target: Target | None, watch: ProgressHooks) -> Assignment:
+        options, sizes = self._sizes_of_options(sensitivity), self._sizes()
+        weights = sum(one.weights for one in self.candidates)
         budget = bits_of_budget(self.rule, options, sizes, weights, self._bytes_written)
-        return assign(
-            options, sizes, self._evaluate, target, strategy, budget=budget, saved=saved, progress=watch.step
-        )
-
-    def _time_layers(self, watch: ProgressHooks) -> LayerTimes:
-        """Return seconds, always measured again: they are those of this machine, as it is now."""
-        feed, run, timer = self.bench.feeds[0], self.bench.run, self.options.timer
-        return time_layers(self.model, self.candidates, self.choices, feed, run, timer, progress=watch.timing)
-
-    def _confirm(self, found: Assignment) -> tuple[Assignment, WholeTimes]:
-        """Return the assignment, with nothing moved where the model as a whole is not faster by it."""
-        graphs = [self.model.in_float().graph, self._graph({})]
-        graphs += [self._graph(found.choices)] if found.choices else []
-        times = time_whole(graphs, self.bench.feeds, self.bench.run, self.options.timer)
-        if times.is_refused:
-            found = replace(found, choices={}, value=found.baseline, size=found.baseline_size)
-        return found, times
+        return assign(options, sizes, self._evaluate, target, budget=budget, progress=watch.step)
 
     def _graph(self, choices: Choices) -> gs.Graph:
         return self.model.build({layer: self.labels[label] for layer, label in choices.items()}).graph
@@ -267,7 +227,7 @@ def _move_all(
     model: MixedModel, nodes: Mapping[str, list[gs.Node]], choices: Sequence[LayerRule], rule: MixingRule
 ) -> MixedPrecision:
     """Return the model with every candidate moved, without a target to keep to and without data."""
-    if rule.bound is not None or len(choices) > 1 or rule.strategy != "speed":
+    if rule.bound is not None or len(choices) > 1 or rule.has_budget:
         raise MissingDataError("automatic mixed precision measures errors, and there are no data to do it on")
     return _built(model, dict.fromkeys(nodes, choices[0]), len(nodes), choices, "sqnr")
 

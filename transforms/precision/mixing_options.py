@@ -20,7 +20,6 @@ from transforms.precision.mixed import Mixed
 from transforms.precision.mixed_model import MixedModel
 from transforms.run.feeds import Feeds
 from transforms.run.task_log import TaskLog
-from transforms.run.turns import Timer, time_graphs
 from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
@@ -36,9 +35,8 @@ class MixingOptions:
 
     ``run``: how models run. ``workers``: where layers are measured. ``folder``: where results are kept, for
     another run on the same model, data and options to go on from; on disks that all workers share. ``labels``
-    [n]: the right class of each row of the outputs. ``analyse_only``: nothing is moved. ``timer``: what
-    measures seconds for strategy ``latency``. ``bytes_written``: those of the file that a model becomes, by
-    its scheme; it may change the model.
+    [n]: the right class of each row of the outputs. ``analyse_only``: nothing is moved. ``bytes_written``:
+    those of the file that a model becomes, by its scheme; it may change the model.
     """
 
     run: RunOptions = field(default_factory=RunOptions)
@@ -46,7 +44,6 @@ class MixingOptions:
     folder: Path | None = None
     labels: NDArray[np.integer] | None = None
     analyse_only: bool = False
-    timer: Timer = time_graphs
     bytes_written: Callable[[Mixed, Scheme], int] = lambda mixed, _: bytes_written(mixed.graph)
 
 
@@ -80,7 +77,7 @@ def _key(model: MixedModel, feeds: Feeds, rule: MixingRule, options: MixingOptio
         model_hash(model.graph),
         feeds.hash(),
         model.scheme.to_toml(),
-        repr((rule.data_size, rule.output_index, rule.evaluate, options.run.provider)),
+        repr((rule.output_index, rule.evaluate, options.run.provider)),
         hashlib.sha256(labels).hexdigest(),
         hashlib.sha256(function).hexdigest(),
     ]

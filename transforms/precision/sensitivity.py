@@ -8,11 +8,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from types import MappingProxyType
 from typing import Any
-
-Times = Mapping[tuple[str, str], Mapping[str, float]]
-"""Seconds by layer and label, each in columns with names."""
 
 
 @dataclass(frozen=True)
@@ -49,24 +45,19 @@ class Sensitivity:
         """Return the damages by rising harm, like ones in their order."""
         return sorted(self.damages, key=lambda damage: damage.harm)
 
-    def to_json(self, times: Times = MappingProxyType({})) -> str:
-        """Return the table as JSON, whose numbers read back to the last bit, with any ``times``."""
-        head = {"metric": self.metric, "samples": self.samples}
-        tables = {"damages": [asdict(one) for one in self.damages]}
-        if times:
-            names = [{key: getattr(one, key) for key in ("layer", "op", "label")} for one in self.damages]
-            tables["times"] = [{**one, **times[one["layer"], one["label"]]} for one in names]
-        written = {name: [_without_infinity(row) for row in rows] for name, rows in tables.items()}
-        return json.dumps({**head, **written}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    def to_json(self) -> str:
+        """Return the table as JSON, whose numbers read back to the last bit."""
+        rows = [_without_infinity(asdict(damage)) for damage in self.damages]
+        table = {"metric": self.metric, "samples": self.samples, "damages": rows}
+        return json.dumps(table, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
-    def to_csv(self, times: Times = MappingProxyType({})) -> str:
+    def to_csv(self) -> str:
         """Return the rows as comma-separated values, under a line with the names of columns."""
-        rows = [{**asdict(one), **times.get((one.layer, one.label), {})} for one in self.damages]
-        columns = list(rows[0]) if rows else [field.name for field in fields(LayerSensitivity)]
+        columns = [field.name for field in fields(LayerSensitivity)]
         text = io.StringIO()
         writer = csv.DictWriter(text, columns, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         writer.writeheader()
-        writer.writerows(rows)  # floats as repr does, to the last bit
+        writer.writerows(map(asdict, self.damages))  # floats as repr does, to the last bit
         return text.getvalue()
 
 

@@ -23,7 +23,7 @@ from transforms.graph.lazy_values import Weight
 from transforms.graph.rewire import RUNTIME_DOMAIN
 from transforms.model import graph_proto
 from transforms.run.tensor_watch import See, TensorWatch
-from transforms.runtime.session import OpenModel, RunOptions, open_light, open_session
+from transforms.runtime.session import RunOptions, open_light
 
 Key = TypeVar("Key", bound="str | tuple[str, str]")
 """What is shown: a tensor by its name, or the name with that of a probe."""
@@ -166,16 +166,6 @@ def _declared(tensor: gs.Tensor | None) -> onnx.ValueInfoProto | None:
         return None
     element = dtypes.element_type(tensor)
     return None if element is None else helper.make_tensor_value_info(tensor.name, element, None)
-
-
-def open_showing(
-    graph: gs.Graph, names: Collection[str], options: RunOptions | None = None
-) -> OpenModel | InstrumentedModel[str]:
-    """Return a model as it stands if tensors are outputs of it, else one that shows them."""
-    ends = {tensor.name for tensor in graph.outputs}
-    if ends.issuperset(names):
-        return open_session(graph, options)
-    return InstrumentedModel[str](graph, names, options)
 
 
 def float_outputs(graph: gs.Graph) -> list[str]:

@@ -96,14 +96,6 @@ def ratio(made: Seconds, before: Seconds) -> Timing:
     return Timing.of([one / other for one, other in zip(made, before, strict=True)])
 
 
-def saving(slow: Seconds, fast: Seconds) -> Timing:
-    """Return how many seconds a model saves against another in the same rounds; below 0 if it is slower.
-
-    It is faster, and not by chance, if the lower quartile is above 0: so it was in three of four rounds.
-    """
-    return Timing.of([one - other for one, other in zip(slow, fast, strict=True)])
-
-
 def take_turns(
     models: Sequence[OpenModel],
     passes: Callable[[], Iterable[Sequence[Feed]]],

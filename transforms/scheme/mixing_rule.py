@@ -10,8 +10,7 @@ from ops.legal_names import refuse_unknown
 from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme_values import SchemeTable
-from transforms.search.output_metrics import METRICS
-from transforms.search.target import EVALUATE, LOST_TOP1, STRATEGIES, Target
+from transforms.search.target import EVALUATE, LOST_TOP1, Target
 from transforms.search.user_metric import split_place
 
 MIXING = "auto_mixed_precision"
@@ -28,7 +27,6 @@ TARGETS: Mapping[str, tuple[str, bool]] = {
 
 _RANGES: Mapping[str, tuple[float, float]] = {
     "output_index": (-1, math.inf),
-    "data_size": (0, math.inf),
     "l2_target": (0, math.inf),
     "sqnr_target": (-math.inf, math.inf),
     "sqnr_drop_target": (0, math.inf),
@@ -36,12 +34,11 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "kl_target": (0, math.inf),
     "evaluate_target": (0, math.inf),
     "bits_target": (0, math.inf),
-    "bytes_target": (0, math.inf),
     "size_target": (0, math.inf),
 }
 
-BUDGETS = ("bits_target", "bytes_target", "size_target")
-"""Keys of which a scheme may have one: bits per weight, bytes of all weights, bytes of the file."""
+BUDGETS = ("bits_target", "size_target")
+"""Keys of which a scheme may have one: bits per weight, bytes of the file."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +47,15 @@ class MixingRule(SchemeTable):
 
     The reference says what each key means (docs/reference/scheme.md). Formats are those of ``target``, such
     as ``int8`` or ``int8/int4`` for activation and weight, or of ``activation_target`` and ``weight_target``.
-    Layers are dot products. There is at most one target of the outputs, and without one every layer is moved;
-    ``strategy`` as in :func:`transforms.precision.assign.assign`. The constructor raises ValueError
-    naming key, value and the legal values, also for keys without effect.
+    Layers are dot products. There is at most one target of the outputs and one budget; without both, every
+    layer is moved (:func:`transforms.precision.assign.assign`). The constructor raises ValueError naming key,
+    value and the legal values, also for keys without effect.
     """
 
     target: str | tuple[str, ...] = ()
     activation_target: str = ""
     weight_target: str = ""
     target_op_types: tuple[str, ...] = ()
-    include_nodes: tuple[str, ...] = ()
     exclude_nodes: tuple[str, ...] = ()
     dual_quant_nodes: bool = False
     l2_target: float | None = None
@@ -70,11 +66,7 @@ class MixingRule(SchemeTable):
     evaluate_target: float | None = None
     evaluate: str = ""
     output_index: int = -1
-    data_size: int = 0
-    metric: str = ""
-    strategy: str = "speed"
     bits_target: float | None = None
-    bytes_target: int | None = None
     size_target: int | None = None
 
     def __post_init__(self) -> None:
@@ -103,24 +95,27 @@ class MixingRule(SchemeTable):
         return None
 
     @property
+    def has_budget(self) -> bool:
+        """Whether the bits of weights are bounded."""
+        return any(getattr(self, key) is not None for key in BUDGETS)
+
+    @property
     def is_of_size(self) -> bool:
         """Whether a budget alone decides how many layers are moved."""
-        return self.bound is None and any(getattr(self, key) is not None for key in BUDGETS)
+        return self.bound is None and self.has_budget
 
     @property
     def measured_by(self) -> str:
-        """The metric that sensitivities are measured by: one of METRICS or ``evaluate``."""
-        bound = self.bound
-        if self.metric or bound is None:
-            return self.metric or "sqnr"
-        return "kl" if bound.metric == LOST_TOP1 else bound.metric
+        """The metric that sensitivities are measured by: that of the target, or ``sqnr``.
+
+        Of rows that become wrong one layer makes few: their sensitivity is the KL divergence.
+        """
+        metric = "sqnr" if self.bound is None else self.bound.metric
+        return "kl" if metric == LOST_TOP1 else metric
 
     def _check_names(self) -> None:
-        refuse_unknown(self.strategy, STRATEGIES, _place("strategy"))
         for op in self.target_op_types:
             refuse_unknown(op, DOT_PRODUCTS, _place("target_op_types"))
-        if self.metric:
-            refuse_unknown(self.metric, [*METRICS, EVALUATE], _place("metric"))
 
     def _check_formats(self) -> None:
         apart = self.activation_target or self.weight_target
@@ -137,10 +132,10 @@ class MixingRule(SchemeTable):
         given = [key for key in TARGETS if getattr(self, key) is not None]
         if len(given) > 1:
             raise ValueError(f"{_place(given[0])} and {given[1]} cannot be combined: there is one target")
-        wanted = self.evaluate_target is not None or self.metric == EVALUATE
-        if bool(self.evaluate) != wanted:
-            both = "evaluate_target, or metric 'evaluate'"
-            raise ValueError(f"{_place('evaluate')}, FILE.py:FUNCTION and {both} require each other")
+        if bool(self.evaluate) != (self.evaluate_target is not None):
+            raise ValueError(
+                f"{_place('evaluate')}, FILE.py:FUNCTION, and evaluate_target require each other"
+            )
         if self.evaluate:
             split_place(self.evaluate)
 
@@ -150,12 +145,6 @@ class MixingRule(SchemeTable):
             raise ValueError(f"{_place(given[0])} and {given[1]} cannot be combined")
         if self.size_target is not None and self.bound is not None:
             raise ValueError(f"{_place('size_target')} cannot be combined with a target of the outputs")
-        if given and self.strategy != "budget":
-            raise ValueError(f"{_place(given[0])} requires strategy 'budget', not '{self.strategy}'")
-        if self.bound is None and not given and self.strategy != "speed":
-            more = f", {', '.join(BUDGETS[:-1])} or {BUDGETS[-1]}" if self.strategy == "budget" else ""
-            keys = ", ".join(TARGETS)
-            raise ValueError(f"{_place('strategy')} '{self.strategy}' requires one of {keys}{more}")
 
 
 def _place(key: str) -> str:

@@ -64,7 +64,7 @@ _W4 = {**_weights("int4"), "block_size": 32, "weight_symmetric": "auto"}
 
 PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "A8W8": {**_aligned("int8"), "full_range": "padded"},
+        "A8W8": _aligned("int8"),
         "A16W8": _aligned("int16"),
         "XINT8": _shifted("int8"),
         "U8S8": _integers("uint8"),
@@ -111,19 +111,32 @@ MIXED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 """Presets whose layers each get one of several formats; BF16 without a target moves every layer it can."""
 
-_UNTUNED = {**PLAIN, **MIXED}
-_TUNED = {
-    "ADAQUANT": tuple(_UNTUNED),
-    "ADAROUND": ("A8W8", "A16W8", "XINT8", "U8S8", "U16S8", "W4A8", "W8", "W4", "W2"),
-}
-"""Presets that are tuned by an algorithm; AdaRound is for integers."""
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({**PLAIN, **MIXED})
 
-PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    _UNTUNED
-    | {
-        f"{name}_{algorithm}": {**_UNTUNED[name], "finetune": {"algorithm": algorithm.lower()}}
-        for algorithm, names in _TUNED.items()
-        for name in names
-        if not name.endswith(("INT32", "FOUND")) and not _UNTUNED[name].get("dynamic")
+_INTEGERS = frozenset({"A8W8", "A16W8", "XINT8", "U8S8", "U16S8", "W4A8", "W8", "W4", "W2"})
+TUNED: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "_ADAQUANT": frozenset(PRESETS) - {"A8W8_DYNAMIC", "FOUND", "INT32", "UINT32"},
+        "_ADAROUND": _INTEGERS,  # it rounds up or down
     }
 )
+"""The presets that each suffix of a name tunes: ``A8W8_ADAQUANT`` is ``A8W8`` and a table ``[finetune]``."""
+
+
+def find_preset(name: str) -> Mapping[str, Any] | None:
+    """Return the keys of the preset of that name, which may end in a suffix of TUNED, or None."""
+    plain, _, algorithm = name.rpartition("_")
+    if plain in TUNED.get(f"_{algorithm}", ()):
+        return {**PRESETS[plain], "finetune": {"algorithm": algorithm.lower()}}
+    return PRESETS.get(name)
+
+
+def suffixes(name: str) -> tuple[str, ...]:
+    """Return the suffixes of TUNED that a preset may have."""
+    return tuple(suffix for suffix, names in TUNED.items() if name in names)
+
+
+def spellings(name: str) -> list[str]:
+    """Return the presets, and the tuned forms of the one before the last ``_`` of a name."""
+    plain = name.rpartition("_")[0]
+    return [*PRESETS, *(plain + suffix for suffix in suffixes(plain))]

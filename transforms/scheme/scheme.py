@@ -22,7 +22,6 @@ from transforms.scheme.mixing_rule import MIXING, MixingRule
 from transforms.scheme.outlier_move import OutlierMove, parse_move
 from transforms.scheme.scheme_values import (
     METHODS,
-    OFF,
     SPREAD,
     SchemeTable,
     check_shapes,
@@ -54,7 +53,7 @@ class Scheme:
     * scales: ``per_channel``, ``block_size``, ``scale``, ``activation_symmetric``, ``weight_symmetric``, how
       ranges of activations and weights are found; ``align_concat``, ``align_slice``: which tensors share one;
       ``saturation``: whether sums are exact on every processor;
-    * accuracy: ``finer_share``, ``correct_biases``, ``fit_weights``, ``full_range``, ``equalize_layers``,
+    * accuracy: ``finer_share``, ``correct_biases``, ``fit_weights``, ``equalize_layers``,
       ``balance_channels``, ``rotate_channels``, ``move_outliers``, ``outliers`` as decided; ``keep_float``;
     * what is made: ``target``, ``opset``, ``input_shapes``, the other rewrites, domains of operators;
     * ``auto_mixed_precision``, ``finetune``: tables of :class:`MixingRule`, :class:`FinetuneRule`, or None.
@@ -81,7 +80,6 @@ class Scheme:
     weight_symmetric: bool | str = True
     finer_share: float = 0.0
     correct_biases: bool | str = False
-    full_range: tuple[str, ...] | str = OFF
     fit_weights: bool | str = AUTO
     quantize_all_op_types: bool = False
     arithmetic: bool | str = AUTO
@@ -238,7 +236,6 @@ class Scheme:
             correct_biases=self.correct_biases is not False,
             equalize_layers=self.equalizes_by_rule,
             fit_weights=self.fit_weights is True,
-            full_range=OFF if isinstance(self.full_range, str) else self.full_range,
             move_outliers=self.move_outliers and is_dynamic(self),  # random numbers show them
             keep_float=False,
         )

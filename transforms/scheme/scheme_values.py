@@ -28,8 +28,8 @@ def has_few_bits(fmt: Format | None) -> bool:
 
 
 FULL_RANGE = PADDED, FREE, OFF = ("padded", "free", "off")
-"""Which int8 tensors that are never negative may use the full range if outputs get better: also those before
-a Conv that pads, by a Pad, inputs and means, by a Sub; those for which nothing has to be added; none."""
+"""Which int8 tensors that are never negative may use the full range in tuning: also those before a Conv that
+pads, by a Pad, inputs and means, by a Sub; those for which nothing has to be added; none."""
 
 SATURATION = AVOID, IN_PLACE, IGNORE = ("avoid", "in_place", "ignore")
 """Whether no pair of products of 8 bits saturates (:mod:`ops.pair_sums`): also by the order of channels; by
@@ -40,7 +40,6 @@ _LEGAL: Mapping[str, tuple[object, ...]] = {
     "other": ("auto", "float32", "bfloat16", "float16"),
     "calibrate_method": (*METHODS, "auto"),
     "scale": ("float", "power_of_two"),
-    "full_range": FULL_RANGE,
     "weight_method": ("auto", "MinMax", "MSE", "WeightedMSE"),
     "saturation": SATURATION,
     "qdq_domain": ("", "com.microsoft"),
@@ -79,8 +78,6 @@ def checked_value(key: str, kind: str, value: object) -> Any:
     """
     if key == "per_channel" and value == SPREAD:
         return value
-    if key == "full_range" and isinstance(value, str):
-        kind = "str"
     convert, legal = _KINDS[kind.removesuffix(" | None").partition("[")[0]]
     if value is None and kind.endswith("| None"):
         return None

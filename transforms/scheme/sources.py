@@ -8,12 +8,12 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
-from ops.legal_names import did_you_mean, refuse_unknown
+from ops.legal_names import did_you_mean, unknown
 from transforms.files.named_file import in_words, parse_toml, read_toml
 from transforms.files.paths import AnyPath
 from transforms.graph.typed import info_of
 from transforms.model import provenance
-from transforms.scheme.presets import PRESETS
+from transforms.scheme.presets import PRESETS, find_preset, spellings
 from transforms.scheme.scheme import Scheme, check_keys
 from transforms.scheme.scheme_values import checked_value
 
@@ -35,9 +35,14 @@ _MEANT = {
 
 
 def preset(name: str) -> Scheme:
-    """Return the scheme of that name in the table of presets; ValueError for an unknown name."""
-    refuse_unknown(name, PRESETS, "preset")
-    return Scheme(**PRESETS[name])
+    """Return the scheme of a preset, tuned with ``_ADAQUANT`` or ``_ADAROUND`` at its end.
+
+    Raises ValueError for an unknown name.
+    """
+    keys = find_preset(name)
+    if keys is None:
+        raise unknown(name, spellings(name), "preset")
+    return Scheme(**keys)
 
 
 def scheme_of(scheme: Scheme | str) -> Scheme:
@@ -57,12 +62,12 @@ def read_scheme(source: AnyPath) -> Scheme:
     that names the source, unless it is one of the two and legal.
     """
     given = os.fspath(source)
-    if given in PRESETS:
+    if find_preset(given) is not None:
         return preset(given)
     path = Path(source)
     if not path.is_file():
         meant = _MEANT.get(given.upper())
-        near = f", did you mean {meant}?" if meant else did_you_mean(given, PRESETS)
+        near = f", did you mean {meant}?" if meant else did_you_mean(given, spellings(given))
         words = f"'{given}' is neither a file nor one of the presets"
         raise ValueError(
             f"{words}{near} They are {', '.join(PRESETS)}" if near else f"{words} {', '.join(PRESETS)}"

@@ -8,12 +8,6 @@ from dataclasses import dataclass
 
 from transforms.search.output_metrics import METRICS, in_words
 
-LATENCY = "latency"
-"""The strategy that goes by seconds."""
-
-STRATEGIES = ("speed", "quality", "budget", LATENCY)
-"""How formats are assigned to layers for a target: :func:`transforms.precision.assign.assign`."""
-
 LOST_TOP1, EVALUATE = "lost_top1", "evaluate"
 """Metrics besides METRICS: :func:`transforms.search.output_metrics.lost_top1`, and the user's function, see
 :mod:`transforms.search.user_metric`."""

@@ -25,7 +25,6 @@ from transforms.files.array_archive import write_arrays
 
 _BLOCKS = ("BFP16", "MX4", "MX6", "MX9", "MXINT8", "MXFP8E4M3", "MXFP8E5M2", "MXFP6E3M2", "MXFP6E2M3",
            "MXFP4E2M1", "BF16_BFP16")  # fmt: skip
-_OCP = tuple(name for name in _BLOCKS if name.startswith("MX") and name not in ("MX4", "MX6", "MX9"))
 _INTEGERS = ("A8W8", "XINT8", "U8S8", "A16W8", "U16S8")
 _SUMS = 1e-6
 """The disturbance that stands for products added up in another order."""
@@ -61,16 +60,6 @@ def twins(trial: Trial, samples: Path, rng: Random) -> None:
         wrong = difference(functions, kernels)
         if wrong and not (optimized and preset == "INT32"):  # scales go through a MatMul then
             raise Fallen(f"{preset} without the library, optimized {optimized}: {wrong}")
-
-
-def native(trial: Trial, samples: Path, rng: Random) -> None:
-    """ONNX's own form of OCP formats holds the weights of the plain file."""
-    options = ["--config", str(rng.choice(_OCP))]
-    plain = trial.convert("quantize", *options)
-    made = trial.convert("quantize", *options, "--storage", "onnx-mx")
-    if plain.model is None or made.model is None:  # opsets from 24 on may define an operator anew
-        return
-    _inspected(trial.folder / "out.onnx")
 
 
 def nbits(trial: Trial, samples: Path, rng: Random) -> None:
@@ -206,7 +195,6 @@ CONVERSIONS: dict[str, Callable[[Trial, Path, Random], None]] = {
     for one in (
         packed,
         twins,
-        native,
         nbits,
         lowered,
         ranges,

@@ -207,11 +207,6 @@ def _quantized(trial: Trial, preset: str, samples: Path, more: list[str]) -> Non
     found = _runs(trial, done.model, None if clipped else _STEP.get(preset))
     if len(trial.built.model.graph.node) % 2 and preset not in ("A8W8", "BFP16"):
         return  # half of them, for time
-    if preset == "A8W8":  # weights that are computed at run time leave codes unused
-        plain = trial.convert("quantize", *options, "--full-range", "off")
-        if plain.model is None:
-            raise Fallen("converted, but not with --full-range off")
-        found = run(plain.model, trial.built.feeds)
     nodes = trial.convert("quantize", *options, "--keep-weight-nodes")
     if nodes.model is None:
         raise Fallen(f"converted, but not with --keep-weight-nodes: {nodes.refusal}")
