@@ -14,7 +14,7 @@ from onnx_narrow.options.kinds import (
     unchecked,
     whole,
 )
-from onnx_narrow.options.option import OTHER, RUNNING, SEARCH, USUAL, Need, Option
+from onnx_narrow.options.option import OTHER, RUNNING, SEARCH, USUAL, Option
 from onnx_narrow.options.shared import A_MODEL, FILES, TARGETS
 from onnx_narrow.options.shared import DATA as OF_DATA
 
@@ -67,7 +67,7 @@ ROWS: tuple[Option, ...] = (
     *_KEYS,
     Option("labels", LABELS, _JOB, "--labels FILE.npy", USUAL, (A_MODEL, *OF_DATA),
            "class numbers of all rows, for {top1_target}"),
-    Option("analyze_only", FLAG, _JOB, "", USUAL, (*OF_DATA, Need("no {min_metric} or {max_loss}")),
+    Option("analyze_only", FLAG, _JOB, "", USUAL, OF_DATA,
            "measure sensitivities, write no model"),
     Option("json", PATH, _JOB, "--json FILE", _RESULTS, OF_DATA, "write sensitivities as JSON"),
     Option("csv", PATH, _JOB, "--csv FILE", _RESULTS, OF_DATA, "write the same as CSV"),

@@ -20,7 +20,8 @@ OF_DATA = (*OF_SAMPLES, "--provider cpu")
 
 ALWAYS = {
     "auto_mixed_precision": "help verbose model output config assignments target activation_target "
-    "weight_target target_op_types exclude_nodes evaluate dual_quant_nodes data opset "
+    "weight_target target_op_types exclude_nodes l2_target sqnr_target sqnr_drop_target kl_target "
+    "evaluate_target evaluate dual_quant_nodes data opset "
     "input_shapes threads",
     "convert_fp16_to_bf16": "help verbose model output format keep_io_types exclude_node exclude_op strict "
     "optimize save_as_external_data functions force target opset input_shapes time threads",
