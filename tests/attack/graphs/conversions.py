@@ -19,7 +19,7 @@ from tests.attack.graphs.interpret import Interpreter, graphs
 from tests.attack.graphs.rules_of_targets import breaks
 from tests.attack.graphs.strip import strip
 from tests.attack.graphs.tool_runs import Fallen, run, say
-from tests.attack.graphs.trial import COARSE, INTEGER_STEP, Trial
+from tests.attack.graphs.trial import COARSE, INTEGER_STEP, PLAIN, Trial
 from tools.cli.job_options import TARGETS
 from transforms.files.array_archive import write_arrays
 
@@ -165,7 +165,7 @@ def by_samples(trial: Trial, samples: Path, rng: Random) -> None:
     trial.opened(done.model, INTEGER_STEP)
     if preset == "W4A8":
         return  # the mean error of its layers goes into biases
-    nodes = trial.convert("quantize", *options, "--keep-weight-nodes", "--set", "correct_biases=false")
+    nodes = trial.convert("quantize", *options, "--keep-weight-nodes", *PLAIN)
     if nodes.model is None:
         raise Fallen(f"converted, but not with --keep-weight-nodes: {nodes.refusal}")
     bare, _ = strip(nodes.model)
