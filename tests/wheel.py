@@ -1,9 +1,9 @@
 """Build the wheel and the source distribution, and try the wheel: ``python -m tests.wheel``.
 
 The source distribution is built first, and the wheel from it; both come to dist, with ``--aarch64`` also a
-wheel that a cross compiler makes. A Linux wheel gets the tag of the oldest glibc that it runs on. Then it is installed in a fresh environment of each Python from 3.11 on
-that PATH has, without a compiler on PATH; it converts the example model and runs it by the operators of both
-domains.
+wheel that a cross compiler makes. A Linux wheel gets the tag of the oldest glibc that it runs on. Then it is
+installed in a fresh environment of each Python from 3.11 on that PATH has, without a compiler on PATH; it
+converts the example model and runs it by the operators of both domains.
 """
 
 from __future__ import annotations

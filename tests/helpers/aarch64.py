@@ -1,7 +1,8 @@
 """A wheel for aarch64, made by a cross compiler, and a Python of aarch64 that has it; QEMU runs that.
 
-Python is that of Debian's packages, in a folder of its own; what ``ops`` imports are wheels. Nothing of the system is changed, and no
-rights are needed. ONNX Runtime's wheel ends in a segmentation fault in QEMU 7.2, so it is left out.
+Python is that of Debian's packages, in a folder of its own; what ``ops`` imports are wheels. Nothing of the
+system is changed, and no rights are needed. ONNX Runtime's wheel ends in a segmentation fault in QEMU 7.2, so
+it is left out.
 """
 
 from __future__ import annotations
