@@ -57,8 +57,8 @@ class EvaluateJob(GateOptions):
         "same; mean and worst values are of it alone, without the mean of each row",
     )
     tokens: Path | None = option(
-        "--tokens DIR",
-        "folder of the samples that the results belong to, with input_ids: report perplexity",
+        "--tokens PATH",
+        "the samples that the results belong to, with input_ids, as --data of tools.infer: report perplexity",
         type=Path,
     )
     max_kl: float | None = option("--max-kl NATS", "fail above this KL divergence", type=number(0))
