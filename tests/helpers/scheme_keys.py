@@ -45,9 +45,10 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "inner numbers of experts in whole blocks",
         "correct_biases": "biases compensate for the mean error of a rounded weight; `auto`: where samples "
         "give ranges",
-        "fit_weights": "weights of fewer than 7 bits are rounded so that outputs of layers on samples change "
-        "least (GPTQ); `auto`: if there are samples, and `weight_method` is `auto`; in mixed precision for a "
-        "budget without a target",
+        "fit_weights": "weights of fewer than 7 bits, or, where there are none, of 8 beside activations of "
+        "more, are rounded so that outputs of layers on samples change least (GPTQ); `auto`: if there are "
+        "samples, and `weight_method` is `auto`, 8 bits beside 16 in language models; in mixed precision for "
+        "a budget without a target",
         "full_range": "int8 tensors that are never negative are shifted to use all 256 levels if "
         "the outputs gain: `padded` (also where that needs a Pad or Sub), `free` "
         "(without new nodes), `off`, or a list of tensors",

@@ -96,13 +96,29 @@ def test_gradient_is_the_slope_of_the_loss(name: str) -> None:
     assert slope == pytest.approx(told, rel=1e-6, abs=1e-8)
 
 
+def divergence(model: Path) -> float:
+    """Return the KL divergence from the float model on texts that chose nothing, in nats a token."""
+    wanted, found = (log_softmax(run(path, TEXTS)) for path in (MODEL, model))
+    return float((np.exp(wanted) * (wanted - found)).sum(-1).mean())
+
+
 def test_4_bits_take_a_third_and_samples_halve_what_they_lose(tmp_path: Path) -> None:
-    """Texts judge that chose nothing."""
-    wanted, nats = log_softmax(run(MODEL, TEXTS)), []
+    nats = []
     for data in (None, FOLDER / "calibration.npy"):
         path = tmp_path / "int4.onnx"
         onnx_narrow.quantize(MODEL, path, config="W4", matmul_nbits=True, data=data, time=False, force=True)
         assert path.stat().st_size <= 0.33 * MODEL.stat().st_size
-        found = log_softmax(run(path, TEXTS))
-        nats.append(float((np.exp(wanted) * (wanted - found)).sum(-1).mean()))
+        nats.append(divergence(path))
     assert nats[1] <= 0.6 * nats[0] <= 0.06
+
+
+def test_weights_of_8_bits_beside_activations_of_16_are_rounded_by_outputs(tmp_path: Path) -> None:
+    """Weights hold most of the loss there; what is recorded makes the same model."""
+    path, data = tmp_path / "int16.onnx", FOLDER / "calibration.npy"
+    made = onnx_narrow.quantize(MODEL, path, config="A16W8", data=data, time=False)
+    nats, size = divergence(path), path.stat().st_size
+    again = onnx_narrow.quantize(MODEL, config=made.scheme, data=data, time=False)
+    assert made.scheme.fit_weights is True and again.model.graph == made.model.graph
+    plain = ["fit_weights=false"]
+    onnx_narrow.quantize(MODEL, path, config="A16W8", assignments=plain, data=data, time=False, force=True)
+    assert nats <= 0.7 * divergence(path) and abs(size - path.stat().st_size) <= 0.01 * size
