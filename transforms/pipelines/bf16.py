@@ -50,7 +50,7 @@ def load_float(work: Work) -> None:
     work.events.phase("loading")
     assert work.source is not None, "a work without a source begins with a graph"
     work.graph = work.source.load()
-    work.source_sha256 = getattr(work.graph, "source_sha256", None)
+    work.record.source_sha256 = getattr(work.graph, "source_sha256", None)
     work.record.fixed = fix_shapes(work.graph, conversion.conversion.input_shapes)
     if work.scheme.target:
         refuse_free(work.graph, target(work.scheme.target))

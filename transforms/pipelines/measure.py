@@ -48,16 +48,16 @@ def measure(work: Work) -> None:
             work.record.decisions.notes.append(why)
         measure_by_rule(work, progress)
         return
-    work.memory = weights_of(work.graph)
+    work.base.memory = weights_of(work.graph)
     work.scheme = rules_beside_form(work.asked)
     work.statistics = measure_for_candidates(work, work.graph, work.scheme, work.data, progress)
     assert work.data is not None, "outputs decide on samples alone"
     first = [feed for _, feed in islice(work.data.feeds(work.graph), FIRST)]
-    work.float_graph = copy_graph(work.graph)
+    work.base.graph = copy_graph(work.graph)
     keep_joined(work)
     judged = judging(len(first), texts=bool(logits_of(work.graph)))
     run = replace(work.options.run, simulate=True)  # scales of candidates are fed
-    work.judge = Judge(work.float_graph, first[: judged.stop], run, stays=True)
+    work.judge = Judge(work.base.graph, first[: judged.stop], run, stays=True)
 
 
 def follow_rules(work: Work) -> None:
@@ -70,7 +70,7 @@ def measure_by_rule(work: Work, progress: Progress | None = None) -> None:
     prepared, work.scheme = work.scheme, work.asked.by_rule()
     change_form(work, prepared)
     data = _that_give_ranges(work, work.data)
-    work.statistics = calibrate_plan(work.plan(), data, progress=progress, folded=work.may_compare)
+    work.statistics = calibrate_plan(work.plan(), data, progress=progress, folded=work.options.may_compare)
     keep_joined(work)
 
 
@@ -96,7 +96,7 @@ def change_form(work: Work, prepared: Scheme) -> None:
         outliers=moved,
     )
     if more.equalize_layers or moved or more.rotate_channels:
-        work.float_graph = None  # has the form of before
+        work.base.graph = None  # has the form of before
         change_channels(work, work.graph, more, work.record)
 
 
@@ -129,7 +129,7 @@ def measure_for_candidates(
         data,
         progress=progress,
         halved=True,
-        folded=work.may_compare,
+        folded=work.options.may_compare,
         most=MOST_COUNTED,
         means=means,
     )

@@ -41,7 +41,7 @@ def refuse_unfit(work: Work) -> None:
 
 def follow_grids(work: Work) -> None:
     """Let rules decide what the scheme leaves to the outputs, where grids are given or kept."""
-    if work.fixed:
+    if work.options.fixed:
         corrects = work.scheme.correct_biases
         corrected = corrects is True or (work.data is not None and corrects is not False)
         work.asked = work.scheme = work.scheme.by_rule().with_(correct_biases=corrected, full_range=OFF)
@@ -51,7 +51,7 @@ def follow_grids(work: Work) -> None:
 
 def give_grids(work: Work) -> None:
     """Give the plan the grids of tensors that are known."""
-    work.named.fixed = work.fixed
+    work.named.fixed = work.options.fixed
 
 
 def mend_by_samples(work: Work) -> None:
@@ -84,7 +84,7 @@ def _fits_language(work: Work) -> bool:
     """
     scheme, data = work.scheme, work.data
     is_open = scheme.fit_weights == AUTO and scheme.weight_method == AUTO and work.record.grids is None
-    decides = data is not None and data.decides and not work.fixed
+    decides = data is not None and data.decides and not work.options.fixed
     has_activations = scheme.format(scheme.activation) is not None
     return is_open and decides and has_activations and rounds_8_bits(scheme) and bool(logits_of(work.graph))
 
@@ -95,7 +95,7 @@ def _refuse_fitting(work: Work) -> None:
         weight = work.scheme.weight
         legal = f"fewer than {FEW_BITS} bits, or 8 beside activations of more"
         raise ValueError(f"fit_weights is true, no weight has {legal}: it is {weight}")
-    if work.fixed:
+    if work.options.fixed:
         raise ValueError("fit_weights is true, and grids are given: one of them says what scales are")
     if work.data is None:
         raise MissingDataError("fit_weights is true, and calibration data to round weights by are missing")
