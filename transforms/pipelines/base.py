@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
@@ -23,6 +24,9 @@ class Base:
         What preparing changed and noted, after the row ``build``.
     targets : SchemeTargets or None
         The nodes and tensors that the scheme names, after the row ``name_targets``.
+    names : set of str
+        Names of nodes that a scheme can name, after the row ``measure``: those of the model, before channels
+        are moved.
     memory : WeightMemory or None
         Weights on the grids of candidates, which the graph that is built shares.
     """
@@ -30,4 +34,5 @@ class Base:
     graph: gs.Graph | None = None
     prepared: Record | None = None
     targets: SchemeTargets | None = None
+    names: Set[str] = frozenset()
     memory: WeightMemory | None = None

@@ -15,9 +15,11 @@ from transforms.conversion.record import Record
 from transforms.conversion.rewriting import Rewriting
 from transforms.conversion.rows import run_rows
 from transforms.full_range.apply_full_range import wants_full_range
+from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.embeddings import logits_of
 from transforms.graph.lazy_values import is_weightless
+from transforms.graph.selection import label_of
 from transforms.judge.budget import too_large
 from transforms.judge.constants import MOST_COUNTED
 from transforms.judge.judge import Judge
@@ -54,6 +56,7 @@ def measure(work: Work) -> None:
     assert work.data is not None, "outputs decide on samples alone"
     first = [feed for _, feed in islice(work.data.feeds(work.graph), FIRST)]
     work.base.graph = copy_graph(work.graph)
+    work.base.names = work.named.names | {label_of(node) for node in walk.nodes(work.graph)}
     keep_joined(work)
     judged = judging(len(first), texts=bool(logits_of(work.graph)))
     run = replace(work.options.run, simulate=True)  # scales of candidates are fed

@@ -108,9 +108,12 @@ def _from_source(work: Work, scheme: Scheme, data: CalibrationData | None, more:
 
 def nameable(work: Work) -> Set[str]:
     """Return the names of nodes that a scheme can name: those of the model, before channels are moved."""
-    if work.scheme.outliers or work.base.graph is None:
-        return names_of(partial(read_float, work, work.scheme), work.scheme)
-    return work.named.names | {label_of(node) for node in walk.nodes(work.base.graph)}
+    scheme, asked, base = work.scheme, work.asked, work.base
+    if base.names and not asked.outliers and scheme.rotate_channels == asked.rotate_channels:
+        return base.names
+    if scheme.outliers or base.graph is None:
+        return names_of(partial(read_float, work, scheme), scheme)
+    return work.named.names | {label_of(node) for node in walk.nodes(base.graph)}
 
 
 def _building(recipe: Sequence[WorkRow]) -> Sequence[WorkRow]:
