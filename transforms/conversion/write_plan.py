@@ -12,7 +12,6 @@ from transforms.conversion.notes import note_plan
 from transforms.conversion.record import Record
 from transforms.conversion.rewriting import Rewritten
 from transforms.conversion.rows import Row, run_rows
-from transforms.dual_quant_nodes import dual_quant_nodes
 from transforms.graph import walk
 from transforms.insert_qdq import insert_qdq
 from transforms.plan.dynamic_products import dynamic_products
@@ -42,6 +41,8 @@ def make_plan(
     if scheme.align_concat:
         done.changes[_ALIGNED] = align_concat(plan, alike=scheme.align_concat == AUTO)
     if scheme.dual_quant_nodes:
+        from transforms.dual_quant_nodes import dual_quant_nodes
+
         done.changes["tensors quantized twice, at borders of formats"] = dual_quant_nodes(plan)
     return plan
 

@@ -6,7 +6,7 @@ inputs. A candidate is a scheme: what it says of these is fed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -91,8 +91,8 @@ class CandidateModel:
         self._is_large = sum(weight.stored.nbytes for weight in self.inputs.weights) > _ONE_KIND
         self._biases: dict[tuple[str, _Kind, int], AnyArray] = {}
 
-    def errors(self, scheme: Scheme, count: int | None = None) -> Errors:
-        """Return the errors of a candidate on the first samples: each with ranges from the other fold."""
+    def errors(self, scheme: Scheme, places: Sequence[int] | None = None) -> Errors:
+        """Return the errors of a candidate on all samples, or some: each with ranges from the other fold."""
 
         self._opened = self._opened or self._open()
         run = self._opened.run
@@ -101,7 +101,7 @@ class CandidateModel:
             fed = self.feed(scheme, 1 - fold)
             return lambda feed: run({**feed, **fed}, self._shown)
 
-        return self._judge.errors(_run_of, count)
+        return self._judge.errors(_run_of, places)
 
     def close(self) -> None:
         """Free the memory that is needed to measure errors, until they are asked for again."""

@@ -11,7 +11,7 @@ from transforms.conversion.rows import Row, shows
 from transforms.deploy.refuse import refuse_free
 from transforms.fix_shapes import fix_shapes
 from transforms.lift_constants import lift_constants
-from transforms.pipelines.gate import keep_figure
+from transforms.pipelines.keep_figure import keep_figure
 from transforms.pipelines.load import tell_fitting
 from transforms.pipelines.part import part
 from transforms.pipelines.recipes import TRY_OUT

@@ -10,7 +10,7 @@ from transforms.judge.decisions import Checked
 from transforms.pipelines.check_outputs import UselessError, check_outputs
 from transforms.pipelines.first_result import FirstRun
 from transforms.pipelines.folds import FoldError, Folds, has_folds
-from transforms.pipelines.gate import keep_figure
+from transforms.pipelines.keep_figure import keep_figure
 from transforms.pipelines.work import Work
 from transforms.scheme.dynamic_layers import is_dynamic
 

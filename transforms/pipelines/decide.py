@@ -28,7 +28,7 @@ from transforms.moves.float_tensors import (
 from transforms.moves.improve import Best, Form, Move
 from transforms.moves.lost_rows import loses_tokens, search_lost_rows
 from transforms.moves.outliers import try_channels, try_equalized, try_outliers, try_rotated
-from transforms.moves.settings import try_headroom, try_ranges_and_scales
+from transforms.moves.settings import try_headroom, try_ranges
 from transforms.pipelines.measure import (
     change_channels,
     change_form,
@@ -57,11 +57,11 @@ def try_float_tensors(best: Best) -> None:
 MOVES: tuple[Move, ...] = (
     try_equalized,
     try_rotated,
-    try_ranges_and_scales,
+    try_ranges,
     try_float_tensors,
     try_outliers,
     try_channels,
-    try_ranges_and_scales,
+    try_ranges,
     try_headroom,
 )
 """The moves of ``decide`` in order: those that bring most come before others can take their runs.

@@ -13,7 +13,6 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.deploy.refuse import refuse_free
 from transforms.files.spelling import as_option
 from transforms.fix_shapes import fix_shapes
 from transforms.graph.embeddings import logits_of, readers
@@ -63,6 +62,8 @@ def read_float(work: Work, scheme: Scheme) -> gs.Graph:
     graph = work.source.load()
     work.record.fixed = fix_shapes(graph, scheme.input_shapes)
     if scheme.target:
+        from transforms.deploy.refuse import refuse_free
+
         refuse_free(graph, target(scheme.target))
     if work.options.embeddings:
         from transforms.store_embeddings import tie_embeddings

@@ -29,7 +29,6 @@ from transforms.pipelines.work import Work
 from transforms.plan.joined_ranges import JOINED, joined_far_apart
 from transforms.plan.sampled_exceptions import kept_in_float
 from transforms.plan.weight_cache import WeightMemory
-from transforms.precision.held_out import without
 from transforms.run.events import Progress
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO, FLOAT32
@@ -168,7 +167,11 @@ def _that_give_ranges(work: Work, data: CalibrationData | None) -> CalibrationDa
     feeds = data.feeds(work.graph)
     count = operator.length_hint(feeds, 0) or sum(1 for _ in feeds)
     spared = checking(count, texts=bool(logits_of(work.graph)))
-    return without(data, work.graph, spared, count) if spared else data
+    if not spared:
+        return data
+    from transforms.precision.held_out import without
+
+    return without(data, work.graph, spared, count)
 
 
 def may_decide(work: Work) -> bool:

@@ -4,8 +4,7 @@ Each value is put on a grid where it is read: in the format of the node that rea
 
 * Operands of dot products (:mod:`transforms.graph.dot_products`) take any format. Blocks run along the axis
   of the sum, integer weights have one scale, or one for each output channel.
-* Weights of operators that features bring along take the format of weights, in forms of their own, whatever
-  else is float.
+* Weights of operators that features bring along take the format of weights, whatever else is float.
 * Integers also reach the arithmetic around dot products (:mod:`transforms.plan.integer_sites`), in the
   outermost graph: ranges are not measured inside bodies of If, Loop and Scan.
 * bfloat16 and float16 reach every value (:mod:`transforms.plan.rounding_plan`).
@@ -33,7 +32,6 @@ from transforms.graph.selection import NodeSet
 from transforms.plan.dynamic_weights import pays_in_integers
 from transforms.plan.exact_sums import ExactSums
 from transforms.plan.graph_facts import GraphFacts
-from transforms.plan.infinities import is_infinite
 from transforms.plan.integer_sites import IntegerSites
 from transforms.plan.quant_spec import (
     ACTIVATION,
@@ -212,10 +210,8 @@ class SpecChooser:
 
     def _stores_in_form(self, node: gs.Node, index: int) -> bool:
         """Return whether an operator that is no dot product reads its weights in a format of its own."""
-        form = features.weights_of(node)
-        if form is None or self._is_ruined(node):
-            return False
-        return form.takes(self.formats[node].weight, node.inputs[index], self._scheme)
+        form = None if self._is_ruined(node) else features.weights_of(node)
+        return form is not None and form.takes(self.formats[node].weight, node.inputs[index], self._scheme)
 
     def _has_int32(self, node: gs.Node) -> bool:
         """Return whether the bias of a node can have the scale of the product of its operands."""
@@ -271,8 +267,11 @@ class SpecChooser:
     ) -> QuantSpec | None:
         if fmt is None:
             return None
-        if fmt.is_integer and role == CONSTANT and is_infinite(tensor):
-            return None  # an infinite bound, or a mask: no integer says that
+        if fmt.is_integer and role == CONSTANT:
+            from transforms.plan.infinities import is_infinite
+
+            if is_infinite(tensor):
+                return None  # an infinite bound, or a mask: no integer says that
         if fmt.is_integer and role == WEIGHT and node is not None:
             used = wider(fmt, node, index, tensor)
             if used is not fmt and tensor.name not in self.widened:

@@ -24,7 +24,6 @@ from transforms.graph.selection import (
     marked_nodes,
     select,
 )
-from transforms.graph.sensitive_layers import sensitive_layers, weight_key, weight_size
 from transforms.plan.graph_facts import GraphFacts, KnownFacts
 from transforms.plan.named_nodes import NamedNodes, operators
 from transforms.plan.tensor_grids import FixedGrids
@@ -242,6 +241,8 @@ class FormatTable:
         fmt, share = self.default.weight, self._scheme.finer_share
         if not share or fmt is None or not fmt.is_integer:
             return []
+        from transforms.graph.sensitive_layers import sensitive_layers, weight_key, weight_size
+
         users: dict[int, list[gs.Node]] = {}  # a weight that several products read has one format
         for node in walk.nodes(graph):
             if id(node) not in self._formats and weight_size(node) is not None:
