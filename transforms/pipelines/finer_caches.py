@@ -64,17 +64,17 @@ def finer_caches(
     if steps is None:
         return Finer()
 
-    def _nats(names: Iterable[str], count: int | None = None) -> float:
+    def _nats(names: Iterable[str], texts: Sequence[int] | None = None) -> float:
         tried = copy_graph(graph)
         quantize_caches(tried, {name: scales[name] for name in names}, bits=4, offsets=offsets)
-        return judge.errors_of(tried, count, steps=steps).of_outputs(places).relative
+        return judge.errors_of(tried, steps=steps, places=texts).of_outputs(places).relative
 
     spent = _nats(scales)
     if spent <= MOST_NATS:
         return Finer(nats=spent)
     groups = _of_nodes(find_caches(graph, 4), scales)
     progress = events.phase("comparing caches", "attention")
-    nats = {label: _nats(groups[label], 1) for label in each_told(groups, progress, len(groups))}
+    nats = {label: _nats(groups[label], [0]) for label in each_told(groups, progress, len(groups))}
     kept = within(nats, MOST_NATS, spent, lambda labels: _nats(chain(*map(groups.__getitem__, labels))))
     return Finer(frozenset(chain(*(names for label, names in groups.items() if label not in kept))), spent)
 
