@@ -1,9 +1,9 @@
 """Build the wheel and the source distribution, and try the wheel: ``python -m tests.wheel``.
 
-The source distribution is built first, and the wheel from it; both come to dist. A Linux wheel gets the tag
-of the oldest glibc that it runs on. Then it is installed in a fresh environment of each Python from 3.11 on
-that PATH has, without a compiler on PATH; it converts the example model and runs it by the operators of both
-domains.
+The source distribution is built first, and the wheel from it; both come to dist, with ``--aarch64`` also a
+wheel that a cross compiler makes. A Linux wheel gets the tag of the oldest glibc that it runs on. Then it is
+installed in a fresh environment of each Python from 3.11 on that PATH has, without a compiler on PATH; it
+converts the example model and runs it by the operators of both domains.
 """
 
 from __future__ import annotations
@@ -61,23 +61,31 @@ def linux_tag(library: bytes, machine: str) -> str:
     return "manylinux_{}_{}_{}".format(*glibc_needed(library), machine)
 
 
-def build(folder: Path, tools: Path) -> tuple[Path, Path]:
-    """Build the wheel and the source distribution in a folder, in an environment that is made for that."""
+def build(folder: Path, tools: Path, *, aarch64: bool = False) -> tuple[Path, ...]:
+    """Build the wheel and the source distribution in a folder, in an environment that is made for that.
+
+    ``aarch64``: and a wheel for that machine, last.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     run(sys.executable, "-m", "venv", tools)
     python = tools / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", "build", "wheel")
     with tempfile.TemporaryDirectory() as fresh:
         run(python, "-m", "build", "--outdir", fresh, ROOT)
-        (wheel,), (source,) = Path(fresh).glob("*.whl"), Path(fresh).glob("*.tar.gz")
-        if "-linux_" in wheel.name:
+        (source,) = Path(fresh).glob("*.tar.gz")
+        if aarch64:
+            from tests.helpers.aarch64 import cross_wheel
+
+            shutil.move(cross_wheel(Path(fresh) / "cross"), fresh)
+        for wheel in [*Path(fresh).glob("*-linux_*.whl")]:
             machine = wheel.stem.split("-linux_")[1]
             tag = linux_tag(library_of(wheel), machine)
             run(python, "-m", "wheel", "tags", "--remove", "--platform-tag", tag, wheel)
-            (wheel,) = Path(fresh).glob("*.whl")
         for old in (*folder.glob("onnx_narrow-*.whl"), *folder.glob("onnx_narrow-*.tar.gz")):
             old.unlink()
-        return Path(shutil.copy(wheel, folder)), Path(shutil.copy(source, folder))
+        wheels = sorted(Path(fresh).glob("*.whl"), key=lambda wheel: "aarch64" in wheel.name)
+        first, *others = (Path(shutil.copy(wheel, folder)) for wheel in wheels)
+        return first, Path(shutil.copy(source, folder)), *others
 
 
 def library_of(wheel: Path) -> bytes:
@@ -125,11 +133,12 @@ def main() -> None:
     """Build and try."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0].split(":")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "dist")
+    parser.add_argument("--aarch64", action="store_true", help="build a wheel for aarch64, too")
     parser.add_argument("--build-only", action="store_true", help="do not try the wheel")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        wheel, source = build(options.folder, Path(place) / "tools")
-        print(wheel, source, sep="\n", flush=True)
+        wheel, *others = build(options.folder, Path(place) / "tools", aarch64=options.aarch64)
+        print(wheel, *others, sep="\n", flush=True)
         for i, interpreter in enumerate([] if options.build_only else find_pythons()):
             try_wheel(wheel, interpreter, Path(place) / f"trial{i}")
             print("installed without a compiler, converts and runs:", interpreter, flush=True)

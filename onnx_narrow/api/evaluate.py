@@ -100,7 +100,7 @@ def evaluate(
         The output that holds logits of tokens: tells KL divergence and how often the first choice is the
         same; mean and worst values are of it alone, without the mean of each row.
     tokens : path, optional
-        The folder of samples with ``input_ids``: tells perplexity.
+        The samples with ``input_ids``, a folder or a .npy file: tells perplexity.
     peak : float, optional
         The signal peak for psnr and ssim.
     allow_missing : bool

@@ -24,7 +24,7 @@ from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.dynamic_layers import is_dynamic
-from transforms.scheme.scheme_values import FEW_BITS
+from transforms.scheme.fitted_weights import FEW_BITS
 
 if TYPE_CHECKING:
     from onnx_narrow.api.ranges import RangeFiles
@@ -35,7 +35,7 @@ _SHARED = Need(
     lambda scheme: CALIBRATION.is_met(scheme) or scheme.finetune is not None,
 )
 _KEPT = Need(
-    f"weights of fewer than {FEW_BITS} bits or a table [finetune]",
+    f"weights of fewer than {FEW_BITS} bits, fit_weights = true or a table [finetune]",
     lambda scheme: scheme.fits_weights or scheme.finetune is not None,
 )
 OF_SCHEME = {

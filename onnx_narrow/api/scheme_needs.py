@@ -10,9 +10,9 @@ from onnx_narrow.api.usage import DATA, Given, Need, named
 from transforms.files.spelling import as_option
 from transforms.plan.quantization_plan import WEIGHTED
 from transforms.scheme import Scheme
+from transforms.scheme.fitted_weights import FEW_BITS, rounds_8_bits
 from transforms.scheme.mixing_rule import BUDGETS, MIXING
 from transforms.scheme.scheme import AUTO, FOUND
-from transforms.scheme.scheme_values import FEW_BITS
 from transforms.scheme.targets import ON_CPU
 
 _STANDARD_BITS = 16
@@ -123,9 +123,10 @@ _OF_FORMATS: Mapping[str, Need] = {
     "calibrate_tensors": _ACTIVATIONS,
     "keep_float": _DECIDED,
     "fit_weights": Need(
-        f"weights of fewer than {FEW_BITS} bits, and in mixed precision a budget without a target",
+        f"weights of fewer than {FEW_BITS} bits, or 8 beside activations of more, and in mixed precision a "
+        "budget without a target",
         lambda scheme: (
-            scheme.has_few_bits
+            (scheme.has_few_bits or rounds_8_bits(scheme))
             and (scheme.auto_mixed_precision is None or scheme.auto_mixed_precision.is_of_size)
         ),
     ),

@@ -34,8 +34,9 @@ ROWS: tuple[Option, ...] = (
     Option("logits", TEXT, _JOB, "--logits OUTPUT", USUAL, (),
            "output that holds logits of tokens: report KL divergence and how often the first choice is the "
            "same; mean and worst values are of it alone, without the mean of each row"),
-    Option("tokens", PATH, _JOB, "--tokens DIR", USUAL, _LOGITS,
-           "folder of the samples that the results belong to, with input_ids: report perplexity"),
+    Option("tokens", PATH, _JOB, "--tokens PATH", USUAL, _LOGITS,
+           "the samples that the results belong to, with input_ids, as {data} of tools.infer: report "
+           "perplexity"),
     Option("max_kl", number(0), _JOB, "--max-kl NATS", USUAL, _LOGITS, "fail above this KL divergence"),
     Option("max_perplexity", number(1), _JOB, "--max-perplexity X", USUAL, (Need("{tokens}"),),
            "fail above this perplexity"),

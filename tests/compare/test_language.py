@@ -49,6 +49,21 @@ def test_figures_are_those_of_their_definitions(folders: tuple[Path, Path, Path]
     assert found.perplexity == pytest.approx(np.exp(np.mean(losses, 0)))
 
 
+def test_texts_are_rows_of_one_file(tmp_path: Path) -> None:
+    """The results are numbered, as ``tools.infer`` names those of such a file."""
+    texts = RANDOM.integers(0, 11, (3, 9))
+    for folder in ("one/logits", "other/logits", "texts"):
+        (tmp_path / folder).mkdir(parents=True)
+    for i, ids in enumerate(texts):
+        np.save(tmp_path / "texts" / f"{i:06}.npy", ids[None])
+        for folder in ("one", "other"):
+            np.save(tmp_path / folder / "logits" / f"{i:06}.npy", RANDOM.standard_normal((1, 9, 11)))
+    np.save(tmp_path / "texts.npy", texts)
+    pairs = pair_files(tmp_path / "one", tmp_path / "other")
+    found = [compare_logits(pairs, "logits", tmp_path / name) for name in ("texts.npy", "texts")]
+    assert found[0].perplexity and found[0] == found[1]
+
+
 def test_the_tool_says_them(folders: tuple[Path, Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     one, other, texts = map(str, folders)
     pair = ["--baseline_results_folder", one, "--quantized_results_folder", other]

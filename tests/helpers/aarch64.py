@@ -1,7 +1,8 @@
-"""A Python of aarch64 in a folder of its own, with our library compiled for it; QEMU runs it.
+"""A wheel for aarch64, made by a cross compiler, and a Python of aarch64 that has it; QEMU runs that.
 
-Python is that of Debian's packages, what ``ops`` imports are wheels. Nothing of the system is changed, and no
-rights are needed. ONNX Runtime's wheel ends in a segmentation fault in QEMU 7.2, so it is left out.
+Python is that of Debian's packages, in a folder of its own; what ``ops`` imports are wheels. Nothing of the
+system is changed, and no rights are needed. ONNX Runtime's wheel ends in a segmentation fault in QEMU 7.2, so
+it is left out.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Aarch64:
 
 
 def make_python(folder: Path) -> Aarch64:
-    """Return a Python of aarch64 that can import ``ops``, made in an empty folder.
+    """Return a Python of aarch64 that can import ``onnx_narrow.ops``, made in an empty folder.
 
     Skips the test without the emulator, the cross compiler, or the package indexes.
     """
@@ -51,11 +52,29 @@ def make_python(folder: Path) -> Aarch64:
         pytest.skip("the cross compiler is not installed (Debian: apt-get install gcc-aarch64-linux-gnu)")
     _unpack_debian(folder / "root", folder / "apt")
     _unpack_wheels(folder / "site", folder / "wheels")
-    shutil.copytree(
-        ROOT / "ops", folder / "site/ops", ignore=shutil.ignore_patterns("_library.*", "__pycache__")
-    )
-    shutil.copy(_library(folder / "built"), folder / "site/ops")
+    with zipfile.ZipFile(cross_wheel(folder / "built")) as wheel:
+        wheel.extractall(folder / "site")
     return Aarch64(folder, program)
+
+
+def cross_wheel(folder: Path) -> Path:
+    """Return our wheel for aarch64, made in an empty folder by setup.py as on aarch64 itself.
+
+    Raises CalledProcessError, and OSError without the cross compiler.
+    """
+    tools = folder / "tools"
+    tools.mkdir(parents=True)
+    (tools / "objcopy").symlink_to(str(shutil.which(f"{_COMPILER}objcopy")))
+    own = {"CC": f"{_COMPILER}gcc", "LDSHARED": f"{_COMPILER}gcc -shared"}
+    path = os.pathsep.join([str(tools), os.environ["PATH"]])
+    build = ["egg_info", "--egg-base", folder, "build", "--build-base", folder / "build"]
+    wheel = ["bdist_wheel", "--plat-name", "linux_aarch64", "--bdist-dir", folder / "tree"]
+    subprocess.run(
+        [sys.executable, "setup.py", "-q", *build, *wheel, "--dist-dir", folder],
+        cwd=ROOT, env={**os.environ, **own, "PATH": path}, stdout=subprocess.DEVNULL, check=True,
+    )  # fmt: skip
+    (made,) = folder.glob("*.whl")
+    return made
 
 
 def _unpack_debian(root: Path, work: Path) -> None:
@@ -88,18 +107,3 @@ def _need(command: list[str], folder: Path, what: str) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"{what} cannot be downloaded: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
-
-
-def _library(folder: Path) -> Path:
-    """Return our library, compiled by setup.py as on aarch64 itself."""
-    tools = folder / "tools"
-    tools.mkdir(parents=True)
-    (tools / "objcopy").symlink_to(str(shutil.which(f"{_COMPILER}objcopy")))
-    own = {"CC": f"{_COMPILER}gcc", "LDSHARED": f"{_COMPILER}gcc -shared"}
-    path = os.pathsep.join([str(tools), os.environ["PATH"]])
-    build = ["build_ext", "--build-lib", folder / "lib", "--build-temp", folder / "temp"]
-    subprocess.run(
-        [sys.executable, "setup.py", "-q", *build],
-        cwd=ROOT, env={**os.environ, **own, "PATH": path}, capture_output=True, check=True,
-    )  # fmt: skip
-    return next((folder / "lib").rglob("_library*.so"))

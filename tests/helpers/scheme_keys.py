@@ -44,9 +44,10 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "feed-forward parts get int8 in place of fewer bits, while integers grow by at most this share",
         "correct_biases": "biases compensate for the mean error of a rounded weight; `auto`: where samples "
         "give ranges",
-        "fit_weights": "weights of fewer than 7 bits are rounded so that outputs of layers on samples change "
-        "least (GPTQ); `auto`: if there are samples, and `weight_method` is `auto`; in mixed precision for a "
-        "budget without a target",
+        "fit_weights": "weights of fewer than 7 bits, or, where there are none, of 8 beside activations of "
+        "more, are rounded so that outputs of layers on samples change least (GPTQ); `auto`: if there are "
+        "samples, and `weight_method` is `auto`, 8 bits beside 16 in language models; in mixed precision for "
+        "a budget without a target",
         "quantize_all_op_types": "every value is quantized, except shapes and positions",
         "arithmetic": "sums, activations and products of two computed tensors are integers too; `auto`: "
         "in all but language models, where products with stored weights alone read integers",

@@ -91,6 +91,16 @@ def test_what_leaves_roundings_to_the_weights_alone(changes: dict[str, object]) 
     assert not done.decisions.fitted
 
 
+def test_weights_of_8_bits_are_rounded_so_only_where_that_is_asked_for() -> None:
+    """Beside activations of more bits, in a model that makes no logits of tokens."""
+    feeds, scheme = _feeds("convolutions", 8), preset("A16W8")
+    plain, done = _quantized(MODELS["convolutions"], scheme, feeds)
+    assert done.scheme is not None and done.scheme.fit_weights is False and not done.decisions.fitted
+    fitted, done = _quantized(MODELS["convolutions"], scheme.with_(fit_weights=True), feeds)
+    assert done.scheme is not None and done.scheme.fit_weights is True and done.decisions.fitted
+    assert fitted != plain
+
+
 def test_by_rule_leaves_out_only_what_is_not_asked_for() -> None:
     assert preset("W4A8").by_rule().fit_weights is False
     assert preset("W4A8").with_(fit_weights=True).by_rule().fit_weights is True
@@ -102,7 +112,7 @@ def test_fitting_that_cannot_be_is_refused() -> None:
         _feeds("convolutions"),
         preset("W4A8").with_(fit_weights=True),
     )
-    with pytest.raises(ValueError, match="fit_weights is true, no weight has fewer than 7 bits: it is int8"):
+    with pytest.raises(ValueError, match="fewer than 7 bits, or 8 beside activations of more: it is int8"):
         _quantized(model, scheme.with_(weight="int8"), feeds)
     with pytest.raises(MissingDataError, match="fit_weights is true, and calibration data"):
         quantize_graph(model_io.load(model), scheme)

@@ -1,7 +1,7 @@
 """Round arrays to every format: ``python round_arrays.py ARRAYS.npz ROUNDED.npz``.
 
 Arrays are stored as the bits of float32, float16 or bfloat16, under names that end in the type. Needs NumPy,
-ml_dtypes and the package ``ops``.
+ml_dtypes and the package ``ops``, or a wheel of ours.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-import ops
+try:
+    import ops
+except ModuleNotFoundError:  # installed from a wheel
+    from onnx_narrow import ops
 
 Arrays = dict[str, NDArray[np.generic]]
 Bits = Mapping[str, NDArray[np.unsignedinteger]]

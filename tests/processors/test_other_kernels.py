@@ -33,7 +33,7 @@ def test_operators_without_avx() -> None:
     assert " passed" in said and "skipped" not in said
 
 
-def test_formats_on_aarch64(tmp_path: Path) -> None:
+def test_formats_of_a_wheel_for_aarch64(tmp_path: Path) -> None:
     random, arrays = np.random.default_rng(3), {}
     for pattern in PATTERNS:
         for shape in SHAPES:
@@ -45,7 +45,7 @@ def test_formats_on_aarch64(tmp_path: Path) -> None:
     python = make_python(tmp_path / "aarch64")
     made = tmp_path / "rounded.npz"
     said = python.run(round_arrays.__file__, tmp_path / "arrays.npz", made)
-    assert f"aarch64, {python.folder}/site/ops/__init__.py\n" in said
+    assert f"aarch64, {python.folder}/site/onnx_narrow/ops/__init__.py\n" in said
     with np.load(made) as found:
         for name, expected in round_arrays.rounded(arrays).items():
             for fmt, bits, wanted in zip(ops.FORMATS, found[name], expected, strict=True):

@@ -1,4 +1,4 @@
-"""A wheel works without the checkout: built from a copy, installed elsewhere, run among decoys.
+"""A wheel of a source distribution works without the checkout: installed elsewhere, run among decoys.
 
 The environment is fresh: it holds our wheel and, by a path that comes after it, the libraries of this one,
 without the links that lead an editable installation back to the checkout.
@@ -33,9 +33,12 @@ NEVER_COPIED = ("*.so", "*.c", "__pycache__", ".*", "*.egg-info", "build", "dist
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that ``pip wheel`` builds of a copy without anything built before."""
-    source = tmp_path_factory.mktemp("source") / "project"
-    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*NEVER_COPIED))
+    """The wheel that ``pip wheel`` builds of the source distribution of a copy without anything built."""
+    copied = tmp_path_factory.mktemp("source") / "project"
+    shutil.copytree(ROOT, copied, ignore=shutil.ignore_patterns(*NEVER_COPIED))
+    packed = [sys.executable, "setup.py", "-q", "sdist", "--dist-dir", str(copied.parent)]
+    subprocess.run(packed, cwd=copied, capture_output=True, check=True)
+    (source,) = copied.parent.glob("onnx_narrow-*.tar.gz")
     target = tmp_path_factory.mktemp("wheel")
     options = ["--no-deps", "--wheel-dir", str(target), *_without_isolation()]
     done = subprocess.run(

@@ -101,6 +101,16 @@ def test_channels_that_must_stay(text: str) -> None:
     assert order_channels(graph) == 0
 
 
+def test_a_constant_in_the_place_of_data_keeps_its_order() -> None:
+    """Nothing makes its channels, so that nothing would permute them with those of the weight."""
+    text = "(float[1,2] x) => (float[3,2] y) { a = MatMul(v, w) y = Add(a, x) }"
+    graph = plans.graph(text, {"v": (3, 16), "w": (16, 2)})
+    x = np.ones((1, 2), np.float32)
+    before = _run(graph, x)
+    assert order_channels(graph) == 0
+    assert np.array_equal(_run(graph, x), before)
+
+
 def test_nodes_that_are_left_out_keep_the_order() -> None:
     graph = _matrices(16)
     assert order_channels(graph, exclude=["*"]) == 0

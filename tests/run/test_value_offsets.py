@@ -13,7 +13,6 @@ from transforms import model_io
 from transforms.calibrate.cache_scales import first_tokens
 from transforms.graph.value_offsets import takes_offset
 from transforms.model.graph_proto import export_model
-from transforms.pipelines.finer_caches import MOST_NATS, beyond
 from transforms.quantize_caches import find_caches, quantize_caches
 from transforms.run.coded_caches import Run, coded_caches, with_codes
 from transforms.run.run_model import open_model
@@ -112,9 +111,3 @@ def test_an_offset_is_the_mean_of_first_tokens() -> None:
     found = first_tokens(model, {NAME: (1, 3)}, feeds, 2)[NAME]
     wanted = np.mean([model.run(feed)[NAME][0, :, 0] for feed in feeds], 0)
     assert np.allclose(found, wanted, atol=1e-6)
-
-
-def test_attentions_of_least_divergence_have_4_bits() -> None:
-    nats = {"a": 0.9 * MOST_NATS, "b": 0.3 * MOST_NATS, "c": 0.5 * MOST_NATS}
-    finer = beyond(nats, {name: [f"{name}.k", f"{name}.v"] for name in nats})
-    assert finer.names == {"a.k", "a.v"} and np.isclose(finer.nats, 1.7 * MOST_NATS)

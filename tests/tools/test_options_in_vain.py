@@ -316,7 +316,7 @@ WITH_A_SCHEME = [
         "quantize",
         "W8",
         "--data d --resume r",
-        "--resume requires weights of fewer than 7 bits or a",
+        "--resume requires weights of fewer than 7 bits, fit_weights = true or a",
     ),
     ("quantize", "BF16", "--allow-code", "--allow-code requires a scheme whose key evaluate names a file"),
     ("auto_mixed_precision", "BF16_MIXED_BFP16", "--allow-code", "--allow-code requires a scheme whose key"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,15 +58,23 @@ class _Stopped:
         return self._function(*arguments)
 
 
-@pytest.mark.parametrize(("run", "place"), [(_fit, ROUNDED), (_tune, TUNED)])
+@pytest.mark.parametrize(
+    ("run", "place", "other"),
+    [
+        (_fit, ROUNDED, {"data": "others"}),
+        (_fit, ROUNDED, {"options": ("--set", "block_size=16")}),
+        (_tune, TUNED, {"options": ("--algorithm", "adaquant")}),
+    ],
+)
 def test_a_stopped_run_goes_on(
     run: Callable[..., int],
     place: tuple[object, str],
+    other: dict[str, Any],
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Layers lie in the folder of the output; other samples leave them alone, with a line."""
+    """Layers lie in the folder of the output; other samples or options leave them alone, with a line."""
     resume = "--resume", str(folder)
     every = _Stopped(getattr(*place), -1)
     monkeypatch.setattr(*place, every)
@@ -75,7 +84,7 @@ def test_a_stopped_run_goes_on(
         assert run(folder, "q.onnx", *resume) == 130
     assert not (folder / "q.onnx").exists()
     capsys.readouterr()
-    assert run(folder, "q.onnx", *resume, data="others") == 0
+    assert run(folder, "q.onnx", *resume, *other.get("options", ()), data=other.get("data", "data")) == 0
     warning = f"'{folder}' holds 1 layer of another model, scheme or other samples: not used"
     assert warning in capsys.readouterr().err
     before = every.count

@@ -10,7 +10,10 @@ from ops.array_types import Feed, Float32Array, Float64Array
 from ops.formats import get_format
 from ops.integers import ALPHAS, range_scale
 from ops.squared_errors import squared_errors
+from transforms.run.kept_runs import KeptRuns
 from transforms.runtime.session import OpenModel
+
+CacheModel = OpenModel | KeptRuns
 
 MARGIN = 1.25
 """How much further than on the samples each channel may reach in 8 bits, since other texts do.
@@ -23,7 +26,7 @@ that a Concat makes, whose scales are coarser, have 0.0013 with and without.
 
 
 def cache_scales(
-    model: OpenModel,
+    model: CacheModel,
     axes: Mapping[str, Sequence[int]],
     feeds: Sequence[Feed],
     *,
@@ -64,7 +67,7 @@ def cache_scales(
 
 
 def first_tokens(
-    model: OpenModel, axes: Mapping[str, Sequence[int]], feeds: Sequence[Feed], tokens: int
+    model: CacheModel, axes: Mapping[str, Sequence[int]], feeds: Sequence[Feed], tokens: int
 ) -> dict[str, Float32Array]:
     """Return the mean of the first token of each cache along the axis ``tokens``, as offsets of caches.
 
@@ -84,7 +87,7 @@ def first_tokens(
 
 
 def _caches(
-    model: OpenModel,
+    model: CacheModel,
     axes: Mapping[str, Sequence[int]],
     feed: Feed,
     offsets: Mapping[str, Float32Array],
@@ -106,7 +109,7 @@ def _filled(largest: Float32Array) -> Float32Array:
 
 
 def _of_least_error(
-    model: OpenModel,
+    model: CacheModel,
     scales: Mapping[str, Float32Array],
     axes: Mapping[str, Sequence[int]],
     feeds: Sequence[Feed],

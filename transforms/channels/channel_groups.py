@@ -74,8 +74,8 @@ def channel_groups(graph: gs.Graph, exclude: Container[gs.Node] = ()) -> list[Ch
 
     Conv (of one group, and depthwise), MatMul and Gemm with float32 weights of their own make channels and
     sum over them; element-wise operators and pooling pass them. A group that reaches anything else is left
-    out: inputs and outputs, bodies, nodes in ``exclude``, other operators, constants that several nodes read,
-    matrices of the size of a table that is looked up.
+    out: inputs, outputs and constants in their place, bodies, nodes in ``exclude``, other operators,
+    constants that several nodes read, matrices of the size of a table that is looked up.
     """
     search = _Search(graph)
     for node in graph.nodes:
@@ -113,8 +113,8 @@ class _Search:
         """Tie, or close, both kinds of channels of all tensors of a node."""
         kinds = self._passed(node) if is_known else set()
         for tensor in (*node.inputs, *node.outputs):
-            uses = () if isinstance(tensor, gs.Constant) else walk.uses(tensor)
-            is_end = id(tensor) in self._fixed or any(id(user) not in self._members for user, _ in uses)
+            is_end = isinstance(tensor, gs.Constant) or id(tensor) in self._fixed
+            is_end = is_end or any(id(user) not in self._members for user, _ in walk.uses(tensor))
             self._closed += [(id(tensor), kind) for kind in (IMAGE, ROWS) if is_end or kind not in kinds]
 
     def _passed(self, node: gs.Node) -> set[str]:

@@ -68,8 +68,9 @@ def compare_logits(pairs: Sequence[ResultPair], output: str, texts: Path | None 
     """Return what results of an output that holds logits [..., tokens, vocabulary] say.
 
     ``output``: its name; results of a single output have none. ``texts``: a folder with the tokens that each
-    result belongs to, of the same name: .npy, of which each row may be a text, or .npz with ``input_ids``;
-    the next token of each, the last of a text aside, gives the perplexity. Raises ValueError for results
+    result belongs to, of the same name: .npy, of which each row may be a text, or .npz with ``input_ids``; or
+    one .npy file, with the text of the result of each number. The next token of each, the last of a text
+    aside, gives the perplexity. Raises ValueError for results
     without such an output, or that do not fit.
     """
     chosen = [pair for pair in pairs if pair.is_of(output)]
@@ -122,12 +123,15 @@ def _following(texts: Path, pair: ResultPair, shape: Sequence[int]) -> AnyArray:
     stem = Path(pair.name).stem
     text, _, row = stem.rpartition("-")
     paths = [texts / f"{stem}.npz", texts / f"{stem}.npy", texts / f"{text}.npy"]
-    path = next(filter(Path.is_file, paths), None)
+    path = texts if texts.is_file() else next(filter(Path.is_file, paths), None)
     if path is None:
         raise FileNotFoundError(f"'{texts}' has no tokens '{stem}.npz' or '{stem}.npy'")
     ids = read_array(path) if path.suffix == ".npy" else _ids(path)
-    if path.stem != stem and row.isdecimal() and ids.ndim == 2 and int(row) <= len(ids):
-        ids = ids[int(row) - 1]
+    number = int(stem) if path is texts and stem.isdecimal() else None
+    if path.parent == texts and path.stem != stem and row.isdecimal():
+        number = int(row) - 1
+    if number is not None and ids.ndim == 2 and number < len(ids):
+        ids = ids[number]
     if ids.dtype.kind not in "iu" or ids.size != shape[0] or (ids.size and ids.max() >= shape[1]):
         raise ValueError(f"'{path}' has tokens {ids.dtype} {list(ids.shape)}, for logits {list(shape)}")
     ends = np.full((*ids.shape[:-1], 1), -1)

@@ -34,7 +34,7 @@ from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.run.events import Progress
 from transforms.runtime.session import RunOptions
-from transforms.scheme.scheme_values import has_few_bits
+from transforms.scheme.fitted_weights import has_few_bits
 
 _MEMORY = 1 << 27
 
@@ -60,11 +60,12 @@ def fit_weights(
     progress: Progress | None = None,
     see: Callable[[str, int, int], None] | None = None,
     files: LayerFiles | None = None,
+    rounds: Callable[[Format | None], bool] = has_few_bits,
 ) -> tuple[int, int]:
-    """Round a quantized model's weights of few bits by the outputs of their layers, in place.
+    """Round a quantized model's weights of the formats that it ``rounds`` by the outputs of their layers.
 
-    Return how many layers have such weights, and how many of them changed: each has to be nearer to its float
-    outputs on held-out samples. Weights, scales and biases of
+    In place. Return how many layers have such weights, and how many of them changed: each has to be nearer to
+    its float outputs on held-out samples. Weights, scales and biases of
     :func:`transforms.layers.match_layers.match_layers`'s layers change. Nothing is done for fewer than two
     samples. ``float_graph`` is the float model in the form that was quantized, ``formats`` as in
     :func:`transforms.finetune.finetune_model.finetune_model`; ``progress`` is called with how many layers
@@ -78,7 +79,7 @@ def fit_weights(
     options = options or options_for(len(feeds))
     float_graph = shift_alike(float_graph, graph, formats)
     found, _ = match_layers(float_graph, graph, formats)
-    layers = [layer for layer in found if has_few_bits(layer.weight.format)]
+    layers = [layer for layer in found if rounds(layer.weight.format)]
     if not layers:
         return 0, 0
     with open_sums(float_graph, graph, feeds, layers, options) as sums:

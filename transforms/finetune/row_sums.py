@@ -24,7 +24,7 @@ from transforms.graph.value_limits import Limits
 from transforms.layers.linear_layer import LinearLayer
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.runtime.devices import array_module
-from transforms.scheme.scheme_values import has_few_bits
+from transforms.scheme.fitted_weights import has_few_bits
 
 _STORABLE = {np.dtype(kind) for kind in (np.int8, np.uint8, np.int16, np.uint16)}
 

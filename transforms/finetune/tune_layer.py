@@ -17,7 +17,7 @@ from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.round_bias import round_biases
 from transforms.finetune.weight_grids import layer_grids, plain_grid
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.scheme.scheme_values import has_few_bits
+from transforms.scheme.fitted_weights import has_few_bits
 
 DAMPINGS = (10.0, 1.0, 0.1, 0.01, 0.001)
 """Damping of the shift of the weights, relative to the mean of the Gram matrix's diagonal."""

@@ -99,15 +99,16 @@ class Judge:
         shifts: Mapping[str, float] | None = None,
         steps: TwoSteps | None = None,
         see: Callable[[Feed, Feed], None] | None = None,
+        places: Sequence[int] | None = None,
     ) -> Errors:
         """Return the errors of a quantized model, which may not be used afterwards.
 
         ``shifts``: by how much tensors are less than in the float model. ``steps``: how texts are read.
-        ``see``: told what is made of each feed.
+        ``see``: told what is made of each feed. ``places``: of the samples, instead of all.
         """
         self._samples()  # closes the float model: large weights are in memory once
         run = _seen(self.opened(graph, shifts), steps, see)
-        return self.errors(lambda _: run)
+        return self.errors(lambda _: run, places)
 
     def errors_in_folds(
         self,

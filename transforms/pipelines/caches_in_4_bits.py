@@ -16,6 +16,7 @@ from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.finer_caches import Finer, finer_caches
 from transforms.quantize_caches import TOKENS, find_caches, quantize_caches
 from transforms.run.events import Events
+from transforms.run.kept_runs import KeptRuns
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 
@@ -38,7 +39,7 @@ class FourBits:
         _rotate(graph, rotations)
         caches = find_caches(graph, _BITS)
         axes = {str(one.present.name): one.channels for one in caches}
-        model = open_model(copy_graph(graph), run)
+        model = KeptRuns(open_model(copy_graph(graph), run), [*axes])
         shifted = {str(one.present.name): one.channels for one in caches if one.takes_offset}
         offsets = first_tokens(model, shifted, feeds, TOKENS) if shifted else {}
         least = cache_scales(model, axes, feeds, bits=_BITS, offsets=offsets)

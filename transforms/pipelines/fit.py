@@ -1,4 +1,4 @@
-"""Step: round weights of few bits by the outputs of their layers on the samples."""
+"""Step: round weights of few bits, or of 8 where none has few, by the outputs of their layers on samples."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from transforms.judge.sample_roles import fitting, taken
 from transforms.pipelines.finished import finished_layers
 from transforms.pipelines.work import Work
 from transforms.run.failing_samples import failing
+from transforms.scheme.fitted_weights import has_8_bits, has_few_bits
 
 
 def fit(work: Work) -> None:
-    """Round weights of few bits by the outputs of their layers, in place.
+    """Round weights of few bits, or of 8 where none has few, by the outputs of their layers, in place.
 
     Warns of texts with fewer tokens than a layer has inputs. Raises ValueError for a model that fails on a
     sample.
@@ -41,6 +42,7 @@ def fit(work: Work) -> None:
             progress=progress,
             see=rows.see if texts else None,
             files=finished_layers(work, work.base.graph),
+            rounds=has_few_bits if work.scheme.has_few_bits else has_8_bits,
         )
     work.scheme = work.record.scheme = work.scheme.with_(fit_weights=layers > 0)
     if layers:

@@ -17,6 +17,7 @@ from ops.registration import DOMAIN
 from transforms.scheme.custom_formats import make_format
 from transforms.scheme.dynamic_layers import check_dynamic, is_dynamic
 from transforms.scheme.finetune_rule import FinetuneRule
+from transforms.scheme.fitted_weights import has_few_bits, rounds_8_bits
 from transforms.scheme.layer_rule import LayerRule, make_rule
 from transforms.scheme.mixing_rule import MIXING, MixingRule
 from transforms.scheme.outlier_move import OutlierMove, parse_move
@@ -26,7 +27,6 @@ from transforms.scheme.scheme_values import (
     SchemeTable,
     check_shapes,
     checked_value,
-    has_few_bits,
     range_rule,
 )
 from transforms.scheme.targets import Target, target
@@ -211,10 +211,11 @@ class Scheme:
 
     @property
     def fits_weights(self) -> bool:
-        """Whether outputs of layers round weights of few bits, if there are samples; not within a target."""
+        """Whether outputs of layers round weights, if there are samples; not within a target."""
         asked = self.fit_weights is True or (self.fit_weights == AUTO and self.weight_method == AUTO)
         mixing = self.auto_mixed_precision
-        return asked and self.has_few_bits and (mixing is None or mixing.is_of_size)
+        rounds = self.has_few_bits or (self.fit_weights is True and rounds_8_bits(self))
+        return asked and rounds and (mixing is None or mixing.is_of_size)
 
     @property
     def range_method(self) -> str:

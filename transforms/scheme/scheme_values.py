@@ -18,15 +18,6 @@ METHODS = ("MinMax", "Entropy", "Percentile", "MSE", "Extrapolated", "Wide")
 _HEADROOM_BITS = 16
 """Bits from which on larger steps cost less than numbers that samples do not show."""
 
-FEW_BITS = 7
-"""Bits of an element, with its share of exponents, below which outputs of layers round weights best."""
-
-
-def has_few_bits(fmt: Format | None) -> bool:
-    """Return whether a format has so few bits; None is float."""
-    return fmt is not None and fmt.bits < FEW_BITS
-
-
 FULL_RANGE = PADDED, FREE, OFF = ("padded", "free", "off")
 """Which int8 tensors that are never negative may use the full range in tuning: also those before a Conv that
 pads, by a Pad, inputs and means, by a Sub; those for which nothing has to be added; none."""

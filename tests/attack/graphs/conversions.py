@@ -20,7 +20,7 @@ from tests.attack.graphs.interpret import Interpreter, graphs
 from tests.attack.graphs.rules_of_targets import breaks
 from tests.attack.graphs.strip import strip
 from tests.attack.graphs.tool_runs import Fallen, run, say
-from tests.attack.graphs.trial import COARSE, INTEGER_STEP, Trial
+from tests.attack.graphs.trial import COARSE, INTEGER_STEP, PLAIN, Trial
 from transforms.files.array_archive import write_arrays
 
 _BLOCKS = ("BFP16", "MX4", "MX6", "MX9", "MXINT8", "MXFP8E4M3", "MXFP8E5M2", "MXFP6E3M2", "MXFP6E2M3",
@@ -102,6 +102,8 @@ def ranges(trial: Trial, samples: Path, rng: Random) -> None:
     file = trial.folder / f"grids.{rng.choice(('json', 'encodings'))}"
     options = ["--config", str(rng.choice(_INTEGERS)), "--data", str(samples), "--fast"]
     options += ["--per-channel"] if rng.random() < 0.3 and "XINT8" not in options else []
+    if file.suffix == ".encodings":  # do not say of weights whether they have signs: uint8 becomes int8
+        options += PLAIN[2:]
     first = trial.convert("quantize", *options, "--export-ranges", str(file), "--force")
     if first.model is None:
         return
@@ -154,7 +156,7 @@ def by_samples(trial: Trial, samples: Path, rng: Random) -> None:
     trial.opened(done.model, INTEGER_STEP)
     if preset == "W4A8":
         return  # the mean error of its layers goes into biases
-    nodes = trial.convert("quantize", *options, "--keep-weight-nodes", "--set", "correct_biases=false")
+    nodes = trial.convert("quantize", *options, "--keep-weight-nodes", *PLAIN)
     if nodes.model is None:
         raise Fallen(f"converted, but not with --keep-weight-nodes: {nodes.refusal}")
     bare, _ = strip(nodes.model)

@@ -14,7 +14,7 @@ from tests.attack.graphs.build import Built, build, with_outputs
 from tests.attack.graphs.distances import difference
 from tests.attack.graphs.strip import strip
 from tests.attack.graphs.tool_runs import Fallen, run, run_widened
-from tests.attack.graphs.trial import COARSE, FINE, INTEGER_STEP, Trial
+from tests.attack.graphs.trial import COARSE, FINE, INTEGER_STEP, PLAIN, Trial
 from transforms.files.array_archive import read_arrays, write_arrays
 
 PRESETS = ("A8W8", "XINT8", "U8S8", "A16W8", "BF16", "BFP16", "MX6", "MX9", "MXINT8", "MXFP8E4M3")
@@ -130,8 +130,6 @@ _OF_INTEGERS: tuple[tuple[str, ...], ...] = (
 )
 _OF_BLOCKS: tuple[tuple[str, ...], ...] = (*(("--domain", "com.amd.quark"), ("--set", _ALL)),)
 """Options that the presets are tried with in turn."""
-_PLAIN = ("--set", "correct_biases=false", "--set", "saturation='ignore'")
-"""Options with which nodes make all the roundings that there are."""
 
 
 def _variant(trial: Trial, preset: str, rng: np.random.Generator) -> list[str]:
@@ -215,6 +213,6 @@ def _quantized(trial: Trial, preset: str, samples: Path, more: list[str]) -> Non
     else:
         _alike(trial, nodes.model, found, _STEP.get(preset, COARSE))
     if preset in _INTEGERS:  # what nodes do not round: corrected biases, weights held to neighbours
-        nodes = trial.convert("quantize", *options, "--keep-weight-nodes", *_PLAIN)
+        nodes = trial.convert("quantize", *options, "--keep-weight-nodes", *PLAIN)
     if nodes.model is not None:
         _stripped(trial, nodes.model)

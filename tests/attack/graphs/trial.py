@@ -28,6 +28,8 @@ INTEGER_STEP = 2**-8
 """Half a step of 8 bits beside the largest number of a tensor, of both signs."""
 COARSE = 2**-2
 """A step that no format's is above."""
+PLAIN = ("--set", "correct_biases=false", "--set", "saturation='ignore'")
+"""Options with which nodes make all the roundings that there are."""
 _DRAWS, _MARGIN, _CROSSED = 6, 12.0, 4.0
 _LEAST = {2**-10: 2.0**-24}
 """Formats that have a least number worth mentioning (FP16), by their step: what is smaller becomes 0."""
