@@ -42,7 +42,8 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "whose error is less so",
         "finer_share": "in models with attention, values, outputs and half of the layers that end "
         "feed-forward parts get int8 in place of fewer bits, while integers grow by at most this share; "
-        "inner numbers of experts in whole blocks",
+        "inner numbers of experts in whole blocks; in networks of convolutions the first, depthwise and last "
+        "layers",
         "correct_biases": "biases compensate for the mean error of a rounded weight; `auto`: where samples "
         "give ranges",
         "fit_weights": "weights of fewer than 7 bits are rounded so that outputs of layers on samples change "

@@ -61,15 +61,16 @@ def fit_weights(
     see: Callable[[str, int, int], None] | None = None,
     files: LayerFiles | None = None,
 ) -> tuple[int, int]:
-    """Round a quantized model's weights of few bits by the outputs of their layers, in place.
+    """Round weights of a quantized model with weights of few bits by the outputs of their layers, in place.
 
-    Return how many layers have such weights, and how many of them changed: each has to be nearer to its float
+    Layers with more bits make up for some of the error of those before them, and are rounded anew, too.
+    Return how many layers there are, and how many of them changed: each has to be nearer to its float
     outputs on held-out samples. Weights, scales and biases of
     :func:`transforms.layers.match_layers.match_layers`'s layers change. Nothing is done for fewer than two
-    samples. ``float_graph`` is the float model in the form that was quantized, ``formats`` as in
-    :func:`transforms.finetune.finetune_model.finetune_model`; ``progress`` is called with how many layers
-    are done, and of how many, ``see`` with the name of each layer, its rows and its inputs. Layers in
-    ``files`` have the weights there; the others are added.
+    samples, or without weights of few bits. ``float_graph`` is the float model in the form that was
+    quantized, ``formats`` as in :func:`transforms.finetune.finetune_model.finetune_model`; ``progress`` is
+    called with how many layers are done, and of how many, ``see`` with the name of each layer, its rows and
+    its inputs. Layers in ``files`` have the weights there; the others are added.
 
     Raises ValueError for a model that fails on a sample.
     """
@@ -77,9 +78,8 @@ def fit_weights(
         return 0, 0
     options = options or options_for(len(feeds))
     float_graph = shift_alike(float_graph, graph, formats)
-    found, _ = match_layers(float_graph, graph, formats)
-    layers = [layer for layer in found if has_few_bits(layer.weight.format)]
-    if not layers:
+    layers, _ = match_layers(float_graph, graph, formats)
+    if not any(has_few_bits(layer.weight.format) for layer in layers):
         return 0, 0
     with open_sums(float_graph, graph, feeds, layers, options) as sums:
         walked = _Walk(graph, layers, sums, see, files)
