@@ -17,7 +17,6 @@ from transforms.graph.grids import Grid
 from transforms.graph.rewire import Insertions, import_domains
 from transforms.model.read_model import ModelError
 from transforms.plan.bias_correction import correctable, corrected, corrected_inputs
-from transforms.plan.given_grids import write_grids
 from transforms.plan.qdq_writer import QdqWriter, rounded, take_name
 from transforms.plan.qparams import QParamsTable, Ranges
 from transforms.plan.quant_spec import BIAS, QuantSite, QuantSpec
@@ -71,6 +70,8 @@ def _insert_grids(graph: gs.Graph, grids: object) -> int:
     needed = max((_opset_of(grid.format, bool(grid.block_size)) for grid in grids.values()), default=0)
     if graph.opset < needed:
         raise ModelError(f"the grids need opset {needed}, the model has {graph.opset}: raise it first")
+    from transforms.plan.given_grids import write_grids
+
     return write_grids(graph, grids)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
+from transforms.features.recurrent.operators import is_recurrent
 from transforms.graph import walk
-from transforms.graph.recurrent import is_recurrent
 from transforms.graph.selection import Choice, Exclusion, NodeSet, resolve
 from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.plan.quantization_plan import QuantizationPlan

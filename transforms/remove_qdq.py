@@ -9,15 +9,15 @@ import onnx_graphsurgeon as gs
 
 import ops
 from ops.array_types import AnyArray, Float32Array
+from transforms import features
+from transforms.features import WeightForm
 from transforms.graph import walk
 from transforms.graph.constants import Constants
 from transforms.graph.grids import grid_of
 from transforms.graph.lazy_values import constant, derived
 from transforms.graph.qdq import BLOCKS, DEQUANTIZE, QUANTIZE
-from transforms.graph.recurrent import WEIGHTS, is_recurrent
 from transforms.graph.rewire import RUNTIME_DOMAIN, bypass, forget_domains, position, remove_unused
 from transforms.graph.selection import Choice, Exclusion, chosen_nodes, label_of, resolve
-from transforms.graph.stored_rows import stored_rows
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +63,9 @@ class _Remover:
 
     def remove(self, owner: gs.Graph, node: gs.Node) -> None:
         """Let the chosen readers of a node's result read float numbers, if the node is of a quantization."""
-        if is_recurrent(node) and self._takes(node):
-            self._widen_rows(node)
+        form = features.weights_of(node)
+        if form is not None and self._takes(node):
+            self._widen_weights(node, form)
         if node.op not in (*DEQUANTIZE, *BLOCKS):
             return
         result, maker = node.outputs[0], walk.producer(node.inputs[0])
@@ -82,14 +83,14 @@ class _Remover:
             node.op, node.domain, node.attrs, node.inputs = "Identity", None, {}, [source]
             bypass(owner, [node], self._outputs)
 
-    def _widen_rows(self, node: gs.Node) -> None:
-        """Let a recurrent layer read its weights in float32."""
-        for index in WEIGHTS:
-            rows = stored_rows(node.inputs[index])
-            if rows is not None:
-                name = self._names.derive(rows.source.name, "float")
-                node.inputs[index] = constant(name, rows.values())
-                self._idle += reversed(rows.nodes)
+    def _widen_weights(self, node: gs.Node, form: WeightForm) -> None:
+        """Let a layer that is no dot product read its weights in float32."""
+        for index in form.inputs:
+            weight = form.read(node.inputs[index])
+            if weight is not None:
+                name = self._names.derive(weight.source.name, "float")
+                node.inputs[index] = constant(name, weight.values())
+                self._idle += reversed(weight.nodes)
                 self.count += 1
 
     def clear(self) -> None:

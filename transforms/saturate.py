@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
+
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.lazy_values import become_constant, derived
 from transforms.graph.selection import Choice, Exclusion, resolve
-from transforms.plan.infinities import has_infinity, meant_infinities
 
 
 def saturate(
@@ -34,8 +35,7 @@ def saturate(
         if not (excluded and all(node in excluded for node in constant.outputs))
     )
     beyond = [tensor for tensor in used if _exceeds(tensor.values)]
-    infinite = any(has_infinity(tensor.values) for tensor in beyond)
-    meant = meant_infinities(graph) if infinite else {}
+    meant = _meant_infinities(graph, beyond) if beyond else ()
     clipped_names: list[str] = []
     for tensor in beyond:
         clipped = clip_finite if id(tensor) in meant else clip
@@ -46,6 +46,14 @@ def saturate(
     if names is not None:
         names += clipped_names
     return len(clipped_names)
+
+
+def _meant_infinities(graph: gs.Graph, beyond: Iterable[gs.Constant]) -> Container[int]:
+    """Return the ids of the tensors with infinities that the model tells from large numbers."""
+    from transforms.plan.infinities import has_infinity, meant_infinities
+
+    has_any = any(has_infinity(tensor.values) for tensor in beyond)
+    return meant_infinities(graph) if has_any else ()
 
 
 def saturate_fills(graph: gs.Graph, *, exclude: Exclusion = None) -> list[str]:

@@ -14,8 +14,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray
+from transforms.features.recurrent.operators import WEIGHTS
+from transforms.features.recurrent.stored_rows import StoredRows, stored_rows
 from transforms.graph import dtypes, walk
-from transforms.graph.recurrent import WEIGHTS
 from transforms.graph.rewire import (
     RUNTIME_DOMAIN,
     Replacements,
@@ -25,7 +26,6 @@ from transforms.graph.rewire import (
     take_over,
 )
 from transforms.graph.selection import Choice, Exclusion, label_of, resolve
-from transforms.graph.stored_rows import StoredRows, stored_rows
 
 log = logging.getLogger(__name__)
 

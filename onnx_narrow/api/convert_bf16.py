@@ -216,7 +216,7 @@ def _finish(work: Bf16Work, output: Output, told: Told, given: Given) -> Result:
     assert done is not None and done.tally is not None, "it was converted"
     assert first is not None and work.source is not None, "it was tried out"
     tool = TOOLS[work.element or "float32"]
-    entries = provenance.entries(tool, recorded(work), work.source_sha256) | work.record.metric_entries
+    entries = provenance.entries(tool, recorded(work), work.record.source_sha256) | work.record.metric_entries
     told.phase("writing")
     written = write(work.graph, output, work.source, entries, first.exported)
     _tell(work, written, told, is_excluded=bool(given.keys() & {"exclude_node", "exclude_op"}))

@@ -260,9 +260,9 @@ def _finish(work: TuneWork, output: Output, told: Told, given: Given) -> Result:
     """Write the model, and tell how it was made."""
     first = work.record.first
     assert first is not None and work.quantized is not None, "it was tried out"
-    if output.path is not None and work.float_graph is not None:
-        model_io.refuse_source(work.float_graph, output.path)  # saving looks at that of the quantized model
-    entries = provenance.entries("finetune", recorded(given), work.source_sha256)
+    if output.path is not None and work.base.graph is not None:
+        model_io.refuse_source(work.base.graph, output.path)  # saving looks at that of the quantized model
+    entries = provenance.entries("finetune", recorded(given), work.record.source_sha256)
     entries |= work.record.metric_entries
     told.phase("writing")
     written = write(work.graph, output, work.quantized, entries, first.exported)

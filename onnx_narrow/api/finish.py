@@ -32,8 +32,10 @@ def untuned(scheme: Scheme) -> Scheme:
 
 def refuse_untunable(work: Work) -> None:
     """Raise ValueError for tuning without samples."""
-    if work.tuning and (work.data is None or work.options.random_data):
-        raise ValueError(spelled(f"fine-tuning ({work.tuning.algorithm}) needs samples: give {{data:DIR}}"))
+    if work.options.tuning and (work.data is None or work.options.random_data):
+        raise ValueError(
+            spelled(f"fine-tuning ({work.options.tuning.algorithm}) needs samples: give {{data:DIR}}")
+        )
 
 
 def run_steps(

@@ -201,11 +201,11 @@ def mix_precision(
                 functions=functions,
                 external_data=save_as_external_data,
                 finished=finished_in(given),
+                tuning=scheme.finetune,
+                recorded=wish.recorded(given),
             ),
-            tuning=scheme.finetune,
             events=told,
             mixing=MixingOptions(run_options, shared, folder, labels_of(labels), analyze_only),
-            recorded=wish.recorded(given),
         )
         refuse_untunable(work)
         results = partial(write_results, given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import onnx_graphsurgeon as gs
 
@@ -248,15 +249,16 @@ def quantize(
                 gs.Graph(),
                 untuned(scheme),
                 data_of(opened, given, run, workers),
-                fixed=grids,
                 source=source,
-                options=options_of(given, run),
-                tuning=scheme.finetune,
-                compares=data is not None and not (fast or ranges or does_itself),
-                may_compare=not fast,
-                moves=moves,
+                options=replace(
+                    options_of(given, run),
+                    fixed=grids,
+                    tuning=scheme.finetune,
+                    compares=data is not None and not (fast or ranges or does_itself),
+                    moves=moves,
+                    recorded=recorded(wish, given),
+                ),
                 events=told,
-                recorded=recorded(wish, given),
                 record=JobRecord(grids=None if export_ranges is None else []),
             )
             refuse_goal(work, given)

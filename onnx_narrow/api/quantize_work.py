@@ -163,6 +163,7 @@ def options_of(given: Given, run: RunOptions) -> Options:
         external_data=given.get("save_as_external_data", False),
         random_data=given.get("random_data", 0),
         finished=finished_in(given),
+        may_compare=not given.get("fast"),
     )
 
 
@@ -180,7 +181,7 @@ def refuse_goal(work: Work, given: Given) -> None:
     if work.options.goal is None or gates.is_gated(given):
         return
     name = spelled("{min_sqnr}" if "min_sqnr" in given else "{top1}")
-    if work.tuning is not None:
+    if work.options.tuning is not None:
         raise ValueError(f"{name} cannot be combined with the table [finetune] of the scheme")
     if work.asked.auto_mixed_precision is not None:
         raise ValueError(f"{name} cannot be combined with the table [auto_mixed_precision] of the scheme")

@@ -10,14 +10,15 @@ import onnx_graphsurgeon as gs
 from onnx_narrow.summaries import running
 from onnx_narrow.summaries.words import Detail, Sizes, written
 from ops.formats import FORMATS, LINEAR
+from transforms import features
 from transforms.conversion.record import Record
 from transforms.files.spelling import spelled
 from transforms.functions import DOMAIN
 from transforms.graph import dtypes, walk
+from transforms.graph.constant_nodes import is_made_of_constants
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.graph.rounded_rows import rounded_rows
 from transforms.graph.some_names import counted
-from transforms.graph.stored_rows import is_made_of_constants, reads_rows
 from transforms.judge.decisions import LAYERS_IN_FLOAT, Decisions
 from transforms.pipelines.first_result import FirstRun
 from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
@@ -121,7 +122,7 @@ def _kept(graph: gs.Graph) -> str:
 def _computes_in_float(node: gs.Node, ends: Container[int]) -> bool:
     if _quantizes(node) or id(node) in ends or node.op in _OF_INTEGERS:
         return False
-    if reads_rows(node) or is_made_of_constants(node):
+    if features.reads_stored(node) or is_made_of_constants(node):
         return False
     data = [t for i, t in enumerate(node.inputs) if not is_dot_product(node) or is_operand(node, i)]
     floats = [t for t in data if isinstance(t, gs.Variable) and dtypes.is_type(t, dtypes.FLOAT)]

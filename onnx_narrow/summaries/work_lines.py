@@ -137,13 +137,14 @@ def useless(outputs: Checked, work: Work) -> str:
 
 def _config(work: Work) -> str:
     """Return the preset whose formats are in use, empty for others."""
-    return running.preset_of(str(work.recorded.get("config", "")), work.scheme)
+    return running.preset_of(str(work.options.recorded.get("config", "")), work.scheme)
 
 
 def _poor(outputs: Checked, work: Work) -> Iterator[str]:
     """Yield a warning for each figure that leaves little of the outputs, with what helps."""
     where, ways = outputs.where, [*_other_layers(work), *_more_bits(work)]
-    is_tuned = work.tuning is not None or is_dynamic(work.scheme)  # weights of integer products cannot be
+    # weights of integer products cannot be
+    is_tuned = work.options.tuning is not None or is_dynamic(work.scheme)
     config, of_tokens, fitted = _config(work), outputs.of_tokens, work.record.decisions.fitted
     poor = partial(running.poor, where=where, config=config, tuned=is_tuned, fitted=fitted, ways=ways)
     yield from poor(outputs.error, of_tokens=of_tokens)
@@ -153,7 +154,7 @@ def _poor(outputs: Checked, work: Work) -> Iterator[str]:
 
 def _preset_beside(work: Work) -> str:
     """Return the preset that a target stands for: the one that was given, or its own."""
-    return str(work.recorded.get("config") or target(ON_CPU).preset)
+    return str(work.options.recorded.get("config") or target(ON_CPU).preset)
 
 
 def _other_layers(work: Work) -> Iterator[str]:

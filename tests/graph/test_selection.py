@@ -8,7 +8,16 @@ from tests.helpers import corpus
 from transforms import model_io
 from transforms.convert_opset import convert_opset
 from transforms.graph import walk
-from transforms.graph.selection import Choice, Selection, counterparts, label_of, resolve, select
+from transforms.graph.selection import (
+    Choice,
+    Selection,
+    counterparts,
+    label_of,
+    literal,
+    matches,
+    resolve,
+    select,
+)
 from transforms.widen_float16 import widen_float16
 
 GRAPH = """(float[N] x, bool c) => (float[N] y) { [enc_0] a = Tanh(x) [enc_1] b = Exp(a) [dec_0] d = Neg(b)
@@ -160,3 +169,16 @@ def test_a_choice_that_is_none() -> None:
     for wrong in (3, [3], graph):
         with pytest.raises(TypeError, match=r"^nodes takes a selection, a function of a node, or nodes, "):
             resolve(None, graph, wrong)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["conv", "a[*]b", "[[]x]", "[C]onv", "a[?]", "a]b", "x[-]", "[^]y", "é[*]", "n" * 2500 + "*"]
+)
+def test_a_literal_is_the_one_name_that_a_pattern_matches(pattern: str) -> None:
+    name = literal(pattern)
+    assert name is not None and matches(name, pattern)
+
+
+@pytest.mark.parametrize("pattern", ["*", "a?", "[ab]", "[!a]", "a[!]*", "[]", "x[", "[]]"])
+def test_patterns_with_wildcards_are_no_literals(pattern: str) -> None:
+    assert literal(pattern) is None

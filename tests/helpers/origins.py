@@ -15,6 +15,7 @@ from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.record import Record
 from transforms.pipelines.in_memory import IN_MEMORY
+from transforms.pipelines.options import Options
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
@@ -65,6 +66,6 @@ def options(folder: Path, samples: Feeds) -> list[str]:
 def quantized(model: onnx.ModelProto, scheme: Scheme, samples: Feeds) -> tuple[gs.Graph, gs.Graph, Record]:
     """Return the float model as it was quantized, the quantized one, and what was done."""
     graph = model_io.load(model)
-    work = run(Work(graph, scheme, CalibrationData(samples), keeps_float=True), IN_MEMORY)
-    assert work.float_graph is not None
-    return work.float_graph, graph, work.record
+    work = run(Work(graph, scheme, CalibrationData(samples), options=Options(keeps_float=True)), IN_MEMORY)
+    assert work.base.graph is not None
+    return work.base.graph, graph, work.record

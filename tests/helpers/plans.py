@@ -19,6 +19,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph import walk
 from transforms.lift_constants import lift_constants
 from transforms.pipelines.in_memory import IN_MEMORY
+from transforms.pipelines.options import Options
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
 from transforms.plan.quant_spec import QuantSite
@@ -109,6 +110,8 @@ def source_names(planned: QuantizationPlan) -> dict[str, str]:
 
 def decibels(built: gs.Graph, scheme: Scheme, feeds: Sequence[Feed], seen: int = 8) -> float:
     """Quantize a graph by the first feeds, in place; return its SNR in dB on the others."""
-    work = run(Work(built, scheme, CalibrationData(feeds[:seen]), keeps_float=True), IN_MEMORY)
-    assert work.float_graph is not None
-    return float(-10 * np.log10(OutputError(work.float_graph, feeds[seen:]).each(built).relative))
+    work = run(
+        Work(built, scheme, CalibrationData(feeds[:seen]), options=Options(keeps_float=True)), IN_MEMORY
+    )
+    assert work.base.graph is not None
+    return float(-10 * np.log10(OutputError(work.base.graph, feeds[seen:]).each(built).relative))

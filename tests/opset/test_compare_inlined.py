@@ -35,7 +35,7 @@ def test_what_inlining_changes_is_an_error_that_names_the_functions(
     monkeypatch: pytest.MonkeyPatch, functions: tuple[str, ...], nodes: str
 ) -> None:
     assert notes(model(nodes, *functions)) == []
-    monkeypatch.setattr("transforms.model.graph_proto.write_defaults", lambda model: model)
+    monkeypatch.setattr("transforms.model.local_functions.write_defaults", lambda model: model)
     with pytest.raises(model_io.ModelError, match=r"^inlining .*'f::D'.*: output 'y' differs on random"):
         model_io.load(model(nodes, *functions))
 

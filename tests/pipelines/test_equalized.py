@@ -18,6 +18,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion.prepare import prepare_for
 from transforms.model import graph_proto
 from transforms.pipelines.in_memory import IN_MEMORY
+from transforms.pipelines.options import Options
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
@@ -84,10 +85,10 @@ def test_the_float_model_takes_the_same_form_again(config: str, changes: dict[st
     scale(model, "w3", np.where(np.arange(16) == 3, 300, 1).astype(np.float32).reshape(1, -1, 1, 1))
     graph, again = model_io.load(model), model_io.load(model)
     scheme = preset(config).with_(**changes)
-    done = run(Work(graph, scheme, CalibrationData(feeds), keeps_float=True), IN_MEMORY)
-    assert done.float_graph is not None
+    done = run(Work(graph, scheme, CalibrationData(feeds), options=Options(keeps_float=True)), IN_MEMORY)
+    assert done.base.graph is not None
     assert done.scheme is not None
     prepare_for(again, done.scheme)
-    kept, made = (graph_proto.export_model(one) for one in (done.float_graph, again))
+    kept, made = (graph_proto.export_model(one) for one in (done.base.graph, again))
     assert kept.graph.initializer == made.graph.initializer
     assert kept.graph.node == made.graph.node

@@ -11,6 +11,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model import graph_proto
 from transforms.pipelines.folds import FoldError, Folds, has_folds
 from transforms.pipelines.in_memory import IN_MEMORY
+from transforms.pipelines.options import Options
 from transforms.pipelines.record import JobRecord
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
@@ -24,10 +25,11 @@ NETWORKS = {
 }
 
 
-def _work(model: onnx.ModelProto, scheme: Scheme, places: list[int], **how: object) -> Work:
+def _work(model: onnx.ModelProto, scheme: Scheme, places: list[int], *, may_compare: bool = True) -> Work:
     graph = graph_proto.import_model(model)
     data = CalibrationData([FEEDS[place] for place in places])
-    return run(Work(graph, scheme, data, keeps_float=True, **how), IN_MEMORY)  # type: ignore[arg-type]
+    options = Options(keeps_float=True, may_compare=may_compare)
+    return run(Work(graph, scheme, data, options=options), IN_MEMORY)
 
 
 def _bytes(graph: object) -> bytes:

@@ -20,6 +20,7 @@ from transforms.lift_constants import lift_constants
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.check_outputs import check_outputs
 from transforms.pipelines.in_memory import IN_MEMORY
+from transforms.pipelines.options import Options
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
@@ -106,7 +107,9 @@ def test_mixed_precision_moves_none_of_them() -> None:
 
 
 def built(end: str, config: str = "A8W8") -> Work:
-    work = Work(graph(end), preset(config).by_rule(), CalibrationData(feeds(8)), keeps_float=True)
+    work = Work(
+        graph(end), preset(config).by_rule(), CalibrationData(feeds(8)), options=Options(keeps_float=True)
+    )
     return run(work, IN_MEMORY)
 
 

@@ -22,6 +22,7 @@ from transforms.moves.improve import Best
 from transforms.pipelines.bf16 import BF16
 from transforms.pipelines.decide import MOVES
 from transforms.pipelines.mix import MIX
+from transforms.pipelines.options import Options
 from transforms.pipelines.recipes import FAST, QUANTIZE
 from transforms.pipelines.retune import TUNE
 from transforms.pipelines.source import Source
@@ -120,7 +121,8 @@ def test_a_step_before_those_that_it_needs_says_so(model: Path) -> None:
 
 def test_work_that_tells_nobody_is_tuned(model: Path) -> None:
     scheme, tuning = preset("A8W8").by_rule(), preset("A8W8_ADAQUANT").finetune
-    work = Work(gs.Graph(), scheme, CalibrationData(SAMPLES), source=Source(model), tuning=tuning)
+    samples, options = CalibrationData(SAMPLES), Options(tuning=tuning)
+    work = Work(gs.Graph(), scheme, samples, source=Source(model), options=options)
     tuned = run(work, FAST).record.tuned
     assert tuned is not None and [layer.name for layer in tuned.walk.layers] == LAYERS
 

@@ -19,6 +19,7 @@ from transforms.fuse_layernorm import fuse_layernorm
 from transforms.lift_constants import lift_constants
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.in_memory import IN_MEMORY
+from transforms.pipelines.options import Options
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
@@ -72,8 +73,8 @@ def test_both_doors_to_bf16_name_the_same_layers() -> None:
     model, searched, held_out = small_networks.residual(), SEARCHED, HELD_OUT
     loaded, scheme = model_io.load(model), preset("BF16").by_rule()
     graph = model_io.load(model)
-    done = run(Work(graph, scheme, CalibrationData(searched), keeps_float=True), IN_MEMORY)
-    assert done.scheme is not None and done.float_graph is not None
+    done = run(Work(graph, scheme, CalibrationData(searched), options=Options(keeps_float=True)), IN_MEMORY)
+    assert done.scheme is not None and done.base.graph is not None
 
     def _build(again: Scheme) -> tuple[object, Scheme]:
         built = model_io.load(model)
@@ -84,7 +85,7 @@ def test_both_doors_to_bf16_name_the_same_layers() -> None:
     converted = keep_float(loaded, PLAIN, searched, held_out, Target("sqnr", least))
     quantized = reach_target(
         (graph, done.scheme),
-        done.float_graph,
+        done.base.graph,
         lambda: names_of(lambda: model_io.load(model), done.scheme),
         _build,
         searched,

@@ -16,6 +16,7 @@ from tests.helpers import origins, plans
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.pipelines.in_memory import IN_MEMORY
+from transforms.pipelines.options import Options
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
@@ -48,8 +49,8 @@ def reach(
     """Search on all samples but those that judge, or on others."""
     apart = hold_out(CalibrationData(data), model_io.load(model))
     graph = model_io.load(model)
-    done = run(Work(graph, scheme, apart.data, keeps_float=True), IN_MEMORY)
-    assert done.scheme is not None and done.float_graph is not None
+    done = run(Work(graph, scheme, apart.data, options=Options(keeps_float=True)), IN_MEMORY)
+    assert done.scheme is not None and done.base.graph is not None
 
     def _build(again: Scheme) -> tuple[gs.Graph, Scheme]:
         built = model_io.load(model)
@@ -59,7 +60,7 @@ def reach(
     feeds = searched or [feed for _, feed in apart.data.feeds(graph)]
     rule = fallback_rule(fallback, done.scheme)
     first, names = (graph, done.scheme), partial(names_of, partial(model_io.load, model), done.scheme)
-    return reach_target(first, done.float_graph, names, _build, feeds, apart.feeds, target, rule)
+    return reach_target(first, done.base.graph, names, _build, feeds, apart.feeds, target, rule)
 
 
 def sqnr(graph: gs.Graph, feeds: origins.Feeds) -> float:

@@ -14,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from transforms.features import FEATURES
+
 ROOT = Path(__file__).resolve().parents[2]
 REWRITES = "rewrites"  # the files at the top of transforms
 PACKAGES = [
     *(
         "files",
+        "features",
         "graph",
         "functions",
         "model",
@@ -95,15 +98,29 @@ def _imports(module: str) -> tuple[str, ...]:
 
 
 def _package(module: str) -> str:
+    """Return the package of a module; the modules of a feature stand beside those of ``pipelines``."""
     _, *inner = module.split(".")
+    if inner[:1] == ["features"] and len(inner) > 1:
+        return PACKAGES[-1]
     return inner[0] if inner and inner[0] in PACKAGES else REWRITES
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("transforms.")])
 def test_packages_import_only_packages_below(module: str) -> None:
     own = PACKAGES.index(_package(module))
+    own_feature = "transforms.features." if _package(module) == REWRITES else "none"
     targets = [name for name in _imports(module) if name.startswith("transforms.")]
-    assert not [name for name in targets if PACKAGES.index(_package(name)) > own]
+    above = [name for name in targets if PACKAGES.index(_package(name)) > own]
+    assert not [name for name in above if not name.startswith(own_feature)]
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_feature_is_imported_by_itself_and_by_rewrites(feature: str) -> None:
+    folder = f"transforms.features.{feature}"
+    users = {_package(module) for module in MODULES for name in _imports(module) if name.startswith(folder)}
+    assert users <= {REWRITES, PACKAGES[-1]}
+    inside = [module for module in MODULES if _package(module) == PACKAGES[-1] and ".features." not in module]
+    assert not [module for module in inside if any(name.startswith(folder) for name in _imports(module))]
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("tools.")])

@@ -13,9 +13,9 @@ from onnx import numpy_helper
 
 import ops
 from tests.helpers import recurrent
+from transforms.features.recurrent.stored_rows import stored_rows
 from transforms.graph import walk
 from transforms.graph.proto_graphs import each_graph, each_node
-from transforms.graph.stored_rows import stored_rows
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.quantize_recurrent import quantize_recurrent

@@ -14,6 +14,7 @@ from tests.helpers import corpus
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.pipelines.in_memory import IN_MEMORY
+from transforms.pipelines.options import Options
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
 from transforms.precision.pair_nodes import PairedModels
@@ -74,7 +75,10 @@ def test_models_for_this_runtime_are_written_so_and_told_layer_by_layer(name: st
     source = model(RESIDUAL)
     graph = model_io.load(source)
     scheme = scheme_of(target(name)).by_rule()
-    done = run(Work(graph, scheme, CalibrationData([corpus.feeds(source)]), keeps_float=True), IN_MEMORY)
+    done = run(
+        Work(graph, scheme, CalibrationData([corpus.feeds(source)]), options=Options(keeps_float=True)),
+        IN_MEMORY,
+    )
     assert sum(node.op == "Sum" for node in graph.nodes) == count
-    assert done.float_graph is not None
-    assert PairedModels(done.float_graph, graph).unpaired == []
+    assert done.base.graph is not None
+    assert PairedModels(done.base.graph, graph).unpaired == []

@@ -23,6 +23,7 @@ from tests.helpers.pre_norm import LENGTH, WORDS, pre_norm
 from tests.helpers.time_lines import BESIDE_FLOAT
 from tools import quantize
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.pipelines.options import Options
 from transforms.pipelines.recipes import QUANTIZE
 from transforms.pipelines.source import Source
 from transforms.pipelines.steps import run
@@ -130,7 +131,8 @@ def test_the_file_runs_as_said_is_timed_and_is_made_again_by_its_scheme(
 @pytest.mark.parametrize("named", ["convolutional"])
 def test_each_layer_is_timed_for_the_machine_itself_and_so_is_the_file(named: str, folder: Path) -> None:
     samples, source = CalibrationData(MODELS[named][1](8)), Source(str(folder / "m.onnx"))
-    work = run(Work(gs.Graph(), scheme_of(target(ON_CPU)), samples, source=source, compares=True), QUANTIZE)
+    scheme, options = scheme_of(target(ON_CPU)), Options(compares=True)
+    work = run(Work(gs.Graph(), scheme, samples, source=source, options=options), QUANTIZE)
     placed, first = work.record.placed, work.record.first
     layers = [node for node in source.load().nodes if node.op in LAYERS]
     assert placed is not None and placed.count == len(layers) > len(placed.layers)

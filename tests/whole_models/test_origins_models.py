@@ -20,6 +20,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model.copy_graph import copy_graph
 from transforms.origins.loss_origins import find_origins
 from transforms.pipelines.in_memory import IN_MEMORY
+from transforms.pipelines.options import Options
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
@@ -57,9 +58,11 @@ def _check(name: str, source: Path, feeds: list[Feed], capsys: pytest.CaptureFix
     middle = max(len(feeds) // 2, 3)
     known, unseen = feeds[:middle][:16], feeds[middle:][-24:]
     graph = model_io.load(source)
-    done = run(Work(graph, preset("U8S8"), CalibrationData(known), keeps_float=True), IN_MEMORY)
-    assert done.scheme is not None and done.float_graph is not None
-    found = find_origins(copy_graph(done.float_graph), copy_graph(graph), known)
+    done = run(
+        Work(graph, preset("U8S8"), CalibrationData(known), options=Options(keeps_float=True)), IN_MEMORY
+    )
+    assert done.scheme is not None and done.base.graph is not None
+    found = find_origins(copy_graph(done.base.graph), copy_graph(graph), known)
     main, parts = found.main, [one.part for one in found.layers]
     float_run = open_model(source).run
 
@@ -72,7 +75,7 @@ def _check(name: str, source: Path, feeds: list[Feed], capsys: pytest.CaptureFix
 
     def _in_float(some: Iterable[Part]) -> list[float]:
         assert isinstance(done.scheme, Scheme)
-        built, names = model_io.load(source), _names(done.float_graph)
+        built, names = model_io.load(source), _names(done.base.graph)
         nodes = (node for part in some for node in part.nodes)
         quantize_graph(built, naming(done.scheme, nodes, names, FLOAT), CalibrationData(known))
         return _sqnr(built)

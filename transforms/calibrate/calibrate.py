@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -38,8 +39,10 @@ from transforms.graph.typed import source_files
 from transforms.graph.value_limits import Limits, limits_of
 from transforms.model.model_error import ModelError
 from transforms.run.events import Progress
-from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
+
+if TYPE_CHECKING:
+    from transforms.run.workers import Workers
 
 __all__ = ["Calibration", "CalibrationOptions", "Progress", "calibrate"]
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_graphsurgeon as gs
 
-from transforms.calibrate.cache import calibrate_cached
 from transforms.calibrate.calibrate import Calibration, Progress, calibrate
 from transforms.calibrate.calibration import options_of
 from transforms.graph.dot_products import TensorAxis
@@ -18,9 +17,11 @@ from transforms.plan.quantization_plan import WEIGHTED, QuantizationPlan, weighe
 from transforms.run.feeds import Feeds, Source, open_feeds
 from transforms.run.fitted import Fitting
 from transforms.run.image_inputs import ImageOptions
-from transforms.run.workers import Workers
 from transforms.runtime.inputs import ModelInput, model_inputs
 from transforms.runtime.session import RunOptions
+
+if TYPE_CHECKING:
+    from transforms.run.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,8 @@ def calibrate_plan(
     if data.cache is None:
         calibration = calibrate(*inputs, channels=channels, most=most, **how)
     else:
+        from transforms.calibrate.cache import calibrate_cached
+
         calibration = calibrate_cached(data.cache, *inputs, channels=channels, **how)[0]
     _refuse_infinite(calibration, plan.graph)
     return calibration.with_empty(_joined_into(calibration, plan.graph))

@@ -39,8 +39,10 @@ def clip_by_error(
     make = _symmetric_grids if symmetric else _grids
 
     def _best(lows: NDArray[np.float64], highs: NDArray[np.float64]) -> tuple[float, float]:
-        widest_first = np.unique((np.maximum(lows, low), -np.minimum(highs, high)), axis=1)
-        lows, highs = widest_first[0], -widest_first[1]
+        ends = np.empty(len(lows), np.complex128)  # sorted by real, then by imaginary parts
+        ends.real, ends.imag = np.maximum(lows, low), -np.minimum(highs, high)
+        widest_first = np.unique(ends)
+        lows, highs = widest_first.real, -widest_first.imag
         i = int(np.argmin(error(make(lows, highs, levels)))) if len(lows) > 1 else 0
         return float(lows[i]), float(highs[i])
 

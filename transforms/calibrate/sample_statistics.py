@@ -13,7 +13,6 @@ from functools import partial
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.calibrate.cause_of_nan import cause_of_nan
 from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.range_statistics import Moments, RangeStats, add_to_all
@@ -138,6 +137,8 @@ class SampleStatistics:
         first = next((name for name in self._all if name in refused), None)  # in the graph's order
         if first is not None:
             error = refused[first]
+            from transforms.calibrate.cause_of_nan import cause_of_nan
+
             cause = cause_of_nan(self._graph, feed, self._run, first) if error.is_nan else None
             raise (error if cause is None else ValueError(f"sample '{sample}', {cause}")) from error
 

@@ -17,7 +17,6 @@ from ops.array_types import Float32Array, Float64Array
 from ops.channel_sums import channel_sums
 from ops.pair_sums import paired_scale
 from transforms.channels.factor_takers import FactorTakers, channels_of, layers_on, rows_of
-from transforms.channels.move_outliers import lowering, smoothing
 from transforms.channels.rounding_errors import rounding_error, row_error
 from transforms.graph import walk
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite, QuantSpec
@@ -262,6 +261,8 @@ def _candidates(group: Sequence[Operand], rows: Sequence[Float32Array]) -> list[
 
     Outliers lowered, all channels brought to like sizes, or outliers with products of their own.
     """
+    from transforms.channels.move_outliers import lowering, smoothing
+
     ranges = np.max([np.abs(some).max(0) for some in rows], axis=0).astype(np.float64)
     moves, largest = [OutlierMove()], float(ranges.max())
     moves += [OutlierMove(lowering(ranges, max(largest * 2.0**-power, _TINY))) for power in _LOWERED]

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
-import onnx_graphsurgeon as gs
-
+from transforms import features
 from transforms.conversion.record import Record
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
-from transforms.graph.recurrent import is_recurrent
 from transforms.graph.selection import label_of
 from transforms.graph.some_names import counted, some_names
-from transforms.graph.stored_rows import reads_rows
 from transforms.plan.quant_spec import WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan, saturated_constants
 
@@ -55,7 +50,7 @@ def _note_lengths(plan: QuantizationPlan, done: Record) -> None:
     formats = plan.specs.formats
     if formats.default.activation is formats.default.weight is None:
         return
-    names = [label_of(node) for node in formats.deciding if is_dot_product(node) or is_recurrent(node)]
+    names = [label_of(node) for node in formats.deciding if is_dot_product(node) or features.weights_of(node)]
     if names:
         said = f"Kept in float, for they decide how long other tensors are: {some_names(names)}"
         done.notes.append(f"{said}; layers entries change that")
@@ -66,13 +61,6 @@ def _note_finer(plan: QuantizationPlan, done: Record) -> None:
     if found := plan.specs.formats.finer:
         names, share = some_names([label_of(node) for node in found]), f"{plan.scheme.finer_share:.3g}"
         done.notes.append(f"Weights in int8 that gain most for their bytes: {names}; finer_share={share}")
-
-
-def note_recurrent(graph: gs.Graph, done: Record) -> None:
-    """Say that recurrent layers whose weights are stored in fewer bits take as long as before."""
-    if ops := Counter(node.op for node in walk.nodes(graph) if reads_rows(node)):
-        names = ", ".join(f"{op} {count}" for op, count in ops.most_common())
-        done.notes.append(f"Weights alone in fewer bits, time as in float: {names}")
 
 
 def _note_infinite(plan: QuantizationPlan, done: Record) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -70,7 +70,7 @@ class Row(Generic[W]):
     """
 
     run: Step[W]
-    operators: frozenset[str] = frozenset()
+    operators: Set[str] = frozenset()
     when: Callable[[W], bool] = always
     needs: Mapping[str, str] = field(default_factory=dict)
     gives: tuple[str, ...] = ()

@@ -6,25 +6,24 @@ from collections import Counter
 
 import onnx_graphsurgeon as gs
 
+from transforms import features
 from transforms.align_concat import align_concat
-from transforms.conversion.notes import note_plan, note_recurrent
+from transforms.conversion.notes import note_plan
 from transforms.conversion.record import Record
 from transforms.conversion.rewriting import Rewritten
-from transforms.conversion.rows import Row
-from transforms.dual_quant_nodes import dual_quant_nodes
+from transforms.conversion.rows import Row, run_rows
+from transforms.graph import walk
 from transforms.insert_qdq import insert_qdq
 from transforms.plan.dynamic_products import dynamic_products
 from transforms.plan.qparams import Ranges
 from transforms.plan.quant_spec import TABLE
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.rows_writer import FOLDING
 from transforms.plan.scheme_targets import SchemeTargets, Targets
 from transforms.plan.stored_tables import stored_tables
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
-from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.scheme import AUTO
-from transforms.scheme.targets import ON_CPU
+from transforms.scheme.targets import FOLDING, ON_CPU
 
 DYNAMIC = "products that round their inputs at run time"
 
@@ -42,6 +41,8 @@ def make_plan(
     if scheme.align_concat:
         done.changes[_ALIGNED] = align_concat(plan, alike=scheme.align_concat == AUTO)
     if scheme.dual_quant_nodes:
+        from transforms.dual_quant_nodes import dual_quant_nodes
+
         done.changes["tensors quantized twice, at borders of formats"] = dual_quant_nodes(plan)
     return plan
 
@@ -142,16 +143,10 @@ def keep_weights_float(work: Rewritten) -> int:
     return keep_weights_float(work.graph)
 
 
-def write_dynamic_lstms(work: Rewritten) -> int:
-    """Write LSTMs that quantize inputs and states in every step."""
-    from transforms.write_dynamic_lstm import write_dynamic_lstm
-
-    return write_dynamic_lstm(work.graph)
-
-
-def note_recurrent_layers(work: Rewritten) -> int:
-    """Note recurrent layers that take as long as in float."""
-    note_recurrent(work.graph, work.record)
+def finish_features(work: Rewritten) -> int:
+    """Enter the rows that features have for a quantized graph."""
+    for feature in features.open_in(node.op for node in walk.nodes(work.graph)):
+        run_rows(work, feature.rows.get("finish", ()))
     return 0
 
 
@@ -192,18 +187,7 @@ FINISH: tuple[Row[Rewritten], ...] = (
         after=_BUILT,
     ),
     Row(keep_weights_float, when=lambda work: work.scheme.target == ON_CPU, after=_BUILT),
-    Row(
-        write_dynamic_lstms,
-        frozenset({"LSTM"}),
-        lambda work: work.scheme.target == ON_CPU and _rounds_inputs(work.scheme),
-        after=_BUILT,
-        line="LSTMs that quantize inputs and states in every step",
-    ),
-    Row(
-        note_recurrent_layers,
-        frozenset({"LSTM", "GRU", "RNN"}),
-        after=("build", "write_dynamic_lstms"),
-    ),
+    Row(finish_features, features.OPERATORS, after=_BUILT),
     Row(
         narrow_indices,
         when=lambda work: work.scheme.target in FOLDING and _has_narrow_weights(work.scheme),
@@ -212,13 +196,6 @@ FINISH: tuple[Row[Rewritten], ...] = (
     ),
 )
 """From the graph with quantized tensors to the form in which the runtime of the scheme takes it."""
-
-
-def _rounds_inputs(scheme: Scheme) -> bool:
-    """Return whether activations are integers of 8 bits or fewer, or rounded at run time."""
-    activation = scheme.format(scheme.activation)
-    is_narrow = activation is not None and activation.is_integer and activation.bits <= _NARROW_BITS
-    return is_narrow or is_dynamic(scheme)
 
 
 def _has_narrow_weights(scheme: Scheme) -> bool:

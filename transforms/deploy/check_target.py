@@ -9,6 +9,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.powers_of_two import are_powers
+from transforms import features
 from transforms.deploy.grids import StoredGrid, grids
 from transforms.files.spelling import as_option
 from transforms.functions import DOMAIN
@@ -17,7 +18,6 @@ from transforms.graph.qdq import BLOCKS, PAIRS, STANDARD
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.selection import label_of
 from transforms.graph.shapes import shape_of
-from transforms.graph.stored_rows import reads_rows
 from transforms.scheme.targets import INTEGER_OPERATORS, Target
 
 _NAMES_AND_NUMBERS = re.compile(r"'.*?'|-?[\d.]+(e-?\d+)?")
@@ -85,7 +85,7 @@ def _of_grids(graph: gs.Graph, row: Target) -> Iterator[str]:
     found = list(grids(graph))
     yield from _by_cause(rule for grid in found for rule in _of_grid(grid, row))
     computed = {node.op for node in walk.nodes(graph)} & (row.computes_integers | row.contrib_integers)
-    rows = found or computed or any(map(reads_rows, walk.nodes(graph)))
+    rows = found or computed or any(map(features.reads_stored, walk.nodes(graph)))
     if not rows and row.takes_integers:
         yield f"nothing is quantized: it computes in low precision after {' or '.join(row.activations)}"
 

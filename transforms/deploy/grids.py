@@ -11,11 +11,11 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.formats import format_of
+from transforms import features
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import Constants, load
 from transforms.graph.grids import Grid, grid_of
 from transforms.graph.qdq import BLOCKS, DEQUANTIZE, PAIRS, QUANTIZE
-from transforms.graph.recurrent import WEIGHTS, is_recurrent
 from transforms.graph.selection import label_of
 from transforms.scheme.targets import MOVED
 
@@ -89,7 +89,8 @@ def _role(node: gs.Node, constants: Constants) -> str:
     if constants.shape(source) is None:
         return "activation"
     for consumer, index in _consumers(node.outputs[0]):
-        if is_recurrent(consumer) and index in WEIGHTS:
+        form = features.weights_of(consumer)
+        if form is not None and index in form.inputs:
             return "weight"
         if dot_products.is_dot_product(consumer):
             return "weight" if dot_products.is_operand(consumer, index) else "bias"

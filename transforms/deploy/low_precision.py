@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
+from transforms import features
 from transforms.functions import DOMAIN
 from transforms.graph import dot_products, dtypes, walk
+from transforms.graph.constant_nodes import is_made_of_constants
 from transforms.graph.qdq import BLOCKS, DEQUANTIZE, PAIRS, QUANTIZE
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.selection import label_of
-from transforms.graph.stored_rows import is_made_of_constants, reads_rows
 from transforms.scheme.targets import CONTRIB_INTEGERS, INTEGER_OPERATORS, MOVED, PRODUCTS, Target
 
 _SILENT = frozenset({"Constant", "Cast", "Shape", "Size", "ConstantOfShape", *PAIRS, *BLOCKS})
@@ -82,7 +83,7 @@ def has_low_precision(graph: gs.Graph) -> bool:
 
 def _is_low(node: gs.Node, ends: Container[int]) -> bool:
     known = node.op in _LOW_OPERATORS or node.op.startswith(_INTEGER_PREFIXES) or node.domain == DOMAIN
-    if known or reads_rows(node):
+    if known or features.reads_stored(node):
         return True
     tensors = (tensor for tensor in (*node.inputs, *node.outputs) if id(tensor) not in ends)
     return any(dtypes.element_type(tensor) in _LOW for tensor in tensors)

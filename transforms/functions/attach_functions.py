@@ -17,8 +17,6 @@ import onnx.parser
 
 from ops.formats import ATTRIBUTES, BFP, LINEAR, MX, format_of
 from ops.registration import AMD_DOMAIN, DOMAIN
-from transforms.functions import linear
-from transforms.functions.block_bodies import bfp, mx
 from transforms.graph.proto_graphs import bodies_in
 from transforms.graph.qdq import EXTENDED_DEQUANTIZE
 
@@ -44,12 +42,36 @@ def _block_attributes(op: str) -> dict[str, int | str]:
     return {**{key: known.default for key, known in ATTRIBUTES[op].items()}, "axis": 1}
 
 
+def _bfp() -> str:
+    from transforms.functions.block_bodies import bfp
+
+    return bfp()
+
+
+def _mx() -> str:
+    from transforms.functions.block_bodies import mx
+
+    return mx()
+
+
+def _quantize() -> str:
+    from transforms.functions.linear import quantize
+
+    return quantize()
+
+
+def _dequantize() -> str:
+    from transforms.functions.linear import dequantize
+
+    return dequantize()
+
+
 TWINS: Mapping[str, Twin] = MappingProxyType(
     {
-        BFP: Twin(bfp, ("X",), "Y", _block_attributes(BFP), 0),
-        MX: Twin(mx, ("X",), "Y", _block_attributes(MX), 0),
-        LINEAR: Twin(linear.quantize, ("x", "scale", "zero_point"), "y", {"axis": 0}, 2),
-        EXTENDED_DEQUANTIZE: Twin(linear.dequantize, ("y", "scale", "zero_point"), "x", {"axis": 0}, None),
+        BFP: Twin(_bfp, ("X",), "Y", _block_attributes(BFP), 0),
+        MX: Twin(_mx, ("X",), "Y", _block_attributes(MX), 0),
+        LINEAR: Twin(_quantize, ("x", "scale", "zero_point"), "y", {"axis": 0}, 2),
+        EXTENDED_DEQUANTIZE: Twin(_dequantize, ("y", "scale", "zero_point"), "x", {"axis": 0}, None),
     }
 )
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
+from transforms import features
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
-from transforms.graph.recurrent import is_recurrent
 
 MEASURING = frozenset({"Shape", "Size", "SequenceLength"})
 """Operators that make lengths of what they read, whatever its numbers are."""
@@ -84,7 +84,7 @@ def _have_layer(nodes: Iterable[gs.Node], marks: Marks) -> bool:
 
 def _is_layer(node: gs.Node, marks: Marks) -> bool:
     """Return whether a node multiplies by a stored weight."""
-    computes = is_dot_product(node) or is_recurrent(node)
+    computes = is_dot_product(node) or features.weights_of(node) is not None
     return computes and any(marks.is_stored(tensor) for tensor in node.inputs[: _WEIGHT + 1])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from glob import escape
@@ -13,6 +14,7 @@ from ops.legal_names import did_you_mean
 from transforms.graph import walk
 
 _LONGEST = 2000  # characters of a pattern
+_CHARACTER = re.compile(r"\[([^]!])\]")
 
 Mark = tuple[str, ...]
 
@@ -173,6 +175,14 @@ def matches(name: str, pattern: str) -> bool:
     The time to translate a pattern grows with the square of its length.
     """
     return fnmatchcase(name, pattern) if len(pattern) <= _LONGEST else name == pattern
+
+
+def literal(pattern: str) -> str | None:
+    """Return the one name that a pattern matches, None if it has wildcards."""
+    if len(pattern) > _LONGEST:
+        return pattern
+    parts = _CHARACTER.split(pattern)  # every other one is a character in brackets
+    return None if any(wild in part for part in parts[::2] for wild in "*?[") else "".join(parts)
 
 
 def label_of(node: gs.Node) -> str:

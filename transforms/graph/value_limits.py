@@ -9,9 +9,9 @@ from types import MappingProxyType
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from transforms import features
 from transforms.graph import walk
 from transforms.graph.constants import Constants, load
-from transforms.graph.recurrent import RECURRENT
 from transforms.graph.rewire import STANDARD_DOMAINS, onnx_op
 
 Limits = tuple[float, float]
@@ -31,8 +31,6 @@ _LIMITS: Mapping[str, Limits] = MappingProxyType(
     }
 )
 _SWISH: Limits = (-0.2785, math.inf)  # of x sigmoid(x)
-_CELLS = 2  # the output of an LSTM that holds its cells
-_INITIAL = 5  # the input with the state that a recurrent operator begins with
 _KEPT = frozenset(
     (
         *("Identity", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile"),
@@ -92,8 +90,9 @@ def _limit(node: gs.Node, index: int, name: str, default: float, constants: Cons
 def _made_by(node: gs.Node, tensor: gs.Tensor) -> Limits:
     if node.op == "Clip":
         return _bound(node, 1, -math.inf), _bound(node, 2, math.inf)
-    if node.op in RECURRENT and not _is_open(node, tensor):
-        return -1.0, 1.0  # but for the cells of an LSTM, and by activations of other kinds
+    feature = features.of(node)
+    if feature is not None:
+        return feature.limits(node, tensor) or NONE
     return _SWISH if _is_swish(node) else _LIMITS.get(node.op, NONE)
 
 
@@ -106,13 +105,6 @@ def _is_swish(node: gs.Node) -> bool:
         if gate is not None and onnx_op(gate) == "Sigmoid" and gate.inputs[0] is tensor:
             return True
     return False
-
-
-def _is_open(node: gs.Node, tensor: gs.Tensor) -> bool:
-    """Return whether a recurrent operator can make larger numbers: of other activations, of larger states."""
-    cells = any(tensor is one for one in node.outputs[_CELLS:])
-    begins = len(node.inputs) > _INITIAL and not node.inputs[_INITIAL].is_empty()
-    return cells or "activations" in node.attrs or (node.op == "GRU" and begins)
 
 
 def _bound(node: gs.Node, index: int, default: float) -> float:

@@ -6,7 +6,7 @@ inputs. A candidate is a scheme: what it says of these is fed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -80,17 +80,19 @@ class CandidateModel:
         self._nodes = list(walk.nodes(graph))
         self._numbers = {id(node): number for number, node in enumerate(self._nodes)}
         self._weight_of = {weight.use: weight for weight in self.inputs.weights}
-        read = corrected_inputs(plan_of(graph, scheme))
+        self._plan = plan_of(graph, scheme)
+        read = corrected_inputs(self._plan)
         folds = [statistics.half(fold, statistics.options) for fold in range(2)] if statistics else []
         self._means = [fold.means(read) for fold in folds]
         self._ranges: dict[tuple[int, str], Calibration] = {}
+        self._grids: dict[tuple[int, str, str], Mapping[str, AnyArray]] = {}
         self._tables: dict[_Kind, Mapping[tuple[int, int], Read]] = {}
         self._weights: dict[tuple[str, _Kind], AnyArray] = {}
         self._is_large = sum(weight.stored.nbytes for weight in self.inputs.weights) > _ONE_KIND
         self._biases: dict[tuple[str, _Kind, int], AnyArray] = {}
 
-    def errors(self, scheme: Scheme, count: int | None = None) -> Errors:
-        """Return the errors of a candidate on the first samples: each with ranges from the other fold."""
+    def errors(self, scheme: Scheme, places: Sequence[int] | None = None) -> Errors:
+        """Return the errors of a candidate on all samples, or some: each with ranges from the other fold."""
 
         self._opened = self._opened or self._open()
         run = self._opened.run
@@ -99,7 +101,7 @@ class CandidateModel:
             fed = self.feed(scheme, 1 - fold)
             return lambda feed: run({**feed, **fed}, self._shown)
 
-        return self._judge.errors(_run_of, count)
+        return self._judge.errors(_run_of, places)
 
     def close(self) -> None:
         """Free the memory that is needed to measure errors, until they are asked for again."""
@@ -117,7 +119,7 @@ class CandidateModel:
     def feed(self, scheme: Scheme, fold: int) -> Feed:
         """Return what is fed beside a sample for a candidate, with ranges from one fold."""
         kept = {name for name, format in scheme.tensors.items() if format == FLOAT32}
-        found = self.grids(scheme, fold)
+        found = dict(self.grids(scheme, fold))
         if self._is_large:
             self._forget_all_but(_kind_of(scheme))
         for weight in self.inputs.weights:
@@ -128,13 +130,16 @@ class CandidateModel:
                 found[site.switch] = np.asarray(site.tensor in kept)
         return found
 
-    def grids(self, scheme: Scheme, fold: int) -> dict[str, AnyArray]:
+    def grids(self, scheme: Scheme, fold: int) -> Mapping[str, AnyArray]:
         """Return scales and zero points of computed tensors for a candidate, with ranges from one fold."""
-        found: dict[str, AnyArray] = {}
-        for site in self.inputs.ranges:
-            if site.scale:
-                found[site.scale], found[site.zero_point] = self._grid(site, scheme, fold)
-        return found
+        key = fold, _ranges_of(scheme), scheme.scale
+        if key not in self._grids:
+            found: dict[str, AnyArray] = {}
+            for site in self.inputs.ranges:
+                if site.scale:
+                    found[site.scale], found[site.zero_point] = self._grid(site, scheme, fold)
+            self._grids[key] = found
+        return self._grids[key]
 
     def _forget_all_but(self, kind: _Kind) -> None:
         for key in [key for key in self._weights if key[1] != kind]:
@@ -182,10 +187,9 @@ class CandidateModel:
 
     def _of_fold(self, scheme: Scheme, fold: int) -> Calibration:
         assert self._statistics is not None, "there are ranges"
-        options = options_of(scheme)
-        key = fold, repr((options.method, sorted(options.tensors.items())))
+        key = fold, _ranges_of(scheme)
         if key not in self._ranges:
-            self._ranges[key] = self._statistics.half(fold, options)
+            self._ranges[key] = self._statistics.half(fold, options_of(scheme))
         return self._ranges[key]
 
     def _weight(self, site: WeightSite, scheme: Scheme) -> AnyArray:
@@ -210,7 +214,8 @@ class CandidateModel:
     def _table(self, kind: _Kind) -> Mapping[tuple[int, int], Read]:
         """Return what is done to inputs of nodes, of which that of constants matters here."""
         if kind not in self._tables:
-            plan = self._plan_of(self._graph, self._scheme.with_(per_channel=kind[0], weight_method=kind[1]))
+            scheme = self._scheme.with_(per_channel=kind[0], weight_method=kind[1])
+            plan = self._plan if scheme == self._scheme else self._plan_of(self._graph, scheme)
             ranges = self._statistics and self._statistics.with_(CalibrationOptions())
             read = QParamsTable(plan, ranges, self._memory).read
             self._tables[kind] = {
@@ -219,6 +224,12 @@ class CandidateModel:
                 if site.role != BIAS
             }
         return self._tables[kind]
+
+
+def _ranges_of(scheme: Scheme) -> str:
+    """Return what tells candidates apart whose ranges differ."""
+    options = options_of(scheme)
+    return repr((options.method, sorted(options.tensors.items())))
 
 
 def _kind_of(scheme: Scheme) -> _Kind:

@@ -76,6 +76,12 @@ class Errors:
         """Return the errors of some of the outputs alone."""
         return Errors(self.errors[:, places], self.signal[:, places], len(places))
 
+    def largest(self, count: int) -> list[int]:
+        """Return the places of so many samples that hold the largest shares of the errors, in order."""
+        whole = self.errors[:, : self.count]
+        shares = np.divide(whole, whole.sum(0), out=np.zeros_like(whole), where=whole.sum(0) > 0).sum(1)
+        return sorted(np.argsort(-shares, kind="stable")[:count].tolist())
+
     def of_samples(self, kept: AnyArray) -> Errors:
         """Return the errors of some of the samples alone."""
         return Errors(self.errors[kept], self.signal[kept], self.count)

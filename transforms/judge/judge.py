@@ -81,20 +81,21 @@ class Judge:
         """The names of the tensors that are compared; those that are not outputs have to be made outputs."""
         return self.reference.shown
 
-    def errors(self, run_of_fold: Callable[[int], Run], count: int | None = None) -> Errors:
-        """Return the errors over the first samples: those of a fold by what is made for that fold."""
-        samples = self._samples(count)
-        runs = {fold: run_of_fold(fold) for fold in dict.fromkeys(sample.fold for sample in samples)}
+    def errors(self, run_of_fold: Callable[[int], Run], places: Sequence[int] | None = None) -> Errors:
+        """Return the errors over all samples, or some: those of a fold by what is made for that fold."""
+        samples = self._samples()
+        places = range(len(samples)) if places is None else places
+        taken = [samples[place] for place in places]
+        runs = {fold: run_of_fold(fold) for fold in dict.fromkeys(sample.fold for sample in taken)}
 
         def _of(sample: Sample) -> Float64Array:
             return self._energies(runs[sample.fold], sample)
 
-        return self._made(samples, list(run_each(_of, samples, self.run)))
+        return self._made(samples, places, list(run_each(_of, taken, self.run)))
 
     def errors_of(
         self,
         graph: gs.Graph,
-        count: int | None = None,
         shifts: Mapping[str, float] | None = None,
         steps: TwoSteps | None = None,
         see: Callable[[Feed, Feed], None] | None = None,
@@ -104,9 +105,9 @@ class Judge:
         ``shifts``: by how much tensors are less than in the float model. ``steps``: how texts are read.
         ``see``: told what is made of each feed.
         """
-        self._samples(count)  # closes the float model: large weights are in memory once
+        self._samples()  # closes the float model: large weights are in memory once
         run = _seen(self.opened(graph, shifts), steps, see)
-        return self.errors(lambda _: run, count)
+        return self.errors(lambda _: run)
 
     def errors_in_folds(
         self,
@@ -121,13 +122,14 @@ class Judge:
         not be used afterwards, with its shifts; one is open at a time. ``shifts``, ``steps``, ``see``: as of
         :meth:`errors_of`.
         """
-        samples, found = self._samples(None), dict[int, Float64Array]()
+        samples, found = self._samples(), dict[int, Float64Array]()
         for fold in sorted(set(folds)):
             run = _seen(self.opened(*model_of(fold)), steps, see)
             places = [place for place, other in enumerate(folds) if other == fold]
             errors = run_each(partial(self._energies, run), [samples[place] for place in places], self.run)
             found |= zip(places, errors, strict=True)
-        return self._made(samples, [found[place] for place in range(len(samples))])
+        every = range(len(samples))
+        return self._made(samples, every, [found[place] for place in every])
 
     def opened(self, graph: gs.Graph, shifts: Mapping[str, float] | None = None) -> Run:
         """Return what runs a quantized model, which may not be used afterwards; it makes what is compared.
@@ -156,15 +158,17 @@ class Judge:
         expected, made = (split(outputs, groups) for outputs in (sample.expected, run(sample.feed)))
         return energies(expected, made, self.reference.logits)
 
-    def _samples(self, count: int | None) -> list[Sample]:
-        return self.reference.samples(self.count if count is None else min(count, self.count))
+    def _samples(self) -> list[Sample]:
+        return self.reference.samples(self.count)
 
-    def _made(self, samples: Sequence[Sample], errors: Sequence[Float64Array]) -> Errors:
-        for place, sample in enumerate(samples):
+    def _made(
+        self, samples: Sequence[Sample], places: Sequence[int], errors: Sequence[Float64Array]
+    ) -> Errors:
+        for place in places:
             if place not in self._signal:
-                expected = split(sample.expected, self.reference.groups)
+                expected = split(samples[place].expected, self.reference.groups)
                 self._signal[place] = signals(expected, self.reference.logits)
-        signal = np.array([self._signal[place] for place in range(len(samples))])
+        signal = np.array([self._signal[place] for place in places])
         return Errors(np.array(errors), signal, len(self.reference.columns))
 
 

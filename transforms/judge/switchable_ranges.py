@@ -134,7 +134,7 @@ class _Writer:
         name = self._writer.names.derive(tensor.name, "fed")
         fed = dtypes.variable(name, dtypes.FLOAT, tensor)
         self._graph.inputs.append(fed)
-        use, read = (self._numbers[id(node)], index), is_dot_product(node) or site.steps[-1].in_rows
+        use, read = (self._numbers[id(node)], index), is_dot_product(node) or site.steps[-1].form is not None
         self._weights.append(WeightSite(name, tensor._values, use, str(tensor.name), read))
         site.redirect(fed)
 

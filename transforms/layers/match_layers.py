@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from ops.array_types import Float64Array
 from ops.formats import Format
+from transforms import features
 from transforms.graph import dot_products, walk
 from transforms.graph.constants import Constants
 from transforms.graph.number_shapes import NumberShapes
-from transforms.graph.stored_rows import reads_rows
 from transforms.layers.linear_layer import LinearLayer, UnsupportedLayer, layer_of
 from transforms.layers.matched_layer import (
     Bias,
@@ -54,8 +54,9 @@ def match_layers(
     for node in walk.nodes(quantized_graph):
         if node.op in _OF_INTEGERS:
             left.append(SkippedLayer(_name(node), node.op, "it is an integer operator"))
-        if reads_rows(node):
-            left.append(SkippedLayer(_name(node), node.op, "it is a recurrent layer"))
+        feature = features.of(node)
+        if feature is not None and features.reads_stored(node):
+            left.append(SkippedLayer(_name(node), node.op, f"it is {feature.noun}"))
         if not dot_products.is_dot_product(node):
             continue
         try:

@@ -39,7 +39,7 @@ class _Exporter:
 
     def __init__(self) -> None:
         self._types: dict[tuple[int, tuple[object, ...] | None], onnx.TypeProto] = {}
-        self._integers: dict[tuple[str, int], onnx.AttributeProto] = {}
+        self._attributes: dict[tuple[str, object], onnx.AttributeProto] = {}
 
     def write(self, graph: gs.Graph, proto: onnx.GraphProto) -> None:
         """Put nodes, initializers, inputs, outputs and types of a graph into an empty message."""
@@ -69,15 +69,16 @@ class _Exporter:
             if isinstance(value, gs.Graph):
                 attribute = proto.attribute.add(name=key, type=onnx.AttributeProto.GRAPH)
                 self.write(value, attribute.g)
-            elif type(value) is int:
-                proto.attribute.append(self._integer(key, value))
+            elif _is_whole(value):
+                proto.attribute.append(self._attribute(key, value))
             else:
                 proto.attribute.extend(OnnxExporter.export_attributes({key: value}))
 
-    def _integer(self, name: str, value: int) -> onnx.AttributeProto:
-        found = self._integers.get((name, value))
+    def _attribute(self, name: str, value: int | str | list[int]) -> onnx.AttributeProto:
+        key = name, tuple(value) if isinstance(value, list) else value
+        found = self._attributes.get(key)
         if found is None:
-            found = self._integers[name, value] = onnx.helper.make_attribute(name, value)
+            found = self._attributes[key] = onnx.helper.make_attribute(name, value)
         return found
 
     def _value(self, tensor: gs.Tensor) -> onnx.ValueInfoProto:
@@ -88,6 +89,12 @@ class _Exporter:
         if kind is None:
             kind = self._types[key] = onnx.helper.make_tensor_type_proto(key[0], tensor.shape)
         return onnx.ValueInfoProto(name=tensor.name, type=kind)
+
+
+def _is_whole(value: Any) -> bool:
+    """Return whether an attribute is an integer, a text or integers: equal values are exported alike."""
+    kind = type(value)
+    return kind in (int, str) or (kind is list and bool(value) and all(type(item) is int for item in value))
 
 
 def _tensors(graph: gs.Graph) -> dict[str, gs.Tensor]:

@@ -35,7 +35,6 @@ from transforms.model.detached_weights import (
     without_data,
 )
 from transforms.model.export_graph import export_graph
-from transforms.model.local_functions import align_opsets, key_of, refuse_explosion, write_defaults
 from transforms.model.metadata import (
     attach_metadata,
     bodies_of,
@@ -83,10 +82,8 @@ def import_model(
     _write_default_axes(light.graph)
     inferred, notes = infer(light, weights)
     info = read_info(light)
-    kept = set(map(key_of, light.functions))
-    inlined = [function for function in whole.functions if key_of(function) not in kept]
     sparse = sum(1 for _ in sparse_tensors(model.graph.node, model.graph))
-    info.notes = notes + notes_on_left_out(model, inlined, sparse)
+    info.notes = notes + notes_on_left_out(model, _inlined(whole, light), sparse)
     if light is not whole and compare_inlined is not None:
         info.notes += compare_inlined(whole, inferred, weights)
     return _import_inferred(inferred, weights, info)
@@ -112,9 +109,21 @@ def inline(light: onnx.ModelProto) -> onnx.ModelProto:
         drop_own(light)
     if not light.functions:
         return light
+    from transforms.model.local_functions import align_opsets, refuse_explosion, write_defaults
+
     refuse_explosion(light)
     align_opsets(light)
     return onnx.inliner.inline_local_functions(write_defaults(light))
+
+
+def _inlined(whole: onnx.ModelProto, light: onnx.ModelProto) -> list[onnx.FunctionProto]:
+    """Return the local functions of a model that its light form lacks."""
+    if not whole.functions:
+        return []
+    from transforms.model.local_functions import key_of
+
+    kept = set(map(key_of, light.functions))
+    return [function for function in whole.functions if key_of(function) not in kept]
 
 
 def infer(light: onnx.ModelProto, weights: Collection[str]) -> tuple[onnx.ModelProto, list[str]]:

@@ -2,8 +2,9 @@
 
 A ratio whose divisor comes near zero, a difference of large numbers, exponentials that leave a float16, an
 operand of a sensitive product: one tensor may hold nearly all of the error of a model, and no range of it
-helps. Groups of tensors are halved until single ones are found that halve the error, on a few samples; all
-samples decide. What a dot product reads costs its integer kernel, and has to bring as much as any other.
+helps. Groups of tensors are halved until single ones are found that halve the error, on the few samples that
+hold most of it; all samples decide. What a dot product reads costs its integer kernel, and has to bring as
+much as any other.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ from transforms.calibrate.calibrate import calibrate
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph.some_names import some_names
 from transforms.judge.candidate_model import CandidateModel
-from transforms.judge.constants import FINE, HEADROOM, MAY_LOSE, MOST_MODELS, PRICE, USELESS
+from transforms.judge.constants import FINE, HEADROOM, MAY_LOSE, MOST_MODELS, PRICE, SEARCHED_ON, USELESS
 from transforms.judge.errors import Errors
-from transforms.judge.sample_roles import searching
 from transforms.moves.improve import Best
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme
@@ -36,11 +36,11 @@ def search_float_tensors(best: Best, price: float = PRICE, enough: float = FINE)
     """Leave the tensors in float that are worth their price each, if the judge accepts it."""
     if best.errors.mean >= enough:
         return
-    few = len(searching(best.form.judge.count))
-    if not best.budget.allows(MOST_MODELS // 2 * few, models=1) and best.errors.mean >= USELESS:
+    places = best.errors.largest(SEARCHED_ON)
+    if not best.budget.allows(MOST_MODELS // 2 * len(places), models=1) and best.errors.mean >= USELESS:
         best.decisions.left.append((MOVE, ""))
         return
-    search = _Search(best.form.switched, best.scheme, few, price)
+    search = _Search(best.form.switched, best.scheme, places, price)
     if kept := search.needed(search.found()):
         try_given_tensors(best, [name for group in kept for name in group], price * len(kept))
 
@@ -59,8 +59,8 @@ def keeping(scheme: Scheme, names: Sequence[str]) -> Scheme:
 class _Search:
     """Looks for groups of tensors that are worth staying in float."""
 
-    def __init__(self, model: CandidateModel, scheme: Scheme, samples: int, price: float) -> None:
-        self._model, self._scheme, self._samples, self._price = model, scheme, samples, price
+    def __init__(self, model: CandidateModel, scheme: Scheme, places: Sequence[int], price: float) -> None:
+        self._model, self._scheme, self._places, self._price = model, scheme, places, price
         ranges = {site.group: list[str]() for site in model.inputs.ranges}
         for site in model.inputs.ranges:
             if site.tensor not in ranges[site.group]:
@@ -95,7 +95,7 @@ class _Search:
         names = [name for group in kept for name in group]
         key = frozenset(names)
         if key not in self._known:
-            self._known[key] = self._model.errors(keeping(self._scheme, names), self._samples)
+            self._known[key] = self._model.errors(keeping(self._scheme, names), self._places)
         return self._known[key]
 
 

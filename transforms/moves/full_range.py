@@ -30,7 +30,7 @@ def try_full_range(
     names = shift_all(shifted, scheme, statistics)
     if not names:
         return scheme.with_(full_range=OFF)
-    before = judge.errors_of(copy_graph(graph), judge.count)
+    before = judge.errors_of(copy_graph(graph))
     won = gain(judge.errors_of(shifted, shifts=shifts_within(shifted)), before)
     words, kept = f"the full range of int8 for {counted(len(names), 'tensor')}", won.is_accepted()
     decisions.tried.append(Tried("full range", words, won, kept, judge.count))

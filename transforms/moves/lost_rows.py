@@ -42,7 +42,7 @@ def search_lost_rows(best: Best) -> None:
     while loses_tokens(best, errors) and tried < most:
         tried = min(2 * tried or CANDIDATES, most)
         candidate = keeping(best.scheme, ordered[:tried])
-        made = model.errors(candidate, best.form.judge.count)
+        made = model.errors(candidate)
         if gain(made, errors).decibels > MAY_LOSE:
             scheme, errors, names = candidate, made, ordered[:tried]
     if errors is not start:

@@ -43,7 +43,11 @@ def cause_of(readings: Iterable[Reading], seen: Mapping[str, Sequence[AnyArray]]
 
     ``seen``: arrays of the tensors that are sources, of each sample.
     """
-    found = [_of_weight(one) for one in readings if one.values is not None and (one.index < 2 or one.in_rows)]
+    found = [
+        _of_weight(one)
+        for one in readings
+        if one.values is not None and (one.index < 2 or not one.is_tunable)
+    ]
     found += [_of_input(one, seen[one.source]) for one in readings if one.source in seen]
     known = [one for one in found if one is not None]
     otherwise = Cause("rounding, of no tensor more than of others", float("inf"), (MORE_BITS, KEEP))
@@ -65,7 +69,7 @@ def _of_weight(reading: Reading) -> Cause | None:
             "and one scale serves all"
         )
         return Cause(words, sums.sqnr(), (PER_CHANNEL, MORE_BITS, KEEP))
-    helps = (MORE_BITS, KEEP) if reading.in_rows else (TUNE, MORE_BITS, KEEP)
+    helps = (TUNE, MORE_BITS, KEEP) if reading.is_tunable else (MORE_BITS, KEEP)
     if bits and bits < _FEW_BITS:
         return Cause(f"rounding of weights to {reading.format}, few bits", sums.sqnr(), helps)
     return Cause(f"rounding of weights to {reading.format or 'a grid'}", sums.sqnr(), helps)

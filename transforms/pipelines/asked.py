@@ -12,8 +12,7 @@ from transforms.scheme.targets import ON_CPU
 
 def keeps_lossy(work: Work) -> bool:
     """Return whether layers are looked for that carry most of the loss."""
-    is_left = work.data is not None and work.tuning is None and not work.fixed
-    return is_left and work.options.fallback == FLOAT32 and may_keep(work.asked)
+    return _may_choose(work) and work.options.fallback == FLOAT32 and may_keep(work.asked)
 
 
 def may_keep(scheme: Scheme) -> bool:
@@ -26,7 +25,7 @@ def may_keep(scheme: Scheme) -> bool:
 def places(work: Work) -> bool:
     """Return whether layers are looked for that are faster in float."""
     is_wanted = work.asked.keep_float and work.asked.target == ON_CPU and work.options.times
-    return bool(is_wanted and work.data is not None and work.compares and not too_large(work.graph))
+    return bool(is_wanted and work.data is not None and work.options.compares and not too_large(work.graph))
 
 
 def holds_against_preset(work: Work) -> bool:
@@ -36,14 +35,18 @@ def holds_against_preset(work: Work) -> bool:
 
 def compares_outputs(work: Work) -> bool:
     """Return whether outputs may be compared: on samples, or random numbers that products are rounded at."""
-    return work.may_compare and (work.data is not None or is_dynamic(work.scheme))
+    return work.options.may_compare and (work.data is not None or is_dynamic(work.scheme))
 
 
 def shows_comparison(work: Work) -> tuple[str, ...]:
     """Return the phase of comparing outputs, if they are compared whatever comes of the model."""
-    is_sure = work.compares or work.options.changes_last or work.data is None
+    is_sure = work.options.compares or work.options.changes_last or work.data is None
     return ("comparing outputs",) if is_sure else ()
 
 
 def _chooses_layers(work: Work) -> bool:
-    return work.data is not None and work.options.goal is None and work.tuning is None and not work.fixed
+    return _may_choose(work) and work.options.goal is None
+
+
+def _may_choose(work: Work) -> bool:
+    return work.data is not None and work.options.tuning is None and not work.options.fixed

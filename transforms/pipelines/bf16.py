@@ -11,7 +11,7 @@ from transforms.conversion.rows import Row, shows
 from transforms.deploy.refuse import refuse_free
 from transforms.fix_shapes import fix_shapes
 from transforms.lift_constants import lift_constants
-from transforms.pipelines.gate import keep_figure
+from transforms.pipelines.keep_figure import keep_figure
 from transforms.pipelines.load import tell_fitting
 from transforms.pipelines.part import part
 from transforms.pipelines.recipes import TRY_OUT
@@ -50,7 +50,7 @@ def load_float(work: Work) -> None:
     work.events.phase("loading")
     assert work.source is not None, "a work without a source begins with a graph"
     work.graph = work.source.load()
-    work.source_sha256 = getattr(work.graph, "source_sha256", None)
+    work.record.source_sha256 = getattr(work.graph, "source_sha256", None)
     work.record.fixed = fix_shapes(work.graph, conversion.conversion.input_shapes)
     if work.scheme.target:
         refuse_free(work.graph, target(work.scheme.target))

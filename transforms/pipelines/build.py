@@ -21,10 +21,10 @@ def build(work: Work) -> None:
     work.events.phase("quantizing")
     if work.statistics is not None:
         work.statistics = work.statistics.with_(options_of(work.scheme))
-    is_compared = work.compares and work.judge is not None
-    if work.float_graph is None and (is_compared or work.keeps_float or work.fits_weights):
-        work.float_graph = copy_graph(work.graph)
-    work.prepared = work.record.noted()
+    is_compared = work.options.compares and work.judge is not None
+    if work.base.graph is None and (is_compared or work.options.keeps_float or work.fits_weights):
+        work.base.graph = copy_graph(work.graph)
+    work.base.prepared = work.record.noted()
     _note_data(work)
     write_scheme(work)
     work.record.scheme = work.scheme
@@ -38,7 +38,7 @@ def write_scheme(work: Work) -> None:
         work.record.notes.append(kept_in_float(names, "NaN that the model looks for"))
         work.scheme = work.scheme.with_(tensors={**work.scheme.tensors, **dict.fromkeys(names, FLOAT32)})
         plan = work.plan(record=work.record)
-    write_plan(plan, work.statistics, work.record, work.memory)
+    write_plan(plan, work.statistics, work.record, work.base.memory)
 
 
 def shift(work: Work) -> None:
@@ -76,10 +76,14 @@ def _note_data(work: Work) -> None:
     if work.statistics is not None:
         work.record.calibrated = len(work.statistics.observed)
     elif work.data is not None:
-        why = "those that are needed are given" if work.fixed else "the formats of this scheme need none"
+        why = (
+            "those that are needed are given"
+            if work.options.fixed
+            else "the formats of this scheme need none"
+        )
         work.record.notes.append(f"No ranges measured: {why}")
-    if work.fixed:
-        work.record.notes.append(_used(work.plan(), work.fixed))
+    if work.options.fixed:
+        work.record.notes.append(_used(work.plan(), work.options.fixed))
 
 
 def _used(plan: QuantizationPlan, fixed: FixedGrids) -> str:

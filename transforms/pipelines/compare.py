@@ -10,7 +10,7 @@ from transforms.judge.decisions import Checked
 from transforms.pipelines.check_outputs import UselessError, check_outputs
 from transforms.pipelines.first_result import FirstRun
 from transforms.pipelines.folds import FoldError, Folds, has_folds
-from transforms.pipelines.gate import keep_figure
+from transforms.pipelines.keep_figure import keep_figure
 from transforms.pipelines.work import Work
 from transforms.scheme.dynamic_layers import is_dynamic
 
@@ -24,18 +24,18 @@ def compare(work: Work) -> None:
     """
     first = work.record.first
     assert first is not None, "the model was tried out"
-    if work.data is None and is_dynamic(work.scheme) and work.may_compare:
+    if work.data is None and is_dynamic(work.scheme) and work.options.may_compare:
         _compare_on_random(work, first)
         return
     last = work.options.changes_last
-    if work.data is None or not work.may_compare or not (work.compares or last or first.kept):
+    if work.data is None or not work.options.may_compare or not (work.options.compares or last or first.kept):
         return
     work.record.is_compared = True
     if last and first.why_not is not None:
         work.events.warn(f"Warning: outputs not compared, for the model does not run here: {first.why_not}")
         return
     work.events.phase("comparing outputs")
-    graph = work.graph if first.why_not is None or work.unstored is None else work.unstored
+    graph = work.graph if first.why_not is None or work.record.unstored is None else work.record.unstored
     outputs = _checked(work, graph)
     if outputs and outputs.is_diverged:
         raise UselessError(outputs)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import onnx_graphsurgeon as gs
 
+from transforms import features
 from transforms.calibrate.calibration import Calibration
 from transforms.conversion.record import Record
 from transforms.files.spelling import spelled
+from transforms.graph import walk
 from transforms.graph.some_names import some_names
 from transforms.judge.budget import Budget
 from transforms.judge.constants import FEW_SAMPLES, FINE, PRICE, USELESS
@@ -25,7 +28,7 @@ from transforms.moves.float_tensors import (
 from transforms.moves.improve import Best, Form, Move
 from transforms.moves.lost_rows import loses_tokens, search_lost_rows
 from transforms.moves.outliers import try_channels, try_equalized, try_outliers, try_rotated
-from transforms.moves.settings import try_headroom, try_ranges_and_scales
+from transforms.moves.settings import try_headroom, try_ranges
 from transforms.pipelines.measure import (
     change_channels,
     change_form,
@@ -54,11 +57,11 @@ def try_float_tensors(best: Best) -> None:
 MOVES: tuple[Move, ...] = (
     try_equalized,
     try_rotated,
-    try_ranges_and_scales,
+    try_ranges,
     try_float_tensors,
     try_outliers,
     try_channels,
-    try_ranges_and_scales,
+    try_ranges,
     try_headroom,
 )
 """The moves of ``decide`` in order: those that bring most come before others can take their runs.
@@ -99,9 +102,16 @@ def decide(work: Work) -> None:
     work.scheme = work.scheme.with_(move_outliers=False)
 
 
+def _moves(work: Work) -> Sequence[Move]:
+    if work.options.moves is not None:
+        return work.options.moves
+    opened = features.open_in(node.op for node in walk.nodes(work.graph))
+    return (*MOVES, *(move for feature in opened for move in feature.moves))
+
+
 def _move_outliers(work: Work, judge: Judge) -> None:
     """Move outliers of what is rounded at run time if outputs are better for it."""
-    form = Form(work.graph, work.scheme, None, judge, work.plan, work.memory)
+    form = Form(work.graph, work.scheme, None, judge, work.plan, work.base.memory)
     best = _best(work, form, Budget(sys.maxsize))
     try_outliers(best)
     work.scheme, work.judge = best.scheme, best.form.judge
@@ -114,8 +124,8 @@ def _improve(work: Work, judge: Judge, statistics: Calibration) -> None:
     log.info("%d runs, a model costs %d", budget.runs, budget.opened)
     few = min(judge.count, FEW_SAMPLES)  # of texts, which have a row for each token
     judge.count = few if judge.reference.logits else budget.samples(judge.count)
-    best = _best(work, Form(work.graph, start, statistics, judge, work.plan, work.memory), budget)
-    for move in MOVES if work.moves is None else work.moves:
+    best = _best(work, Form(work.graph, start, statistics, judge, work.plan, work.base.memory), budget)
+    for move in _moves(work):
         move(best)
     _tell_left(work)
     work.scheme, work.statistics, work.judge = best.scheme, best.form.statistics, best.form.judge
@@ -147,7 +157,7 @@ def _without_ranges(work: Work, judge: Judge) -> Scheme:
         work.record.decisions.notes.append(f"Kept in float, near the largest float16: {some_names(near)}")
     if not judge.can_judge:
         return kept
-    form = Form(work.graph, kept, None, judge, work.plan, work.memory)
+    form = Form(work.graph, kept, None, judge, work.plan, work.base.memory)
     best = _best(work, form, Budget(sys.maxsize))
     if beyond:
         try_given_tensors(best, beyond, 2 * PRICE)

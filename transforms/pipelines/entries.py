@@ -14,7 +14,7 @@ from transforms.search.target import TargetError
 
 def entries(work: Work, scheme: Scheme, record: Record) -> dict[str, str]:
     """Return the metadata: tool, version, options, the digest of the source, scheme and decisions."""
-    origin = provenance.entries("quantize", work.recorded, work.source_sha256)
+    origin = provenance.entries("quantize", work.options.recorded, work.record.source_sha256)
     return {
         **origin,
         SCHEME_ENTRY: scheme.to_toml(),

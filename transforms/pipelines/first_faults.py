@@ -9,7 +9,6 @@ from transforms.model_io import Exported
 from transforms.pipelines.float_runs import FloatRun
 from transforms.pipelines.source import Source
 from transforms.runtime.compare_runs import run_in_time
-from transforms.runtime.find_fault import find_fault
 from transforms.runtime.output_errors import NOTICED, OutputErrors, relative_error
 from transforms.runtime.session import RunOptions
 from transforms.runtime.trial import Case, Trial
@@ -23,6 +22,8 @@ then be held against that."""
 def fault(exported: Exported, case: Case, trial: Trial, run: RunOptions) -> tuple[str, str]:
     """Return what is wrong in words, and the name of the tensor that the node makes, empty if unknown."""
     change = None if trial.failure else max(one.between for one in trial.wrong.values())
+    from transforms.runtime.find_fault import find_fault  # rarely needed
+
     node = find_fault(*exported, case.feed, run, change)
     place = f"{node.op_type} '{node.name or node.output[0]}'" if node else "the model"
     words = f"with its default optimization fails: {trial.failure}" if trial.failure else _wrong(trial)

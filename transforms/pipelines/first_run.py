@@ -14,7 +14,6 @@ from transforms.deploy.rounded_inputs import rounded_inputs
 from transforms.deploy.saturating_products import saturating_products
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph.number_shapes import judged_tensors
-from transforms.leave_float import leave_float
 from transforms.model.bounds import refuse_unreadable
 from transforms.model.read_model import ModelError
 from transforms.model_io import Exported
@@ -189,6 +188,8 @@ def _run(
         reason, made = fault(found.exported, cases[broken], trials[broken], run)
         if not options.mends:
             return replace(found, wrong=[reason])
+        from transforms.leave_float import leave_float  # rarely needed
+
         if len(found.kept) == _MOST_KEPT or not leave_float(graph, made):
             raise ModelError(reason)
         found.kept.append(reason)

@@ -24,23 +24,23 @@ def fit(work: Work) -> None:
     """
     from transforms.finetune.fit_weights import fit_weights, options_for
 
-    assert work.data is not None and work.float_graph is not None, "kept for this step"
-    texts = bool(logits_of(work.float_graph))
-    samples = _samples(work.data, work.float_graph, texts=texts)
+    assert work.data is not None and work.base.graph is not None, "kept for this step"
+    texts = bool(logits_of(work.base.graph))
+    samples = _samples(work.data, work.base.graph, texts=texts)
     feeds, run = list(samples.values()), work.data.run
     options = options_for(len(feeds), run, work.data.memory_limit)
     progress = work.events.phase("fitting", "layer")
     rows = _Rows()
-    with failing(samples, work.float_graph, run, "the quantized model"):
+    with failing(samples, work.base.graph, run, "the quantized model"):
         layers, fitted = fit_weights(
-            work.float_graph,
+            work.base.graph,
             work.graph,
             feeds,
             options,
             formats=work.scheme.named_formats,
             progress=progress,
             see=rows.see if texts else None,
-            files=finished_layers(work, work.float_graph),
+            files=finished_layers(work, work.base.graph),
         )
     work.scheme = work.record.scheme = work.scheme.with_(fit_weights=layers > 0)
     if layers:

@@ -47,7 +47,7 @@ class Folds:
     def __init__(self, work: Work, base: gs.Graph) -> None:
         """Take the work as it is in the end, and the float model as it was quantized; both stay so."""
         self._work, self._base = work, base
-        self._memory = work.memory or weights_of(base)
+        self._memory = work.base.memory or weights_of(base)
 
     def __call__(self, fold: int) -> gs.Graph:
         """Return the model with ranges of all folds but one; FoldError where these do not suit the scheme."""
@@ -65,7 +65,7 @@ class Folds:
             graph=copy_graph(self._base),
             statistics=statistics,
             judge=None,
-            memory=self._memory,
+            base=replace(work.base, memory=self._memory),
             events=SILENT,
             record=JobRecord(),
         )

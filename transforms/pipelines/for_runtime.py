@@ -39,7 +39,7 @@ def _writes_products(work: Work) -> bool:
 
 
 def _keeps_unstored(work: Work) -> bool:
-    return work.options.storage != "plain" and work.may_compare and work.data is not None
+    return work.options.storage != "plain" and work.options.may_compare and work.data is not None
 
 
 _TUNED = ("keep_lossy", "place", "beside_preset", "reach", "tune", "keep_target", "gate")

@@ -1,4 +1,4 @@
-"""Step: hold a tuned or mixed model to a gate, by layers of it in float; and what a gate has found, kept."""
+"""Step: hold a tuned or mixed model to a gate, by layers of it in float."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from transforms.graph.selection import label_of
 from transforms.judge.constants import SEARCHED_ON
 from transforms.judge.sample_roles import searching, taken
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.metric_figure import MetricFigure
+from transforms.pipelines.keep_figure import keep_figure
 from transforms.pipelines.work import Work
 from transforms.remove_qdq import remove_qdq
 from transforms.search.gate import Gate
-from transforms.search.target import Scored
 
 
 def gate(work: Work) -> None:
@@ -67,11 +66,3 @@ def gate(work: Work) -> None:
     )
     work.graph = found.graph
     keep_figure(work, found.after, found.error)
-
-
-def keep_figure(work: Work, value: float, error: float) -> None:
-    """Keep the metric of the model, where a gate holds for it, or a goal that it may miss."""
-    goal, apart = work.options.goal, work.held_out
-    if goal is not None and apart is not None and (isinstance(goal, Gate) or work.options.allow_miss):
-        scored = Scored(value, error, len(apart.feeds))
-        work.record.metric = MetricFigure(goal.words, scored, goal.bound, work.record.judged_digest)

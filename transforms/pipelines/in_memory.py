@@ -37,7 +37,7 @@ def _has_samples(work: Work) -> bool:
 
 
 def _is_given_grids(work: Work) -> bool:
-    return bool(work.fixed)
+    return bool(work.options.fixed)
 
 
 def _has_exceptions(work: Work) -> bool:
@@ -74,7 +74,7 @@ FIT: WorkRow = Row(
 
 IN_MEMORY: tuple[WorkRow, ...] = (
     Row(refuse_unfit, needs={"graph": "load"}, phases=shows("preparing")),
-    Row(follow_grids, when=lambda work: bool(work.fixed) or work.record.grids is not None),
+    Row(follow_grids, when=lambda work: bool(work.options.fixed) or work.record.grids is not None),
     *PREPARE,
     Row(give_grids, when=_is_given_grids, needs=_NAMED),
     Row(take_found, when=_stores_integers, after=_PREPARED),

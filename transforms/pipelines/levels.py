@@ -38,7 +38,7 @@ def choose_level(work: Work) -> None:
     for bits in ((4, 8), (8,)) if is_kept else ((4,),):
         graph = copy_graph(work.graph)
         count = _round_inputs(graph, bits)
-        cost = random_cost(work, graph) if count and work.may_compare else None
+        cost = random_cost(work, graph) if count and work.options.may_compare else None
         if cost is not None and _is_taken(work, graph, (count, bits), cost, most):
             work.graph = graph
             return

@@ -13,7 +13,6 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.deploy.refuse import refuse_free
 from transforms.files.spelling import as_option
 from transforms.fix_shapes import fix_shapes
 from transforms.graph.embeddings import logits_of, readers
@@ -40,12 +39,12 @@ def load(work: Work) -> None:
     """
     work.events.phase("loading")
     work.graph = read_float(work, work.scheme)
-    work.source_sha256 = getattr(work.graph, "source_sha256", None)
+    work.record.source_sha256 = getattr(work.graph, "source_sha256", None)
     stays = not work.options.stores_tied and (is_dynamic(work.scheme) or work.scheme.activation != FLOAT32)
     if stays or (work.options.embeddings and work.scheme.activation != FLOAT32):
         labels = dict.fromkeys(escape(label_of(node)) for node in readers(work.graph))
         excluded = (*work.asked.exclude_nodes, *labels)
-        work.stored_apart = work.asked
+        work.record.asked = work.asked
         work.asked = work.scheme = work.asked.with_(exclude_nodes=excluded)
     if work.options.random_data:
         assert work.data is not None, "says how random samples are run"
@@ -63,6 +62,8 @@ def read_float(work: Work, scheme: Scheme) -> gs.Graph:
     graph = work.source.load()
     work.record.fixed = fix_shapes(graph, scheme.input_shapes)
     if scheme.target:
+        from transforms.deploy.refuse import refuse_free
+
         refuse_free(graph, target(scheme.target))
     if work.options.embeddings:
         from transforms.store_embeddings import tie_embeddings
@@ -115,9 +116,9 @@ def _images_line(graph: gs.Graph, data: CalibrationData) -> str:
 
 def _compare_if_fast(work: Work) -> None:
     """Compare nothing where opening the quantized model would take long."""
-    may_compare = work.data is not None and work.may_compare and work.options.changes_last
-    if (work.compares or may_compare) and has_many_nodes(work.graph):
-        work.compares = work.may_compare = False
+    may_compare = work.data is not None and work.options.may_compare and work.options.changes_last
+    if (work.options.compares or may_compare) and has_many_nodes(work.graph):
+        work.options = replace(work.options, compares=False, may_compare=False)
         more = f"more than {MOST_NODES:,} nodes; tools.evaluate compares them"
         work.events.note(f"Outputs not compared: {more}")
 
@@ -125,9 +126,14 @@ def _compare_if_fast(work: Work) -> None:
 def _refuse_tuning(work: Work) -> None:
     """Raise ValueError for tuning weights of few bits alone in a language model: fitting is as good."""
     is_alone = work.scheme.format(work.scheme.activation) is None
-    if work.tuning is None or not is_alone or not work.scheme.has_few_bits or not logits_of(work.graph):
+    if (
+        work.options.tuning is None
+        or not is_alone
+        or not work.scheme.has_few_bits
+        or not logits_of(work.graph)
+    ):
         return
-    plain = str(work.recorded.get("config") or "").rpartition("_")[0]
+    plain = str(work.options.recorded.get("config") or "").rpartition("_")[0]
     way = as_option("config", plain) if plain in PRESETS else "the scheme without [finetune]"
     raise ValueError(
         f"tuning {work.scheme.weight} weights alone of a language model gains nothing over {way} with"

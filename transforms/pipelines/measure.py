@@ -15,9 +15,11 @@ from transforms.conversion.record import Record
 from transforms.conversion.rewriting import Rewriting
 from transforms.conversion.rows import run_rows
 from transforms.full_range.apply_full_range import wants_full_range
+from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.embeddings import logits_of
 from transforms.graph.lazy_values import is_weightless
+from transforms.graph.selection import label_of
 from transforms.judge.budget import too_large
 from transforms.judge.constants import MOST_COUNTED
 from transforms.judge.judge import Judge
@@ -27,7 +29,6 @@ from transforms.pipelines.work import Work
 from transforms.plan.joined_ranges import JOINED, joined_far_apart
 from transforms.plan.sampled_exceptions import kept_in_float
 from transforms.plan.weight_cache import WeightMemory
-from transforms.precision.held_out import without
 from transforms.run.events import Progress
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO, FLOAT32
@@ -48,16 +49,17 @@ def measure(work: Work) -> None:
             work.record.decisions.notes.append(why)
         measure_by_rule(work, progress)
         return
-    work.memory = weights_of(work.graph)
+    work.base.memory = weights_of(work.graph)
     work.scheme = rules_beside_form(work.asked)
     work.statistics = measure_for_candidates(work, work.graph, work.scheme, work.data, progress)
     assert work.data is not None, "outputs decide on samples alone"
     first = [feed for _, feed in islice(work.data.feeds(work.graph), FIRST)]
-    work.float_graph = copy_graph(work.graph)
+    work.base.graph = copy_graph(work.graph)
+    work.base.names = work.named.names | {label_of(node) for node in walk.nodes(work.graph)}
     keep_joined(work)
     judged = judging(len(first), texts=bool(logits_of(work.graph)))
     run = replace(work.options.run, simulate=True)  # scales of candidates are fed
-    work.judge = Judge(work.float_graph, first[: judged.stop], run, stays=True)
+    work.judge = Judge(work.base.graph, first[: judged.stop], run, stays=True)
 
 
 def follow_rules(work: Work) -> None:
@@ -70,7 +72,7 @@ def measure_by_rule(work: Work, progress: Progress | None = None) -> None:
     prepared, work.scheme = work.scheme, work.asked.by_rule()
     change_form(work, prepared)
     data = _that_give_ranges(work, work.data)
-    work.statistics = calibrate_plan(work.plan(), data, progress=progress, folded=work.may_compare)
+    work.statistics = calibrate_plan(work.plan(), data, progress=progress, folded=work.options.may_compare)
     keep_joined(work)
 
 
@@ -96,7 +98,7 @@ def change_form(work: Work, prepared: Scheme) -> None:
         outliers=moved,
     )
     if more.equalize_layers or moved or more.rotate_channels:
-        work.float_graph = None  # has the form of before
+        work.base.graph = None  # has the form of before
         change_channels(work, work.graph, more, work.record)
 
 
@@ -129,7 +131,7 @@ def measure_for_candidates(
         data,
         progress=progress,
         halved=True,
-        folded=work.may_compare,
+        folded=work.options.may_compare,
         most=MOST_COUNTED,
         means=means,
     )
@@ -165,7 +167,11 @@ def _that_give_ranges(work: Work, data: CalibrationData | None) -> CalibrationDa
     feeds = data.feeds(work.graph)
     count = operator.length_hint(feeds, 0) or sum(1 for _ in feeds)
     spared = checking(count, texts=bool(logits_of(work.graph)))
-    return without(data, work.graph, spared, count) if spared else data
+    if not spared:
+        return data
+    from transforms.precision.held_out import without
+
+    return without(data, work.graph, spared, count)
 
 
 def may_decide(work: Work) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.conversion.record import Record
 from transforms.conversion.rows import Row, shows
 from transforms.graph.embeddings import logits_of
 from transforms.judge.budget import has_many_nodes
@@ -51,7 +50,7 @@ def mix(work: Work) -> None:
 
     def _bytes_written(mixed: Mixed, scheme: Scheme) -> int:
         stored(mixed.graph, work.options.storage, scheme.named_formats)
-        written = bytes_written(work, mixed.graph, scheme.with_(finetune=work.tuning), mixed.done)
+        written = bytes_written(work, mixed.graph, scheme.with_(finetune=work.options.tuning), mixed.done)
         return written + (_LINES if work.data is not None else 0)
 
     if not isinstance(work, MixWork):
@@ -61,12 +60,11 @@ def mix(work: Work) -> None:
     fits = work.asked.fits_weights  # afterwards: the step ``fit``
     asked = work.asked.with_(fit_weights=False) if fits else work.asked
     mixed = mix_precision(work.graph, asked, _deciding(work), options, _hooks(work))
-    for one in fields(Record):
-        if one.name != "steps":  # those of the work go on
-            setattr(work.record, one.name, getattr(mixed.done, one.name))
+    work.record.take_over(mixed.done)
+    work.record.decisions = mixed.done.decisions
     work.record.mixed, work.record.sensitivity = mixed, mixed.sensitivity
     work.record.decisions.searched = mixed.assignment is not None
-    work.graph, work.float_graph = mixed.graph, mixed.float_graph
+    work.graph, work.base.graph = mixed.graph, mixed.float_graph
     work.scheme = work.record.scheme = mixed.scheme
 
 
@@ -80,7 +78,8 @@ def _deciding(work: MixWork) -> CalibrationData | None:
         return data
     work.data = data = data.repeatable(work.graph)
     count = sum(1 for _ in data.feeds(work.graph))
-    work.compares = work.compares or not has_many_nodes(work.graph)
+    compares = work.options.compares or not has_many_nodes(work.graph)
+    work.options = replace(work.options, compares=compares)
     return without(data, work.graph, checking(count, texts=True), count)
 
 
@@ -88,11 +87,11 @@ def keep_target(work: Work) -> None:
     """Step: take tuned weights back if the outputs miss the target with them; layers do not show that."""
     mixed = mixed_of(work)
     target = mixed.assignment.target if mixed and mixed.assignment else None
-    if target is None or work.untuned is None or mixed is None or mixed.bench is None:
+    if target is None or work.record.untuned is None or mixed is None or mixed.bench is None:
         return
     value = mixed.bench.score(work.graph)
     if not target.holds(value):
-        work.graph, work.scheme = work.untuned
+        work.graph, work.scheme = work.record.untuned
     kept = "" if target.holds(value) else ": the model is not changed"
     work.record.rechecked.append(f"Tuned: {target.text(value)}, the target is {target.bound}{kept}")
 
@@ -125,7 +124,7 @@ MIX: tuple[WorkRow, ...] = (
     Row(mix, needs={"graph": "load"}, phases=_shows),
     FIT,
     TUNE_WEIGHTS,
-    Row(keep_target, when=lambda work: work.tuning is not None, needs=_MIXED, after=("tune",)),
+    Row(keep_target, when=lambda work: work.options.tuning is not None, needs=_MIXED, after=("tune",)),
     GATE,
     *FOR_RUNTIME,
     STORE,

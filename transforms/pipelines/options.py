@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from transforms.conversion.rows import Row
+from transforms.plan.tensor_grids import FixedGrids
 from transforms.runtime.session import RunOptions
+from transforms.scheme.finetune_rule import FinetuneRule
 from transforms.search.target import Target
 
 if TYPE_CHECKING:
@@ -47,6 +51,20 @@ class Options:
         How many random samples stand in for those of the application, which decide nothing.
     finished : FinishedLayers, optional
         Where fitted and tuned layers are kept until the model is written.
+    fixed : FixedGrids
+        Grids of tensors that are given, and not to be measured.
+    tuning : FinetuneRule, optional
+        How the step ``tune`` tunes the weights.
+    moves : sequence of functions, optional
+        What the step ``decide`` tries, instead of its ``MOVES``.
+    compares, may_compare : bool
+        Whether outputs are compared in any case, and whether they may be after changes.
+    keeps_float : bool
+        Whether the float model as it was quantized is kept for later steps.
+    recorded : mapping of str to object
+        The options that the metadata of the model record.
+    recipe : sequence of Row
+        The rows that the work takes, after :func:`transforms.pipelines.steps.run` has begun.
     """
 
     run: RunOptions = field(default_factory=RunOptions)
@@ -66,6 +84,14 @@ class Options:
     external_data: bool = False
     random_data: int = 0
     finished: FinishedLayers | None = None
+    fixed: FixedGrids = field(default_factory=FixedGrids)
+    tuning: FinetuneRule | None = None
+    moves: Sequence[Callable[[Any], None]] | None = None
+    compares: bool = False
+    may_compare: bool = True
+    keeps_float: bool = False
+    recorded: Mapping[str, object] = field(default_factory=dict)
+    recipe: Sequence[Row[Any]] = ()
 
     @property
     def changes_last(self) -> bool:

@@ -37,7 +37,7 @@ def refuse_unfit(work: Work) -> None:
 
 def follow_grids(work: Work) -> None:
     """Let rules decide what the scheme leaves to the outputs, where grids are given or kept."""
-    if work.fixed:
+    if work.options.fixed:
         corrects = work.scheme.correct_biases
         corrected = corrects is True or (work.data is not None and corrects is not False)
         work.asked = work.scheme = work.scheme.by_rule().with_(correct_biases=corrected, full_range=OFF)
@@ -47,7 +47,7 @@ def follow_grids(work: Work) -> None:
 
 def give_grids(work: Work) -> None:
     """Give the plan the grids of tensors that are known."""
-    work.named.fixed = work.fixed
+    work.named.fixed = work.options.fixed
 
 
 def mend_by_samples(work: Work) -> None:
@@ -78,7 +78,7 @@ def _refuse_fitting(work: Work) -> None:
     if not work.scheme.fits_weights:
         weight = work.scheme.weight
         raise ValueError(f"fit_weights is true, no weight has fewer than {FEW_BITS} bits: it is {weight}")
-    if work.fixed:
+    if work.options.fixed:
         raise ValueError("fit_weights is true, and grids are given: one of them says what scales are")
     if work.data is None:
         raise MissingDataError("fit_weights is true, and calibration data to round weights by are missing")

@@ -43,7 +43,7 @@ def move_unjudged(work: Work) -> None:
     if moves:
         alone = work.scheme.with_(outliers=moves, equalize_layers=False, rotate_channels=False)
         change_channels(work, work.graph, alone, work.record)
-        work.float_graph = None  # has the form of before
+        work.base.graph = None  # has the form of before
     work.asked = work.asked.with_(outliers=moves, move_outliers=False)
     work.scheme = work.scheme.with_(outliers=moves, move_outliers=False)
 

@@ -7,6 +7,7 @@ import onnx_graphsurgeon as gs
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph import walk
 from transforms.pipelines.in_memory import IN_MEMORY
+from transforms.pipelines.options import Options
 from transforms.pipelines.record import JobRecord
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work
@@ -44,5 +45,6 @@ def quantize_graph(
     walk.check_graph(graph)
     scheme = scheme_of(scheme)
     record = JobRecord(grids=[] if keep_grids else None)
-    work = Work(graph, scheme, data, fixed or FixedGrids(), events=events, record=record)
+    options = Options(fixed=fixed or FixedGrids())
+    work = Work(graph, scheme, data, options=options, events=events, record=record)
     return run(work, IN_MEMORY).record

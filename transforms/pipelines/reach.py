@@ -6,7 +6,7 @@ from functools import cache, partial
 
 from transforms.judge.constants import SEARCHED_ON
 from transforms.judge.sample_roles import searching, taken
-from transforms.pipelines.gate import keep_figure
+from transforms.pipelines.keep_figure import keep_figure
 from transforms.pipelines.rebuild import LastRebuilt, nameable, take_over
 from transforms.pipelines.work import Work
 

@@ -21,6 +21,7 @@ from transforms.pipelines.measure import measure_missing
 from transforms.pipelines.record import JobRecord
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work, WorkRow
+from transforms.plan.tensor_grids import FixedGrids
 from transforms.precision.finer_scheme import IN_FLOAT, names_of
 from transforms.run.events import SILENT
 from transforms.scheme import Scheme
@@ -46,17 +47,17 @@ def _from_base(work: Work, scheme: Scheme) -> Work | None:
 
     They are where more layers and tensors are float than in the scheme in use.
     """
-    if work.float_graph is None or work.prepared is None or not _is_floater(scheme, work.scheme):
+    if work.base.graph is None or work.base.prepared is None or not _is_floater(scheme, work.scheme):
         return None
-    if work.prepared.changes[MASKED]:
+    if work.base.prepared.changes[MASKED]:
         return None  # formats of layers tell which biases are parted
-    graph, record = copy_graph(work.float_graph), work.prepared
+    graph, record = copy_graph(work.base.graph), work.base.prepared
     other = replace(
         work,
         graph=graph,
         asked=scheme,
-        targets=work.named.naming(graph, scheme),
-        compares=False,
+        base=replace(work.base, targets=work.named.naming(graph, scheme)),
+        options=replace(work.options, compares=False),
         events=SILENT,
         record=JobRecord(
             changes=Counter(record.changes),
@@ -66,8 +67,8 @@ def _from_base(work: Work, scheme: Scheme) -> Work | None:
     )
     if not measure_missing(other):
         return None
-    names = [row.name for row in work.recipe]
-    run_rows(other, _until_require(work.recipe, names.index("build")))
+    names = [row.name for row in work.options.recipe]
+    run_rows(other, _until_require(work.options.recipe, names.index("build")))
     return other
 
 
@@ -86,26 +87,33 @@ def _is_floater(scheme: Scheme, other: Scheme) -> bool:
 
 
 def _from_source(work: Work, scheme: Scheme, data: CalibrationData | None, more: Sequence[WorkRow]) -> Work:
+    options = replace(
+        work.options,
+        fixed=FixedGrids(),
+        tuning=None,
+        keeps_float=work.options.keeps_float or work.options.compares,
+        compares=work.options.compares and bool(more),
+        recipe=(),
+    )
     other = Work(
         read_float(work, scheme),
         scheme,
         data or work.data,
         source=work.source,
-        options=work.options,
-        keeps_float=work.keeps_float or work.compares,
-        compares=work.compares and bool(more),
-        may_compare=work.may_compare,
-        moves=work.moves,
+        options=options,
         record=JobRecord(grids=None if work.record.grids is None else []),
     )
-    return run(other, [*_building(work.recipe), *more])
+    return run(other, [*_building(work.options.recipe), *more])
 
 
 def nameable(work: Work) -> Set[str]:
     """Return the names of nodes that a scheme can name: those of the model, before channels are moved."""
-    if work.scheme.outliers or work.float_graph is None:
-        return names_of(partial(read_float, work, work.scheme), work.scheme)
-    return work.named.names | {label_of(node) for node in walk.nodes(work.float_graph)}
+    scheme, asked, base = work.scheme, work.asked, work.base
+    if base.names and not asked.outliers and scheme.rotate_channels == asked.rotate_channels:
+        return base.names
+    if scheme.outliers or base.graph is None:
+        return names_of(partial(read_float, work, scheme), scheme)
+    return work.named.names | {label_of(node) for node in walk.nodes(base.graph)}
 
 
 def _building(recipe: Sequence[WorkRow]) -> Sequence[WorkRow]:
@@ -133,12 +141,6 @@ class LastRebuilt:
 
 def take_over(work: Work, other: Work) -> None:
     """Take over the model of another work, with its scheme and record; decisions stay those of before."""
-    before, record = work.record, other.record
-    record.decisions, record.lossy = before.decisions, before.lossy
-    record.placed, record.reached, record.beside = before.placed, before.reached, before.beside
-    record.fixed, record.steps = before.fixed, before.steps
-    record.judged_digest = before.judged_digest
-    work.graph, work.float_graph = other.graph, other.float_graph
-    work.scheme, work.record = other.scheme, record
-    work.targets, work.statistics, work.memory = other.targets, other.statistics, other.memory
-    work.prepared = other.prepared
+    work.record.take_over(other.record)
+    work.graph, work.base, work.scheme = other.graph, other.base, other.scheme
+    work.statistics = other.statistics

@@ -40,7 +40,7 @@ else:
 
 
 def _reaches(work: Work) -> bool:
-    return work.options.goal is not None and work.tuning is None  # a tuned model is judged afterwards
+    return work.options.goal is not None and work.options.tuning is None  # a tuned model is judged afterwards
 
 
 def _is_gated(work: Work) -> bool:
@@ -52,7 +52,7 @@ _WRITTEN = (*(row.name for row in FOR_RUNTIME), "store")
 
 TUNE_WEIGHTS: WorkRow = Row(
     tune,
-    when=lambda work: work.tuning is not None,
+    when=lambda work: work.options.tuning is not None,
     after=(*_BUILT, "mix", "reach"),
     phases=shows("reloading", "tuning"),
 )

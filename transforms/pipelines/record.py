@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
+
+import onnx_graphsurgeon as gs
 
 from transforms.conversion.record import Record
 from transforms.pipelines.first_result import FirstRun
 from transforms.pipelines.metric_figure import MetricFigure
+from transforms.scheme import Scheme
 
 if TYPE_CHECKING:
     from transforms.finetune.tuned import TunedModel
@@ -27,6 +30,9 @@ class JobRecord(Record):
     ``first``: the first run; ``rechecked``: lines on targets as the model is tuned and written;
     ``is_compared``: whether outputs were compared then. ``metric``: what a gate found, on samples of the
     SHA-256 ``judged_digest``.
+    ``source_sha256``: the digest of the source, after the step ``load``; ``asked``: the scheme that was asked
+    for, where embeddings are left out of the one that is followed. ``untuned``: the model before it was
+    tuned, with its scheme; ``unstored``: before weights got the form in which they are stored.
     """
 
     steps: list[tuple[str, float]] = field(default_factory=list)
@@ -45,6 +51,16 @@ class JobRecord(Record):
     is_compared: bool = False
     metric: MetricFigure | None = None
     judged_digest: str = ""
+    source_sha256: str | None = None
+    asked: Scheme | None = None
+    untuned: tuple[gs.Graph, Scheme] | None = None
+    unstored: gs.Graph | None = None
+
+    def take_over(self, other: Record) -> None:
+        """Take what another record says of how a model was made; decisions and steps stay those of before."""
+        for one in fields(Record):
+            if one.name not in ("decisions", "steps"):
+                setattr(self, one.name, getattr(other, one.name))
 
     @property
     def metric_entries(self) -> dict[str, str]:

@@ -53,10 +53,10 @@ def load_pair(work: Work) -> None:
     work.events.phase("loading")
     assert tuning.quantized is not None and work.source is not None, "both are needed"
     work.graph = tuning.quantized.load()
-    work.source_sha256 = getattr(work.graph, "source_sha256", None)
+    work.record.source_sha256 = getattr(work.graph, "source_sha256", None)
     if not why_quantized(work.graph):
         refuse_swapped(work.source.load(), work.graph, str(work.source), str(tuning.quantized))
-    work.float_graph = float_reference(work.source.load, work.graph)
+    work.base.graph = float_reference(work.source.load, work.graph)
     if (scheme := recorded_scheme(work.graph)) is not None:
         work.scheme = scheme
     tell_fitting(work)
@@ -71,27 +71,27 @@ def tune_quantized(work: Work) -> None:
     Raises ValueError for samples that do not fit, or that one batch holds all of.
     """
     tuning = _of_tuning(work)
-    if work.data is None or work.float_graph is None:
+    if work.data is None or work.base.graph is None:
         raise ValueError("tuning needs samples, and the step 'load_pair' before")
-    feeds = work.data.feeds(work.float_graph)
-    batches = _batches(work.float_graph, feeds, tuning.batch_size)
+    feeds = work.data.feeds(work.base.graph)
+    batches = _batches(work.base.graph, feeds, tuning.batch_size)
     tuning.fed = len(feeds)
     shared = work.data.workers
     done = tuned(
-        work.float_graph,
+        work.base.graph,
         work.graph,
         batches,
         tuning.how,
         work.events,
         workers=shared,
-        files=partial(_files, tuning, work.float_graph),
+        files=partial(_files, tuning, work.base.graph),
     )
     work.record.tuned, work.record.tuned_on, work.graph = done, tuning.fed, done.graph
 
 
 TUNE: tuple[WorkRow, ...] = (
     Row(load_pair, phases=shows("loading")),
-    Row(tune_quantized, needs={"float_graph": "load_pair"}, phases=shows("tuning")),
+    Row(tune_quantized, needs={"base.graph": "load_pair"}, phases=shows("tuning")),
     GATE,
     STORE,
     TRY_OUT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -39,7 +40,7 @@ def run(work: W, steps: Steps, needed: Mapping[str, str] = _NOTHING) -> W:
         work.close()
     if BUILD in names and USE_FULL_RANGE not in names:
         work.asked, work.scheme = (scheme.with_(full_range=OFF) for scheme in (work.asked, work.scheme))
-    work.recipe = recipe
+    work.options = replace(work.options, recipe=recipe)
     run_rows(work, recipe)
     return work
 

@@ -40,9 +40,9 @@ def store_tied(work: Work) -> None:
     for in_blocks in (True, False) if work.options.matmul_nbits else (False,):
         graph = copy_graph(work.graph)
         _write(work, graph, names, in_blocks=in_blocks)
-        cost = random_cost(work, graph) if work.may_compare else 0.0
+        cost = random_cost(work, graph) if work.options.may_compare else 0.0
         if cost is not None and cost < MOST:
-            measured = f", {cost:.2g} nats on random tokens" if work.may_compare else ""
+            measured = f", {cost:.2g} nats on random tokens" if work.options.may_compare else ""
             what, kept = counted(len(tables), "tied embedding"), spelled("{embeddings:float} keeps it")
             work.record.stored.append(f"Stored in int8 with its head: {what}{measured}; {kept}")
             work.graph = graph
@@ -59,7 +59,13 @@ def _has_few_bits(work: Work) -> bool:
     weight = scheme.format(scheme.weight)
     if weight is None or not weight.is_integer or weight.bits not in _BITS or scheme.scale != "float":
         return False
-    others = scheme.keep_weight_nodes, scheme.auto_mixed_precision, scheme.finetune, work.tuning, work.fixed
+    others = (
+        scheme.keep_weight_nodes,
+        scheme.auto_mixed_precision,
+        scheme.finetune,
+        work.options.tuning,
+        work.options.fixed,
+    )
     is_here = scheme.target in ("", ON_CPU)
     return is_here and not any((*others, options.embeddings, options.goal))
 

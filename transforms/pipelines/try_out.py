@@ -8,7 +8,6 @@ from functools import partial
 from itertools import islice
 
 from ops.array_types import Feed
-from transforms.deploy.refuse import refuse_broken
 from transforms.pipelines.first_result import FirstRun
 from transforms.pipelines.first_run import FirstRunOptions, first_run
 from transforms.pipelines.work import Work
@@ -30,6 +29,8 @@ def try_out(work: Work) -> None:
     assert work.source is not None, "a work without a source is not tried out"
     row = target(work.scheme.target) if work.scheme.target else None
     if row:
+        from transforms.deploy.refuse import refuse_broken
+
         refuse_broken(work.graph, row)
     is_for_here = row is None or row.name == ON_CPU
     samples = None if work.data is None else partial(_sample, work)

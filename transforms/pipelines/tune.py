@@ -34,7 +34,7 @@ def tune(work: Work) -> None:
 
     Raises ValueError without samples, or if they do not fit.
     """
-    rule = work.tuning
+    rule = work.options.tuning
     assert rule is not None, "entered for it"
     if work.data is None:
         raise ValueError(f"fine-tuning ({rule.algorithm}) needs samples")
@@ -57,7 +57,7 @@ def tune(work: Work) -> None:
     work.record.tuned, work.record.tuned_on = done, len(feeds)
     if work.asked.auto_mixed_precision:  # the scheme is the first of the entries, as in files of old
         info_of(done.graph).metadata.setdefault(SCHEME_ENTRY, "")
-    work.untuned = work.graph, work.scheme
+    work.record.untuned = work.graph, work.scheme
     work.graph, work.scheme = done.graph, work.scheme.with_(finetune=rule)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,18 +17,15 @@ from transforms.conversion.rows import Row, run_rows
 from transforms.conversion.write_plan import make_plan
 from transforms.judge.judge import Judge
 from transforms.model import provenance
-from transforms.moves.improve import Move
+from transforms.pipelines.base import Base
 from transforms.pipelines.options import Options
 from transforms.pipelines.record import JobRecord
 from transforms.pipelines.source import Source
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
-from transforms.plan.tensor_grids import FixedGrids
-from transforms.plan.weight_cache import WeightMemory
 from transforms.run.events import SILENT, Events
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
-from transforms.scheme.finetune_rule import FinetuneRule
 from transforms.scheme.targets import ON_CPU
 
 if TYPE_CHECKING:
@@ -55,82 +52,48 @@ class Work(BySchemeMixin):
         The scheme in use; from the step ``decide`` on nothing in it is open.
     data : CalibrationData or None
         The samples.
-    fixed : FixedGrids
-        Grids of tensors that are given, and not to be measured.
     source : Source or None
         The float model; None for a work that begins with a graph.
     options : Options
-        What the job is told beside the scheme.
-    tuning : FinetuneRule or None
-        How the step ``tune`` tunes the weights.
-    compares, may_compare : bool
-        Whether outputs are compared in any case, and whether they may be after changes.
-    keeps_float : bool
-        Whether ``float_graph`` is kept for later steps.
-    moves : sequence of Move, optional
-        What the step ``decide`` tries, instead of its ``MOVES``.
+        What the job is told beside the scheme, and its recipe.
     events : Events
         Receives phases, progress, lines and warnings.
-    record : Record
+    record : JobRecord
         What was done, decided and noted so far.
-    float_graph : Graph or None
-        The float model as it was quantized: prepared, folded and fused.
-    prepared : Record or None
-        What preparing changed and noted, after the step ``build``.
-    targets : SchemeTargets or None
-        The nodes and tensors that the scheme names, after the step ``prepare``.
+    base : Base
+        The float model as it was quantized.
     statistics : Calibration or None
         Statistics of the samples, after the step ``measure``.
     judge : Judge or None
         Compares outputs of candidates with those of the float model; None where nothing can be decided.
-    memory : WeightMemory or None
-        Weights on the grids of candidates, which the graph that is built shares.
     held_out : HeldOut or None
         Samples that a goal is judged on.
-    untuned : (Graph, Scheme) or None
-        The model before it was tuned.
-    unstored : Graph or None
-        The graph before weights got the form in which they are stored.
-    recorded : mapping of str to object
-        The options that the metadata of the model record.
-    source_sha256 : str or None
-        The digest of the source, after the step ``load``.
-    stored_apart : Scheme or None
-        The scheme that was asked for, where embeddings are left out of the one that is followed.
-    recipe : sequence of Row
-        The rows that the work takes.
     """
 
     graph: gs.Graph
     asked: Scheme
     data: CalibrationData | None = None
-    fixed: FixedGrids = field(default_factory=FixedGrids)
     source: Source | None = None
     options: Options = field(default_factory=Options)
-    tuning: FinetuneRule | None = None
-    compares: bool = False
-    may_compare: bool = True
-    keeps_float: bool = False
-    moves: Sequence[Move] | None = None
     events: Events = SILENT
     record: JobRecord = field(default_factory=JobRecord)
-    float_graph: gs.Graph | None = None
-    prepared: Record | None = None
-    targets: SchemeTargets | None = None
+    base: Base = field(default_factory=Base)
     statistics: Calibration | None = None
     judge: Judge | None = None
-    memory: WeightMemory | None = None
     held_out: HeldOut | None = None
-    untuned: tuple[gs.Graph, Scheme] | None = None
-    unstored: gs.Graph | None = None
-    recorded: Mapping[str, object] = field(default_factory=dict)
-    source_sha256: str | None = None
-    stored_apart: Scheme | None = None
-    recipe: Sequence[Row[Work]] = ()
 
     def __post_init__(self) -> None:
         """Begin with the scheme that was asked for."""
         self.scheme = self.asked
+
+    @property
+    def targets(self) -> SchemeTargets | None:
+        """What the scheme names in the base."""
+        return self.base.targets
+
+    @targets.setter
+    def targets(self, targets: SchemeTargets | None) -> None:
+        self.base.targets = targets
 
     @property
     def run_here(self) -> RunOptions:
@@ -142,7 +105,9 @@ class Work(BySchemeMixin):
         """Whether outputs of layers round the weights: the scheme's word, or few bits and samples."""
         if self.asked.fit_weights is True:
             return True
-        return self.asked.fits_weights and self.data is not None and self.data.decides and not self.fixed
+        return (
+            self.asked.fits_weights and self.data is not None and self.data.decides and not self.options.fixed
+        )
 
     def plan(
         self, graph: gs.Graph | None = None, scheme: Scheme | None = None, record: Record | None = None
@@ -157,8 +122,8 @@ class Work(BySchemeMixin):
 
     def float_form(self) -> gs.Graph:
         """Return the float model as it was quantized: the one that was kept, or made again."""
-        if self.float_graph is not None:
-            return self.float_graph
+        if self.base.graph is not None:
+            return self.base.graph
         assert self.source is not None, "else it was kept"
         rewriting = Rewriting(self.source.load(), self.scheme)
         run_rows(rewriting, self.taken(PREPARE))
@@ -166,7 +131,7 @@ class Work(BySchemeMixin):
 
     def taken(self, rows: Sequence[RowOf]) -> Sequence[RowOf]:
         """Return those of some rows that the work takes."""
-        return [row for row in rows if not self.recipe or row in self.recipe]
+        return [row for row in rows if not self.options.recipe or row in self.options.recipe]
 
     def close(self) -> None:
         """Let rules decide whatever the scheme leaves open."""

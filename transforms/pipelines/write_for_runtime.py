@@ -64,7 +64,7 @@ def write_embeddings(work: Work) -> None:
     """Store embeddings in few bits; ValueError for a model without one that can be stored so."""
     from transforms.store_embeddings import store_embeddings
 
-    form, excluded = work.options.embeddings, work.stored_apart or work.asked
+    form, excluded = work.options.embeddings, work.record.asked or work.asked
     kept = NodeSet(node for node in walk.nodes(work.graph) if _is_excluded(node, excluded))
     count = store_embeddings(work.graph, form, accuracy_level=work.options.accuracy_level, exclude=kept)
     are_found = is_found(work) and any(node.op == OPERATOR for node in walk.nodes(work.graph))
@@ -84,7 +84,7 @@ def write_caches(work: Work) -> None:
 
 def keep_unstored(work: Work) -> None:
     """Keep the graph before weights get another form, for which this machine may have no kernels."""
-    work.unstored = copy_graph(work.graph)
+    work.record.unstored = copy_graph(work.graph)
 
 
 def is_found(work: Work) -> bool:

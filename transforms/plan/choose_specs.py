@@ -4,7 +4,7 @@ Each value is put on a grid where it is read: in the format of the node that rea
 
 * Operands of dot products (:mod:`transforms.graph.dot_products`) take any format. Blocks run along the axis
   of the sum, integer weights have one scale, or one for each output channel.
-* Weights of recurrent operators take the format of weights, in rows, whatever else is float.
+* Weights of operators that features bring along take the format of weights, whatever else is float.
 * Integers also reach the arithmetic around dot products (:mod:`transforms.plan.integer_sites`), in the
   outermost graph: ranges are not measured inside bodies of If, Loop and Scan.
 * bfloat16 and float16 reach every value (:mod:`transforms.plan.rounding_plan`).
@@ -26,13 +26,12 @@ import math
 import onnx_graphsurgeon as gs
 
 import ops
+from transforms import features
 from transforms.graph import dot_products, dtypes, walk
-from transforms.graph.recurrent import is_recurrent
 from transforms.graph.selection import NodeSet
 from transforms.plan.dynamic_weights import pays_in_integers
 from transforms.plan.exact_sums import ExactSums
 from transforms.plan.graph_facts import GraphFacts
-from transforms.plan.infinities import is_infinite
 from transforms.plan.integer_sites import IntegerSites
 from transforms.plan.quant_spec import (
     ACTIVATION,
@@ -44,7 +43,6 @@ from transforms.plan.quant_spec import (
     is_unquantized_float,
     role_of,
     saturates,
-    takes_rows,
     wider,
 )
 from transforms.plan.rounding import Edge, Rounding
@@ -185,7 +183,7 @@ class SpecChooser:
             return None if is_left else fmt
         if self.is_beside_float(node, index):
             return None
-        if self._is_computed(node, index) or (role == WEIGHT and self._stores_rows(node, index)):
+        if self._is_computed(node, index) or (role == WEIGHT and self._stores_in_form(node, index)):
             return formats.weight if role == WEIGHT else formats.activation
         sites = self.integers
         if edge not in sites.edges:
@@ -210,11 +208,10 @@ class SpecChooser:
             return id(node) in self.integers.layers
         return not (formats.activation is formats.weight is formats.other is None)
 
-    def _stores_rows(self, node: gs.Node, index: int) -> bool:
-        """Return whether a recurrent operator reads its weights in a format of its own."""
-        if not is_recurrent(node) or self._is_ruined(node):
-            return False
-        return takes_rows(self.formats[node].weight, node.inputs[index], self._scheme)
+    def _stores_in_form(self, node: gs.Node, index: int) -> bool:
+        """Return whether an operator that is no dot product reads its weights in a format of its own."""
+        form = None if self._is_ruined(node) else features.weights_of(node)
+        return form is not None and form.takes(self.formats[node].weight, node.inputs[index], self._scheme)
 
     def _has_int32(self, node: gs.Node) -> bool:
         """Return whether the bias of a node can have the scale of the product of its operands."""
@@ -270,8 +267,11 @@ class SpecChooser:
     ) -> QuantSpec | None:
         if fmt is None:
             return None
-        if fmt.is_integer and role == CONSTANT and is_infinite(tensor):
-            return None  # an infinite bound, or a mask: no integer says that
+        if fmt.is_integer and role == CONSTANT:
+            from transforms.plan.infinities import is_infinite
+
+            if is_infinite(tensor):
+                return None  # an infinite bound, or a mask: no integer says that
         if fmt.is_integer and role == WEIGHT and node is not None:
             used = wider(fmt, node, index, tensor)
             if used is not fmt and tensor.name not in self.widened:

@@ -66,7 +66,7 @@ class ExactSums:
         """
         weight = node.inputs[index]
         spec = self._of_weight(fmt, weight, node, index)
-        if not self._is_wanted or index != 1 or spec.format.name != _SATURATES or spec.block or spec.in_rows:
+        if not self._is_wanted or index != 1 or spec.format.name != _SATURATES or spec.block or spec.form:
             return spec
         pairs = _sums(spec, weight)
         if self._is_dynamic(node):

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
-from transforms.graph.selection import NodeSet, label_of, matches, with_bodies
+from transforms.graph.selection import NodeSet, label_of, literal, matches, with_bodies
 
 _MERGED = "/MatMulAddFusion"
 """What the optimizer puts after the name of a MatMul that it makes a Gemm of, together with an Add."""
 
-WithNames = tuple[gs.Node, frozenset[str], set[str]]
-"""A node, the operators and the names that it goes by."""
 
+class NamedNodes:
+    """The nodes of a graph by the names and operators that each goes by."""
 
-def with_names(graph: gs.Graph) -> list[WithNames]:
-    """Return the nodes of a graph with what each goes by."""
-    return [(node, operators(node), _labels(node)) for node in walk.nodes(graph)]
+    def __init__(self, graph: gs.Graph) -> None:
+        """Read the names."""
+        self._nodes = list(walk.nodes(graph))
+        self._named: dict[str, list[int]] = {}
+        self._of_type: dict[str, list[int]] = {}
+        for place, node in enumerate(self._nodes):
+            for names, places in ((_labels(node), self._named), (operators(node), self._of_type)):
+                for name in names:
+                    places.setdefault(name, []).append(place)
 
-
-def matching_nodes(nodes: Iterable[WithNames], pattern: str) -> NodeSet:
-    """Return the nodes whose name matches or whose operator has the name of the pattern."""
-    return with_bodies(
-        node
-        for node, types, labels in nodes
-        if pattern in types or any(matches(label, pattern) for label in labels)
-    )
+    def matching(self, pattern: str) -> NodeSet:
+        """Return the nodes whose name matches or whose operator has the name of the pattern, in order."""
+        name = literal(pattern)
+        names = [name] if name is not None else [one for one in self._named if matches(one, pattern)]
+        places = {place for name in names for place in self._named.get(name, ())}
+        places.update(self._of_type.get(pattern, ()))
+        return with_bodies(self._nodes[place] for place in sorted(places))
 
 
 def named(graph: gs.Graph, names: Collection[str]) -> NodeSet:

@@ -14,12 +14,12 @@ from ops.array_types import QParams
 from ops.integer_blocks import dequantize_blocks, quantize_blocks
 from ops.integers import as_float_type, dequantize, quantize
 from ops.pair_sums import bound_pairs
+from transforms.features import WeightForm
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import exportable
 from transforms.graph.lazy_values import Computed, Weight, constant, derived, is_weightless
 from transforms.graph.qdq import BLOCKS, DEQUANTIZE_LINEAR, EXTENDED, STANDARD
 from transforms.plan.quant_spec import QuantSpec
-from transforms.plan.rows_writer import FOLDING, RowsWriter
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme.scheme import Scheme
 
@@ -74,8 +74,8 @@ class QdqWriter:
             return nodes[-1].outputs[0], nodes
         if fmt.op in BLOCKS:
             return self._constant(source, fmt.name, self._on_grid(source, step, parameters)), []
-        if step.in_rows and parameters is not None:
-            return self._store_rows(source, step, parameters)
+        if step.form is not None and parameters is not None:
+            return self._store_in_form(step.form, source, step, parameters)
         (_, op), domain = self._pair(fmt)
         return self._store(source, step, parameters, op, domain)
 
@@ -99,15 +99,13 @@ class QdqWriter:
         target = self._variable(source, "dequantized")
         return target, [self._node(op, domain, inputs, target, _axis(step))]
 
-    def _store_rows(
-        self, source: gs.Constant, step: QuantSpec, parameters: QParams
+    def _store_in_form(
+        self, form: WeightForm, source: gs.Constant, step: QuantSpec, parameters: QParams
     ) -> tuple[gs.Tensor, list[gs.Node]]:
-        target = self._variable(source, "dequantized")
-        rows = RowsWriter(self.names, source, self._on_grid(source, step, parameters), target)
-        if self._scheme.target in FOLDING:
-            return target, rows.folded(parameters, step.block)
-        self.domains.add(self._scheme.qdq_domain)
-        return target, rows.dequantized(parameters, step.block, self._scheme.qdq_domain)
+        target, integers = self._variable(source, "dequantized"), self._on_grid(source, step, parameters)
+        nodes = form.write(self.names, source, integers, (parameters, step.block), target, self._scheme)
+        self.domains |= {node.domain or "" for node in nodes}
+        return target, nodes
 
     def _on_grid(self, source: gs.Constant, step: QuantSpec, parameters: QParams | None) -> Weight:
         """Return what is stored of a constant, computed when needed if the constant takes no memory."""

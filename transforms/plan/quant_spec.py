@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,12 +9,13 @@ import onnx_graphsurgeon as gs
 
 import ops
 from ops.integers import finite_range
+from transforms import features
+from transforms.features import WeightForm
 from transforms.graph import dot_products, dtypes
 from transforms.graph.dot_products import is_depthwise_transposed
 from transforms.graph.qdq import BLOCKS, DEQUANTIZE
-from transforms.graph.recurrent import is_recurrent_weight
 from transforms.plan.rounding import Rounding
-from transforms.scheme.scheme import AUTO, Scheme
+from transforms.scheme.scheme import AUTO
 from transforms.scheme.scheme_values import SPREAD as BY_SPREAD
 
 ACTIVATION, WEIGHT, CONSTANT, BIAS = "activation", "weight", "constant", "bias"
@@ -26,9 +26,6 @@ SPREAD = 8.0
 """Ratio of the ranges of two channels from which ``auto`` gives each its own scale: 3 of the 8 bits."""
 
 _IMAGE_RANK = 4
-_OF_NODES = 400
-"""Bytes that the nodes take which read rows, about."""
-
 UNSIGNED = {"int2": "uint2", "int4": "uint4"}
 """Formats of few bits, and those that have zero points."""
 
@@ -41,8 +38,8 @@ class QuantSpec:
     """A grid: the format, the axis of its blocks or of a scale per channel, symmetry of its range.
 
     ``block`` is the size of blocks of integers, 0 for none; a block format has its own.
-    ``method``: how the scale of a weight is found, if a rule says so. ``in_rows``: a weight of a recurrent
-    operator, with scales for rows or blocks of them. ``pairs``: the axes of each sum over an int8 weight
+    ``method``: how the scale of a weight is found, if a rule says so. ``form``: how a weight is stored that
+    is no operand of a dot product. ``pairs``: the axes of each sum over an int8 weight
     whose neighbours must not saturate (:mod:`ops.pair_sums`), of none where they may.
     """
 
@@ -51,7 +48,7 @@ class QuantSpec:
     symmetric: bool = True
     block: int = 0
     method: str = AUTO
-    in_rows: bool = False
+    form: WeightForm | None = None
     pairs: tuple[tuple[int, ...], ...] = ()
 
     @property
@@ -72,7 +69,8 @@ def role_of(node: gs.Node, index: int) -> str:
     """Return what an input is to a node: one of the roles above."""
     if not isinstance(node.inputs[index], gs.Constant):
         return ACTIVATION
-    if is_recurrent_weight(node, index):
+    form = features.weights_of(node)
+    if form is not None and form.is_weight(node, index):
         return WEIGHT
     if not dot_products.is_dot_product(node):
         return CONSTANT
@@ -120,30 +118,6 @@ def scale_block_axis(node: gs.Node, index: int, weight: gs.Constant, block: int)
         return None
     axis = dot_products.sum_axis(node, index, len(weight.shape))
     return axis if weight.shape[axis] >= block else None
-
-
-def rows_spec(fmt: ops.Format, weight: gs.Constant, block: int, method: str) -> QuantSpec:
-    """Return the grid of a weight of a recurrent operator: a scale for each row of each gate and direction.
-
-    With blocks, for each of a row that is as long as one.
-    """
-    axis = len(weight.shape) - 1
-    size = weight.shape[axis]
-    return QuantSpec(fmt, axis, fmt.is_signed, block if 0 < block <= size else size, method, in_rows=True)
-
-
-def takes_rows(fmt: ops.Format | None, weight: gs.Constant, scheme: Scheme) -> bool:
-    """Return whether the weight of a recurrent operator is stored in a format.
-
-    Not in integers if rounding is to be written as nodes, which would round in every step, for a target
-    that takes one scale for a tensor, and where scales and nodes outweigh what is saved.
-    """
-    if fmt is None or not fmt.is_integer:
-        return True
-    if scheme.keep_weight_nodes or not (scheme.kernels is None or scheme.kernels.per_channel):
-        return False
-    rows, length = math.prod(weight.shape[:-1]), weight.shape[-1]
-    return bool(rows * (4 + length * fmt.bits / 8) + _OF_NODES < 4 * rows * length)
 
 
 def wider(fmt: ops.Format, node: gs.Node, index: int, weight: gs.Constant) -> ops.Format:

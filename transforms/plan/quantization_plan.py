@@ -20,11 +20,11 @@ from transforms.graph.dot_products import TensorAxis
 from transforms.graph.moe import is_moe
 from transforms.plan.choose_specs import SpecChooser
 from transforms.plan.quant_spec import ACTIVATION, BIAS, WEIGHT, QuantSite, QuantSpec, saturates
-from transforms.plan.rows_writer import FOLDING
 from transforms.plan.scheme_targets import FormatTable, SchemeTargets, Targets
 from transforms.plan.tensor_grids import TensorGrid
 from transforms.scheme.scheme import AUTO, Scheme
 from transforms.scheme.sources import scheme_of
+from transforms.scheme.targets import FOLDING
 
 MINMAX, MSE, WEIGHTED = "MinMax", "MSE", "WeightedMSE"
 
@@ -259,7 +259,8 @@ def weight_method(scheme: Scheme, step: QuantSpec) -> str:
         return method
     if step.axis is None:
         return WEIGHTED
-    return MSE if step.format.bits <= _COARSE or (step.in_rows and scheme.target in FOLDING) else MINMAX
+    is_folded = step.form is not None and scheme.target in FOLDING
+    return MSE if is_folded or step.format.bits <= _COARSE else MINMAX
 
 
 def weighed_inputs(plan: QuantizationPlan) -> list[TensorAxis]:
@@ -273,7 +274,7 @@ def weighed_uses(plan: QuantizationPlan) -> WeighedUses:
     found: WeighedUses = {}
     for node, index, quantization in each_use(plan):
         step = quantization.steps[-1]
-        if quantization.role != WEIGHT or not step.needs_range or not step.symmetric or step.in_rows:
+        if quantization.role != WEIGHT or not step.needs_range or not step.symmetric or step.form:
             continue
         other = node.inputs[1 - index]
         measurable = isinstance(other, gs.Variable) and other.shape is not None

@@ -23,10 +23,8 @@ from transforms.graph.selection import (
     marked_nodes,
     select,
 )
-from transforms.graph.sensitive_convs import sensitive_convs, weight_count
-from transforms.graph.sensitive_layers import sensitive_layers, weight_key
 from transforms.plan.graph_facts import GraphFacts, KnownFacts
-from transforms.plan.named_nodes import WithNames, matching_nodes, operators, with_names
+from transforms.plan.named_nodes import NamedNodes, operators
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import AUTO, FLOAT32, Scheme
@@ -63,8 +61,8 @@ class SchemeTargets:
         self._operators = _operators(graph)
         self.names = frozenset(label_of(node) for node in walk.nodes(graph))
         """The names of nodes of the loaded model."""
-        nodes = with_names(graph) if scheme.layers else []
-        matching = {pattern: matching_nodes(nodes, pattern) for pattern in scheme.layers}
+        nodes = NamedNodes(graph) if scheme.layers else None
+        matching = {pattern: nodes.matching(pattern) for pattern in scheme.layers} if nodes else {}
         self._rules = {  # with their operators: what became of a node of another is new
             pattern: (Selection(graph, nodes), {node.op for node in nodes})
             for pattern, nodes in matching.items()
@@ -93,12 +91,13 @@ class SchemeTargets:
         if wrong:
             near = did_you_mean(wrong[0], sorted(present))
             raise ValueError(f"op_types entry '{wrong[0]}' matches no operator type{near}")
-        nodes = with_names(graph) if self._scheme.layers else []
-        marked = list(marked_nodes(graph)) if self._scheme.layers else []
-        rules = tuple(
-            (pattern, self._resolve_rule(graph, nodes, marked, pattern), rule)
-            for pattern, rule in self._scheme.layers.items()
-        )
+        rules: tuple[tuple[str, NodeSet, LayerRule], ...] = ()
+        if self._scheme.layers:
+            nodes, marked = NamedNodes(graph), list(marked_nodes(graph))
+            rules = tuple(
+                (pattern, self._resolve_rule(graph, nodes, marked, pattern), rule)
+                for pattern, rule in self._scheme.layers.items()
+            )
         tensors = {
             id(tensor): (name, format)
             for name, format in self._scheme.tensors.items()
@@ -108,11 +107,11 @@ class SchemeTargets:
         return Targets(self.excluded.resolve_in(graph), rules, tensors, self.fixed, facts)
 
     def _resolve_rule(
-        self, graph: gs.Graph, nodes: Sequence[WithNames], marked: Sequence[Marked], pattern: str
+        self, graph: gs.Graph, nodes: NamedNodes, marked: Sequence[Marked], pattern: str
     ) -> NodeSet:
         before, operators = self._rules[pattern]
         kept = NodeSet(node for node in before.resolve_in(graph, marked) if node.op in operators)
-        found = kept | matching_nodes(nodes, pattern)
+        found = kept | nodes.matching(pattern)
         if not len(found):
             if not operators:
                 labels = [label_of(node) for node in walk.nodes(graph)]
@@ -203,7 +202,7 @@ class FormatTable:
         self.default = self._resolve(LayerRule())
         rules: dict[int, LayerRule] = {}
         for _, selection, rule in targets.rules:
-            for node in filter(selection.__contains__, walk.nodes(graph)):
+            for node in selection:
                 rules[id(node)] = replace(rules.get(id(node), LayerRule()), **rule.said)
         self._formats = {key: self._resolve(rule) for key, rule in rules.items()}
         self.naming_weights = frozenset(key for key, rule in rules.items() if rule.weight)
@@ -241,6 +240,9 @@ class FormatTable:
         fmt, share = self.default.weight, self._scheme.finer_share
         if not share or fmt is None or not fmt.is_integer:
             return []
+        from transforms.graph.sensitive_convs import sensitive_convs, weight_count
+        from transforms.graph.sensitive_layers import sensitive_layers, weight_key
+
         users: dict[int, list[gs.Node]] = {}  # a weight that several products read has one format
         for node in walk.nodes(graph):
             if id(node) not in self._formats and weight_count(node):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 import ops
-from transforms.graph.recurrent import is_recurrent
+from transforms import features
 from transforms.plan.graph_facts import GraphFacts
-from transforms.plan.quant_spec import UNSIGNED, WEIGHT, QuantSpec, rows_spec, scale_axis, scale_block_axis
+from transforms.plan.quant_spec import UNSIGNED, WEIGHT, QuantSpec, scale_axis, scale_block_axis
 from transforms.plan.scheme_targets import FormatTable, Targets
 from transforms.scheme.scheme import AUTO, Scheme
 
@@ -22,8 +22,8 @@ class WeightSpecs:
     def of(self, fmt: ops.Format, weight: gs.Constant, node: gs.Node, index: int) -> QuantSpec:
         """Return the grid of a weight in integers: in blocks, per channel, or as a grid that is given."""
         given, formats, fixed = None, self._formats[node], self._targets.fixed
-        if is_recurrent(node):
-            return rows_spec(fmt, weight, self._scheme.block_size, formats.weight_method)
+        if form := features.weights_of(node):
+            return form.grid(fmt, weight, self._scheme.block_size, formats.weight_method)
         if fixed:
             given = fixed.of([weight.name], fmt, WEIGHT, scale_axis(node, index, weight, True))
         size = 0 if given is not None else self._scheme.block_size

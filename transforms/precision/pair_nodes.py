@@ -8,13 +8,14 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.formats import BFP, MX
+from transforms import features
 from transforms.compare.float_products import write_float_products
 from transforms.conversion.record import Record
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph import dot_products, dtypes, walk
+from transforms.graph.constant_nodes import is_made_of_constants
 from transforms.graph.constants import load
 from transforms.graph.selection import label_of
-from transforms.graph.stored_rows import is_made_of_constants
 from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.precision.mixed import Mixed
 from transforms.precision.readings import OUTPUT
@@ -29,9 +30,9 @@ _ROUNDINGS = QUANTIZED_BY | {
     *("Cast", BFP, MX),
 }
 _OF_INTEGERS = frozenset({"MatMulNBits", "QMoE"})
-_WRITTEN_AS = frozenset({("Add", "Sum"), ("Gather", "Mul"), ("LSTM", "DynamicQuantizeLSTM")})
+_WRITTEN_AS = frozenset({("Add", "Sum"), ("Gather", "Mul")})
 """By :func:`transforms.runtime_workarounds.sum_before_layernorm`, of rows with scales by
-:func:`transforms.quantize_tables.quantize_tables`, and :mod:`transforms.write_dynamic_lstm`."""
+:func:`transforms.quantize_tables.quantize_tables`."""
 
 _SUFFIXES = ("_raw", "_bf16", "_fp16", "_quantized")
 """Under which conversions keep the output of a layer where a rounding takes its name."""
@@ -154,7 +155,9 @@ def _is_alike(node: gs.Node, counterpart: gs.Node) -> bool:
     """
     if _are_floats(counterpart.outputs) and not _are_floats(node.outputs):
         return False  # a lookup of integers, which are dequantized after it
-    is_same = node.op == counterpart.op or (counterpart.op, node.op) in _WRITTEN_AS
+    feature = features.of(counterpart)
+    written_as = _WRITTEN_AS if feature is None else feature.written_as
+    is_same = node.op == counterpart.op or (counterpart.op, node.op) in written_as
     if is_same or node.op in _OF_INTEGERS:
         return True
     return node.op == "Add" and dot_products.is_dot_product(counterpart)

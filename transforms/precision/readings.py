@@ -11,11 +11,12 @@ import onnx_graphsurgeon as gs
 import ops
 from ops.array_types import AnyArray
 from ops.integers import dequantize
+from transforms import features
 from transforms.compare.node_formats import rounded_format, type_name
+from transforms.features import WeightForm
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.qdq import DEQUANTIZE
-from transforms.graph.stored_rows import stored_rows
 
 OUTPUT = "output "
 """Before the name of an output that is rounded, as the name of a layer."""
@@ -39,7 +40,7 @@ class Reading:
     """One rounded input of a layer: ``values`` and ``rounded`` of a constant, or ``source``, what is rounded.
 
     ``source`` names a tensor of the float model, ``label`` says what it is to the layer. ``grid`` is None for
-    formats without scales. ``in_rows``: a weight of a recurrent layer, which nothing tunes.
+    formats without scales. ``is_tunable``: not so of weights in the form of a feature.
     """
 
     index: int
@@ -49,7 +50,7 @@ class Reading:
     rounded: AnyArray | None = None
     source: str = ""
     label: str = ""
-    in_rows: bool = False
+    is_tunable: bool = True
 
 
 def readings(first: gs.Node, second: gs.Node, floats: Mapping[int, gs.Tensor]) -> Iterator[Reading]:
@@ -60,7 +61,7 @@ def readings(first: gs.Node, second: gs.Node, floats: Mapping[int, gs.Tensor]) -
     for index, (one, two) in enumerate(zip(first.inputs, second.inputs, strict=False)):
         if isinstance(one, gs.Constant):
             if dtypes.is_type(one, dtypes.FLOAT):
-                yield from _of_constant(index, load(one), two)
+                yield from _of_constant(index, load(one), two, features.weights_of(first))
             continue
         if found := _rounding(two, floats):
             name, grid, raw = found
@@ -77,15 +78,17 @@ def shown_of(tensor: gs.Tensor) -> str:
     return str(tensor.name)
 
 
-def _of_constant(index: int, values: AnyArray, tensor: gs.Tensor) -> Iterator[Reading]:
-    node = walk.producer(tensor)
+def _of_constant(
+    index: int, values: AnyArray, tensor: gs.Tensor, form: WeightForm | None
+) -> Iterator[Reading]:
+    node, rows = walk.producer(tensor), None if form is None else form.read(tensor)
     if isinstance(tensor, gs.Constant):
         rounded = load(tensor)
         is_alike = rounded.shape == values.shape and rounded.dtype == values.dtype
         if is_alike and not np.array_equal(rounded, values):
             yield Reading(index, "", None, values, rounded)
-    elif (rows := stored_rows(tensor)) is not None and rows.integers.shape == values.shape:
-        yield Reading(index, rows.format, None, values, rows.values(), in_rows=True)
+    elif rows is not None and rows.integers.shape == values.shape:
+        yield Reading(index, rows.format, None, values, rows.values(), is_tunable=False)
     elif node is not None and node.op in DEQUANTIZE and isinstance(node.inputs[0], gs.Constant):
         stored = load(node.inputs[0])
         name, grid = type_name(dtypes.element_type(node.inputs[0])), _grid(node)

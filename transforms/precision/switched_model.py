@@ -13,11 +13,12 @@ import onnx_graphsurgeon as gs
 from ops import FORMATS
 from ops.integer_blocks import dequantize_blocks
 from ops.integers import dequantize
+from transforms import features
+from transforms.features import WeightForm
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.if_nodes import Branch, add_switch, choose, copied
 from transforms.graph.rewire import position
-from transforms.graph.stored_rows import stored_rows
 from transforms.model.detached_weights import LARGE
 from transforms.precision.mixed import Mixed
 
@@ -86,7 +87,8 @@ class _Copy:
 
     def node(self, node: gs.Node, *, inner: bool = False) -> None:
         """Append a copy of a node, after copies of what makes its inputs."""
-        inputs = [self._tensor(tensor) for tensor in node.inputs]
+        form = features.weights_of(node)
+        inputs = [self._tensor(tensor, form) for tensor in node.inputs]
         outputs = [self._like(tensor) for tensor in node.outputs]
         if not inner:
             self._raw |= {id(old): new for old, new in zip(node.outputs, outputs, strict=True)}
@@ -96,11 +98,11 @@ class _Copy:
     def _like(self, tensor: gs.Tensor) -> gs.Variable:
         return gs.Variable(self._names.derive(tensor.name, "other"), tensor.dtype, tensor.shape)
 
-    def _tensor(self, tensor: gs.Tensor) -> gs.Tensor:
+    def _tensor(self, tensor: gs.Tensor, form: WeightForm | None) -> gs.Tensor:
         known = self._raw.get(id(tensor))
         if known is not None or tensor.is_empty():
             return tensor if known is None else known
-        values = _folded(tensor)
+        values = _folded(tensor, form)
         if values is not None:
             self._raw[id(tensor)] = gs.Constant(self._names.derive(tensor.name, "other"), values)
         else:
@@ -123,12 +125,12 @@ def _lift_weights(graph: gs.Graph) -> None:
         graph.nodes.insert(0, gs.Node("Identity", name, inputs=[tensor], outputs=[outer]))
 
 
-def _folded(tensor: gs.Tensor) -> np.ndarray | None:
+def _folded(tensor: gs.Tensor, form: WeightForm | None) -> np.ndarray | None:
     """Return the numbers of a constant, or of one that is dequantized; None for what is computed."""
     if isinstance(tensor, gs.Constant):
         return load(tensor)
-    if (rows := stored_rows(tensor)) is not None:
-        return rows.values()
+    if form is not None and (weight := form.read(tensor)) is not None:
+        return weight.values()
     (node,) = tensor.inputs
     if node.op not in _DEQUANTIZE or not all(isinstance(t, gs.Constant) for t in node.inputs):
         return None

@@ -14,7 +14,6 @@ from transforms import model_io
 from transforms.files.paths import AnyPath
 from transforms.model.read_model import ModelError
 from transforms.runtime.session import MissingKernelError, OpenModel, RunOptions, start_session
-from transforms.widen_bf16 import widen_bf16
 
 __all__ = ["OpenModel", "Run", "RunOptions", "has_coded_inputs", "open_model"]
 
@@ -52,6 +51,8 @@ def open_model(source: AnyPath | gs.Graph, options: RunOptions | None = None) ->
     except MissingKernelError as error:
         log.debug("%s", error)
     graph = source if isinstance(source, gs.Graph) else model_io.load(source)
+    from transforms.widen_bf16 import widen_bf16
+
     widened = widen_bf16(graph)
     return OpenModel(*_start_widened(graph, widened, options), widened)
 

@@ -104,6 +104,9 @@ class Target:
 ON_CPU = "ort-cpu"
 """The target whose runtime is at hand."""
 
+FOLDING = frozenset({"", ON_CPU, "ort-cuda"})
+"""Targets whose runtime folds a Cast and a Mul of constants, "" for none named."""
+
 _ROWS = (
     Target(
         name=ON_CPU,

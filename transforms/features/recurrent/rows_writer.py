@@ -19,10 +19,6 @@ from transforms.graph import dtypes, walk
 from transforms.graph.constants import exportable
 from transforms.graph.lazy_values import Weight, constant, derived
 from transforms.graph.qdq import DEQUANTIZE_LINEAR
-from transforms.scheme.targets import ON_CPU
-
-FOLDING = frozenset({"", ON_CPU, "ort-cuda"})
-"""Targets whose runtime folds a Cast and a Mul of constants, "" for none named."""
 
 
 class RowsWriter:

@@ -1,6 +1,6 @@
 """Weights of recurrent operators as a quantized model stores them: integers in rows, read through nodes.
 
-:mod:`transforms.plan.rows_writer` writes them; here they are found again.
+:mod:`transforms.features.recurrent.rows_writer` writes them; here they are found again.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ import onnx_graphsurgeon as gs
 from ops.array_types import AnyArray, Float32Array, QParams
 from ops.formats import FORMATS
 from ops.integer_blocks import dequantize_blocks
+from transforms.features.recurrent.operators import ROWS_RANK
 from transforms.graph import walk
+from transforms.graph.constant_nodes import MADE_OF
 from transforms.graph.constants import load
 from transforms.graph.qdq import DEQUANTIZE_LINEAR
-from transforms.graph.recurrent import ROWS_RANK, WEIGHTS, is_recurrent
 from transforms.graph.rewire import onnx_op
-
-_MADE_OF = frozenset({"Cast", "Sub", "Mul", "Reshape", "Slice", DEQUANTIZE_LINEAR})
-_ARITHMETIC = _MADE_OF - {DEQUANTIZE_LINEAR, "Cast"}
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ def stored_rows(tensor: gs.Tensor) -> StoredRows | None:
     nodes: list[gs.Node] = []
     while not isinstance(tensor, gs.Constant):
         node = walk.producer(tensor)
-        if node is None or onnx_op(node) not in _MADE_OF or not all(map(walk.is_given, node.inputs[1:])):
+        if node is None or onnx_op(node) not in MADE_OF or not all(map(walk.is_given, node.inputs[1:])):
             return None
         nodes.insert(0, node)
         tensor = node.inputs[0]
@@ -95,22 +93,3 @@ def _read(source: gs.Constant, nodes: list[gs.Node]) -> StoredRows | None:
         else zero.reshape(scale.shape)
     )
     return StoredRows(source, integers, (scale, zero_points), block, nodes)
-
-
-def reads_rows(node: gs.Node) -> bool:
-    """Return whether a recurrent operator reads weights that are stored in integers."""
-    return is_recurrent(node) and any(stored_rows(node.inputs[i]) is not None for i in WEIGHTS)
-
-
-def is_made_of_constants(node: gs.Node) -> bool:
-    """Return whether a node only takes part in making a stored weight: it reads nothing that is computed."""
-    return onnx_op(node) in _ARITHMETIC and all(
-        walk.is_given(tensor) or _is_stored(tensor) for tensor in node.inputs
-    )
-
-
-def _is_stored(tensor: gs.Tensor) -> bool:
-    maker = walk.producer(tensor)
-    if maker is None or onnx_op(maker) not in _MADE_OF:
-        return isinstance(tensor, gs.Constant)
-    return all(walk.is_given(one) or _is_stored(one) for one in maker.inputs)

@@ -38,7 +38,7 @@ def test_layers_are_told_apart_and_switched_to_float(dynamic: bool) -> None:
     floats, first, both = (layers.run(feed, on)["y"] for on in ((), (0,), (0, 1)))
     assert 0 < np.square(first - floats).sum() < np.square(both - floats).sum()
     if not dynamic:
-        weights = [one for one in layers.readings["rec0"] if one.in_rows]
+        weights = [one for one in layers.readings["rec0"] if not one.is_tunable]
         assert [(one.index, one.format) for one in weights] == [(1, "int8"), (2, "int8")]
         assert all(0 < np.abs(one.values - one.rounded).max() < 0.01 for one in weights)
 

@@ -1,0 +1,70 @@
+"""What recurrent layers bring along."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import onnx_graphsurgeon as gs
+
+from transforms.conversion.rewriting import Rewritten
+from transforms.conversion.rows import Row
+from transforms.features import Feature, reads_stored
+from transforms.features.recurrent.weights import Rows
+from transforms.graph import walk
+from transforms.graph.value_limits import Limits
+from transforms.scheme import Scheme
+from transforms.scheme.dynamic_layers import is_dynamic
+from transforms.scheme.targets import ON_CPU
+
+_CELLS = 2  # the output of an LSTM that holds its cells
+_INITIAL = 5  # the input with the state that a recurrent operator begins with
+_NARROW_BITS = 8
+
+
+def limits(node: gs.Node, tensor: gs.Tensor) -> Limits | None:
+    """Return the limits of an output, None for one of other activations, of larger states, or of cells."""
+    cells = any(tensor is one for one in node.outputs[_CELLS:])
+    begins = len(node.inputs) > _INITIAL and not node.inputs[_INITIAL].is_empty()
+    is_open = cells or "activations" in node.attrs or (node.op == "GRU" and begins)
+    return None if is_open else (-1.0, 1.0)
+
+
+def write_dynamic_lstms(work: Rewritten) -> int:
+    """Write LSTMs that quantize inputs and states in every step."""
+    from transforms.write_dynamic_lstm import write_dynamic_lstm
+
+    return write_dynamic_lstm(work.graph)
+
+
+def note_float_time(work: Rewritten) -> int:
+    """Say that layers whose weights are stored in fewer bits take as long as before."""
+    if operators := Counter(node.op for node in walk.nodes(work.graph) if reads_stored(node)):
+        names = ", ".join(f"{op} {count}" for op, count in operators.most_common())
+        work.record.notes.append(f"Weights alone in fewer bits, time as in float: {names}")
+    return 0
+
+
+def _rounds_inputs(scheme: Scheme) -> bool:
+    """Return whether activations are integers of 8 bits or fewer, or rounded at run time."""
+    activation = scheme.format(scheme.activation)
+    is_narrow = activation is not None and activation.is_integer and activation.bits <= _NARROW_BITS
+    return is_narrow or is_dynamic(scheme)
+
+
+FEATURE = Feature(
+    noun="a recurrent layer",
+    weights=Rows(),
+    limits=limits,
+    written_as=frozenset({("LSTM", "DynamicQuantizeLSTM")}),
+    rows={
+        "finish": (
+            Row(
+                write_dynamic_lstms,
+                frozenset({"LSTM"}),
+                lambda work: work.scheme.target == ON_CPU and _rounds_inputs(work.scheme),
+                line="LSTMs that quantize inputs and states in every step",
+            ),
+            Row(note_float_time, after=("write_dynamic_lstms",)),
+        )
+    },
+)
