@@ -87,7 +87,8 @@ def convert_bf16(
     data : folder, file, array, reader, iterable or callable, optional
         Samples, see :data:`onnx_narrow.api.sources.Data`; with ``min_sqnr`` or ``metric``.
     min_sqnr : float, optional
-        Keep as few layers in float as possible for this SQNR in dB of every output on held-out samples.
+        Keep as few layers in float as possible for this SQNR in dB of every output on held-out samples,
+        before a final Softmax.
     target : str, optional
         The runtime that the model is made for, such as ``"ort-cuda"``.
     exclude_node, exclude_op : list of str

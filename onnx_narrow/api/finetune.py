@@ -228,7 +228,7 @@ def _tell(work: TuneWork, written: Written, told: Told, memory_limit: int | None
     lines = (
         *record.notes,
         *record.stored,
-        *tuning.lines(done, work.fed, written.sizes),
+        *tuning.lines(done, work.fed, written.sizes, fitted=work.scheme.fit_weights is True),
         *reached_lines(record.reached, work.options.goal, "float32", where),
         *running.kept_lines(first),
         *decided(record.decisions),

@@ -123,7 +123,7 @@ def quantize(
         How many runs choices may take: ``"low"``, ``"normal"`` (default) or ``"high"``.
     min_sqnr, top1 : float, optional
         Keep as few layers in the format ``fallback`` as possible for this SQNR in dB of every output, or this
-        share of rows (0 to 1) whose largest number moves, on held-out samples.
+        share of rows (0 to 1) whose largest number moves, on held-out samples; before a final Softmax.
     metric : str or callable, optional
         A metric that held-out samples must meet, with a bound: ``"sqnr"``, ``"top1"``, ``"kl"``,
         ``"cosine"``, ``"f1"``, ``"FILE.py:FUNCTION"`` or a function of the outputs of samples, as

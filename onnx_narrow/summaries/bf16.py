@@ -68,7 +68,7 @@ def goal_lines(kept: KeptFloat, goal: Target, where: str) -> Iterator[str]:
     """Yield the metric before and after layers were kept in float for it, and the names of their nodes."""
     is_gate = isinstance(goal, Gate)
     bound = f"{goal.words} {goal.bound}" if is_gate else f"{goal.limit:g} dB"
-    after = goal.text(kept.after, kept.error) if is_gate else f"{_with_error(kept)} dB"
+    after = goal.text(kept.after, kept.error) if is_gate else f"{_with_error(kept)} dB{goal.seen}"
     if not kept.patterns:
         said = after if is_gate else f"the SQNR is {after}"
         yield f"Kept in float32 for {bound}: nothing, {said} on {where}"

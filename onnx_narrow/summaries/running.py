@@ -31,8 +31,8 @@ _ENOUGH_BITS = {ACTIVATION: 16, WEIGHT: 4}
 _OF_WEIGHTS = ("W4", "W8")
 """Presets of weights alone that language models may be of use in."""
 
-_WIDER = {"A8W8": "A16W8", "U8S8": "U16S8"}
-"""Presets of the same weights whose activations have 16 bits."""
+_WIDER = {"A8W8": "A16W8", "U8S8": "U16S8", "W4A8": "A8W8"}
+"""Presets whose activations have 16 bits, or whose weights have 8."""
 
 
 _ROW_BY_ROW = (
@@ -120,7 +120,7 @@ def useless(
     """
     name = f"{config}: " if find_preset(config) else ""
     ways = [*ways]
-    ways += [f"{as_option('config', _WIDER[config])} has activations of 16 bits"] if config in _WIDER else []
+    ways += [f"{as_option('config', _WIDER[config])} has {_wider(config)}"] if config in _WIDER else []
     if weight:
         finer = [one for one in _OF_WEIGHTS if _bits(str(PRESETS[one]["weight"])) > _bits(weight)]
         ways += [f"{as_option('config', ' or '.join(finer))} has more bits"] if finer else []
@@ -146,6 +146,12 @@ def unmeasured(tensors: Iterable[tuple[str, str]]) -> Iterator[str]:
         )
 
 
+def _wider(config: str) -> str:
+    """Return which part of the wider preset of a preset has more bits, in words."""
+    same, wider = PRESETS[config], PRESETS[_WIDER[config]]
+    return "weights of 8 bits" if same["activation"] == wider["activation"] else "activations of 16 bits"
+
+
 def _bits(name: str) -> float:
     return FORMATS[name].bits if name in FORMATS else 0.0
 
@@ -156,12 +162,14 @@ def poor(
     config: str = "",
     *,
     tuned: bool = False,
+    fitted: bool = False,
     of_tokens: bool = False,
     ways: Sequence[str] = (),
     what: str = "outputs",
 ) -> Iterator[str]:
     """Yield a warning for a squared error of outputs by their power that leaves little of them.
 
+    ``fitted``: weights were rounded by outputs of layers, which leaves little to tune afterwards.
     ``of_tokens``: it is the divergence of probabilities of tokens, in nats for each. ``ways``: remedies
     that are not keys of the scheme.
     """
@@ -169,10 +177,10 @@ def poor(
         return
     name = f"{config}: " if find_preset(config) else ""
     tuning = f"{config}_ADAQUANT"
-    other = f" or {as_option('config', tuning)}" if find_preset(tuning) else ""
-    how = f"tools.finetune{other} tunes"
-    ways = [*ways, *([] if tuned else [f"{how} the weights"])]
-    ways += [f"{as_option('config', _WIDER[config])} has activations of 16 bits"] if config in _WIDER else []
+    tools = [] if fitted else ["tools.finetune"]
+    tools += [as_option("config", tuning)] if find_preset(tuning) else []
+    ways = [*ways, *([f"{' or '.join(tools)} tunes the weights"] if tools and not tuned else [])]
+    ways += [f"{as_option('config', _WIDER[config])} has {_wider(config)}"] if config in _WIDER else []
     figure = f"{what} at {in_decibels(error)} dB"
     if of_tokens:
         figure = f"KL divergence of {error:.3g} nats a token"

@@ -11,14 +11,20 @@ from onnx_narrow.summaries.words import Detail, Sizes, written
 from transforms.files.spelling import spelled
 from transforms.finetune.tuned import LayerReport, TunedModel
 
+_FITTED = (
+    "Weights were rounded by outputs on samples when the model was quantized, and look better on these than "
+    "they are: a preset with _ADAQUANT at its end tunes them instead"
+)
 _LEAST_POWER = 1e-10
 """Errors below this multiple of the rounding noise count as zero, for powers are what
 sums of squares are larger by than those of the means. A single row has no power at all."""
 
 
-def lines(done: TunedModel, samples: int, sizes: Sizes) -> Iterator[str]:
-    """Yield the summary: layers, outputs, and the file."""
+def lines(done: TunedModel, samples: int, sizes: Sizes, *, fitted: bool = False) -> Iterator[str]:
+    """Yield the summary: layers, outputs, and the file; ``fitted``: whether quantizing rounded by outputs."""
     yield from tuning_lines(done, samples)
+    if fitted and done.attempt is None:
+        yield _FITTED
     yield written(sizes)
 
 

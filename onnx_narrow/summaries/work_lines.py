@@ -7,6 +7,7 @@ notice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from onnx_narrow.summaries import quantize, running
 from onnx_narrow.summaries.no_gain import no_gain_line
@@ -122,14 +123,13 @@ def _config(work: Work) -> str:
 def _poor(outputs: Checked, work: Work) -> Iterator[str]:
     """Yield a warning for each figure that leaves little of the outputs, with what helps."""
     where, ways = outputs.where, [*_other_layers(work), *_more_bits(work)]
-    is_tuned = work.options.tuning is not None or is_dynamic(
-        work.scheme
-    )  # weights of integer products cannot be
-    config, of_tokens = _config(work), outputs.of_tokens
-    yield from running.poor(outputs.error, where, config, tuned=is_tuned, of_tokens=of_tokens, ways=ways)
+    # weights of integer products cannot be
+    is_tuned = work.options.tuning is not None or is_dynamic(work.scheme)
+    config, of_tokens, fitted = _config(work), outputs.of_tokens, work.record.decisions.fitted
+    poor = partial(running.poor, where=where, config=config, tuned=is_tuned, fitted=fitted, ways=ways)
+    yield from poor(outputs.error, of_tokens=of_tokens)
     if outputs.others is not None:
-        others = "other outputs"
-        yield from running.poor(outputs.others, where, config, tuned=is_tuned, ways=ways, what=others)
+        yield from poor(outputs.others, what="other outputs")
 
 
 def _preset_beside(work: Work) -> str:

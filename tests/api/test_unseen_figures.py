@@ -115,6 +115,27 @@ def test_probabilities_are_judged_before_the_softmax() -> None:
     )
 
 
+@pytest.mark.parametrize("goal", [{"min_sqnr": 20.0}, {"metric": "sqnr", "min_metric": 20.0}])
+def test_a_target_holds_before_the_softmax(goal: dict[str, float | str]) -> None:
+    model = network(2, 0.3, 8.0, softmax=True)
+    result = onnx_narrow.quantize(model, config="A8W8", data=SAMPLES[:12], time=False, **goal)  # type: ignore[arg-type]
+    held_out = range(1, 12, 2) if "metric" in goal else range(2, 12, 3)
+    found = decibels(pairs_of(result, held_out, model, without_softmax))
+    (line,) = (note for note in result.notes if note.startswith("Target of at least 20 dB: "))
+    assert f"sqnr before the Softmax {found:.3f}"[:-1] in line
+    if "metric" in goal:
+        assert result.metric is not None and result.metric.name == "sqnr before the Softmax"
+        assert result.metric.value == pytest.approx(found, abs=0.01)
+
+
+def test_a_target_of_bf16_holds_before_the_softmax() -> None:
+    model = network(2, 0.3, 8.0, softmax=True)
+    result = onnx_narrow.convert_bf16(model, data=SAMPLES[:12], min_sqnr=30.0)
+    found = decibels(pairs_of(result, range(2, 12, 3), model, without_softmax))
+    (line,) = (note for note in result.notes if "the SQNR is" in note)
+    assert f"the SQNR is {found:.2f} " in line and "dB before the Softmax on 4 held-out samples" in line
+
+
 def test_rows_that_change_their_first_choice_are_counted() -> None:
     """Of few bits and several rows in a sample."""
     batches = [{"x": np.concatenate([feed["x"] for feed in SAMPLES[i : i + 5]])} for i in range(0, COUNT, 5)]

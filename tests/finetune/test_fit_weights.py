@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 import pytest
 
 import ops
+import transforms.finetune.fit_weights as fit_module
 from ops.integers import quantize
 from tests.helpers import tunable
 from tests.helpers.output_error import OutputError
@@ -18,6 +19,8 @@ from transforms.finetune.fit_weights import fit_weights
 from transforms.finetune.layer_stats import RowStats
 from transforms.model.copy_graph import copy_graph
 from transforms.scheme import preset
+from transforms.scheme.layer_rule import LayerRule
+from transforms.scheme.scheme_values import has_few_bits
 
 CONV, PRODUCTS = tunable.conv_net(), tunable.matmul_net()
 SETTINGS: list[tuple[onnx.ModelProto, str, dict[str, Any]]] = [
@@ -62,7 +65,7 @@ def test_outputs_improve_on_unseen_samples(
 def test_weights_are_less_than_the_nearest_off_in_outputs_and_on_their_grid(weight: str) -> None:
     """Oracle: integers of the type, and NumPy's nearest on the same scales: some are others."""
     feeds = tunable.samples(CONV, 60)
-    float_graph, quantized = tunable.pair(CONV, "W4A8", feeds, weight=weight)
+    float_graph, quantized = tunable.pair(CONV, "W4A8", feeds, weight=weight, finer_share=0.0)
     fit_weights(float_graph, quantized, feeds)
     floats = {node.name: node.inputs[1].values for node in float_graph.nodes if node.op in ("Conv", "Gemm")}
     others = 0
@@ -77,6 +80,25 @@ def test_weights_are_less_than_the_nearest_off_in_outputs_and_on_their_grid(weig
         assert lowest <= stored.astype(np.int8).min() and stored.astype(np.int8).max() <= highest
         others += int((stored.astype(np.int8) != nearest).sum())
     assert others
+
+
+def test_layers_with_more_bits_make_up_for_those_before_them() -> None:
+    """They are rounded anew where others have few bits, and help the outputs on unseen samples."""
+    every = tunable.samples(CONV, 180)
+    feeds, unseen = every[:40], every[40:]
+    errors, layers = [], {"depthwise": LayerRule(weight="int8")}
+    for rounds in (has_few_bits, lambda fmt: fmt is not None):
+        float_graph, quantized = tunable.pair(CONV, "W4A8", feeds, layers=layers)
+        with pytest.MonkeyPatch.context() as patch:
+            found = fit_module.match_layers(float_graph, quantized, ())
+            some = [layer for layer in found[0] if rounds(layer.weight.format)]
+            patch.setattr(fit_module, "match_layers", lambda *given, some=some: (some, []))
+            assert fit_weights(float_graph, quantized, feeds)[0] == len(some)
+        errors.append(_relative(float_graph, quantized, unseen))
+    assert errors[1] < errors[0]
+    float_graph, quantized = tunable.pair(CONV, "W4A8", feeds, layers=layers)
+    assert fit_weights(float_graph, quantized, feeds)[0] == 4
+    assert _relative(float_graph, quantized, unseen) == errors[1]
 
 
 @pytest.mark.parametrize("name", ["MX4", "MXFP4E2M1"])

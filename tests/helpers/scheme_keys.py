@@ -41,7 +41,9 @@ SCHEME: Mapping[str, str] = MappingProxyType(
         "weight_symmetric": "`false`: weights of 2 and 4 bits in blocks have zero points; `auto`: those "
         "whose error is less so",
         "finer_share": "in models with attention, values, outputs and half of the layers that end "
-        "feed-forward parts get int8 in place of fewer bits, while integers grow by at most this share",
+        "feed-forward parts get int8 in place of fewer bits, while integers grow by at most this share; "
+        "in networks of convolutions the first, depthwise and last "
+        "layers",
         "correct_biases": "biases compensate for the mean error of a rounded weight; `auto`: where samples "
         "give ranges",
         "fit_weights": "weights of fewer than 7 bits, or, where there are none, of 8 beside activations of "

@@ -67,5 +67,12 @@ def test_it_is_one_in_both_models_or_in_none() -> None:
 def test_numbers_on_the_grid_of_probabilities_are_looked_through() -> None:
     """A grid of probabilities says nothing of what is before them."""
     step = "c = Constant <value_float = 0.004> () "
-    graph = _graph(step + "s = Softmax(z) q = QuantizeLinear(s, c) y = DequantizeLinear(q, c) }")
-    assert [tensor.name for tensor in softmax_outputs(graph).values()] == ["z"]
+    grid = _graph(step + "s = Softmax(z) q = QuantizeLinear(s, c) y = DequantizeLinear(q, c) }")
+    bfloat16 = _graph("s = Softmax(z) b = Cast <to = 16> (s) y = Cast <to = 1> (b) }")
+    for graph in (grid, bfloat16):
+        assert [tensor.name for tensor in softmax_outputs(graph).values()] == ["z"]
+
+
+def test_classes_are_no_probabilities() -> None:
+    head = "(float[2,6] x) => (int64[2,6] y) { z = MatMul(x, w) "
+    assert not softmax_outputs(plans.graph(head + "s = Softmax(z) y = Cast <to = 7> (s) }", {"w": (6, 6)}))

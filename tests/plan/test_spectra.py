@@ -71,7 +71,7 @@ def test_no_integers_and_no_blocks_are_in_it(config: str) -> None:
 
 
 def test_a_scheme_for_every_value_reaches_it_too() -> None:
-    planned = plans.plan(_text(), _weights(), "W4A8", quantize_all_op_types=True)
+    planned = plans.plan(_text(), _weights(), "W4A8", quantize_all_op_types=True, finer_share=0.0)
     places = plans.reads(planned)
     assert {places[place] for place in ("p.1", "b.1", "c.1", "y.1")} == {"int4"}
     assert {places[place] for place in ("p.0", "b.0", "c.0", "y.0")} == {"int8"}

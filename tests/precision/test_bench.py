@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,32 @@ def test_a_goal_holds_for_the_worst_output_on_the_samples_of_a_judge() -> None:
     value = bench.score(other())
     assert value == pytest.approx(min(sqnr(["large"], 32), sqnr(["small"], 32)), rel=1e-4)
     assert len(bench.feeds) == 32 and told == [(1, goal.text(value))]
+
+
+def test_a_goal_may_be_judged_before_a_softmax() -> None:
+    """The reference is the network without it; a model that lacks the Softmax is none of the kind."""
+    graphs = [model_io.load(network(seed, 0.5, 1.0, softmax=True)) for seed in (0, 0)]
+    for tensor in graphs[1].tensors().values():
+        if tensor.name == "w4":
+            tensor.values = (tensor.values * np.linspace(0.9, 1.1, 10)[:, None]).astype(np.float32)
+    before = [[open_model(_bare(graph)).run(feed)["logits"] for feed in samples(8, 1)] for graph in graphs]
+    exact, found = (np.float64(made) for made in before)
+    expected = 10 * np.log10(np.square(exact).sum() / np.square(exact - found).sum())
+    goal = Target("sqnr", 20.0, before_softmax=True)
+    bench = goal_bench(graphs[0], samples(8, 1), goal)
+    assert bench.score(graphs[1]) == pytest.approx(expected, rel=1e-4)
+    assert bench.score(_bare(graphs[1])) == -np.inf
+    after = goal_bench(graphs[0], samples(8, 1), Target("sqnr", 20.0)).score(graphs[1])
+    assert abs(after - expected) > 1
+    assert goal.text(20.0) == "sqnr before the Softmax 20 dB"
+    assert replace(goal, metric="top1").text(1.0) == "top1 1"  # which a Softmax does not change
+
+
+def _bare(graph: gs.Graph) -> gs.Graph:
+    """Return a network without its Softmax."""
+    copy = copy_graph(graph)
+    copy.outputs = [copy.outputs[0].inputs[0].inputs[0]]
+    return copy.cleanup()
 
 
 def test_a_function_of_the_users_gets_all_that_a_model_makes(tmp_path: Path) -> None:

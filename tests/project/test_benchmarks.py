@@ -6,17 +6,20 @@ import importlib
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 
-from tests.benchmarks import bench_convert, bench_finetune, bench_scale
+from tests.benchmarks import bench_convert, bench_finetune, bench_moves, bench_scale
 from tests.benchmarks.bench_convert import Cost, Costs
 from tests.benchmarks.transformer import SMALL, Size, transformer
 from tests.examples.write_samples import IMAGES, write
+from transforms.pipelines import decide
 
 FOLDER = Path(bench_scale.__file__).parent
 
@@ -40,6 +43,31 @@ def test_tuning_is_counted_and_compared_with_runs(
     bench_finetune.main()
     said = capsys.readouterr().out
     assert all(f"\n{part}: " in said for part in ("solvers", "sums over rows", "tuning"))
+
+
+def test_a_move_is_told_by_the_models_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: figures that are made up; the move takes three runs of a budget of five."""
+
+    def _made(
+        subject: object, preset: str, moves: list[Callable[[object], None]], steps: object, effort: str
+    ) -> list[float]:
+        for move in moves:
+            move(best)
+        return [30.0 if len(moves) == 2 else 28.5, float(len(moves))]
+
+    def _two(best: SimpleNamespace) -> None:
+        best.budget.runs -= 2
+
+    def _three(best: SimpleNamespace) -> None:
+        best.budget.runs -= 3
+
+    best = SimpleNamespace(budget=SimpleNamespace(runs=5))
+    monkeypatch.setattr(decide, "MOVES", (_two, _three))
+    monkeypatch.setattr(bench_moves, "made", _made)
+    found: dict[str, bench_moves.Totals] = {}
+    bench_moves.measure(SimpleNamespace(name="net"), "U8S8", "normal", found)  # type: ignore[arg-type]
+    assert found["_three"].cells() == ["+1.50", "+1.5 (net)", "1 of 1", "3", "1.0"]
+    assert found["keep_lossy"].cells() == ["+0.00", "+0.0 (net)", "0 of 1", "", "0.0"]
 
 
 def test_default_size_is_200_megabytes() -> None:

@@ -91,13 +91,17 @@ def test_poor_outputs_are_said_with_the_preset_that_tunes(
     warning = capsys.readouterr().err
     assert re.search(
         r"^Warning: MX4: outputs at \d\d\.\d dB on 4 held-out samples; "
-        r"tools\.finetune or --config MX4_ADAQUANT tunes the weights$",
+        r"--config MX4_ADAQUANT tunes the weights$",
         warning,
         re.M,
     )
     _quantize(folder, "--config", "A8W8")
     assert capsys.readouterr().err.endswith(
         "--config A8W8_ADAQUANT tunes the weights, --config A16W8 has activations of 16 bits\n"
+    )
+    _quantize(folder, "--config", "W4A8")
+    assert capsys.readouterr().err.endswith(
+        "; --config W4A8_ADAQUANT tunes the weights, --config A8W8 has weights of 8 bits\n"
     )
     monkeypatch.undo()
     for options in (["--config", "A8W8"], ["--config", "MX4", "--fast"], ["--config", "MX9"]):

@@ -62,15 +62,17 @@ def fit_weights(
     files: LayerFiles | None = None,
     rounds: Callable[[Format | None], bool] = has_few_bits,
 ) -> tuple[int, int]:
-    """Round a quantized model's weights of the formats that it ``rounds`` by the outputs of their layers.
+    """Round weights of a quantized model by the outputs of their layers, in place.
 
-    In place. Return how many layers have such weights, and how many of them changed: each has to be nearer to
-    its float outputs on held-out samples. Weights, scales and biases of
+    All where some have few bits: layers with more make up for some of the error of those before them. Else
+    those of the formats that it ``rounds``.
+    Return how many layers there are, and how many of them changed: each has to be nearer to its float
+    outputs on held-out samples. Weights, scales and biases of
     :func:`transforms.layers.match_layers.match_layers`'s layers change. Nothing is done for fewer than two
-    samples. ``float_graph`` is the float model in the form that was quantized, ``formats`` as in
-    :func:`transforms.finetune.finetune_model.finetune_model`; ``progress`` is called with how many layers
-    are done, and of how many, ``see`` with the name of each layer, its rows and its inputs. Layers in
-    ``files`` have the weights there; the others are added.
+    samples, or without such weights. ``float_graph`` is the float model in the form that was
+    quantized, ``formats`` as in :func:`transforms.finetune.finetune_model.finetune_model`; ``progress`` is
+    called with how many layers are done, and of how many, ``see`` with the name of each layer, its rows and
+    its inputs. Layers in ``files`` have the weights there; the others are added.
 
     Raises ValueError for a model that fails on a sample.
     """
@@ -78,8 +80,9 @@ def fit_weights(
         return 0, 0
     options = options or options_for(len(feeds))
     float_graph = shift_alike(float_graph, graph, formats)
-    found, _ = match_layers(float_graph, graph, formats)
-    layers = [layer for layer in found if rounds(layer.weight.format)]
+    layers, _ = match_layers(float_graph, graph, formats)
+    if not any(has_few_bits(layer.weight.format) for layer in layers):
+        layers = [layer for layer in layers if rounds(layer.weight.format)]
     if not layers:
         return 0, 0
     with open_sums(float_graph, graph, feeds, layers, options) as sums:

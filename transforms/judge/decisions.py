@@ -10,6 +10,7 @@ from transforms.judge.constants import DIVERGED
 from transforms.judge.errors import Gain
 from transforms.judge.other_shapes import SAME_SHAPES, OtherShapes
 from transforms.model.provenance import PREFIX
+from transforms.search.target import BEFORE
 
 KEY = PREFIX + "record"
 """The entry in a file's metadata that holds a record, a line each."""
@@ -93,7 +94,7 @@ class Checked:
         if self.of_tokens:
             return f"KL divergence of {self.error:.3g} nats a token on {self.where}"
         spread = f" +- {self.decibels_error:.1f}" if self.decibels_error else ""
-        before = " before the Softmax" if self.before_softmax else ""
+        before = BEFORE if self.before_softmax else ""
         worst = f" ({self.channels})" if self.channels else ""
         return (
             f"SQNR {in_decibels(self.error)}{spread} dB{before}{worst}{self.shapes.compared} on {self.where}"

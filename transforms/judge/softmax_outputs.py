@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterator
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
+from transforms.graph.qdq import BLOCKS, PAIRS
 from transforms.judge.output_views import before_softmax
 
 _MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
-_GRIDS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_ROUNDING = PAIRS | {*BLOCKS, "Cast"}
 
 _BEFORE = "_before_softmax"
 
@@ -24,7 +25,8 @@ def softmax_outputs(graph: gs.Graph) -> dict[str, gs.Tensor]:
 
     Between both, numbers are moved or rounded at most.
     """
-    found = {str(output.name): _before(output) for output in graph.outputs}
+    outputs = (output for output in graph.outputs if dtypes.is_type(output, dtypes.FLOAT))
+    found = {str(output.name): _before(output) for output in outputs}
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
@@ -53,7 +55,7 @@ def _before(output: gs.Tensor) -> gs.Tensor | None:
         tensor = before_softmax(node)
         if tensor is not None and walk.producer(tensor) is not None:
             return tensor if dtypes.is_type(tensor, dtypes.FLOAT) else None
-        if node.op not in _MOVES | _GRIDS:
+        if node.op not in _MOVES | _ROUNDING:
             return None
     return None
 

@@ -45,7 +45,7 @@ def gate(work: Work) -> None:
         return graph
 
     def _switched() -> SwitchedLayers:
-        return SwitchedLayers(copy_graph(reference), copy_graph(first), run)
+        return SwitchedLayers(bench.viewed(reference), bench.viewed(first), run)
 
     bench = goal_bench(reference, apart.feeds, goal, run, lambda done, note: progress(done, None, note))
     feeds = taken((feed for _, feed in apart.data.feeds(reference)), searching(SEARCHED_ON))

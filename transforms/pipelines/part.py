@@ -5,20 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.judge.softmax_outputs import softmax_outputs
 from transforms.pipelines.work import Work
 from transforms.precision.held_out import GATE_EVERY, MOST_OF_GATES, hold_out
 from transforms.search.gate import Gate
+from transforms.search.target import SEEN_BEFORE_SOFTMAX
 
 
 def part(work: Work, data: CalibrationData) -> None:
     """Hold out samples for the goal of a work; the others become its data.
 
-    Raises ValueError for a gate on samples of which none can be held out.
+    The goal then says whether it is judged before a Softmax, and where. Raises ValueError for a gate on
+    samples of which none can be held out.
     """
     goal = work.options.goal
     how = (GATE_EVERY, MOST_OF_GATES) if isinstance(goal, Gate) else ()
     apart = hold_out(data, work.graph, *how)
     work.held_out, work.data = apart, apart.data
+    if goal is not None and goal.metric in SEEN_BEFORE_SOFTMAX and softmax_outputs(work.graph):
+        goal = replace(goal, before_softmax=True)
+        work.options = replace(work.options, goal=goal)
     if not isinstance(goal, Gate):
         return
     if not apart.is_apart:

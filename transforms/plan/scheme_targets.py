@@ -5,7 +5,6 @@ The names are found before the model is prepared, and again in what that makes o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -241,16 +240,17 @@ class FormatTable:
         fmt, share = self.default.weight, self._scheme.finer_share
         if not share or fmt is None or not fmt.is_integer:
             return []
-        from transforms.graph.sensitive_layers import sensitive_layers, weight_key, weight_size
+        from transforms.graph.sensitive_convs import sensitive_convs, weight_count
+        from transforms.graph.sensitive_layers import sensitive_layers, weight_key
 
         users: dict[int, list[gs.Node]] = {}  # a weight that several products read has one format
         for node in walk.nodes(graph):
-            if id(node) not in self._formats and weight_size(node) is not None:
+            if id(node) not in self._formats and weight_count(node):
                 users.setdefault(weight_key(node), []).append(node)
-        sizes = {key: math.prod(weight_size(nodes[0]) or ()) for key, nodes in users.items()}
+        sizes = {key: weight_count(nodes[0]) for key, nodes in users.items()}
         left = share * sum(sizes.values()) * fmt.bits
         more, found = ops.get_format(_FINER).bits - fmt.bits, dict[int, gs.Node]()
-        for node in sensitive_layers(graph):
+        for node in sensitive_layers(graph) or sensitive_convs(graph):
             is_open = id(node) not in found and id(node) not in self._formats
             if is_open and sizes[key := weight_key(node)] * more <= left:
                 left -= sizes[key] * more

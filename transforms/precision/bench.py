@@ -6,7 +6,7 @@ file that is written. Float outputs are those of a judge, which has run the floa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -25,6 +25,7 @@ from transforms.judge.errors import error_of_decibels, jackknife
 from transforms.judge.judge import Judge
 from transforms.judge.reference import KnownNames
 from transforms.judge.shape_watch import same_shapes
+from transforms.judge.softmax_outputs import show_before_softmax, softmax_outputs
 from transforms.model.copy_graph import copy_graph
 from transforms.run.run_each import run_each
 from transforms.runtime.session import RunOptions
@@ -72,15 +73,17 @@ class Bench:
         *,
         index: int = -1,
         whole: bool = False,
+        saturated: Collection[str] = (),
     ) -> None:
         """Run the float model on the samples; ``target``: what the number that is measured is a metric of.
 
         ``index``: of the output that counts, -1 for all. ``whole``: all that the model makes counts, of any
-        type. Raises ValueError for an index out of range, and for a model without an output of a floating
+        type. ``saturated``: outputs that count as what is before their Softmax, in ``float_graph`` already.
+        Raises ValueError for an index out of range, and for a model without an output of a floating
         type.
         """
         self._judge, self._measure, self._progress = judge, measure, progress
-        self._is_whole = whole
+        self._is_whole, self._saturated = whole, saturated
         self.target, self.metric = target, target.metric if target else "sqnr"
         self.view, reference = judge.reference.view, judge.reference
         judged = reference.judged_by(index)
@@ -103,13 +106,20 @@ class Bench:
         """How the models run."""
         return self._judge.run or RunOptions()
 
+    def viewed(self, graph: gs.Graph) -> gs.Graph:
+        """Return a copy of a model, what is before a Softmax in place of outputs that count as that."""
+        copy = copy_graph(graph)
+        shown = [name for name in softmax_outputs(copy) if name in self._saturated]
+        show_before_softmax(copy, shown, alone=True)
+        return copy
+
     def score(self, graph: gs.Graph) -> float:
         """Return the metric of a model, which stays as it is."""
         return self.scored(graph).value
 
     def scored(self, graph: gs.Graph) -> Scored:
         """Return the same with its standard error, of a goal."""
-        run = self._judge.opened(copy_graph(graph), shifts_within(graph))
+        run = self._judge.opened(self.viewed(graph), shifts_within(graph))
         missing = {name: np.zeros(0, np.float32) for name in self.expected[0]}  # counts as another shape
         outputs = run_each(run, self.feeds, self._judge.run)
         lengths = self._judge.reference.made(self._lengths)
@@ -149,16 +159,23 @@ def goal_bench(
     progress: Progress | None = None,
     known: KnownNames | None = None,
 ) -> Bench:
-    """Return the bench of a goal, which holds for each output; ``known`` as of the judge."""
+    """Return the bench of a goal, which holds for each output, before a Softmax if it says so; ``known`` as
+    of the judge.
+    """
     most = None if isinstance(goal, Gate) else MOST_SAMPLES
+    saturated = [*softmax_outputs(float_graph)] if goal.before_softmax else []
+    if saturated:
+        float_graph = copy_graph(float_graph)
+        show_before_softmax(float_graph, saturated, alone=True)
     judge = Judge(float_graph, feeds, run, most=most, known=known)
     if not isinstance(goal, Gate) or goal.figures is None:
-        return Bench(float_graph, judge, partial(goal_scored, goal), goal, progress)
+        measure = partial(goal_scored, goal)
+        return Bench(float_graph, judge, measure, goal, progress, saturated=saturated)
 
     def _measure(pairs: Iterable[OutputsPair]) -> Scored:
         return goal.scored(_samples(pairs, judge.reference.feeds, goal.places))
 
-    return Bench(float_graph, judge, _measure, goal, progress, whole=goal.whole)
+    return Bench(float_graph, judge, _measure, goal, progress, whole=goal.whole, saturated=saturated)
 
 
 def _samples(

@@ -82,7 +82,7 @@ def keep_float(
         first = form.keeping(())
         if target.is_shown(after := bench.scored(first)):
             return KeptFloat(form.fixed, (), 0, before.value, after.value, after.error)
-    switched = SwitchedLayers(copy_graph(form.prepared), form.with_casts(), run)
+    switched = SwitchedLayers(bench.viewed(form.prepared), bench.viewed(form.with_casts()), run)
     layers = {node for part in switched.parts for node in part.nodes}
     if not target.is_shown(bench.scored(form.keeping(layers))):
         form.layers = layers

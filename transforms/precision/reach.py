@@ -18,7 +18,6 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.deploy.low_precision import has_low_precision
 from transforms.graph.some_names import some_names
-from transforms.model.copy_graph import copy_graph
 from transforms.precision.bench import Bench, Progress, goal_bench
 from transforms.precision.chosen import Chosen, Reached
 from transforms.precision.fewest import FewestLayers
@@ -220,7 +219,7 @@ def reach_target(
         return built
 
     def _switched() -> SwitchedLayers:
-        return SwitchedLayers(copy_graph(float_graph), copy_graph(graph), run)
+        return SwitchedLayers(bench.viewed(float_graph), bench.viewed(graph), run)
 
     bench = goal_bench(float_graph, judging, target, run, progress)
     found = choose_layers(

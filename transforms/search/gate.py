@@ -62,7 +62,7 @@ class Gate(Target):
     @property
     def words(self) -> str:
         """What is bounded, before a value."""
-        return f"loss of {self.metric}" if self.loss else self.metric
+        return f"loss of {self.metric}" if self.loss else super().words
 
     @property
     def bound(self) -> str:

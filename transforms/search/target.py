@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from transforms.search.output_metrics import METRICS, in_words
 
@@ -12,6 +12,12 @@ LOST_TOP1, EVALUATE = "lost_top1", "evaluate"
 """Metrics besides METRICS: :func:`transforms.search.output_metrics.lost_top1`, and the user's function, see
 :mod:`transforms.search.user_metric`."""
 
+SEEN_BEFORE_SOFTMAX = frozenset({"sqnr", "top1", "kl", LOST_TOP1})
+"""Metrics for which an output that ends in a Softmax counts as what is before it: decibels, since one class
+at 0.99 tells nothing of the errors, and those that a Softmax does not change."""
+
+BEFORE = " before the Softmax"
+"""After the name of a metric, what was measured."""
 
 FALLBACKS = ("float32", "int16", "bf16")
 """Formats that layers may have instead of those of the scheme, for a target of the outputs."""
@@ -39,17 +45,24 @@ class Target:
     """A bound of a metric: one of METRICS, ``lost_top1`` (at most) or ``evaluate`` (at least).
 
     ``limit``: the last value that holds; if ``relative``, how much worse the metric may be than the reference
-    of :meth:`at`: the value before any layer is moved, or that of the float model.
+    of :meth:`at`: the value before any layer is moved, or that of the float model. ``before_softmax``: an
+    output that ends in a Softmax counts as what is before it, which is said of decibels.
     """
 
     metric: str
     limit: float
     relative: bool = False
+    before_softmax: bool = field(default=False, kw_only=True)
 
     @property
     def words(self) -> str:
         """What is bounded, before a value."""
-        return self.metric
+        return f"{self.metric}{self.seen}"
+
+    @property
+    def seen(self) -> str:
+        """Where decibels are measured, if it is not at the outputs."""
+        return BEFORE if self.before_softmax and self.metric == "sqnr" else ""
 
     def unmet(self, text: str) -> TargetError:
         """Return the error for a model that misses the bound."""
