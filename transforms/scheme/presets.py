@@ -69,10 +69,7 @@ PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "XINT8": _shifted("int8"),
         "U8S8": _integers("uint8"),
         "U16S8": _integers("uint16"),
-        "W4A8": {
-            **_aligned("int8", "int4"),
-            **{"per_channel": True, "finer_share": 0.1},
-        },
+        "W4A8": {**_aligned("int8", "int4"), "per_channel": True, "finer_share": 0.1},
         "A8W8_DYNAMIC": _dynamic("int8"),
         "W8": _weights("int8"),
         "W4": {**_W4, "finer_share": 0.07},
