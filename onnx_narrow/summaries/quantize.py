@@ -25,7 +25,7 @@ from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
 from transforms.plan.rounding_plan import is_downcast, is_upcast
 
 _OF_INTEGERS = frozenset({"MatMulNBits", "DynamicQuantizeLSTM", "QMoE"})
-_FORMATS = 3
+_FORMATS = 4
 """Formats whose tensors are counted without a wish for details."""
 
 _HARDLY_SMALLER = 0.9

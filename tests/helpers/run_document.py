@@ -1,7 +1,8 @@
 """Run what a document shows: ``python -m tests.helpers.run_document README.md [--update]``.
 
 Prints what a block prints that differs from what the document shows, and ends with 1 if any does or fails.
-``--update`` writes what was printed into the document, in place of all that it showed there.
+``--update`` writes what was printed into the document, in place of what it showed there; lines that it left out
+stay out.
 
 A block runs in a fork of this process, which has imported what most of them need: a start costs milliseconds.
 """
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterable
+from difflib import SequenceMatcher
 from importlib import import_module
 from pathlib import Path
 
@@ -33,6 +35,9 @@ _HEAVY = (
     ),
 )
 _OPERATORS = {"|", ">", ">>", "<"}
+
+LEFT_OUT = "..."
+"""A line that stands for any lines."""
 
 EXAMPLES = ("examples", "tests/examples")
 """What the folder holds that documents run in."""
@@ -101,10 +106,26 @@ def _run_all(document: str, work: Path, *, update: bool) -> int:
             wrong += 1
             print(f"{document}:{block.prints.line}: printed is\n{printed}")
             head = f"{block.code}```\n\n```text\n"
-            text = text.replace(head + block.prints.code, head + printed.strip("\n") + "\n")
+            text = text.replace(head + block.prints.code, head + abridged(block.prints.code, printed))
     if update:
         (ROOT / document).write_text(text, encoding="utf-8")
     return min(wrong, 1)
+
+
+def abridged(shown: str, printed: str) -> str:
+    """Return the lines that were printed; in the place of lines that "..." leaves out, that."""
+    lines = printed.strip("\n").split("\n")
+    if LEFT_OUT not in shown.splitlines():
+        return "\n".join(lines) + "\n"
+    kept, first = list[str](), 0
+    for line in shown.splitlines():
+        if line != LEFT_OUT and first < len(lines):
+            alike = [SequenceMatcher(None, line, other).ratio() for other in lines[first:]]
+            first += alike.index(max(alike)) + 1
+            kept.append(lines[first - 1])
+        elif line == LEFT_OUT:
+            kept.append(line)
+    return "\n".join(kept) + "\n"
 
 
 def _run(block: Block, work: Path) -> tuple[str, str]:
