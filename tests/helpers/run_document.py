@@ -1,8 +1,8 @@
 """Run what a document shows: ``python -m tests.helpers.run_document README.md [--update]``.
 
 Prints what a block prints that differs from what the document shows, and ends with 1 if any does or fails.
-``--update`` writes what was printed into the document, in place of what it showed there; lines that it left out
-stay out.
+``--update`` writes what was printed into the document, in place of what it showed there; what it left out
+stays out.
 
 A block runs in a fork of this process, which has imported what most of them need: a start costs milliseconds.
 """
