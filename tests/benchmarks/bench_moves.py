@@ -24,7 +24,7 @@ from transforms.moves.improve import Best, Move
 from transforms.pipelines import decide
 from transforms.pipelines.recipes import QUANTIZE
 
-STEPS = ("keep_lossy", "use_full_range")
+STEPS = ("keep_lossy",)
 """Moves that are steps of the recipe."""
 
 _CHANGES = 0.05
