@@ -6,14 +6,18 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
-from transforms.run.workers import Workers, open_processes
+if TYPE_CHECKING:
+    from transforms.run.workers import Workers
 
 _FOR_EACH = 2  # tasks of a worker at a time: the next is there when one is done
 
 
 def workers(jobs: int, dask: str | None) -> Workers:
     """Return ``jobs`` processes, or a Dask cluster: the address of its scheduler, or ``local``."""
+    from transforms.run.workers import Workers, open_processes
+
     if dask is not None:
         from onnx_narrow.api.dask_executor import LOCAL, open_dask
 

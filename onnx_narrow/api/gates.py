@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from onnx_narrow.api.usage import Given
-from transforms.search.gate import Gate
+
+if TYPE_CHECKING:
+    from transforms.search.gate import Gate
 
 BOUNDS = ("min_metric", "max_loss")
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnx_narrow.options.kinds import PREPROCESS
 from ops.legal_names import did_you_mean
 from transforms.files.spelling import UsageError, spelled
-from transforms.run.image_inputs import SCALINGS, ImageOptions
-from transforms.run.image_transform import KEYWORD, ImageTransform
+from transforms.run.image_inputs import KEYWORD, SCALINGS, ImageOptions
+
+if TYPE_CHECKING:
+    from transforms.run.image_transform import ImageTransform
 
 Preprocess: TypeAlias = str | Callable[[Any], Any]
 """A usual scale by name, ``FILE.py:FUNCTION``, or a function of a PIL image that returns an array."""
@@ -40,6 +42,8 @@ def image_options(keywords: Mapping[str, Any]) -> ImageOptions:
 
 
 def _transform(preprocess: Preprocess) -> ImageTransform:
+    from transforms.run.image_transform import ImageTransform
+
     if callable(preprocess):
         return ImageTransform(function=preprocess)
     if ":" not in preprocess:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
@@ -37,7 +38,9 @@ from transforms.pipelines.record import JobRecord
 from transforms.pipelines.steps import Steps
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.run.events import Events
-from transforms.search.user_metric import UserMetric
+
+if TYPE_CHECKING:
+    from transforms.search.user_metric import UserMetric
 
 
 def quantize(

@@ -20,7 +20,6 @@ from transforms.pipelines.recipes import FAST, QUANTIZE
 from transforms.pipelines.require import require
 from transforms.pipelines.work import Work, WorkRow
 from transforms.run.events import Events
-from transforms.run.workers import Workers
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.dynamic_layers import is_dynamic
@@ -28,6 +27,7 @@ from transforms.scheme.fitted_weights import FEW_BITS
 
 if TYPE_CHECKING:
     from onnx_narrow.api.ranges import RangeFiles
+    from transforms.run.workers import Workers
 
 
 _SHARED = Need(

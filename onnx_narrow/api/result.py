@@ -20,11 +20,11 @@ from transforms.files.output_file import refuse_other_ending
 from transforms.files.paths import AnyPath
 from transforms.judge.decisions import Checked, Tried
 from transforms.pipelines.first_result import FirstRun
-from transforms.pipelines.metric_figure import MetricFigure
 from transforms.run.beside_float import BesideFloat
 from transforms.scheme import Scheme
 
 if TYPE_CHECKING:
+    from transforms.pipelines.metric_figure import MetricFigure
     from transforms.precision.sensitivity import Sensitivity
 
 

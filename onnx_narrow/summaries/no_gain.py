@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from onnx_narrow.summaries.quantize import formats_of_blocks
 from onnx_narrow.summaries.words import Sizes
 from transforms.files.spelling import as_option
-from transforms.graph.product_weights import product_weights
 from transforms.pipelines.work import Work
 
 _AS_LARGE = 0.98
@@ -44,6 +43,8 @@ def _can_be_packed(work: Work) -> bool:
 
 
 def _other(work: Work, sizes: Sizes) -> str:
+    from transforms.graph.product_weights import product_weights
+
     assert work.source is not None, "it was loaded"
     left = 1 - _SAVED * product_weights(work.source.load()) / sizes.before
     if left >= _SMALLER:

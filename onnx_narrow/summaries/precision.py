@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from onnx_narrow.summaries.timing import against
 from onnx_narrow.summaries.words import Detail
 from transforms.files.spelling import as_option, spelled
 from transforms.graph.selection import exactly
 from transforms.graph.some_names import counted, some_names
-from transforms.precision.chosen import BesidePreset, FloatLayers, LossyLayers, Reached
 from transforms.search.target import LOST_TOP1, Scored, Target
+
+if TYPE_CHECKING:
+    from transforms.precision.chosen import BesidePreset, FloatLayers, LossyLayers, Reached
 
 
 def lossy_lines(found: LossyLayers | None) -> Iterator[str]:

@@ -10,15 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
 from ops.legal_names import refuse_unknown
 from transforms.files.spelling import as_option, spelled
 from transforms.graph import walk
-from transforms.graph.carried_states import carried_inputs, makers
-from transforms.graph.paired_names import Likeness, likeness
 from transforms.graph.some_names import some_names
+
+if TYPE_CHECKING:
+    from transforms.graph.paired_names import Likeness
 
 _NAMES = re.compile(
     r"(?:^|[^a-z])(past|present|cache|caches|states?|hidden|memory|mems?|kv|h[0n]|c[0n]|state\w*)(?:[^a-z]|$)",
@@ -45,6 +47,8 @@ class _Pair:
     @property
     def is_clear(self) -> bool:
         """Whether names or nodes tell that they are one state."""
+        from transforms.graph.paired_names import Likeness
+
         return self.is_carried or self.likeness >= Likeness.STEP
 
     @property
@@ -69,6 +73,8 @@ def cache_outputs(graph: gs.Graph, results: Collection[str]) -> list[str]:
     backs = set(found_pairs(graph).values()).difference(results) if results else set()
     if not backs:
         return []
+    from transforms.graph.carried_states import makers
+
     read = set().union(*(walk.ancestors(one) for one in graph.outputs if one.name in results))
     return [
         str(one.name)
@@ -131,6 +137,8 @@ def _pair(fed: gs.Tensor, back: gs.Tensor, carried: Collection[int]) -> _Pair | 
     if others not in ([], [True]):
         return None
     free = sum(not isinstance(a, int) and not isinstance(b, int) for a, b in zip(made, read, strict=True))
+    from transforms.graph.paired_names import likeness
+
     names = str(fed.name), str(back.name)
     alike = free + len(sizes) - len(others)
     return _Pair(*names, likeness(*names), id(fed) in carried, alike, bool(others))
@@ -138,6 +146,8 @@ def _pair(fed: gs.Tensor, back: gs.Tensor, carried: Collection[int]) -> _Pair | 
 
 def _fitting(graph: gs.Graph) -> list[_Pair]:
     """Return all pairs of an input and an output that fit, the most certain first."""
+    from transforms.graph.carried_states import carried_inputs
+
     found: list[_Pair] = []
     for back in graph.outputs:
         carried = {id(one) for one in carried_inputs(back)}

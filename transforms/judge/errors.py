@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.array_types import AnyArray, Feed, Float64Array
-from ops.divergence import divergence
 from ops.metrics import decibels, sums_of_numbers
 from transforms.judge.constants import MAY_LOSE, ONE_SAMPLE, WORTH
 
@@ -34,7 +33,12 @@ def signals(expected: Feed, logits: Collection[str] = ()) -> Float64Array:
 def _energy(expected: AnyArray, found: AnyArray, *, are_logits: bool) -> float:
     if found.shape != expected.shape:
         return _NOT_FINITE
-    error = divergence(expected, found) if are_logits else sums_of_numbers(expected, found).error_energy
+    if are_logits:
+        from ops.divergence import divergence
+
+        error = divergence(expected, found)
+    else:
+        error = sums_of_numbers(expected, found).error_energy
     return error if np.isfinite(error) else _NOT_FINITE
 
 

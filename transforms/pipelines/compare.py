@@ -10,7 +10,6 @@ from transforms.judge.decisions import Checked
 from transforms.pipelines.check_outputs import UselessError, check_outputs
 from transforms.pipelines.first_result import FirstRun
 from transforms.pipelines.folds import FoldError, Folds, has_folds
-from transforms.pipelines.keep_figure import keep_figure
 from transforms.pipelines.work import Work
 from transforms.scheme.dynamic_layers import is_dynamic
 
@@ -84,6 +83,8 @@ def _check_goal(work: Work) -> None:
     if not work.options.allow_miss:
         goal.check(found.value, f"the model as it is written, on {apart.where},", found.error)
     said = goal.text(found.value, found.error)
+    from transforms.pipelines.keep_figure import keep_figure
+
     keep_figure(work, found.value, found.error)
     missed = "" if goal.is_shown(found) else "missed, "
     line = f"Target of {goal.bound}: {missed}{said} on {apart.where} as it is written"

@@ -20,7 +20,6 @@ from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.later import later
 from transforms.pipelines.load import load
 from transforms.pipelines.work import Work, WorkRow
-from transforms.search.gate import Gate
 
 if TYPE_CHECKING:
     from transforms.pipelines.beside_preset import beside_preset
@@ -44,7 +43,7 @@ def _reaches(work: Work) -> bool:
 
 
 def _is_gated(work: Work) -> bool:
-    return isinstance(work.options.goal, Gate)
+    return work.options.goal is not None and work.options.goal.is_gate
 
 
 _BUILT = ("build", "fit")

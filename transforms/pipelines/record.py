@@ -9,11 +9,11 @@ import onnx_graphsurgeon as gs
 
 from transforms.conversion.record import Record
 from transforms.pipelines.first_result import FirstRun
-from transforms.pipelines.metric_figure import MetricFigure
 from transforms.scheme import Scheme
 
 if TYPE_CHECKING:
     from transforms.finetune.tuned import TunedModel
+    from transforms.pipelines.metric_figure import MetricFigure
     from transforms.precision.chosen import BesidePreset, FloatLayers, LossyLayers, Reached
     from transforms.precision.sensitivity import Sensitivity
 

@@ -17,7 +17,6 @@ from ops.integers import finite_range
 from transforms.graph import dot_products, walk
 from transforms.graph.constants import magnitude
 from transforms.graph.dot_products import TensorAxis
-from transforms.graph.moe import is_moe
 from transforms.plan.choose_specs import SpecChooser
 from transforms.plan.quant_spec import ACTIVATION, BIAS, WEIGHT, QuantSite, QuantSpec, saturates
 from transforms.plan.scheme_targets import FormatTable, SchemeTargets, Targets
@@ -220,6 +219,8 @@ def _check_targets(
             raise ValueError(f"tensors entry '{name}': nothing that reads it can take {format}")
     used = {(id(node), q.steps[0].format.name) for q in quantizations for node, _ in q.uses}
     for pattern, selection, rule in targets.rules:
+        from transforms.graph.moe import is_moe  # of rules alone
+
         wanted = [
             (node, name)
             for part, name in {"activation": rule.activation, "weight": rule.weight}.items()

@@ -11,16 +11,20 @@ import numpy as np
 
 from transforms.files.named_file import named
 from transforms.run.array_files import IMAGE_SUFFIXES, open_image
-from transforms.run.image_transform import ImageTransform
 from transforms.runtime.inputs import ModelInput
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from transforms.run.image_transform import ImageTransform
+
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 _STEP = 65535 // 255
 """Numbers of 16 bits for one of 8 bits."""
+
+KEYWORD = "preprocess"
+"""The option that names a scale, or a function that makes inputs of images."""
 
 SCALINGS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),

@@ -11,14 +11,11 @@ import numpy as np
 
 from transforms.run.data_sets import as_array
 from transforms.run.fitted import Fitting
+from transforms.run.image_inputs import KEYWORD
 from transforms.runtime.inputs import ModelInput
-from transforms.search.user_metric import load_function, one_line
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-KEYWORD = "preprocess"
-"""The option that names it."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +49,8 @@ class ImageTransform:
                 (value,) = value.values()
             array = as_array(value)
         except (Exception, SystemExit) as error:
+            from transforms.search.user_metric import one_line
+
             raise ValueError(f"{KEYWORD} '{self}' failed on '{name}': {one_line(error)}") from error
         if array.dtype.kind not in "fiub":
             raise ValueError(f"{KEYWORD} '{self}' returned no array for '{name}', but {type(value).__name__}")
@@ -63,4 +62,6 @@ class ImageTransform:
 
 @cache
 def _load(place: str) -> Callable[[Image], object]:
+    from transforms.search.user_metric import load_function
+
     return load_function(place, KEYWORD)

@@ -11,7 +11,6 @@ from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme_values import SchemeTable
 from transforms.search.target import EVALUATE, LOST_TOP1, Target
-from transforms.search.user_metric import split_place
 
 MIXING = "auto_mixed_precision"
 
@@ -137,6 +136,8 @@ class MixingRule(SchemeTable):
                 f"{_place('evaluate')}, FILE.py:FUNCTION, and evaluate_target require each other"
             )
         if self.evaluate:
+            from transforms.search.user_metric import split_place
+
             split_place(self.evaluate)
 
     def _check_budget(self) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 from ops.formats import FORMATS, Format
 from ops.legal_names import did_you_mean, refuse_unknown
 from ops.registration import DOMAIN
-from transforms.scheme.custom_formats import make_format
 from transforms.scheme.dynamic_layers import check_dynamic, is_dynamic
 from transforms.scheme.finetune_rule import FinetuneRule
 from transforms.scheme.fitted_weights import has_few_bits, rounds_8_bits
@@ -144,6 +143,8 @@ class Scheme:
     def format(self, name: str) -> Format | None:
         """Return the format of that name, None for float32 and ``found``; ValueError for an unknown name."""
         if name in self.formats:
+            from transforms.scheme.custom_formats import make_format
+
             return make_format(name, checked_value(f"format '{name}'", "Mapping", self.formats[name]))
         refuse_unknown(name, [*self._legal_formats(), FOUND], "format")
         return FORMATS.get(name)

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,7 @@ class Gate(Target):
     itself differ from sample to sample, as those of labels. ``places``: in the data, of those that judge.
     """
 
+    is_gate: ClassVar[bool] = True
     loss: bool = False
     figures: Figures | None = None
     whole: bool = False

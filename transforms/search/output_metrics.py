@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.divergence import log_softmax
 from ops.metrics import Sums, total
 
 Outputs = Mapping[str, NDArray[Any]]
@@ -240,6 +239,8 @@ def _largest(array: NDArray[Any], otherwise: int) -> NDArray[np.intp]:
 
 
 def _divergences(f: NDArray[Any], q: NDArray[Any]) -> NDArray[np.float64]:
+    from ops.divergence import log_softmax
+
     x, y = _rows(f), _rows(q)
     with np.errstate(all="ignore"):
         probable = bool((x >= 0).all() and (abs(x.sum(axis=1) - 1) <= _SUM_SLACK).all())

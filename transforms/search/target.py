@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from transforms.search.output_metrics import METRICS, in_words
 
@@ -53,6 +54,8 @@ class Target:
     limit: float
     relative: bool = False
     before_softmax: bool = field(default=False, kw_only=True)
+    is_gate: ClassVar[bool] = False
+    """Whether figures of samples are bounded, as by :class:`transforms.search.gate.Gate`."""
 
     @property
     def words(self) -> str:
