@@ -19,8 +19,8 @@ from transforms.finetune.fit_weights import fit_weights
 from transforms.finetune.layer_stats import RowStats
 from transforms.model.copy_graph import copy_graph
 from transforms.scheme import preset
+from transforms.scheme.fitted_weights import has_few_bits
 from transforms.scheme.layer_rule import LayerRule
-from transforms.scheme.scheme_values import has_few_bits
 
 CONV, PRODUCTS = tunable.conv_net(), tunable.matmul_net()
 SETTINGS: list[tuple[onnx.ModelProto, str, dict[str, Any]]] = [

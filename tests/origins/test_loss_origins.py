@@ -9,11 +9,12 @@ import math
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
 from onnx_narrow.summaries.made import Made
-from tests.helpers import origins
+from tests.full_range.test_shift_tensors import MAKERS, PADDED, PADDED_DATA
+from tests.helpers import origins, tunable
+from transforms.full_range.shift_tensors import shift_tensors
 from transforms.origins.loss_causes import KEEP, PER_CHANNEL, Cause, cause_of
 from transforms.origins.loss_origins import LossOrigins, find_origins
 from transforms.origins.loss_table import loss_table, rows, to_csv, to_json
@@ -21,7 +22,6 @@ from transforms.precision.readings import Reading
 from transforms.scheme import preset
 
 FEEDS = origins.feeds()
-EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -100,12 +100,9 @@ def test_no_samples_are_an_error() -> None:
 
 
 def test_a_grid_that_is_shifted_covers_what_it_was_made_for() -> None:
-    images = np.load(EXAMPLES / "digits_test_images.npy")[:64]
-    feeds = [{"images": image[None]} for image in images]
-    model = onnx.load(EXAMPLES / "digits.onnx")
-    reference, quantized, done = origins.quantized(model, preset("A8W8"), feeds)
-    assert done.shifted
-    causes = find_origins(reference, quantized, feeds).causes
+    reference, quantized = tunable.pair(PADDED, "A8W8", PADDED_DATA)
+    assert shift_tensors(quantized, {"x", *MAKERS}, padded=True)
+    causes = find_origins(reference, quantized, PADDED_DATA).causes
     assert causes and not any("clipped" in one.words or "too wide" in one.words for one in causes.values())
 
 

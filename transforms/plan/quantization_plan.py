@@ -202,16 +202,15 @@ def _check_targets(
     """Raise ValueError for a layer or tensor that a scheme names and that got nothing in the format named.
 
     A rule that later rules or exclusions override on all its nodes is none such, nor one that gives a format
-    to weights of nodes that have none but does something else. Also for a tensor that
-    would need a range inside a body, where none is measured.
+    to weights of nodes that have none but does something else. Also for a tensor that would need a range
+    inside a body, where none is measured.
     """
     for site in quantizations:
         name, format = targets.tensors.get(id(site.tensor), ("", ""))
         measured = name and site.steps[0].needs_range and isinstance(site.tensor, gs.Variable)
         if measured and site.owner is not graph:
-            raise ValueError(
-                f"tensors entry '{name}': {format} needs a range, none is measured in If, Loop and Scan"
-            )
+            why = f"{format} needs a range, none is measured in If, Loop and Scan"
+            raise ValueError(f"tensors entry '{name}': {why}")
     placed = {id(site.tensor) for site in quantizations}
     names = {name for key, (name, _) in targets.tensors.items() if key in placed}
     for name, format in targets.tensors.values():
