@@ -75,7 +75,7 @@ Store, as the last step:
     ``pack_weights``           weights of block formats in their true bits
 
 ``model_io`` loads and saves. The other modules lie in packages, whose docstrings state their
-purpose; a package imports only packages below it (files, graph, functions, model, contrib_ops, experts,
+purpose; a package imports only packages below it (files, features, graph, functions, model, contrib_ops,
 search, scheme, deploy, plan, algebra, runtime, opset, channels; then these rewrites; then run, calibrate,
 judge, layers, full_range, finetune, moves, conversion, compare, precision, origins, pipelines).
 """

@@ -23,9 +23,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray
-from transforms.experts.mixture import GATED, Mixture, Routing, Stack
-from transforms.experts.runtime_moe import mixtures
-from transforms.experts.stored_stacks import (
+from transforms.features.experts.mixture import GATED, Mixture, Routing, Stack
+from transforms.features.experts.runtime_moe import mixtures
+from transforms.features.experts.stored_stacks import (
     INTEGERS,
     Layout,
     StoredStack,

@@ -26,7 +26,6 @@ PACKAGES = [
         "functions",
         "model",
         "contrib_ops",
-        "experts",
         "search",
         "scheme",
         "deploy",

@@ -54,4 +54,4 @@ def test_nothing_else_to_quantize_names_the_option(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _quantize(tmp_path, "--config", "W4", code=3)
-    assert "  Experts, which --matmul-nbits stores: MoE 1\n" in capsys.readouterr().out
+    assert "  A mixture of experts, which --matmul-nbits stores: MoE 1\n" in capsys.readouterr().out

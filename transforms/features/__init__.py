@@ -18,7 +18,9 @@ import onnx_graphsurgeon as gs
 from ops.array_types import AnyArray, Float32Array, QParams
 from ops.formats import Format
 
-FEATURES: Mapping[str, Collection[str]] = MappingProxyType({"recurrent": ("LSTM", "GRU", "RNN")})
+FEATURES: Mapping[str, Collection[str]] = MappingProxyType(
+    {"experts": ("MoE",), "recurrent": ("LSTM", "GRU", "RNN")}
+)
 """The operators of each folder."""
 
 _STANDARD_DOMAINS = (None, "", "ai.onnx")
@@ -98,7 +100,11 @@ class Feature:
     written_as : set of (str, str)
         Operators, and others in whose form a rewrite writes them.
     rows : mapping of str to sequence of Row
-        Rows by the place in recipes where they are entered: "finish", after the graph is quantized.
+        Rows by the place in recipes where they are entered: "finish", after the graph is quantized, and
+        "store", where its parts are written as operators of ONNX Runtime.
+    is_stored : function, optional
+        Returns whether something of a graph is stored in few bits by rows of "store", which a plan leaves as
+        it is; ``matmul_nbits`` asks for it.
     moves : sequence of Move
         What outputs decide, after the moves for every graph.
     """
@@ -109,6 +115,7 @@ class Feature:
     limits: Callable[[gs.Node, gs.Tensor], tuple[float, float] | None] = lambda node, tensor: None
     written_as: Collection[tuple[str, str]] = ()
     rows: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    is_stored: Callable[[gs.Graph], bool] | None = None
     moves: Sequence[Callable[[Any], None]] = ()
 
 
@@ -151,6 +158,12 @@ def weights_of(node: gs.Node) -> WeightForm | None:
     """Return how the weights of a node are stored that is no dot product, None without any."""
     feature = of(node)
     return None if feature is None else feature.weights
+
+
+def is_stored_later(node: gs.Node) -> bool:
+    """Return whether a node is written in few bits by a row of its feature, after the plan."""
+    feature = of(node)
+    return feature is not None and feature.is_stored is not None
 
 
 def reads_stored(node: gs.Node) -> bool:

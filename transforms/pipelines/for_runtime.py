@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from transforms.pipelines.write_for_runtime import (
         choose_level,
         keep_unstored,
+        store_features,
         store_tied,
         tie_heads,
         write_caches,
         write_embeddings,
-        write_experts,
         write_products,
     )
 else:
     _NAMES = (
-        *("keep_unstored", "tie_heads", "write_caches", "write_embeddings", "write_experts"),
+        *("keep_unstored", "tie_heads", "write_caches", "write_embeddings", "store_features"),
         *("write_products", "choose_level", "store_tied"),
     )
     _PATHS = (f"write_for_runtime.{name}" for name in _NAMES)
-    keep_unstored, tie_heads, write_caches, write_embeddings, write_experts, *_MORE = later(
+    keep_unstored, tie_heads, write_caches, write_embeddings, store_features, *_MORE = later(
         __package__, *_PATHS
     )
     write_products, choose_level, store_tied = _MORE
@@ -44,14 +44,14 @@ def _keeps_unstored(work: Work) -> bool:
 
 _TUNED = ("keep_lossy", "place", "beside_preset", "reach", "tune", "keep_target", "gate")
 _WRITTEN = (
-    *("write_experts", "write_products", "choose_level"),
+    *("store_features", "write_products", "choose_level"),
     *("write_embeddings", "store_tied", "write_caches"),
 )
 
 FOR_RUNTIME: tuple[WorkRow, ...] = (
     Row(tie_heads, frozenset({"Gather"}), after=("build", "mix", *_TUNED)),
-    Row(write_experts, frozenset({"MoE"}), after=("tie_heads", *_TUNED)),
-    Row(write_products, when=_writes_products, after=("tie_heads", "write_experts", *_TUNED)),
+    Row(store_features, frozenset({"MoE"}), after=("tie_heads", *_TUNED)),
+    Row(write_products, when=_writes_products, after=("tie_heads", "store_features", *_TUNED)),
     Row(choose_level, frozenset({"MatMulNBits"}), after=("write_products", "keep_found", *_TUNED)),
     Row(
         write_embeddings,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from transforms import features
+from transforms.graph import walk
 from transforms.model.model_error import NothingToDoError
 from transforms.pipelines.work import Work
 
@@ -13,7 +15,7 @@ def require(work: Work) -> None:
 
 
 def _is_stored_later(work: Work) -> bool:
-    """Return whether embeddings or experts are to be stored in few bits."""
+    """Return whether embeddings, or parts of features, are to be stored in few bits."""
     if work.options.embeddings:
         from transforms.graph.embeddings import tables
 
@@ -21,6 +23,5 @@ def _is_stored_later(work: Work) -> bool:
             return True
     if not work.options.matmul_nbits:
         return False
-    from transforms.pipelines.store_experts import has_experts
-
-    return has_experts(work.graph)
+    opened = features.open_in(node.op for node in walk.nodes(work.graph))
+    return any(feature.is_stored(work.graph) for feature in opened if feature.is_stored)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 import onnx_graphsurgeon as gs
 
+from transforms import features
 from transforms.conversion.prepare import prepare_for
 from transforms.conversion.record import Record
 from transforms.conversion.write_plan import make_plan
 from transforms.files.spelling import as_option
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
-from transforms.graph.moe import is_moe
 from transforms.graph.product_weights import product_weights
 from transforms.model.read_model import ModelError
 from transforms.plan.exact_arithmetic import shape_arithmetic
@@ -74,13 +74,13 @@ def _reasons(plan: QuantizationPlan) -> Iterator[tuple[str, str]]:
     main = {id(node) for node in plan.graph.nodes}
     shapes, zone = shape_arithmetic(plan.graph), float_zone(plan.graph)
     for node in walk.nodes(plan.graph):
-        formats = plan.specs.formats[node]
+        formats, feature = plan.specs.formats[node], features.of(node)
         if not _floats(node.inputs) or id(node) in shapes:
             continue
         if formats.activation is None and formats.weight is None and formats.other is None:
             yield node.op, "Kept in float by the scheme"
-        elif is_moe(node):
-            yield node.op, f"Experts, which {as_option('matmul_nbits')} stores"
+        elif feature is not None and feature.is_stored:
+            yield node.op, f"{feature.noun.capitalize()}, which {as_option('matmul_nbits')} stores"
         elif formats.wants_integers and id(node) not in main:
             yield node.op, "Inside If, Loop or Scan, where no ranges are measured"
         elif plan.specs.is_exact(node):

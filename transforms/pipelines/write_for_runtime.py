@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
+from transforms import features
+from transforms.conversion.rows import run_rows
 from transforms.files.spelling import as_option
 from transforms.graph import walk
 from transforms.graph.selection import NodeSet, label_of, matches
@@ -25,11 +27,10 @@ def tie_heads(work: Work) -> int:
     return tie_embeddings(work.graph)
 
 
-def write_experts(work: Work) -> None:
-    """Write mixtures of experts in the bits that the scheme has for weights."""
-    from transforms.pipelines.store_experts import store_experts
-
-    work.record.stored += store_experts(work)
+def store_features(work: Work) -> None:
+    """Enter the rows that features have for the form in which their parts are stored."""
+    for feature in features.open_in(node.op for node in walk.nodes(work.graph)):
+        run_rows(work, feature.rows.get("store", ()))
 
 
 def write_products(work: Work) -> None:

@@ -14,6 +14,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.integers import finite_range
+from transforms import features
 from transforms.graph import dot_products, walk
 from transforms.graph.constants import magnitude
 from transforms.graph.dot_products import TensorAxis
@@ -218,14 +219,13 @@ def _check_targets(
             raise ValueError(f"tensors entry '{name}': nothing that reads it can take {format}")
     used = {(id(node), q.steps[0].format.name) for q in quantizations for node, _ in q.uses}
     for pattern, selection, rule in targets.rules:
-        from transforms.graph.moe import is_moe  # of rules alone
-
         wanted = [
             (node, name)
             for part, name in {"activation": rule.activation, "weight": rule.weight}.items()
             if name is not None and (fmt := scheme.format(name)) is not None
             for node in walk.nodes(graph)
-            if node in selection and getattr(formats[node], part) == fmt and not is_moe(node)  # written later
+            if node in selection and getattr(formats[node], part) == fmt
+            if not features.is_stored_later(node)
         ]
         if wanted and not any((id(node), name) in used for node, name in wanted):
             kinds = ", ".join(sorted({node.op for node, _ in wanted}))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from transforms.experts.runtime_moe import mixtures
+from transforms.features.experts.operators import is_moe
 from transforms.files.spelling import as_option
 from transforms.graph import walk
-from transforms.graph.moe import is_moe
 from transforms.graph.selection import NodeSet
 from transforms.graph.some_names import counted
 from transforms.pipelines.work import Work
@@ -16,11 +15,6 @@ from transforms.write_qmoe import BITS, LEAST_BLOCK, write_qmoe
 
 _IN_FINER_BLOCKS = 4
 """Bits of experts whose blocks have half the size of others: their kernel is as fast, and has 1.5 dB more."""
-
-
-def has_experts(graph: gs.Graph) -> bool:
-    """Return whether a model has experts that can be stored in integers."""
-    return any(True for inner in walk.graphs(graph) for _ in mixtures(inner))
 
 
 def store_experts(work: Work) -> list[str]:

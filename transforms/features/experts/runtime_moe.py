@@ -8,10 +8,18 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.experts.mixture import ACTIVATIONS, GATED, Mixture, Routing, Stack, joined, out_of_halves
+from transforms.features.experts.mixture import (
+    ACTIVATIONS,
+    GATED,
+    Mixture,
+    Routing,
+    Stack,
+    joined,
+    out_of_halves,
+)
+from transforms.features.experts.operators import is_moe
 from transforms.graph import dtypes
 from transforms.graph.constants import load
-from transforms.graph.moe import is_moe
 
 log = logging.getLogger(__name__)
 

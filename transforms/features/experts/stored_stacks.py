@@ -15,7 +15,7 @@ from ops.formats import Format
 from ops.grids.codes import GridCodes
 from ops.grids.recognise import FoundGrid, recognise
 from ops.integer_blocks import block_parameters, dequantize_blocks, pack_numbers, quantize_blocks
-from transforms.experts.mixture import Stack
+from transforms.features.experts.mixture import Stack
 
 INTEGERS = {bits: (FORMATS[f"int{bits}"], FORMATS[f"uint{bits}"]) for bits in (8, 4, 2)}
 """By bits: integers without zero points, and with them."""

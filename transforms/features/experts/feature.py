@@ -1,0 +1,32 @@
+"""What mixtures of experts bring along."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from transforms.conversion.rows import Row
+from transforms.features import Feature
+from transforms.features.experts.runtime_moe import mixtures
+from transforms.graph import walk
+from transforms.graph.rewire import RUNTIME_DOMAIN
+from transforms.pipelines.work import Work
+
+
+def write_experts(work: Work) -> None:
+    """Write mixtures of experts in the bits that the scheme has for weights."""
+    from transforms.features.experts.store_experts import store_experts
+
+    work.record.stored += store_experts(work)
+
+
+def is_stored(graph: gs.Graph) -> bool:
+    """Return whether a model has experts that can be stored in integers."""
+    return any(True for inner in walk.graphs(graph) for _ in mixtures(inner))
+
+
+FEATURE = Feature(
+    noun="a mixture of experts",
+    domains=(RUNTIME_DOMAIN,),
+    rows={"store": (Row(write_experts),)},
+    is_stored=is_stored,
+)
