@@ -85,7 +85,7 @@ class WeightForm(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Feature:
-    """What nodes of some operators bring along.
+    """What nodes of some operators add to recipes, plans and searches.
 
     Attributes
     ----------

@@ -4,7 +4,7 @@ Each value is put on a grid where it is read: in the format of the node that rea
 
 * Operands of dot products (:mod:`transforms.graph.dot_products`) take any format. Blocks run along the axis
   of the sum, integer weights have one scale, or one for each output channel.
-* Weights of operators that features bring along take the format of weights, whatever else is float.
+* Weights of operators of features take the format of weights, whatever else is float.
 * Integers also reach the arithmetic around dot products (:mod:`transforms.plan.integer_sites`), in the
   outermost graph: ranges are not measured inside bodies of If, Loop and Scan.
 * bfloat16 and float16 reach every value (:mod:`transforms.plan.rounding_plan`).

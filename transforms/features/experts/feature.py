@@ -1,4 +1,4 @@
-"""What mixtures of experts bring along."""
+"""The feature of mixtures of experts."""
 
 from __future__ import annotations
 

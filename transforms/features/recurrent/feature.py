@@ -1,4 +1,4 @@
-"""What recurrent layers bring along."""
+"""The feature of recurrent layers."""
 
 from __future__ import annotations
 
