@@ -111,7 +111,7 @@ FINETUNE: Mapping[str, str] = MappingProxyType(
         "selective_update": "keep a layer only if the outputs of the model improve, too",
         "output_index": "the output that is measured; -1: all",
         "following_relu": "ignore errors that a Relu or Clip after a layer removes",
-        "full_range": "`padded`, `free` or `off`: int8 that is never negative gets all 256 levels; with `auto`",
+        "full_range": "`padded`, `free` or `off`: int8 that is never negative gets 256 levels; with `auto`",
     }
 )
 
