@@ -73,9 +73,12 @@ class ExactSums:
             return replace(spec, pairs=pairs) if multiplies_integers(node, self._ranges) else spec
         if not _has_few_bits(of_input(node, 0)[0]):
             return spec
-        is_given = self._fixed and self._fixed.of([weight.name], fmt, WEIGHT, spec.axis) is not None
-        if pairs and self._may_widen and not is_given and self._is_cheap(node):
-            return replace(self._of_weight(ops.get_format(_WIDENED), weight, node, index), symmetric=True)
+        given, widened = None, ops.get_format(_WIDENED)
+        if self._fixed:
+            given = self._fixed.of([weight.name], fmt, WEIGHT, spec.axis)
+        is_other = given is not None and not given.fits(widened)  # one of bits alone is a grid of both
+        if pairs and self._may_widen and not is_other and self._is_cheap(node):
+            return replace(self._of_weight(widened, weight, node, index), symmetric=True)
         return replace(spec, pairs=pairs)
 
     def _is_cheap(self, node: gs.Node) -> bool:

@@ -102,8 +102,6 @@ def ranges(trial: Trial, samples: Path, rng: Random) -> None:
     file = trial.folder / f"grids.{rng.choice(('json', 'encodings'))}"
     options = ["--config", str(rng.choice(_INTEGERS)), "--data", str(samples), "--fast"]
     options += ["--per-channel"] if rng.random() < 0.3 and "XINT8" not in options else []
-    if file.suffix == ".encodings":  # do not say of weights whether they have signs: uint8 becomes int8
-        options += PLAIN[2:]
     first = trial.convert("quantize", *options, "--export-ranges", str(file), "--force")
     if first.model is None:
         return
