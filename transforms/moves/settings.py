@@ -1,8 +1,4 @@
-"""Moves of single keys: how ranges are found, headroom at the ends.
-
-Outputs on samples do not decide scales of weights: one for each channel rounds a weight no worse than one for
-all, and where the latter seemed to gain on samples, others lost up to 9 dB.
-"""
+"""Moves of single keys: how ranges are found, scales per channel, headroom at the ends."""
 
 from __future__ import annotations
 
@@ -13,9 +9,11 @@ from transforms.judge.constants import CERTAINTY
 from transforms.moves.improve import Best, Candidates
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
-from transforms.scheme.scheme_values import has_headroom
+from transforms.scheme.scheme_values import SPREAD, has_headroom
 
 EXTRAPOLATED, WIDE = "Extrapolated", "Wide"
+
+_CLEAR = 2.0  # standard errors of a gain
 
 
 def try_ranges(best: Best) -> None:
@@ -23,6 +21,17 @@ def try_ranges(best: Best) -> None:
     if best.ranged is not best.form:
         best.try_schemes("ranges", _ranges(best, best.asked))
         best.ranged = best.form
+
+
+def try_scales(best: Best) -> None:
+    """Try one scale for each weight whose channels have like ranges, fitted to what it is multiplied with.
+
+    A scale for each channel rounds a weight more finely, so what outputs on samples gain without has to be
+    clear: a gain of 1.2 standard errors cost MobileNet 4 dB on others, one of 17 brought super-resolution 5.
+    """
+    if best.asked.per_channel == AUTO and best.scheme.per_channel is True:
+        change = "a scale of weights per tensor", best.scheme.with_(per_channel=SPREAD)
+        best.try_schemes("scales", [change], certainty=_CLEAR)
 
 
 def try_headroom(best: Best) -> None:

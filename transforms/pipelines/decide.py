@@ -28,7 +28,7 @@ from transforms.moves.float_tensors import (
 from transforms.moves.improve import Best, Form, Move
 from transforms.moves.lost_rows import loses_tokens, search_lost_rows
 from transforms.moves.outliers import try_channels, try_equalized, try_outliers, try_rotated
-from transforms.moves.settings import try_headroom, try_ranges
+from transforms.moves.settings import try_headroom, try_ranges, try_scales
 from transforms.pipelines.measure import (
     change_channels,
     change_form,
@@ -59,6 +59,7 @@ MOVES: tuple[Move, ...] = (
     try_rotated,
     try_ranges,
     try_float_tensors,
+    try_scales,
     try_outliers,
     try_channels,
     try_ranges,
