@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 
 import onnx_graphsurgeon as gs
 
+from ops.array_types import Feed
 from transforms.graph import dtypes, walk
 from transforms.graph.qdq import BLOCKS, PAIRS
 from transforms.judge.output_views import before_softmax
@@ -48,6 +49,13 @@ def show_before_softmax(graph: gs.Graph, names: Collection[str], *, alone: bool 
     else:
         graph.outputs += shown.values()
     return [str(tensor.name) for tensor in shown.values()]
+
+
+def in_shape(made: Feed, expected: Feed) -> Feed:
+    """Return what a model makes, what is before a Softmax in the shapes expected: later opsets flatten it."""
+    shapes = {name: array.shape for name, array in expected.items() if name.endswith(_BEFORE)}
+    alike = {name: shape for name, shape in shapes.items() if made[name].size == expected[name].size}
+    return {**made, **{name: made[name].reshape(shape) for name, shape in alike.items()}}
 
 
 def _before(output: gs.Tensor) -> gs.Tensor | None:

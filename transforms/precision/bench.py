@@ -25,7 +25,7 @@ from transforms.judge.errors import error_of_decibels, jackknife
 from transforms.judge.judge import Judge
 from transforms.judge.reference import KnownNames
 from transforms.judge.shape_watch import same_shapes
-from transforms.judge.softmax_outputs import show_before_softmax, softmax_outputs
+from transforms.judge.softmax_outputs import in_shape, show_before_softmax, softmax_outputs
 from transforms.model.copy_graph import copy_graph
 from transforms.run.run_each import run_each
 from transforms.runtime.session import RunOptions
@@ -127,7 +127,8 @@ class Bench:
             {**missing, **(made if same_shapes(expected, made) else {})}
             for expected, made in zip(lengths, outputs, strict=True)
         )
-        value = self._measured({name: made[name] for name in missing} for made in told)
+        counted = ({name: made[name] for name in missing} for made in told)
+        value = self._measured(map(in_shape, counted, self.expected))
         self._count += 1
         if self._progress and self.target:
             self._progress(self._count, self.target.text(value.value))

@@ -16,6 +16,7 @@ from ops.array_types import Feed
 from transforms.conversion.convert_bf16 import Bf16Options, Conversion, convert_bf16, prepare_bf16
 from transforms.graph import dtypes, walk
 from transforms.graph.selection import counterparts, label_of
+from transforms.judge.softmax_outputs import softmax_outputs
 from transforms.model.copy_graph import copy_graph
 from transforms.precision.bench import Progress, goal_bench
 from transforms.precision.reach import choose_layers
@@ -72,6 +73,8 @@ def keep_float(
     def _in_both() -> Set[str]:
         return walk.tensors(first).keys() & walk.tensors(in_float).keys()
 
+    if softmax_outputs(graph).keys() - softmax_outputs(first).keys():  # a Softmax of bfloat16
+        target = replace(target, before_softmax=False)
     bench = goal_bench(graph, judging, target, run, progress, known=_in_both)
     before = bench.scored(first)
     if target.is_shown(before):
