@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from transforms.graph.some_names import counted
-from transforms.judge.constants import CERTAINTY
+from transforms.judge.constants import CERTAINTY, CLEAR
 from transforms.moves.improve import Best, Candidates
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
 from transforms.scheme.scheme_values import SPREAD, has_headroom
 
 EXTRAPOLATED, WIDE = "Extrapolated", "Wide"
-
-_CLEAR = 2.0  # standard errors of a gain
 
 
 def try_ranges(best: Best) -> None:
@@ -31,7 +29,7 @@ def try_scales(best: Best) -> None:
     """
     if best.asked.per_channel == AUTO and best.scheme.per_channel is True:
         change = "a scale of weights per tensor", best.scheme.with_(per_channel=SPREAD)
-        best.try_schemes("scales", [change], certainty=_CLEAR)
+        best.try_schemes("scales", [change], certainty=CLEAR)
 
 
 def try_headroom(best: Best) -> None:
