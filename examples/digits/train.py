@@ -11,7 +11,6 @@ Repository, 1998, doi 10.24432/C50P49, under CC BY 4.0; scikit-learn carries the
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from examples.digits.network import SIDE, Parameters, new_parameters, predict, to_onnx, train_step
-from examples.training.epochs import accuracy, epochs_of
+from examples.training.epochs import accuracy, epochs_of, folder_from, last_of
 from examples.training.layers import Array
 
 SEED, EPOCHS, BATCH, TEST, CALIBRATION = 2026, 20, 64, 200, 64
@@ -81,14 +80,9 @@ def moved(image: Array, random: np.random.Generator) -> Array:
 
 def main() -> None:
     """Train, write the three files, print the accuracy."""
-    parser = argparse.ArgumentParser(description="Train a residual network on scikit-learn's digits.")
-    parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent, help="where to write")
-    folder = parser.parse_args().folder
+    folder = folder_from("Train a residual network on scikit-learn's digits.", Path(__file__).parent)
     training, test = load()
-    trained = new_parameters(SEED)
-    for epoch, (loss, found) in enumerate(train(training), 1):
-        trained = found
-        print(f"epoch {epoch:2}: mean loss {loss:.4f}", flush=True)
+    trained = last_of(train(training))
     onnx.save(to_onnx(trained), folder / "resnet.onnx")
     np.savez_compressed(folder / "calibration.npz", images=training.images[:CALIBRATION])
     np.savez_compressed(folder / "test.npz", images=test.images, labels=test.labels)

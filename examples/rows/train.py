@@ -7,7 +7,6 @@ training has not seen. NumPy, a minute on one core; needs scikit-learn for its i
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from examples.digits.train import CALIBRATION, Digits, load, moved
 from examples.rows.network import Parameters, new_parameters, predict, rows_of, to_onnx, train_step
-from examples.training.epochs import accuracy, epochs_of
+from examples.training.epochs import accuracy, epochs_of, folder_from, last_of
 
 SEED, EPOCHS, BATCH = 2026, 40, 64
 
@@ -36,14 +35,9 @@ def train(digits: Digits, epochs: int = EPOCHS) -> Iterator[tuple[float, Paramet
 
 def main() -> None:
     """Train, write the model, print the accuracy."""
-    parser = argparse.ArgumentParser(description="Train an LSTM that reads digits row by row.")
-    parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent, help="where to write")
-    folder = parser.parse_args().folder
+    folder = folder_from("Train an LSTM that reads digits row by row.", Path(__file__).parent)
     training, test = load()
-    trained = new_parameters(SEED)
-    for epoch, (loss, found) in enumerate(train(training), 1):
-        trained = found
-        print(f"epoch {epoch:2}: mean loss {loss:.4f}", flush=True)
+    trained = last_of(train(training))
     onnx.save(to_onnx(trained), folder / "lstm.onnx")
     few = rows_of(training.images[:CALIBRATION])
     np.savez_compressed(folder / "calibration.npz", rows=few.swapaxes(0, 1)[:, :, None])

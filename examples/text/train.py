@@ -8,7 +8,6 @@ training has not seen. Prints the loss on those. NumPy, three minutes on one cor
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ import onnx
 from numpy.typing import NDArray
 
 from examples.text.network import Parameters, encode, new_parameters, to_onnx, train_step
-from examples.training.epochs import epochs_of
+from examples.training.epochs import epochs_of, folder_from, last_of
 
 SEED, EPOCHS, BATCH, LENGTH = 2026, 12, 16, 128
 CALIBRATION, TEST = 16, 32
@@ -59,14 +58,9 @@ def some(texts: Texts, count: int) -> Texts:
 
 def main() -> None:
     """Train, write the model and its texts, print the loss."""
-    parser = argparse.ArgumentParser(description="Train a decoder of characters on Python's help.")
-    parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent, help="where to write")
-    folder = parser.parse_args().folder
+    folder = folder_from("Train a decoder of characters on Python's help.", Path(__file__).parent)
     training, test = load()
-    trained = new_parameters(SEED)
-    for epoch, (loss, found) in enumerate(train(training), 1):
-        trained = found
-        print(f"epoch {epoch}: mean loss {loss:.4f} nats a character", flush=True)
+    trained = last_of(train(training), " nats a character")
     onnx.save(to_onnx(trained), folder / "decoder.onnx")
     np.save(folder / "calibration.npy", some(training, CALIBRATION))
     np.save(folder / "test.npy", some(test, TEST))

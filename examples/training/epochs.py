@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import argparse
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +37,22 @@ def epochs_of(
             now = now | dict(replaced) | optimizer.improve(now, gradients, step)
             losses.append(loss)
         yield float(np.mean(losses)), now
+
+
+def folder_from(description: str, default: Path) -> Path:
+    """Return the folder that the command line of a training script names."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("folder", nargs="?", type=Path, default=default, help="where to write")
+    return Path(parser.parse_args().folder)
+
+
+def last_of(epochs: Iterable[tuple[float, dict[str, Array]]], unit: str = "") -> dict[str, Array]:
+    """Print the loss of each epoch, in a ``unit``, and return the parameters after the last."""
+    trained: dict[str, Array] = {}
+    for epoch, (loss, parameters) in enumerate(epochs, 1):
+        trained = parameters
+        print(f"epoch {epoch:2}: mean loss {loss:.4f}{unit}", flush=True)
+    return trained
 
 
 def accuracy(logits: Array, labels: NDArray[np.int64]) -> float:

@@ -25,6 +25,11 @@ def files(tmp_path: Path) -> dict[str, str]:
     return {name.partition(".")[0]: str(tmp_path / name) for name in names}
 
 
+def _quantize(files: dict[str, str]) -> int:
+    paths = ["--input", files["float"], "--output", files["int8"], "--data", files["data"]]
+    return quantize.main([*paths, "--config", "A8W8", "--set", "tensors.y=float32"])
+
+
 def _tune(files: dict[str, str], quantized: str, output: str, *more: str) -> int:
     pair = ["--float", files["float"], "--quantized", files[quantized], "--data", files["data"]]
     return finetune.main([*pair, "--output", files[output], *more])
@@ -32,17 +37,7 @@ def _tune(files: dict[str, str], quantized: str, output: str, *more: str) -> int
 
 @pytest.mark.usefixtures("costs_here")
 def test_a_shifted_file_is_tuned_and_compared(files: dict[str, str], capsys: pytest.CaptureFixture) -> None:
-    given = [
-        "--input",
-        files["float"],
-        "--output",
-        files["int8"],
-        "--config",
-        "A8W8",
-        "--data",
-        files["data"],
-    ]
-    assert quantize.main([*given, "--set", "tensors.y=float32"]) == 0
+    assert _quantize(files) == 0
     assert not recorded_shifts(model_io.load(files["int8"]))
     assert _tune(files, "int8", "tuned") == 0
     assert "Full range of int8 used: 4 tensors" in capsys.readouterr().out
@@ -59,17 +54,7 @@ def test_a_shifted_file_is_tuned_and_compared(files: dict[str, str], capsys: pyt
 
 @pytest.mark.parametrize("wish", ["free", "off"])
 def test_which_tensors_are_shifted_is_an_option(wish: str, files: dict[str, str]) -> None:
-    given = [
-        "--input",
-        files["float"],
-        "--output",
-        files["int8"],
-        "--config",
-        "A8W8",
-        "--data",
-        files["data"],
-    ]
-    assert quantize.main([*given, "--set", "tensors.y=float32"]) == 0
+    assert _quantize(files) == 0
     assert _tune(files, "int8", "tuned", "--full-range", wish) == 0
     tuned = model_io.load(files["tuned"])
     assert not any(node.op in ("Pad", "Sub") for node in tuned.nodes)

@@ -15,8 +15,8 @@ class Record:
     """Tensors that are quantized, by format and role; changes of each rewrite; notes; what outputs decided.
 
     ``calibrated``: how many tensors have ranges from samples; ``scheme``: that of the result, in which
-    nothing is left to the outputs; ``grids``: those
-    of all tensors that became integers, where they are kept. ``steps``: each step that ran, with its seconds.
+    nothing is left to the outputs; ``grids``: those of all tensors that became integers, where they are kept.
+    ``steps``: each step that ran, with its seconds.
     """
 
     tensors: Counter[tuple[str, str]] = field(default_factory=Counter)

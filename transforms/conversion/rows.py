@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import onnx_graphsurgeon as gs
 
+from transforms import features
 from transforms.conversion.record import Record
 from transforms.graph import walk
 
@@ -142,3 +143,14 @@ def run_rows(work: V, rows: Iterable[Row[V]]) -> None:
         if count is not None and row.line:
             work.record.changes[row.line] += count
         work.record.steps.append((row.name, time.perf_counter() - start))
+
+
+def features_of(graph: gs.Graph) -> tuple[features.Feature, ...]:
+    """Return the features that are open in a graph."""
+    return features.open_in(node.op for node in walk.nodes(graph))
+
+
+def run_feature_rows(work: HasGraph, place: str) -> None:
+    """Enter the rows that the features of a graph have at a place of the recipes."""
+    for feature in features_of(work.graph):
+        run_rows(work, feature.rows.get(place, ()))

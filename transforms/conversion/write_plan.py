@@ -11,8 +11,7 @@ from transforms.align_concat import align_concat
 from transforms.conversion.notes import note_plan
 from transforms.conversion.record import Record
 from transforms.conversion.rewriting import Rewritten
-from transforms.conversion.rows import Row, run_rows
-from transforms.graph import walk
+from transforms.conversion.rows import Row, run_feature_rows
 from transforms.insert_qdq import insert_qdq
 from transforms.plan.dynamic_products import dynamic_products
 from transforms.plan.qparams import Ranges
@@ -145,8 +144,7 @@ def keep_weights_float(work: Rewritten) -> int:
 
 def finish_features(work: Rewritten) -> int:
     """Enter the rows that features have for a quantized graph."""
-    for feature in features.open_in(node.op for node in walk.nodes(work.graph)):
-        run_rows(work, feature.rows.get("finish", ()))
+    run_feature_rows(work, "finish")
     return 0
 
 

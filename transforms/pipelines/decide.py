@@ -9,11 +9,10 @@ from dataclasses import replace
 
 import onnx_graphsurgeon as gs
 
-from transforms import features
 from transforms.calibrate.calibration import Calibration
 from transforms.conversion.record import Record
+from transforms.conversion.rows import features_of
 from transforms.files.spelling import spelled
-from transforms.graph import walk
 from transforms.graph.some_names import some_names
 from transforms.judge.budget import Budget
 from transforms.judge.constants import FEW_SAMPLES, FINE, PRICE, USELESS
@@ -106,8 +105,7 @@ def decide(work: Work) -> None:
 def _moves(work: Work) -> Sequence[Move]:
     if work.options.moves is not None:
         return work.options.moves
-    opened = features.open_in(node.op for node in walk.nodes(work.graph))
-    return (*MOVES, *(move for feature in opened for move in feature.moves))
+    return (*MOVES, *(move for feature in features_of(work.graph) for move in feature.moves))
 
 
 def _move_outliers(work: Work, judge: Judge) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from transforms import features
-from transforms.graph import walk
+from transforms.conversion.rows import features_of
 from transforms.model.model_error import NothingToDoError
 from transforms.pipelines.work import Work
 
@@ -23,5 +22,4 @@ def _is_stored_later(work: Work) -> bool:
             return True
     if not work.options.matmul_nbits:
         return False
-    opened = features.open_in(node.op for node in walk.nodes(work.graph))
-    return any(feature.is_stored(work.graph) for feature in opened if feature.is_stored)
+    return any(feature.is_stored(work.graph) for feature in features_of(work.graph) if feature.is_stored)
