@@ -75,7 +75,7 @@ _STORING = ("keep_found", *(row.name for row in FOR_RUNTIME), STORE.name)
 _OF_STEPS: Sequence[tuple[Sequence[str], Callable[[Work], Iterable[str]]]] = (
     (("load",), lambda work: fixed_lines(work.record.fixed)),
     (("mix",), _mixed),
-    (("keep_lossy",), lambda work: lossy_lines(work.record.lossy)),
+    (("decide",), lambda work: lossy_lines(work.record.decisions.lossy)),
     (("place",), lambda work: placed_lines(work.record.placed)),
     (("beside_preset",), lambda work: preset_lines(work.record.beside, _preset_beside(work))),
     (("reach", "gate"), _reached),

@@ -13,6 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from transforms.precision.lossy import PER_PERCENT, price
 
 import onnx_narrow
 from tests.helpers import build
@@ -21,7 +22,6 @@ from transforms.judge.constants import FINE, WORTH
 from transforms.judge.errors import Errors
 from transforms.pipelines.asked import may_keep
 from transforms.pipelines.recipes import FAST, QUANTIZE
-from transforms.precision.lossy import PER_PERCENT, price
 from transforms.scheme import preset
 
 SIZES = [16, 64, 64, 16, 16, 64, 64, 64, 16]

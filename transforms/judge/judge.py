@@ -83,7 +83,7 @@ class Judge:
 
     def errors(self, run_of_fold: Callable[[int], Run], places: Sequence[int] | None = None) -> Errors:
         """Return the errors over all samples, or some: those of a fold by what is made for that fold."""
-        samples = self._samples()
+        samples = self._samples() if places is None else self.reference.samples(max(places, default=0) + 1)
         places = range(len(samples)) if places is None else places
         taken = [samples[place] for place in places]
         runs = {fold: run_of_fold(fold) for fold in dict.fromkeys(sample.fold for sample in taken)}

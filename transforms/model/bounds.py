@@ -154,6 +154,10 @@ _ABORTS = "QDQPropagationTransformer"
 """Ends the process where a body reads what nodes make of dequantized numbers that they move
 (:mod:`transforms.requantize_captured`)."""
 
+_TRANSPOSES_ONE = ("TransposeOptimizer", "TransposeOptimizer_CPUExecutionProvider")
+"""Move a Transpose behind the QuantizeLinear that reads it, and leave it out there, where another node reads
+it in float: a Where then has numbers of two layouts."""
+
 
 def unsafe_optimizers(graph: onnx.GraphProto) -> list[str]:
     """Return the optimizers, by their names, that a session on a model is to leave out.
@@ -163,7 +167,16 @@ def unsafe_optimizers(graph: onnx.GraphProto) -> list[str]:
     graphs = list(each_graph(graph))
     found = [_RESHAPES_WRONGLY] if any(0 in shape for inner in graphs for shape in _shapes(inner)) else []
     has_integers = any(node.op_type == "DequantizeLinear" for inner in graphs for node in inner.node)
-    return [*found, *([_ABORTS] if has_integers and len(graphs) > 1 else [])]
+    found += [_ABORTS] if has_integers and len(graphs) > 1 else []
+    return [*found, *(_TRANSPOSES_ONE if has_integers and any(map(_forks_transposed, graphs)) else ())]
+
+
+def _forks_transposed(graph: onnx.GraphProto) -> bool:
+    """Return whether a QuantizeLinear and another node read what a Transpose makes."""
+    made = {node.output[0] for node in graph.node if node.op_type == "Transpose"}
+    quantized = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"} & made
+    others = (node for node in graph.node if node.op_type != "QuantizeLinear")
+    return bool(quantized) and any(name in quantized for node in others for name in node.input)
 
 
 def _shapes(graph: onnx.GraphProto) -> Iterator[list[int | None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from transforms.conversion.prepare import MASKED
 from transforms.judge.budget import too_large
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
@@ -11,8 +12,12 @@ from transforms.scheme.targets import ON_CPU
 
 
 def keeps_lossy(work: Work) -> bool:
-    """Return whether layers are looked for that carry most of the loss."""
-    return _may_choose(work) and work.options.fallback == FLOAT32 and may_keep(work.asked)
+    """Return whether layers may stay float that carry most of the loss.
+
+    Not where biases were parted: formats of layers tell which are.
+    """
+    is_asked = _may_choose(work) and work.options.fallback == FLOAT32 and may_keep(work.asked)
+    return is_asked and not work.record.changes[MASKED]
 
 
 def may_keep(scheme: Scheme) -> bool:

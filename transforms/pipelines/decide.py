@@ -25,14 +25,17 @@ from transforms.moves.float_tensors import (
     try_given_tensors,
 )
 from transforms.moves.improve import Best, Form, Move
+from transforms.moves.lossy_layers import try_lossy_layers
 from transforms.moves.lost_rows import loses_tokens, search_lost_rows
 from transforms.moves.outliers import try_channels, try_equalized, try_outliers, try_rotated
 from transforms.moves.settings import try_headroom, try_ranges, try_scales
+from transforms.pipelines.asked import keeps_lossy
 from transforms.pipelines.measure import (
     change_channels,
     change_form,
     measure_by_rule,
     measure_for_candidates,
+    measure_missing,
 )
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
@@ -63,10 +66,12 @@ MOVES: tuple[Move, ...] = (
     try_channels,
     try_ranges,
     try_headroom,
+    try_lossy_layers,
 )
 """The moves of ``decide`` in order: those that bring most come before others can take their runs.
 
-Forms of the graph come first, and ranges once more where channels have changed the form.
+Forms of the graph come first, and ranges once more where channels have changed the form. Layers in float cost
+bytes: they come last.
 """
 
 
@@ -100,6 +105,7 @@ def decide(work: Work) -> None:
         _improve(work, work.judge, statistics)
     change_form(work, prepared)
     work.scheme = work.scheme.with_(move_outliers=False)
+    measure_missing(work)
 
 
 def _moves(work: Work) -> Sequence[Move]:
@@ -128,6 +134,8 @@ def _improve(work: Work, judge: Judge, statistics: Calibration) -> None:
         move(best)
     _tell_left(work)
     work.scheme, work.statistics, work.judge = best.scheme, best.form.statistics, best.form.judge
+    if work.scheme.layers != start.layers:
+        work.base.targets = work.named.naming(work.graph, work.scheme)
 
 
 def _tell_left(work: Work) -> None:
@@ -174,4 +182,14 @@ def _best(work: Work, form: Form, budget: Budget) -> Best:
         return measure_for_candidates(work, graph, scheme, work.data and replace(work.data, cache=None))
 
     decisions, exclude = work.record.decisions, work.named.excluded
-    return Best(form, budget, decisions, work.asked, exclude=exclude, rewrite=_rewrite, measure=_measure)
+    names = work.base.names if keeps_lossy(work) else frozenset[str]()
+    return Best(
+        form,
+        budget,
+        decisions,
+        work.asked,
+        nameable=names,
+        exclude=exclude,
+        rewrite=_rewrite,
+        measure=_measure,
+    )

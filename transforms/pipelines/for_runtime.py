@@ -42,7 +42,7 @@ def _keeps_unstored(work: Work) -> bool:
     return work.options.storage != "plain" and work.options.may_compare and work.data is not None
 
 
-_TUNED = ("keep_lossy", "place", "beside_preset", "reach", "tune", "keep_target", "gate")
+_TUNED = ("place", "beside_preset", "reach", "tune", "keep_target", "gate")
 _WRITTEN = (
     *("store_features", "write_products", "choose_level"),
     *("write_embeddings", "store_tied", "write_caches"),
