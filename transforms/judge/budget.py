@@ -29,7 +29,7 @@ def has_many_nodes(graph: gs.Graph) -> bool:
 
 
 class Budget:
-    """Runs of a quantized model that are left of the ``whole``; ``opened``: those that another model costs."""
+    """Runs of a quantized model that are left, of the ``whole``; ``opened``: those that another one costs."""
 
     def __init__(self, runs: int, opened: int = 0) -> None:
         """Start with all runs."""

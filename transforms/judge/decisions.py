@@ -135,9 +135,9 @@ class Checked:
 class Decisions:
     """Everything that was tried, in order, and notes on what was not; ``outputs``: how good they are.
 
-    ``lossy``: layers in float, None if none are. ``left``: moves that no runs were left for, and their changes. ``fitted``: whether outputs of layers
-    rounded weights. ``searched``: whether outputs chose formats of layers, or texts tuned
-    weights.
+    ``lossy``: layers in float, None if none are. ``left``: moves that no runs were left for, and their
+    changes. ``fitted``: whether outputs of layers rounded weights. ``searched``: whether outputs chose
+    formats of layers, or texts tuned weights.
     """
 
     tried: list[Tried] = field(default_factory=list)

@@ -145,7 +145,7 @@ class Reference:
 
     @property
     def unsaturated(self) -> list[int]:
-        """The places, in what is compared, of the outputs, and of those that end in a Softmax what is before."""
+        """The places in ``shown`` of the outputs, of those that end in a Softmax of what is before it."""
         names = [name for name in self.shown for _ in names_of(name, self.groups)]
         before = {name: str(tensor.name) for name, tensor in softmax_outputs(self._graph).items()}
         views = {name: place for place, name in enumerate(names)}

@@ -206,7 +206,7 @@ class _Writer:
         return self._switches and self._plan.specs.is_in_main_graph(site.tensor)
 
     def _choices(self, site: QuantSite, source: gs.Tensor, rounded: gs.Tensor) -> list[gs.Node]:
-        """Let each use of a tensor read it as it is, or what is rounded of it; return the nodes that choose."""
+        """Let each use of a tensor read it as it is or rounded; return the nodes that choose."""
         inputs = dict[int, list[int]]()
         readers = {id(node): node for node, _ in site.uses}
         for node, index in site.uses:

@@ -119,7 +119,8 @@ class Best:
     """The best scheme so far, in its form, and its errors: a move reads and improves it.
 
     ``asked``: the scheme that was asked for, whose open keys the moves decide; ``nameable``: names of nodes
-    that may stay float for the outputs; ``exclude``: nodes that stay float; ``rewrite`` and ``measure`` make other forms; ``ranged``: the form whose ranges were tried last.
+    that may stay float for the outputs; ``exclude``: nodes that stay float; ``rewrite`` and ``measure`` make
+    other forms; ``ranged``: the form whose ranges were tried last.
     """
 
     def __init__(
@@ -186,7 +187,7 @@ class Best:
         return kept
 
     def note(self, move: str, change: str, won: Gain, samples: int, *, kept: bool) -> None:
-        """Enter a candidate in the decisions: what it changes, its gain on so many samples, and if it is kept."""
+        """Enter a candidate in the decisions: what it changes, its gain on so many samples, if it is kept."""
         self.decisions.tried.append(Tried(move, change, won, kept, samples))
         log.info("%s", self.decisions.tried[-1])
 

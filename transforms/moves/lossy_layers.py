@@ -19,7 +19,7 @@ from transforms.graph.dot_products import is_dot_product
 from transforms.graph.lazy_values import stored_bytes
 from transforms.graph.selection import exactly, label_of
 from transforms.graph.some_names import counted
-from transforms.judge.constants import FEWEST, FINE, WORTH
+from transforms.judge.constants import FEWEST, FINE, LAYER_RUNS, ONE_OF, PER_PERCENT, WORTH
 from transforms.judge.decisions import LAYERS_IN_FLOAT, LossyLayers
 from transforms.judge.errors import Errors, gain
 from transforms.judge.sample_roles import judging_layers, ranking, ranking_layers, taken
@@ -30,18 +30,7 @@ from transforms.scheme.layer_rule import IN_FLOAT
 from transforms.scheme.scheme import FLOAT32
 from transforms.search.group_search import joined, shares_of_parts
 
-PER_PERCENT = 0.3
-"""dB that layers in float have to bring for each percent of the model's bytes that they add: the table
-"Layers in float for the outputs" in docs/measurements.md."""
-
-ONE_OF = 3
-"""One of so many layers at most stays float: with more, the model is another one."""
-
-LEAST_RUNS, MOST_RUNS = 48, 256
-"""Runs in which layers are ranked: as many as there is time for, within these bounds."""
-
 _LEAST = 0.05  # share of what is left that a layer leaves: shares do not quite add up
-_TRIED = (0.5, 1.0, 2.0)  # times as many layers as their shares say, which are measured
 
 
 def try_lossy_layers(best: Best) -> None:
@@ -59,19 +48,21 @@ def try_lossy_layers(best: Best) -> None:
     if not layers:
         return
     search = _Search(best, layers, outputs, ranking_layers(len(feeds)))
-    if not (kept := search.best()):
-        return
-    scheme, judged = search.scheme(kept), judging_layers(len(feeds))
-    pair = (best.form.switched.errors(one, judged).of_outputs(outputs) for one in (scheme, best.scheme))
-    won = gain(*(errors.at_most(FINE) for errors in pair))
-    words = counted(len(kept), "layer") + " in float"
-    more = sum(search.more[i] for i in kept)
-    is_worth = won.is_accepted(price(more, len(kept)))
-    best.note(LAYERS_IN_FLOAT, words, won, len(judged), kept=is_worth)
-    if is_worth:
-        best.scheme = scheme
-        names = tuple(next(n for n in layers[i].nodes if n in best.nameable) for i in kept)
-        best.decisions.lossy = LossyLayers(names, len(layers), won, more)
+    judged = judging_layers(len(feeds))
+
+    def _errors(scheme: Scheme) -> Errors:
+        return best.form.switched.errors(scheme, judged).of_outputs(outputs).at_most(FINE)
+
+    for kept in search.best():
+        scheme, more = search.scheme(kept), sum(search.more[i] for i in kept)
+        won = gain(_errors(scheme), _errors(best.scheme))
+        is_worth = won.is_accepted(price(more, len(kept)))
+        best.note(LAYERS_IN_FLOAT, counted(len(kept), "layer") + " in float", won, len(judged), kept=is_worth)
+        if is_worth:
+            names = tuple(next(n for n in layers[i].nodes if n in best.nameable) for i in kept)
+            best.decisions.lossy = LossyLayers(names, len(layers), won, more)
+            best.scheme = scheme
+            return
 
 
 def price(more: float, layers: int) -> float:
@@ -120,10 +111,10 @@ class _Search:
         Each error takes a run of each of some samples, as many as come to the runs that there are if all
         layers were looked at one by one, within bounds.
         """
-        runs, count = min(best.budget.whole, MOST_RUNS), len(layers)
+        runs, count = min(best.budget.whole, LAYER_RUNS[1]), len(layers)
         self._ranks = taken(samples, ranking(len(samples), runs, count))
         self._measured = taken(samples, ranking(len(samples), max(runs, FEWEST * count), count))
-        self._looks = max(runs, LEAST_RUNS) // len(self._ranks)
+        self._looks = max(runs, LAYER_RUNS[0]) // len(self._ranks)
         self._model, self._scheme, self._layers = best.form.switched, best.scheme, layers
         self._outputs = outputs
         self._able = [i for i, layer in enumerate(layers) if not best.nameable.isdisjoint(layer.nodes)]
@@ -142,12 +133,13 @@ class _Search:
             tensors={**self._scheme.tensors, **dict.fromkeys(ends, FLOAT32)},
         )
 
-    def best(self) -> list[int]:
-        """Return the layers that are best kept in float, in order; maybe none."""
+    def best(self) -> list[list[int]]:
+        """Return which layers may be kept in float, those first that bring most; maybe none."""
         order, count = self._order()
-        counts = {min(round(count * times), len(order)) for times in _TRIED} - {0} if count else ()
-        values = {0: 0.0} | {some: self._value(order[:some]) for some in sorted(counts)}
-        return sorted(order[: max(values, key=values.__getitem__)])
+        counts = {min(round(count * times), len(order)) for times in (0.5, 1.0, 2.0)} - {0} if count else ()
+        values = {some: self._value(order[:some]) for some in sorted(counts)}
+        best = sorted((some for some in values if values[some] > 0), key=lambda some: -values[some])
+        return [sorted(order[:some]) for some in best]
 
     def _order(self) -> tuple[list[int], int]:
         """Return the layers by what each next one is worth, and how many of them are worth most together."""

@@ -105,7 +105,9 @@ def decide(work: Work) -> None:
         _improve(work, work.judge, statistics)
     change_form(work, prepared)
     work.scheme = work.scheme.with_(move_outliers=False)
-    measure_missing(work)
+    if work.record.decisions.lossy is not None:
+        work.base.targets = work.named.naming(work.graph, work.scheme)
+        measure_missing(work)
 
 
 def _moves(work: Work) -> Sequence[Move]:
@@ -134,8 +136,6 @@ def _improve(work: Work, judge: Judge, statistics: Calibration) -> None:
         move(best)
     _tell_left(work)
     work.scheme, work.statistics, work.judge = best.scheme, best.form.statistics, best.form.judge
-    if work.scheme.layers != start.layers:
-        work.base.targets = work.named.naming(work.graph, work.scheme)
 
 
 def _tell_left(work: Work) -> None:

@@ -13,15 +13,14 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from transforms.precision.lossy import PER_PERCENT, price
 
 import onnx_narrow
 from tests.helpers import build
 from tools.quantize import main
-from transforms.judge.constants import FINE, WORTH
+from transforms.judge.constants import FINE, PER_PERCENT, WORTH
 from transforms.judge.errors import Errors
+from transforms.moves.lossy_layers import price, try_lossy_layers
 from transforms.pipelines.asked import may_keep
-from transforms.pipelines.recipes import FAST, QUANTIZE
 from transforms.scheme import preset
 
 SIZES = [16, 64, 64, 16, 16, 64, 64, 64, 16]
@@ -49,7 +48,8 @@ def samples(count: int, seed: int = 1) -> list[dict[str, np.ndarray]]:
 
 
 MODEL, DATA = network(), samples(8)
-GIVEN = {"data": DATA, "moves": (), "time": False}
+MOVE = (try_lossy_layers,)
+GIVEN = {"data": DATA, "moves": MOVE, "time": False}
 
 
 def sqnr(model: onnx.ModelProto) -> float:
@@ -63,8 +63,7 @@ def sqnr(model: onnx.ModelProto) -> float:
 def test_the_layer_that_carries_the_loss_stays_float_and_its_scheme_rebuilds(config: str) -> None:
     made = onnx_narrow.quantize(MODEL, config=config, **GIVEN)
     assert list(made.scheme.layers) == [LOSSY]
-    without = [row for row in QUANTIZE if row.name != "keep_lossy"]
-    plain = onnx_narrow.quantize(MODEL, config=config, steps=without, **GIVEN)
+    plain = onnx_narrow.quantize(MODEL, config=config, **{**GIVEN, "moves": ()})
     assert not plain.scheme.layers and sqnr(made.model) > sqnr(plain.model) + 6
     again = onnx_narrow.quantize(MODEL, config=made.scheme, **GIVEN)
     assert again.model.graph == made.model.graph and not again.decided
@@ -88,8 +87,7 @@ def test_probabilities_that_hide_the_loss_are_judged_before_the_softmax() -> Non
     model.graph.initializer.append(numpy_helper.from_array(sure, "sure"))
     model.graph.node.append(helper.make_node("Add", ["logits", "sure"], ["surer"]))
     model.graph.node.append(helper.make_node("Softmax", ["surer"], ["y"]))
-    without = [row for row in QUANTIZE if row.name != "keep_lossy"]
-    plain = onnx_narrow.quantize(model, config="U8S8", steps=without, **GIVEN)
+    plain = onnx_narrow.quantize(model, config="U8S8", **{**GIVEN, "moves": ()})
     sessions = [onnxruntime.InferenceSession(one.SerializeToString()) for one in (model, plain.model)]
     wanted, found = ([one.run(None, feed)[0] for feed in DATA] for one in sessions)
     error = sum(np.square(a - b).sum() for a, b in zip(wanted, found, strict=True))
@@ -128,9 +126,7 @@ def test_given_ranges_stay_as_they_are(tmp_path: Path) -> None:
     assert not made.scheme.layers
 
 
-def test_fast_runs_without_the_step_and_schemes_that_are_tuned_do_not_ask() -> None:
-    listed, fast = ([row.name for row in rows] for rows in (QUANTIZE, FAST))
-    assert "keep_lossy" in listed and "keep_lossy" not in fast
+def test_schemes_that_are_tuned_do_not_ask() -> None:
     asking = [name for name in ("U8S8", "A8W8", "A16W8", "BF16", "W8") if may_keep(preset(name))]
     assert asking == ["U8S8", "A8W8"] and not may_keep(preset("U8S8_ADAQUANT"))
 
