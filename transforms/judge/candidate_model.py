@@ -36,10 +36,12 @@ from transforms.scheme.scheme import FLOAT32, POWER_OF_TWO
 
 PlanOf = Callable[[gs.Graph, Scheme], QuantizationPlan]
 
-FED = ("calibrate_method", "calibrate_tensors", "per_channel", "weight_method", "correct_biases", "tensors")
-"""Keys of a scheme in which candidates may differ; of ``tensors``, those that are left in float32.
+_OF_WEIGHTS = ("per_channel", "weight_method")
 
-With switches, of ``layers`` those in float, too, which are named one by one.
+FED = ("calibrate_method", "calibrate_tensors", "correct_biases", "tensors", "layers", *_OF_WEIGHTS)
+"""Keys of a scheme in which candidates may differ; of ``tensors`` and ``layers``, which are left in float32.
+
+Such layers are named one by one.
 """
 
 _ONE_KIND = 1 << 27
@@ -62,13 +64,10 @@ class CandidateModel:
         statistics: Calibration | None,
         judge: Judge,
         memory: WeightMemory,
-        *,
-        switches: bool = False,
     ) -> None:
         """Open the model of a scheme in which nothing is open; the graph is not changed.
 
         ``statistics``: with those of both folds; None for formats that need none. ``memory``: of weights.
-        ``switches``: whether computed tensors and layers may be left in float.
         """
         self._graph, self._scheme, self._plan_of = graph, scheme, plan_of
         self._judge, self._memory, self._statistics = judge, memory, statistics
@@ -78,7 +77,7 @@ class CandidateModel:
             plan.settle(statistics.extremes())
         judge.reference.show(copy)
         dynamic = dynamic_products(plan)
-        self.inputs = switchable_ranges(plan, switches=switches)
+        self.inputs = switchable_ranges(plan)
         round_at_run_time(copy, dynamic, scheme.dynamic_ranges)
         self._shown = judge.shown
         self._opened: OpenModel | None = self._open()
@@ -247,6 +246,3 @@ def _ranges_of(scheme: Scheme) -> str:
 
 def _kind_of(scheme: Scheme) -> _Kind:
     return scheme.per_channel, scheme.weight_method
-
-
-_OF_WEIGHTS = ("per_channel", "weight_method")

@@ -95,21 +95,20 @@ class SwitchableRanges:
     uses: Sequence[UseSite]
 
 
-def switchable_ranges(plan: QuantizationPlan, *, switches: bool = False) -> SwitchableRanges:
+def switchable_ranges(plan: QuantizationPlan) -> SwitchableRanges:
     """Write a plan into its graph with inputs in place of scales, zero points and rounded constants.
 
-    Biases stay float: they are as fine as the sums that they are added to. ``switches``: one more input, a
-    boolean, for each use of a computed tensor, that leaves it in float.
+    Biases stay float: they are as fine as the sums that they are added to. One more input, a boolean, for
+    each use of a computed tensor of the main graph leaves it in float.
     """
-    return _Writer(plan, switches=switches).write()
+    return _Writer(plan).write()
 
 
 class _Writer:
     """One plan on its way into a graph."""
 
-    def __init__(self, plan: QuantizationPlan, *, switches: bool) -> None:
+    def __init__(self, plan: QuantizationPlan) -> None:
         self._plan, self._graph = plan, plan.graph
-        self._switches = switches
         self._uses: list[UseSite] = []
         self._writer = QdqWriter(plan.graph, plan.scheme)
         self._insertions = Insertions()
@@ -203,7 +202,7 @@ class _Writer:
         return nodes
 
     def _is_switched(self, site: QuantSite) -> bool:
-        return self._switches and self._plan.specs.is_in_main_graph(site.tensor)
+        return self._plan.specs.is_in_main_graph(site.tensor)
 
     def _choices(self, site: QuantSite, source: gs.Tensor, rounded: gs.Tensor) -> list[gs.Node]:
         """Let each use of a tensor read it as it is or rounded; return the nodes that choose."""

@@ -77,33 +77,18 @@ class Form:
 
     def errors(self, scheme: Scheme) -> Errors:
         """Return the errors of a candidate that differs from the form in keys that are fed."""
-        self._close("switched")
         return self.model.errors(scheme)
 
     @cached_property
     def model(self) -> CandidateModel:
         """The model that candidates share."""
-        return self._opened(switches=False)
-
-    @cached_property
-    def switched(self) -> CandidateModel:
-        """The same, slower, with computed tensors that may be left in float; one of both is open."""
-        self._close("model")
-        return self._opened(switches=True)
+        parts = self.graph, self.scheme, self.plan_of, self.statistics, self.judge, self.memory
+        return CandidateModel(*parts)
 
     def rest(self) -> None:
-        """Free the memory of large models that are open, until they are asked for again."""
-        for name in ("model", "switched"):
-            if (model := vars(self).get(name)) is not None:
-                model.rest()
-
-    def _close(self, name: str) -> None:
-        if (model := vars(self).get(name)) is not None:
-            model.close()
-
-    def _opened(self, *, switches: bool) -> CandidateModel:
-        parts = self.graph, self.scheme, self.plan_of, self.statistics, self.judge, self.memory
-        return CandidateModel(*parts, switches=switches)
+        """Free the memory of a large model that is open, until it is asked for again."""
+        if "model" in vars(self):
+            self.model.rest()
 
     def rewritten(self, graph: gs.Graph, scheme: Scheme, measure: Measure) -> Form | None:
         """Return the form of a graph in which a scheme has changed channels; None without statistics

@@ -51,7 +51,7 @@ def try_lossy_layers(best: Best) -> None:
     judged = judging_layers(len(feeds))
 
     def _errors(scheme: Scheme) -> Errors:
-        return best.form.switched.errors(scheme, judged).of_outputs(outputs).at_most(FINE)
+        return best.form.model.errors(scheme, judged).of_outputs(outputs).at_most(FINE)
 
     for kept in search.best():
         scheme, more = search.scheme(kept), sum(search.more[i] for i in kept)
@@ -87,7 +87,7 @@ def _layers(best: Best) -> list[Layer]:
 
     Of more than are told apart, what follows a dot product is part of it.
     """
-    inputs, nodes = best.form.switched.inputs, best.form.switched.nodes
+    inputs, nodes = best.form.model.inputs, best.form.model.nodes
     reading = {use.consumer for use in inputs.uses} | {weight.use[0] for weight in inputs.weights}
     rounded = {use.tensor for use in inputs.uses if use.consumer is None}
     main = {id(node) for node in best.form.graph.nodes}
@@ -115,7 +115,7 @@ class _Search:
         self._ranks = taken(samples, ranking(len(samples), runs, count))
         self._measured = taken(samples, ranking(len(samples), max(runs, FEWEST * count), count))
         self._looks = max(runs, LAYER_RUNS[0]) // len(self._ranks)
-        self._model, self._scheme, self._layers = best.form.switched, best.scheme, layers
+        self._model, self._scheme, self._layers = best.form.model, best.scheme, layers
         self._outputs = outputs
         self._able = [i for i, layer in enumerate(layers) if not best.nameable.isdisjoint(layer.nodes)]
         self._nameable = best.nameable

@@ -35,7 +35,7 @@ def search_lost_rows(best: Best) -> None:
 
     At most half of them.
     """
-    model = best.form.switched
+    model = best.form.model
     ordered = _ordered(best, model)
     tried, most = 0, len(ordered) // 2
     start, scheme, errors, names = best.errors, best.scheme, best.errors, list[str]()
