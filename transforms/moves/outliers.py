@@ -126,9 +126,9 @@ def _try(best: Best, move: str, found: Mapping[str, OutlierMove]) -> None:
     if not found:
         return
     moves = {name: str(one) for name, one in found.items()}
-    graph, own = copy_graph(best.form.graph), best.form.scheme
-    best.rewrite(graph, own.with_(outliers=moves))
-    form = best.form.rewritten(graph, own.with_(outliers={**best.scheme.outliers, **moves}), best.measure)
+    graph, scheme = copy_graph(best.form.graph), best.scheme
+    best.rewrite(graph, scheme.with_(outliers=moves))
+    form = best.form.rewritten(graph, scheme.with_(outliers={**scheme.outliers, **moves}), best.measure)
     if form is not None:
         best.try_form(move, f"{move} of {counted(len(found), 'tensor')} moved", form, MAY_LOSE)
 

@@ -106,7 +106,6 @@ def decide(work: Work) -> None:
     change_form(work, prepared)
     work.scheme = work.scheme.with_(move_outliers=False)
     if work.record.decisions.lossy is not None:
-        work.base.targets = work.named.naming(work.graph, work.scheme)
         measure_missing(work)
 
 
@@ -134,6 +133,7 @@ def _improve(work: Work, judge: Judge, statistics: Calibration) -> None:
     best = _best(work, Form(work.graph, start, statistics, judge, work.plan, work.base.memory), budget)
     for move in _moves(work):
         move(best)
+        work.base.targets = work.named.naming(best.form.graph, best.scheme)  # before it has another form
     _tell_left(work)
     work.scheme, work.statistics, work.judge = best.scheme, best.form.statistics, best.form.judge
 
