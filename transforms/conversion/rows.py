@@ -147,10 +147,10 @@ def run_rows(work: V, rows: Iterable[Row[V]]) -> None:
 
 def features_of(graph: gs.Graph) -> tuple[features.Feature, ...]:
     """Return the features that are open in a graph."""
-    return features.open_in(node.op for node in walk.nodes(graph))
+    return features.open_in({node.op for node in walk.nodes(graph)})
 
 
-def run_feature_rows(work: HasGraph, place: str) -> None:
-    """Enter the rows that the features of a graph have at a place of the recipes."""
-    for feature in features_of(work.graph):
+def run_feature_rows(work: HasGraph, opened: Iterable[features.Feature], place: str) -> None:
+    """Enter the rows that some features have at a place of the recipes."""
+    for feature in opened:
         run_rows(work, feature.rows.get(place, ()))

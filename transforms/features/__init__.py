@@ -1,8 +1,9 @@
 """Features: kinds of layers with rows, moves and forms of weights of their own, each in one folder.
 
-The rest of ``transforms`` asks for the feature of a node or of a graph, and names none. A folder defines one
-object ``FEATURE`` in ``feature.py``, which is imported with the first node of its operators; rewrites at the
-top of ``transforms`` import the other modules of their folder. Types of packages above are ``Any`` here.
+The rest of ``transforms`` asks for the features of a node, a graph or a scheme, and names none. A folder
+defines one object ``FEATURE`` in ``feature.py``, which is imported where one of its marks first occurs;
+rewrites at the top of ``transforms`` import the other modules of their folder. Types of packages above are
+``Any`` here.
 """
 
 from __future__ import annotations
@@ -19,9 +20,13 @@ from ops.array_types import AnyArray, Float32Array, QParams
 from ops.formats import Format
 
 FEATURES: Mapping[str, Collection[str]] = MappingProxyType(
-    {"experts": ("MoE",), "recurrent": ("LSTM", "GRU", "RNN")}
+    {
+        "dynamic": ("dynamic", "MatMulInteger Cast Mul", "ReduceMax Max Div QuantizeLinear"),
+        "experts": ("MoE",),
+        "recurrent": ("LSTM", "GRU", "RNN"),
+    }
 )
-"""The operators of each folder."""
+"""The marks of each folder: operators of nodes, several that occur together, keys of a scheme."""
 
 _STANDARD_DOMAINS = (None, "", "ai.onnx")
 
@@ -83,9 +88,35 @@ class WeightForm(Protocol):
         """Return the integers that a tensor is made of, None for another tensor."""
 
 
+class PlannedProducts(Protocol):
+    """The products of a plan that round inputs at run time, found before its graph is quantized."""
+
+    def write(self, done: Any) -> None:
+        """Let the products of the quantized graph do so, and count them in a record."""
+
+    def emulate(self) -> None:
+        """Let them read what they would round their inputs to, in float, so that weights may be fed."""
+
+
+class RunTimeProducts(Protocol):
+    """How products round float inputs at run time."""
+
+    def pays(self, node: gs.Node) -> bool:
+        """Return whether a layer is worth integer weights."""
+
+    def multiplies(self, node: gs.Node, scheme: Any) -> bool:
+        """Return whether a layer multiplies integers, and does not only store them."""
+
+    def operands(self, plan: Any) -> Sequence[Any]:
+        """Return the inputs, :class:`transforms.channels.propose_moves.Operand`, whose channels may move."""
+
+    def planned(self, plan: Any) -> PlannedProducts:
+        """Return the products of a plan that multiply integers."""
+
+
 @dataclass(frozen=True, eq=False)
 class Feature:
-    """What nodes of some operators add to recipes, plans and searches.
+    """What nodes of some operators, or a key of a scheme, add to recipes, plans and searches.
 
     Attributes
     ----------
@@ -100,13 +131,21 @@ class Feature:
     written_as : set of (str, str)
         Operators, and others in whose form a rewrite writes them.
     rows : mapping of str to sequence of Row
-        Rows by the place in recipes where they are entered: "finish", after the graph is quantized, and
-        "store", where its parts are written as operators of ONNX Runtime.
+        Rows by the place in recipes where they are entered: "unjudged", before ranges are measured, for a
+        scheme whose keys outputs do not decide, "finish", after the graph is quantized, and "store", where
+        its parts are written as operators of ONNX Runtime.
     is_stored : function, optional
         Returns whether something of a graph is stored in few bits by rows of "store", which a plan leaves as
         it is; ``matmul_nbits`` asks for it.
     moves : sequence of Move
         What outputs decide, after the moves for every graph.
+    products : RunTimeProducts, optional
+        How products round inputs at run time, for a key of schemes that says so.
+    roundings : function
+        Returns the nodes of a graph that compute in float only because they round tensors at run time.
+    write_float : function
+        Writes products in integers of a graph as what they compute in float, and adds the ``id`` of nodes to
+        a set that are part of rounding.
     """
 
     noun: str
@@ -117,41 +156,49 @@ class Feature:
     rows: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     is_stored: Callable[[gs.Graph], bool] | None = None
     moves: Sequence[Callable[[Any], None]] = ()
+    products: RunTimeProducts | None = None
+    roundings: Callable[[gs.Graph], Iterable[gs.Node]] = lambda graph: ()
+    write_float: Callable[[gs.Graph, set[int]], int] = lambda graph, roundings: 0
 
 
-_BY_OPERATOR: dict[str, Feature | str] = {
-    operator: folder for folder, operators in FEATURES.items() for operator in operators
-}
-OPERATORS: Set[str] = _BY_OPERATOR.keys()
-"""The operators of all features, of those that are registered later, too."""
+_BY_MARK: dict[str, Feature | str] = {mark: folder for folder, marks in FEATURES.items() for mark in marks}
+MARKS: Set[str] = _BY_MARK.keys()
+"""The marks of all features, of those that are registered later, too."""
 
 
 def register(feature: Feature, operators: Iterable[str]) -> None:
     """Enter a feature where one of some operators occurs, which no other feature may have."""
     for operator in operators:
-        if operator in _BY_OPERATOR:
+        if operator in _BY_MARK:
             raise ValueError(f"operator {operator} belongs to {_feature(operator).noun} already")
-        _BY_OPERATOR[operator] = feature
+        _BY_MARK[operator] = feature
 
 
 def remove(feature: Feature) -> None:
     """Take a feature away that was registered."""
-    for operator in [name for name, other in _BY_OPERATOR.items() if other is feature]:
-        del _BY_OPERATOR[operator]
+    for operator in [name for name, other in _BY_MARK.items() if other is feature]:
+        del _BY_MARK[operator]
 
 
 def of(node: gs.Node) -> Feature | None:
     """Return the feature of a node, None for most."""
-    if node.op not in _BY_OPERATOR:
+    if node.op not in _BY_MARK:
         return None
     feature = _feature(node.op)
     domains = feature.domains or _STANDARD_DOMAINS
     return feature if node.domain in domains else None
 
 
-def open_in(operators: Iterable[str]) -> tuple[Feature, ...]:
-    """Return the features of a graph with some operators, in the order of their first operator."""
-    return tuple(dict.fromkeys(_feature(name) for name in operators if name in _BY_OPERATOR))
+def open_in(marks: Set[str]) -> tuple[Feature, ...]:
+    """Return the features with a mark that is among some, as the operators of a graph."""
+    found = [mark for mark in _BY_MARK if marks >= set(mark.split())]
+    return tuple(dict.fromkeys(map(_feature, found)))
+
+
+def asked_for(scheme: Any) -> tuple[Feature, ...]:
+    """Return the features that keys of a scheme ask for, or of its rules for layers."""
+    parts = (scheme, *scheme.layers.values())
+    return open_in({mark for mark in MARKS for part in parts if getattr(part, mark, None)})
 
 
 def weights_of(node: gs.Node) -> WeightForm | None:
@@ -172,10 +219,10 @@ def reads_stored(node: gs.Node) -> bool:
     return form is not None and any(form.read(node.inputs[index]) is not None for index in form.inputs)
 
 
-def _feature(operator: str) -> Feature:
-    feature = _BY_OPERATOR[operator]
+def _feature(mark: str) -> Feature:
+    feature = _BY_MARK[mark]
     if isinstance(feature, str):
         loaded: Feature = import_module(f"{__name__}.{feature}.feature").FEATURE
-        _BY_OPERATOR.update(dict.fromkeys(FEATURES[feature], loaded))
+        _BY_MARK.update(dict.fromkeys(FEATURES[feature], loaded))
         return loaded
     return feature

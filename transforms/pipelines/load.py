@@ -24,7 +24,6 @@ from transforms.run.image_inputs import ImageOptions
 from transforms.run.samples import Samples
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
-from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.presets import find_preset
 from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.targets import target
@@ -40,7 +39,7 @@ def load(work: Work) -> None:
     work.events.phase("loading")
     work.graph = read_float(work, work.scheme)
     work.record.source_sha256 = getattr(work.graph, "source_sha256", None)
-    stays = not work.options.stores_tied and (is_dynamic(work.scheme) or work.scheme.activation != FLOAT32)
+    stays = not work.options.stores_tied and (work.scheme.is_dynamic or work.scheme.activation != FLOAT32)
     if stays or (work.options.embeddings and work.scheme.activation != FLOAT32):
         labels = dict.fromkeys(escape(label_of(node)) for node in readers(work.graph))
         excluded = (*work.asked.exclude_nodes, *labels)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from transforms.conversion.rows import run_feature_rows
+from transforms.conversion.rows import features_of, run_feature_rows
 from transforms.files.spelling import as_option
 from transforms.graph import walk
 from transforms.graph.selection import NodeSet, label_of, matches
@@ -28,7 +28,7 @@ def tie_heads(work: Work) -> int:
 
 def store_features(work: Work) -> None:
     """Enter the rows that features have for the form in which their parts are stored."""
-    run_feature_rows(work, "store")
+    run_feature_rows(work, features_of(work.graph), "store")
 
 
 def write_products(work: Work) -> None:

@@ -14,6 +14,8 @@ import onnx_graphsurgeon as gs
 
 import ops
 from ops.legal_names import did_you_mean
+from transforms import features
+from transforms.features import RunTimeProducts
 from transforms.graph import walk
 from transforms.graph.selection import (
     Marked,
@@ -158,8 +160,8 @@ class NodeFormats:
 
     A ``bias`` of int32 is for nodes that multiply integers; others have ``other`` in its place.
     ``per_channel``: a weight has a scale for each output channel, or only (``spread``) where it needs them.
-    ``weight_method``: how that is found, ``auto`` if the scheme says it for all. ``dynamic``: whether a
-    product rounds its activations at run time.
+    ``weight_method``: how that is found, ``auto`` if the scheme says it for all. ``dynamic``: how a
+    product rounds its activations at run time, None if it does not.
     """
 
     activation: ops.Format | None
@@ -168,7 +170,7 @@ class NodeFormats:
     other: ops.Format | None
     per_channel: bool | str
     weight_method: str = AUTO
-    dynamic: bool = False
+    dynamic: RunTimeProducts | None = None
 
     @property
     def wants_integers(self) -> bool:
@@ -199,6 +201,8 @@ class FormatTable:
     ) -> None:
         """Resolve the rules, the later over the earlier, exclusion over all."""
         self._scheme, facts = scheme, facts or GraphFacts(graph)
+        self.at_run_time = [one.products for one in features.asked_for(scheme) if one.products]
+        """How some products round their activations at run time; empty where none does."""
         self.default = self._resolve(LayerRule())
         rules: dict[int, LayerRule] = {}
         for _, selection, rule in targets.rules:
@@ -276,8 +280,8 @@ class FormatTable:
         if (rule.bias or scheme.bias) == AUTO and (bias is None or not bias.is_integer):
             reaches = scheme.quantize_all_op_types and activation is not None and not activation.is_integer
             bias = activation if reaches else other
-        method, dynamic = rule.weight_method or AUTO, dynamic and activation is None and weight is not None
-        return NodeFormats(activation, weight, bias, other, per_channel, method, dynamic)
+        products = self.at_run_time[0] if dynamic and activation is None and weight is not None else None
+        return NodeFormats(activation, weight, bias, other, per_channel, rule.weight_method or AUTO, products)
 
     def _other(self, rule: LayerRule, activation: ops.Format | None) -> ops.Format | None:
         """A rule that asks for a float type asks for it everywhere; float32 means that the node is kept."""

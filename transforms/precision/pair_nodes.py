@@ -9,8 +9,8 @@ import onnx_graphsurgeon as gs
 
 from ops.formats import BFP, MX
 from transforms import features
-from transforms.compare.float_products import write_float_products
 from transforms.conversion.record import Record
+from transforms.conversion.rows import features_of
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constant_nodes import is_made_of_constants
@@ -51,7 +51,8 @@ class PairedModels:
         """Take the float model in the form that was quantized, and the quantized one; both are changed."""
         self._float, self._quantized = float_graph, quantized_graph
         roundings = set[int]()
-        write_float_products(quantized_graph, roundings=roundings)
+        for feature in features_of(quantized_graph):
+            feature.write_float(quantized_graph, roundings)
         pairs = _pairs(float_graph, quantized_graph)
         paired = roundings | {id(node) for _, node in pairs}
         self.unpaired = [label_of(n) for n in quantized_graph.nodes if id(n) not in paired and _computes(n)]

@@ -1,17 +1,21 @@
-"""Operands that products round at run time, whose outlying channels may be moved."""
+"""Operands that products round at run time, whose outlying channels may be moved, and errors of rows."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 
 from ops import FORMATS
+from ops.array_types import Float32Array, Float64Array
+from ops.channel_sums import channel_sums
 from transforms.channels.factor_takers import channels_of, layers_on, rows_of
 from transforms.channels.propose_moves import LEAST_CHANNELS, Operand, weight_grids
+from transforms.features.dynamic.products import dynamic_products
+from transforms.features.dynamic.rounding import SYMMETRIC, RowGrid, rounds_rows, row_grid
 from transforms.graph import walk
-from transforms.plan.dynamic_products import dynamic_products
 from transforms.plan.quant_spec import QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.run_time_rounding import rounds_rows, row_grid
 
 _AT_RUN_TIME = QuantSpec(FORMATS["uint8"], symmetric=False)
 """The grid of a tensor that is rounded at run time, by DynamicQuantizeLinear."""
@@ -35,6 +39,19 @@ def dynamic_operands(plan: QuantizationPlan) -> list[Operand]:
         made = sum(rows_of(node, np.empty(node.inputs[1].shape, np.bool_)).shape[1] for node in layers)
         may_split = made <= channels_of(layers[0])
         grids = weight_grids(plan, layers)
-        of_rows = row_grid(tensor) if rounds_rows(tensor, plan.scheme.dynamic_ranges) else None
+        in_rows = rounds_rows(tensor, plan.scheme.dynamic_ranges)
+        of_rows = partial(row_error, row_grid(tensor)) if in_rows else None
         found.append(Operand(tensor, tuple(layers), _AT_RUN_TIME, grids, may_split, of_rows))
     return found
+
+
+def row_error(grid: RowGrid, held_out: Float32Array, norms: Float64Array, is_moved: bool) -> float:
+    """Return the mean squared error of what layers make that rounding rows, each to its range, causes.
+
+    ``norms``: of the weights' rows; ``is_moved``: nothing is known of the numbers that a move leaves.
+    """
+    grid = SYMMETRIC if is_moved else grid
+    numbers = np.abs(held_out) if grid.of_magnitudes else held_out
+    scales = np.maximum(numbers.max(1, keepdims=True), np.float32(grid.least)) / np.float32(grid.steps)
+    errors = held_out - np.clip(np.rint(held_out / scales), -grid.zero_point, grid.steps) * scales
+    return float(channel_sums(errors, 1)[1] @ norms) / max(1, len(held_out))

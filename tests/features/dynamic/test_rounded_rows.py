@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 import pytest
 from onnx import numpy_helper, parser
 
-from transforms.graph.rounded_rows import rounded_rows
+from transforms.features.dynamic.rounded_rows import rounded_rows
 from transforms.model import graph_proto
 from transforms.quantize_dynamic import quantize_dynamic
 

@@ -6,13 +6,37 @@ from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
 
+from transforms.conversion.record import Record
+from transforms.features.dynamic.rounding import DividedRows, RunTimeRounding
+from transforms.features.dynamic.worth import multiplies_integers
 from transforms.graph import dtypes, walk
 from transforms.graph.qdq import DEQUANTIZE_LINEAR
 from transforms.graph.rewire import Insertions
-from transforms.plan.dynamic_weights import multiplies_integers
 from transforms.plan.quant_spec import WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.run_time_rounding import DividedRows, RunTimeRounding
+from transforms.quantize_dynamic import quantize_dynamic
+from transforms.runtime_workarounds import sum_before_layernorm
+
+
+class DynamicProducts:
+    """The dynamic products of a plan whose graph is quantized next."""
+
+    def __init__(self, plan: QuantizationPlan) -> None:
+        """Find the products."""
+        self._graph, self._ranges = plan.graph, plan.scheme.dynamic_ranges
+        self._nodes = dynamic_products(plan)
+
+    def write(self, done: Record) -> None:
+        """Let them multiply integers, and count them."""
+        if not self._nodes:
+            return
+        if count := quantize_dynamic(self._graph, ranges=self._ranges, nodes=self._nodes):
+            done.changes["products that round their inputs at run time"] = count
+            sum_before_layernorm(self._graph)
+
+    def emulate(self) -> None:
+        """Let them read what they would round their inputs to, in float."""
+        round_at_run_time(self._graph, self._nodes, self._ranges)
 
 
 def dynamic_products(plan: QuantizationPlan) -> list[gs.Node]:
@@ -21,7 +45,7 @@ def dynamic_products(plan: QuantizationPlan) -> list[gs.Node]:
 
 
 def _is_dynamic(plan: QuantizationPlan, node: gs.Node) -> bool:
-    if not plan.specs.formats[node].dynamic or not multiplies_integers(node, plan.scheme.dynamic_ranges):
+    if not plan.specs.formats[node].dynamic or not multiplies_integers(node, plan.scheme):
         return False
     weight, role = plan.specs.of_input(node, 1)
     return weight is not None and role == WEIGHT and weight.format.is_integer

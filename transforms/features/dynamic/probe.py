@@ -1,4 +1,4 @@
-"""Step: find outlying channels of what is rounded at run time, without outputs that decide on them."""
+"""Outlying channels of what is rounded at run time, found without outputs that decide on them."""
 
 from __future__ import annotations
 
@@ -6,38 +6,27 @@ from collections.abc import Iterable
 from itertools import islice
 
 from ops.array_types import Feed, Float32Array
-from transforms.channels.dynamic_operands import dynamic_operands
 from transforms.channels.propose_moves import propose_moves
+from transforms.features.dynamic.operands import dynamic_operands
 from transforms.judge.budget import too_large
 from transforms.judge.constants import ROWS
 from transforms.moves.outliers import some_rows
-from transforms.pipelines.measure import change_channels, may_decide
+from transforms.pipelines.measure import change_channels
 from transforms.pipelines.work import Work
 from transforms.run.instrumented_model import InstrumentedModel
-from transforms.run.lifelike_feeds import lifelike_feeds
-from transforms.scheme.dynamic_layers import is_dynamic
+from transforms.run.lifelike_feeds import FEEDS, lifelike_feeds
 from transforms.scheme.outlier_move import OutlierMove
-
-FEEDS = 4
-"""Random inputs that stand for samples where there are none."""
 
 _EACH = ROWS // FEEDS
 
 
-def probe(work: Work) -> None:
+def move_unjudged(work: Work) -> None:
     """Move outliers of tensors that products round at run time, as estimated on random tokens or numbers.
 
-    On samples where there are any; nothing to do where the step ``decide`` lets outputs judge the same moves.
-    A model that does not run on random numbers keeps its outliers, which is noted.
+    On samples where there are any, and where the scheme leaves outliers open. A model that does not run on
+    random numbers keeps its outliers, which is noted.
     """
-    if not may_decide(work):
-        move_unjudged(work)
-
-
-def move_unjudged(work: Work) -> None:
-    """Do what the step does, where the scheme leaves outliers to it."""
-    asked = work.asked
-    if not (is_dynamic(asked) and asked.move_outliers) or asked.outliers:
+    if not work.asked.move_outliers or work.asked.outliers:
         return
     moves = {name: str(move) for name, move in _proposed(work).items()}
     if moves:

@@ -8,10 +8,10 @@ import onnxruntime as ort
 import pytest
 from onnx import parser
 
-from transforms.channels.rounding_errors import row_error
+from transforms.features.dynamic.operands import row_error
+from transforms.features.dynamic.products import round_at_run_time
+from transforms.features.dynamic.rounding import SYMMETRIC, row_grid
 from transforms.model import graph_proto
-from transforms.plan.dynamic_products import round_at_run_time
-from transforms.plan.run_time_rounding import SYMMETRIC, row_grid
 
 RANDOM = np.random.default_rng(0)
 
@@ -35,7 +35,7 @@ def test_the_error_of_rows_is_that_of_the_nodes(op: str) -> None:
     )
     norms = RANDOM.random(8)
     expected = float(np.square(rounded - exact, dtype=np.float64).mean(0) @ norms)
-    assert row_error(exact, norms, grid) == pytest.approx(expected, rel=1e-3)
+    assert row_error(grid, exact, norms, False) == pytest.approx(expected, rel=1e-3)
     assert (grid is SYMMETRIC) == (op == "Identity")
     if op != "Identity":
-        assert row_error(exact, norms, SYMMETRIC) > 1.5 * expected
+        assert row_error(grid, exact, norms, True) > 1.5 * expected

@@ -11,13 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from transforms.features.dynamic.rounded_rows import RoundedRows, only_user, rounded_rows
 from transforms.graph import dtypes, walk
 from transforms.graph.qdq import DEQUANTIZE_LINEAR
 from transforms.graph.rewire import Replacements, drop, onnx_op, position, take_over
-from transforms.graph.rounded_rows import RoundedRows, rounded_rows
-
-_WHOLE = frozenset({"MatMulInteger"})
-_ROUNDS = "DynamicQuantizeLinear"
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class _Product:
     weight_scale: gs.Tensor
 
 
-def write_float_products(graph: gs.Graph, *, roundings: set[int] | None = None) -> int:
+def write_float_products(graph: gs.Graph, roundings: set[int]) -> int:
     """Put a MatMul on dequantized numbers in the place of each product in integers; return how many.
 
     Of products as :func:`transforms.quantize_dynamic.quantize_dynamic` and ONNX Runtime's quantizer write
@@ -38,10 +35,10 @@ def write_float_products(graph: gs.Graph, *, roundings: set[int] | None = None) 
     rows on ranges of their own, which are multiplied with their magnitudes before the MatMul. Does nothing to
     others. To ``roundings`` are added the ``id`` of nodes that are part of the rounding of rows.
     """
-    count, known = 0, set[int]() if roundings is None else roundings
+    count = 0
     for owner in walk.graphs(graph):
         for rows in list(rounded_rows(owner)):
-            known.update(map(id, _scale_before(owner, rows, walk.Names(graph))))
+            roundings.update(map(id, _scale_before(owner, rows, walk.Names(graph))))
             count += len(rows.products)
         found = [one for node in owner.nodes if (one := _product(node)) is not None]
         replacements, names = Replacements(owner), walk.Names(graph)
@@ -69,13 +66,11 @@ def _scale_before(owner: gs.Graph, rows: RoundedRows, names: walk.Names) -> list
 
 def _product(node: gs.Node) -> _Product | None:
     """Return the product that a node multiplies the integers of, None for other nodes and forms."""
-    if onnx_op(node) not in _WHOLE or not isinstance(node.inputs[1], gs.Constant):
+    if onnx_op(node) != "MatMulInteger" or not isinstance(node.inputs[1], gs.Constant):
         return None
-    rounding, cast = walk.producer(node.inputs[0]), _only_user(node)
-    if rounding is None or onnx_op(rounding) != _ROUNDS or cast is None or onnx_op(cast) != "Cast":
-        return None
-    last = _only_user(cast)
-    if last is None or onnx_op(last) != "Mul":
+    rounding, cast = walk.producer(node.inputs[0]), only_user(node, "Cast")
+    last = None if cast is None else only_user(cast, "Mul")
+    if rounding is None or onnx_op(rounding) != "DynamicQuantizeLinear" or cast is None or last is None:
         return None
     factors = [tensor for tensor in last.inputs if tensor is not cast.outputs[0]]
     scales = walk.producer(factors[0]) if len(factors) == 1 else None
@@ -85,11 +80,6 @@ def _product(node: gs.Node) -> _Product | None:
     if len(own) != 1 or not any(tensor is rounding.outputs[1] for tensor in scales.inputs):
         return None
     return _Product(node, last, rounding.outputs[1], own[0])
-
-
-def _only_user(node: gs.Node) -> gs.Node | None:
-    made = node.outputs[0]
-    return made.outputs[0] if walk.is_read_once(made) else None
 
 
 def _float_product(one: _Product, names: walk.Names) -> list[gs.Node]:

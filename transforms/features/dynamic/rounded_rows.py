@@ -1,7 +1,7 @@
 """Rows that a model rounds at run time, each to its own range, found again in the nodes that do it.
 
-:mod:`transforms.plan.run_time_rounding` writes them: rows are divided by their largest magnitudes and rounded
-on a fixed grid; what products make of them is multiplied with the magnitudes.
+:mod:`transforms.features.dynamic.rounding` writes them: rows are divided by their largest magnitudes and
+rounded on a fixed grid; what products make of them is multiplied with the magnitudes.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def rounded_rows(graph: gs.Graph) -> Iterator[RoundedRows]:
 def _rows(divide: gs.Node) -> RoundedRows | None:
     source, factor = divide.inputs
     measured = _measured(source, factor)
-    quantize = _only_user(divide, QUANTIZE_LINEAR)
-    back = None if quantize is None else _only_user(quantize, DEQUANTIZE_LINEAR)
+    quantize = only_user(divide, QUANTIZE_LINEAR)
+    back = None if quantize is None else only_user(quantize, DEQUANTIZE_LINEAR)
     if not measured or back is None:
         return None
     products = []
     for product in back.outputs[0].outputs:
-        scaled = _only_user(product, "Mul")
+        scaled = only_user(product, "Mul")
         if product.op != "MatMul" or scaled is None or not any(t is factor for t in scaled.inputs):
             return None
         products.append((product, scaled))
@@ -72,7 +72,8 @@ def _measured(source: gs.Tensor, factor: gs.Tensor) -> list[gs.Node]:
     return nodes if factor is source and len(nodes) > 1 else []
 
 
-def _only_user(node: gs.Node, op: str) -> gs.Node | None:
+def only_user(node: gs.Node, op: str) -> gs.Node | None:
+    """Return the node that alone reads what a node makes, if it is one of ONNX's operators."""
     made = node.outputs[0]
     user = made.outputs[0] if walk.is_read_once(made) else None
     return user if user is not None and onnx_op(user) == op else None

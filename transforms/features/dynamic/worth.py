@@ -6,8 +6,9 @@ import math
 
 import onnx_graphsurgeon as gs
 
+from transforms.features.dynamic.rounding import rounds_rows
 from transforms.graph.dot_products import is_dot_product, is_of_outliers, weight_index
-from transforms.plan.run_time_rounding import rounds_rows
+from transforms.scheme import Scheme
 
 PRODUCTS = frozenset({"MatMul", "Gemm"})
 """Operators for which ONNX Runtime is faster so; a convolution would be slower than in float."""
@@ -31,15 +32,15 @@ def pays_in_integers(node: gs.Node) -> bool:
     return not is_small and not is_of_outliers(node)
 
 
-def multiplies_integers(node: gs.Node, ranges: str) -> bool:
+def multiplies_integers(node: gs.Node, scheme: Scheme) -> bool:
     """Return whether a layer is faster if it rounds its input at run time than with its weight alone stored.
 
-    ``ranges``: whether rows or tensors are rounded. A single row is one tensor.
+    The scheme says whether rows or tensors are rounded. A single row is one tensor.
     """
     if node.op not in PRODUCTS or not is_dot_product(node):
         return False
     index = weight_index(node)
-    if index is None or not rounds_rows(node.inputs[0], ranges):
+    if index is None or not rounds_rows(node.inputs[0], scheme.dynamic_ranges):
         return index is not None
     *_, rows, columns = node.inputs[index].shape
     return rows * columns >= LEAST_WIDTH * (rows + columns)
