@@ -22,11 +22,14 @@ from ops.formats import Format
 FEATURES: Mapping[str, Collection[str]] = MappingProxyType(
     {
         "dynamic": ("dynamic", "MatMulInteger Cast Mul", "ReduceMax Max Div QuantizeLinear"),
-        "experts": ("MoE",),
+        "experts": ("MoE", *(f"few_bits {operator}" for operator in ("TopK", "ArgMax", "ArgMin", "QMoE"))),
         "recurrent": ("LSTM", "GRU", "RNN"),
     }
 )
-"""The marks of each folder: operators of nodes, several that occur together, keys of a scheme."""
+"""The marks of each folder: operators of nodes, or several together, ``few_bits``, keys of a scheme."""
+
+FEW_BITS = "few_bits"
+"""The mark of weights in less than 8 bits."""
 
 _STANDARD_DOMAINS = (None, "", "ai.onnx")
 
@@ -139,6 +142,8 @@ class Feature:
         it is; ``matmul_nbits`` asks for it.
     moves : sequence of Move
         What outputs decide, after the moves for every graph.
+    finer : function
+        Returns the products of a graph whose weights have more bits, where those of others have few.
     products : RunTimeProducts, optional
         How products round inputs at run time, for a key of schemes that says so.
     roundings : function
@@ -156,6 +161,7 @@ class Feature:
     rows: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     is_stored: Callable[[gs.Graph], bool] | None = None
     moves: Sequence[Callable[[Any], None]] = ()
+    finer: Callable[[gs.Graph], Iterable[gs.Node]] = lambda graph: ()
     products: RunTimeProducts | None = None
     roundings: Callable[[gs.Graph], Iterable[gs.Node]] = lambda graph: ()
     write_float: Callable[[gs.Graph, set[int]], int] = lambda graph, roundings: 0
@@ -191,8 +197,7 @@ def of(node: gs.Node) -> Feature | None:
 
 def open_in(marks: Set[str]) -> tuple[Feature, ...]:
     """Return the features with a mark that is among some, as the operators of a graph."""
-    found = [mark for mark in _BY_MARK if marks >= set(mark.split())]
-    return tuple(dict.fromkeys(map(_feature, found)))
+    return tuple(dict.fromkeys(_feature(mark) for mark in _BY_MARK if marks >= set(mark.split())))
 
 
 def asked_for(scheme: Any) -> tuple[Feature, ...]:

@@ -186,7 +186,7 @@ class NodeFormats:
 _FLOAT = NodeFormats(None, None, None, None, False)
 
 _FINER = "int8"
-"""Format of weights that get more bits than others; a router's stays float beside float activations."""
+"""Format of weights that get more bits than others; those of features stay float beside float activations."""
 
 
 def _has_few_bits(fmt: ops.Format | None) -> bool:
@@ -211,9 +211,9 @@ class FormatTable:
         self._formats = {key: self._resolve(rule) for key, rule in rules.items()}
         self.naming_weights = frozenset(key for key, rule in rules.items() if rule.weight)
         """``id`` of the nodes of which a rule names the format of their weight."""
-        self.routers = self._finer_routers(graph, facts) if _has_few_bits(self.default.weight) else []
-        """Routers of experts whose weights have more bits than the scheme says for all."""
-        self.deciding = self._kept_for_lengths(graph, facts)
+        self.choosing = self._leave(graph, facts.finer, _FINER) if _has_few_bits(self.default.weight) else []
+        """Products of features whose weights have more bits than the scheme says for all."""
+        self.deciding = self._leave(graph, facts.lengths)
         """Nodes in float that decide how long other tensors are."""
         if self.default.activation is None:  # beside a table in float, a head's own weight is a second copy
             self._formats = dict.fromkeys(facts.shared_heads, _FLOAT) | self._formats
@@ -225,19 +225,12 @@ class FormatTable:
     def __getitem__(self, node: gs.Node) -> NodeFormats:
         return self._formats.get(id(node), self.default)
 
-    def _finer_routers(self, graph: gs.Graph, facts: GraphFacts) -> list[gs.Node]:
-        """Give routers that no rule names a format of more bits, and return them."""
-        nodes = (node for node in walk.nodes(graph) if id(node) in facts.routers)
-        found = [node for node in nodes if id(node) not in self._formats]
-        finer = self._resolve(LayerRule(weight=_FINER)) if self.default.wants_integers else _FLOAT
-        self._formats |= {id(node): finer for node in found}
-        return found
-
-    def _kept_for_lengths(self, graph: gs.Graph, facts: GraphFacts) -> list[gs.Node]:
-        """Leave nodes in float that decide lengths and that no rule names, and return them."""
-        kept = facts.lengths.difference(self._formats)
-        self._formats |= dict.fromkeys(kept, _FLOAT)
-        return [node for node in walk.nodes(graph) if id(node) in kept] if kept else []
+    def _leave(self, graph: gs.Graph, nodes: frozenset[int], weight: str = FLOAT32) -> list[gs.Node]:
+        """Leave those of some nodes that no rule names in float, or with finer weights; return them."""
+        left, is_integer = nodes.difference(self._formats), weight != FLOAT32 and self.default.wants_integers
+        formats = self._resolve(LayerRule(weight=weight)) if is_integer else _FLOAT
+        self._formats |= dict.fromkeys(left, formats)
+        return [node for node in walk.nodes(graph) if id(node) in left] if left else []
 
     def _finer_layers(self, graph: gs.Graph) -> list[gs.Node]:
         """Give the most sensitive layers that no rule names more bits within the share; return them."""

@@ -9,6 +9,7 @@ from transforms.features import Feature
 from transforms.features.experts.runtime_moe import mixtures
 from transforms.graph import walk
 from transforms.graph.rewire import RUNTIME_DOMAIN
+from transforms.pipelines.later import later
 from transforms.pipelines.work import Work
 
 
@@ -24,9 +25,12 @@ def is_stored(graph: gs.Graph) -> bool:
     return any(True for inner in walk.graphs(graph) for _ in mixtures(inner))
 
 
+(routers,) = later(__package__, "routers")
+
 FEATURE = Feature(
     noun="a mixture of experts",
     domains=(RUNTIME_DOMAIN,),
     rows={"store": (Row(write_experts),)},
     is_stored=is_stored,
+    finer=routers,
 )

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.graph.routers import routers
+from transforms.features.experts.routers import routers
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import preset
@@ -112,14 +112,14 @@ def test_weights_of_routers(config: str, changes: dict[str, object], expected: s
     feeds = [{"x": np.random.default_rng(i).standard_normal((8, WIDTH), np.float32)} for i in range(2)]
     scheme = preset(config).with_(optimize=False, **changes).by_rule()
     done = quantize_graph(graph, scheme, CalibrationData(feeds) if config == "W4A8" else None)
-    notes = [note for note in done.notes if "experts" in note]
+    notes = [note for note in done.notes if "choose" in note]
     (router,) = (node for node in graph.nodes if node.name == "l")
     weight = router.inputs[1]
     if expected is None:
         assert not notes and weight.inputs[0].op == "DequantizeLinear"
         return
     words = "in float" if expected == "float32" else f"in {expected}"
-    assert notes == [f"Weights {words} that choose experts: 'l'; layers entries change that"]
+    assert notes == [f"Weights {words} that choose what is computed: 'l'; layers entries change that"]
     if expected == "float32":
         assert weight.name == "gate" and not weight.inputs
     else:
