@@ -147,7 +147,7 @@ def run_rows(work: V, rows: Iterable[Row[V]]) -> None:
 
 def features_of(graph: gs.Graph) -> tuple[features.Feature, ...]:
     """Return the features that are open in a graph."""
-    return features.open_in({node.op for node in walk.nodes(graph)})
+    return features.open_in(node.op for node in walk.nodes(graph))
 
 
 def run_feature_rows(work: HasGraph, opened: Iterable[features.Feature], place: str) -> None:

@@ -195,15 +195,15 @@ def of(node: gs.Node) -> Feature | None:
     return feature if node.domain in domains else None
 
 
-def open_in(marks: Set[str]) -> tuple[Feature, ...]:
+def open_in(marks: Iterable[str]) -> tuple[Feature, ...]:
     """Return the features with a mark that is among some, as the operators of a graph."""
-    return tuple(dict.fromkeys(_feature(mark) for mark in _BY_MARK if marks >= set(mark.split())))
+    present = set(marks)
+    return tuple(dict.fromkeys(_feature(mark) for mark in _BY_MARK if present.issuperset(mark.split())))
 
 
-def asked_for(scheme: Any) -> tuple[Feature, ...]:
-    """Return the features that keys of a scheme ask for, or of its rules for layers."""
-    parts = (scheme, *scheme.layers.values())
-    return open_in({mark for mark in MARKS for part in parts if getattr(part, mark, None)})
+def asked_for(*holders: object) -> tuple[Feature, ...]:
+    """Return the features that attributes of objects ask for, as keys of a scheme and of its rules."""
+    return open_in(mark for mark in MARKS for holder in holders if getattr(holder, mark, None))
 
 
 def weights_of(node: gs.Node) -> WeightForm | None:

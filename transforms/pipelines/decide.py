@@ -83,7 +83,7 @@ def decide(work: Work) -> None:
         if work.judge.can_judge and work.judge.count >= FEW_SAMPLES:
             _move_outliers(work, work.judge)
         else:
-            run_feature_rows(work, features.asked_for(work.asked), "unjudged")
+            run_feature_rows(work, features.asked_for(work.asked, *work.asked.layers.values()), "unjudged")
             prepared = work.scheme  # the graph has its form already
     elif statistics is None:
         work.scheme = _without_ranges(work, work.judge)

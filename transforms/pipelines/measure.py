@@ -38,7 +38,7 @@ from transforms.scheme.scheme_values import SPREAD
 def probe(work: Work) -> None:
     """Let features of keys decide by random numbers what outputs do not decide."""
     if not may_decide(work):
-        run_feature_rows(work, features.asked_for(work.asked), "unjudged")
+        run_feature_rows(work, features.asked_for(work.asked, *work.asked.layers.values()), "unjudged")
 
 
 def measure(work: Work) -> None:

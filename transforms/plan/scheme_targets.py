@@ -201,7 +201,8 @@ class FormatTable:
     ) -> None:
         """Resolve the rules, the later over the earlier, exclusion over all."""
         self._scheme, facts = scheme, facts or GraphFacts(graph)
-        self.at_run_time = [one.products for one in features.asked_for(scheme) if one.products]
+        opened = features.asked_for(scheme, *scheme.layers.values())
+        self.at_run_time = [feature.products for feature in opened if feature.products]
         """How some products round their activations at run time; empty where none does."""
         self.default = self._resolve(LayerRule())
         rules: dict[int, LayerRule] = {}
