@@ -2,8 +2,8 @@
 
 The rest of ``transforms`` asks for the features of a node, a graph or a scheme, and names none. A folder
 defines one object ``FEATURE`` in ``feature.py``, which is imported where one of its marks first occurs;
-rewrites at the top of ``transforms`` import the other modules of their folder. Types of packages above are
-``Any`` here.
+rewrites at the top of ``transforms`` import the other modules of their folder. A folder without marks has
+rows in recipes, which are imported when they are entered. Types of packages above are ``Any`` here.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ FEATURES: Mapping[str, Collection[str]] = MappingProxyType(
     {
         "dynamic": ("dynamic", "MatMulInteger Cast Mul", "ReduceMax Max Div QuantizeLinear"),
         "experts": ("MoE", *(f"few_bits {operator}" for operator in ("TopK", "ArgMax", "ArgMin", "QMoE"))),
+        "language": (),
         "recurrent": ("LSTM", "GRU", "RNN"),
     }
 )

@@ -22,12 +22,14 @@ from transforms.scheme import Scheme
 from transforms.scheme.scheme import FOUND
 
 if TYPE_CHECKING:
+    from transforms.features.language.keep_found import keep_found, take_found
     from transforms.pipelines.decide import decide
     from transforms.pipelines.fit import fit
-    from transforms.pipelines.keep_found import keep_found, take_found
 else:
     decide, fit = later(__package__, "decide", "fit")
-    keep_found, take_found = later(__package__, "keep_found.keep_found", "keep_found.take_found")
+    keep_found, take_found = later(
+        "transforms.features.language", "keep_found.keep_found", "keep_found.take_found"
+    )
 
 
 def _has_samples(work: Work) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Float64Array
-from transforms.channels.kept_channels import keeps_channels
+from transforms.features.language.kept_channels import keeps_channels
 from transforms.graph import walk
 from transforms.graph.constants import Constants
 from transforms.graph.embeddings import heads, is_lookup, is_table

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from transforms.features.language.random_cost import MOST, random_cost
 from transforms.files.spelling import spelled
 from transforms.graph import walk
 from transforms.graph.constants import load
@@ -14,7 +15,6 @@ from transforms.graph.embeddings import logits_of
 from transforms.graph.rewire import remove_unused
 from transforms.graph.some_names import counted
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.random_cost import MOST, random_cost
 from transforms.pipelines.work import Work
 from transforms.run.lifelike_feeds import LENGTH, lifelike_feeds
 from transforms.run.turns import Timing, ratio, time_graphs, timed_options
@@ -31,8 +31,12 @@ def choose_level(work: Work) -> None:
 
     Those in 4 bits; or of weights that stay as they were, all, or those in 8 bits, if it costs a tenth of
     that. Outputs are compared on random tokens; a level that takes longer here than the other is left alone.
-    Nothing is chosen where outputs are not to be compared, or do not come of random tokens.
+    Nothing is chosen where an option or a goal is in the way, outputs are not to be compared, or do not come
+    of random tokens.
     """
+    options = work.options
+    if not options.matmul_nbits or options.accuracy_level is not None or options.goal is not None:
+        return
     is_kept = work.scheme.weight == FOUND
     most = MOST / 10 if is_kept else MOST
     for bits in ((4, 8), (8,)) if is_kept else ((4,),):

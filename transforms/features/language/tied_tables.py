@@ -6,6 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.integers import quantize, weight_scale
+from transforms.features.language.random_cost import MOST, random_cost
 from transforms.files.spelling import spelled
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
@@ -16,7 +17,6 @@ from transforms.graph.rewire import Insertions, remove_unused
 from transforms.graph.selection import NodeSet, label_of, matches
 from transforms.graph.some_names import counted, some_names
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.random_cost import MOST, random_cost
 from transforms.pipelines.work import Work
 from transforms.quantize_tables import quantize_tables
 from transforms.scheme.targets import ON_CPU

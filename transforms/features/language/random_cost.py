@@ -9,12 +9,10 @@ from transforms.judge.budget import too_large
 from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.work import Work
-from transforms.run.lifelike_feeds import lifelike_feeds
+from transforms.run.lifelike_feeds import FEEDS, lifelike_feeds
 
 MOST = 0.005
 """Nats that a change by rule may cost."""
-
-_FEEDS = 4
 
 
 def random_cost(work: Work, changed: gs.Graph) -> float | None:
@@ -27,7 +25,7 @@ def random_cost(work: Work, changed: gs.Graph) -> float | None:
         return None
     logits = logits_of(work.graph)
     try:
-        judge = Judge(work.graph, list(lifelike_feeds(work.graph, _FEEDS)), work.run_here)
+        judge = Judge(work.graph, list(lifelike_feeds(work.graph, FEEDS)), work.run_here)
         errors = judge.errors_of(copy_graph(changed))
         places = [place for place, name in enumerate(judge.reference.outputs) if name in logits]
         return errors.of_outputs(places).relative if places else 10 * errors.relative
