@@ -37,11 +37,16 @@ def _writes_products(work: Work) -> bool:
     return work.options.matmul_nbits and work.scheme.weight != FOUND
 
 
+def _stores_tied(work: Work) -> bool:
+    return work.scheme.activation == FLOAT32 and work.options.stores_tied
+
+
 def _keeps_unstored(work: Work) -> bool:
     return work.options.storage != "plain" and work.options.may_compare and work.data is not None
 
 
 _TUNED = ("keep_lossy", "place", "beside_preset", "reach", "tune", "keep_target", "gate")
+_PARTED = ("write_products", "write_embeddings", *_TUNED)
 _WRITTEN = (
     *("store_features", "write_products", "choose_level"),
     *("write_embeddings", "store_tied", "write_caches"),
@@ -57,17 +62,8 @@ FOR_RUNTIME: tuple[WorkRow, ...] = (
         when=lambda work: bool(work.options.embeddings),
         after=("tie_heads", "write_products", *_TUNED),
     ),
-    Row(
-        store_tied,
-        frozenset({"Gather"}),
-        lambda work: work.scheme.activation == FLOAT32 and work.options.stores_tied,
-        after=("write_products", "write_embeddings", *_TUNED),
-    ),
-    Row(
-        write_caches,
-        when=lambda work: bool(work.options.kv_cache),
-        after=("write_products", "write_embeddings", *_TUNED),
-    ),
+    Row(store_tied, frozenset({"Gather"}), _stores_tied, after=_PARTED),
+    Row(write_caches, when=lambda work: bool(work.options.kv_cache), after=_PARTED),
     Row(keep_unstored, when=_keeps_unstored, after=_WRITTEN),
 )
 """Products, embeddings, caches and experts as operators of ONNX Runtime."""

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from transforms.pipelines.fit import fit
 else:
     decide, fit = later(__package__, "decide", "fit")
-    keep_found, take_found = later(
-        "transforms.features.language", "keep_found.keep_found", "keep_found.take_found"
-    )
+    keep_found, take_found = later("transforms.features.language", "keep_found", "keep_found.take_found")
 
 
 def _has_samples(work: Work) -> bool:

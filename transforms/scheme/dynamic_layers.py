@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from transforms.scheme.layer_rule import LayerRule
+
 if TYPE_CHECKING:
     from transforms.scheme.scheme import Scheme
 
@@ -13,13 +15,12 @@ _WEIGHTS = ("int8", "uint8")
 
 def check_dynamic(scheme: Scheme) -> None:
     """Raise ValueError naming a key that does not go with ``dynamic``, of a scheme or its ``layers``."""
-    asked = [("", scheme.activation, scheme.weight)] if scheme.dynamic else []
-    asked += [
-        (f"layers entry '{pattern}': ", rule.activation or _ACTIVATION, rule.weight or scheme.weight)
-        for pattern, rule in scheme.layers.items()
-        if rule.dynamic
-    ]
-    for place, activation, weight in asked:
+    parts: dict[str, Scheme | LayerRule] = {"": scheme}
+    parts |= {f"layers entry '{pattern}': ": rule for pattern, rule in scheme.layers.items()}
+    for place, part in parts.items():
+        if not part.dynamic:
+            continue
+        activation, weight = part.activation or _ACTIVATION, part.weight or scheme.weight
         if activation != _ACTIVATION:
             raise ValueError(f"{place}dynamic requires activation = '{_ACTIVATION}', not '{activation}'")
         if weight not in _WEIGHTS:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import onnx_graphsurgeon as gs
 
-from transforms.channels.propose_moves import Operand
 from transforms.conversion.rows import Row
 from transforms.features import Feature
 from transforms.features.dynamic.float_products import write_float_products
+from transforms.features.dynamic.operands import dynamic_operands
 from transforms.features.dynamic.products import DynamicProducts
 from transforms.features.dynamic.rounded_rows import rounded_rows
 from transforms.features.dynamic.worth import multiplies_integers, pays_in_integers
 from transforms.graph import walk
 from transforms.pipelines.later import later
-from transforms.plan.quantization_plan import QuantizationPlan
 
 
 class Products:
@@ -23,13 +22,8 @@ class Products:
 
     pays = staticmethod(pays_in_integers)
     multiplies = staticmethod(multiplies_integers)
+    operands = staticmethod(dynamic_operands)
     planned = staticmethod(DynamicProducts)
-
-    def operands(self, plan: QuantizationPlan) -> Sequence[Operand]:
-        """Return the inputs whose channels may move."""
-        from transforms.features.dynamic.operands import dynamic_operands
-
-        return dynamic_operands(plan)
 
 
 (move_unjudged,) = later(__package__, "probe.move_unjudged")
