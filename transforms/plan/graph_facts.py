@@ -14,7 +14,6 @@ from weakref import ref
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import features
 from transforms.graph import walk
 from transforms.graph.lazy_values import LARGE, load_values
 
@@ -99,6 +98,8 @@ def _beyond_float16(facts: GraphFacts) -> Iterable[int]:
 
 
 def _finer(facts: GraphFacts) -> Iterable[int]:
+    from transforms import features
+
     opened = features.open_in({*facts.types, features.FEW_BITS})
     return (id(node) for feature in opened for node in feature.finer(facts.graph))
 
