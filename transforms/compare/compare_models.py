@@ -79,7 +79,7 @@ def compare_models(
     models = describe_model(graphs[0], float_path), describe_model(graphs[1], quantized_path)
     graphs = as_quantized(graphs[0], graphs[1], lambda: model_io.load(float_path)), graphs[1]
     for feature in features_of(graphs[1]):
-        feature.write_float(graphs[1], set())
+        feature.write_float(graphs[1])
     matches, missing = match_tensors(*graphs)
     inputs = open_model(float_path, data.options).inputs
     both = SideBySide(*graphs, matches, data.options)

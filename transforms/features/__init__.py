@@ -150,8 +150,8 @@ class Feature:
     roundings : function
         Returns the nodes of a graph that compute in float only because they round tensors at run time.
     write_float : function
-        Writes products in integers of a graph as what they compute in float, and adds the ``id`` of nodes to
-        a set that are part of rounding.
+        Writes products in integers of a graph as what they compute in float, and returns the ``id`` of nodes
+        that are part of rounding.
     """
 
     noun: str
@@ -165,7 +165,7 @@ class Feature:
     finer: Callable[[gs.Graph], Iterable[gs.Node]] = lambda graph: ()
     products: RunTimeProducts | None = None
     roundings: Callable[[gs.Graph], Iterable[gs.Node]] = lambda graph: ()
-    write_float: Callable[[gs.Graph, set[int]], int] = lambda graph, roundings: 0
+    write_float: Callable[[gs.Graph], Iterable[int]] = lambda graph: ()
 
 
 _BY_MARK: dict[str, Feature | str] = {mark: folder for folder, marks in FEATURES.items() for mark in marks}

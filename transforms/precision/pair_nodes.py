@@ -50,9 +50,8 @@ class PairedModels:
     def __init__(self, float_graph: gs.Graph, quantized_graph: gs.Graph) -> None:
         """Take the float model in the form that was quantized, and the quantized one; both are changed."""
         self._float, self._quantized = float_graph, quantized_graph
-        roundings = set[int]()
-        for feature in features_of(quantized_graph):
-            feature.write_float(quantized_graph, roundings)
+        opened = features_of(quantized_graph)
+        roundings = {key for feature in opened for key in feature.write_float(quantized_graph)}
         pairs = _pairs(float_graph, quantized_graph)
         paired = roundings | {id(node) for _, node in pairs}
         self.unpaired = [label_of(n) for n in quantized_graph.nodes if id(n) not in paired and _computes(n)]

@@ -182,8 +182,13 @@ def test_products_are_known_by_their_float_form(ranges: str) -> None:
     """Other sums of the same numbers; the model of ONNX Runtime's own quantizer has the same form."""
     made = quantized(assignments=[f"dynamic_ranges={ranges}"]).model
     graph = graph_proto.import_model(made)
-    assert write_float_products(graph, set()) == len(in_integers(made))
-    assert write_float_products(graph, set()) == 0
+    names, roundings = in_integers(made), write_float_products(graph)
+    products = [node for node in graph.nodes if node.name in names]
+    assert products and {node.op for node in products} == {"MatMul"}
+    makers = [node.inputs[0].inputs[0] for node in products]
+    assert {node.op for node in makers} == {"Mul" if ranges == "row" else "DequantizeLinear"}
+    assert roundings >= {id(node) for node in makers if node.op == "Mul"}
+    assert not write_float_products(graph)
     back = graph_proto.export_model(graph)
     onnx.checker.check_model(back, full_check=True)
     found, expected = (run(model, optimized=False) for model in (back, made))

@@ -27,19 +27,18 @@ class _Product:
     weight_scale: gs.Tensor
 
 
-def write_float_products(graph: gs.Graph, roundings: set[int]) -> int:
-    """Put a MatMul on dequantized numbers in the place of each product in integers; return how many.
+def write_float_products(graph: gs.Graph) -> set[int]:
+    """Put a MatMul on dequantized numbers in the place of each product in integers.
 
     Of products as :func:`transforms.quantize_dynamic.quantize_dynamic` and ONNX Runtime's quantizer write
     them: MatMulInteger, Cast, Mul with the product of a DynamicQuantizeLinear's scale and a constant; and of
     rows on ranges of their own, which are multiplied with their magnitudes before the MatMul. Does nothing to
-    others. To ``roundings`` are added the ``id`` of nodes that are part of the rounding of rows.
+    others. Returns the ``id`` of nodes that are part of the rounding of rows.
     """
-    count = 0
+    roundings = set[int]()
     for owner in walk.graphs(graph):
         for rows in list(rounded_rows(owner)):
             roundings.update(map(id, _scale_before(owner, rows, walk.Names(graph))))
-            count += len(rows.products)
         found = [one for node in owner.nodes if (one := _product(node)) is not None]
         replacements, names = Replacements(owner), walk.Names(graph)
         for one in found:
@@ -47,8 +46,7 @@ def write_float_products(graph: gs.Graph, roundings: set[int]) -> int:
             take_over(made[-1], one.last.outputs[0])
             replacements.replace([one.integers, one.last], made)
         replacements.place()
-        count += len(found)
-    return count
+    return roundings
 
 
 def _scale_before(owner: gs.Graph, rows: RoundedRows, names: walk.Names) -> list[gs.Node]:

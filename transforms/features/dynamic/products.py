@@ -59,12 +59,10 @@ def round_at_run_time(graph: gs.Graph, products: Sequence[gs.Node], ranges: str)
     """
     names, insertions = walk.Names(graph), Insertions()
     rounding = RunTimeRounding(graph, names, ranges)
-    read = {id(node): node for node in products}
+    reading = set(map(id, products))
     for owner in walk.graphs(graph):
         rounded: dict[int, gs.Tensor] = {}
-        for node in owner.nodes:
-            if id(node) not in read:
-                continue
+        for node in (node for node in owner.nodes if id(node) in reading):
             tensor = node.inputs[0]
             if id(tensor) not in rounded:
                 nodes = _round_trip(tensor, rounding)

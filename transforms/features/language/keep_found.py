@@ -88,19 +88,15 @@ def take_found(work: Work) -> None:
 
 def _may_take(work: Work) -> bool:
     """Return whether nothing that was asked for is lost where weights stay on their grids."""
-    asked = work.asked
+    asked, options = work.asked, work.options
     weight = asked.format(asked.weight)
-    rules = (
-        asked.layers,
-        asked.tensors,
-        asked.auto_mixed_precision,
-        asked.finetune,
-        work.options.tuning,
-        work.options.fixed,
-    )
-    others = asked.op_types, asked.opset, asked.qdq_domain, asked.keep_weight_nodes, work.options.goal
+    rules = asked.layers, asked.tensors, asked.auto_mixed_precision, asked.finetune, asked.op_types
+    forms = asked.opset, asked.qdq_domain, asked.keep_weight_nodes
+    others = options.tuning, options.fixed, options.goal
     is_here = asked.target in ("", ON_CPU) and asked.fit_weights is not True
-    return is_here and weight is not None and weight.bits in _OTHER_BITS and not any((*rules, *others))
+    return (
+        is_here and weight is not None and weight.bits in _OTHER_BITS and not any((*rules, *forms, *others))
+    )
 
 
 def _is_enough(found: list[FoundWeight], scheme: Scheme) -> bool:

@@ -59,15 +59,9 @@ def _has_few_bits(work: Work) -> bool:
     weight = scheme.format(scheme.weight)
     if weight is None or not weight.is_integer or weight.bits not in _BITS or scheme.scale != "float":
         return False
-    others = (
-        scheme.keep_weight_nodes,
-        scheme.auto_mixed_precision,
-        scheme.finetune,
-        work.options.tuning,
-        work.options.fixed,
-    )
-    is_here = scheme.target in ("", ON_CPU)
-    return is_here and not any((*others, options.embeddings, options.goal))
+    keys = scheme.keep_weight_nodes, scheme.auto_mixed_precision, scheme.finetune
+    others = options.tuning, options.fixed, options.embeddings, options.goal
+    return scheme.target in ("", ON_CPU) and not any((*keys, *others))
 
 
 def _wanted(work: Work) -> list[gs.Constant]:
