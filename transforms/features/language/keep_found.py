@@ -90,8 +90,8 @@ def _may_take(work: Work) -> bool:
     """Return whether nothing that was asked for is lost where weights stay on their grids."""
     asked, options = work.asked, work.options
     weight = asked.format(asked.weight)
-    rules = asked.layers, asked.tensors, asked.auto_mixed_precision, asked.finetune, asked.op_types
-    forms = asked.opset, asked.qdq_domain, asked.keep_weight_nodes
+    rules = asked.layers, asked.tensors, asked.auto_mixed_precision, asked.finetune
+    forms = asked.op_types, asked.opset, asked.qdq_domain, asked.keep_weight_nodes
     others = options.tuning, options.fixed, options.goal
     is_here = asked.target in ("", ON_CPU) and asked.fit_weights is not True
     return (
