@@ -11,7 +11,7 @@ from transforms.align_concat import align_concat
 from transforms.conversion.notes import note_plan
 from transforms.conversion.record import Record
 from transforms.conversion.rewriting import Rewritten
-from transforms.conversion.rows import Row, run_feature_rows
+from transforms.conversion.rows import Row, features_of, run_feature_rows
 from transforms.insert_qdq import insert_qdq
 from transforms.plan.dynamic_products import dynamic_products
 from transforms.plan.qparams import Ranges
@@ -144,7 +144,7 @@ def keep_weights_float(work: Rewritten) -> int:
 
 def finish_features(work: Rewritten) -> int:
     """Enter the rows that features have for a quantized graph."""
-    run_feature_rows(work, "finish")
+    run_feature_rows(work, features_of(work.graph), "finish")
     return 0
 
 
@@ -185,7 +185,7 @@ FINISH: tuple[Row[Rewritten], ...] = (
         after=_BUILT,
     ),
     Row(keep_weights_float, when=lambda work: work.scheme.target == ON_CPU, after=_BUILT),
-    Row(finish_features, features.OPERATORS, after=_BUILT),
+    Row(finish_features, features.MARKS, after=_BUILT),
     Row(
         narrow_indices,
         when=lambda work: work.scheme.target in FOLDING and _has_narrow_weights(work.scheme),

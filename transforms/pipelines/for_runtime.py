@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from transforms import features
 from transforms.conversion.rows import Row
 from transforms.pipelines.later import later
 from transforms.pipelines.work import Work, WorkRow
@@ -17,17 +18,17 @@ if TYPE_CHECKING:
         store_features,
         store_tied,
         tie_heads,
-        write_caches,
         write_embeddings,
+        write_interface,
         write_products,
     )
 else:
     _NAMES = (
-        *("keep_unstored", "tie_heads", "write_caches", "write_embeddings", "store_features"),
+        *("keep_unstored", "tie_heads", "write_interface", "write_embeddings", "store_features"),
         *("write_products", "choose_level", "store_tied"),
     )
     _PATHS = (f"write_for_runtime.{name}" for name in _NAMES)
-    keep_unstored, tie_heads, write_caches, write_embeddings, store_features, *_MORE = later(
+    keep_unstored, tie_heads, write_interface, write_embeddings, store_features, *_MORE = later(
         __package__, *_PATHS
     )
     write_products, choose_level, store_tied = _MORE
@@ -45,7 +46,7 @@ def _keeps_unstored(work: Work) -> bool:
 _TUNED = ("keep_lossy", "place", "beside_preset", "reach", "tune", "keep_target", "gate")
 _WRITTEN = (
     *("store_features", "write_products", "choose_level"),
-    *("write_embeddings", "store_tied", "write_caches"),
+    *("write_embeddings", "store_tied", "write_interface"),
 )
 
 FOR_RUNTIME: tuple[WorkRow, ...] = (
@@ -60,8 +61,8 @@ FOR_RUNTIME: tuple[WorkRow, ...] = (
     ),
     Row(store_tied, frozenset({"Gather"}), after=("write_products", "write_embeddings", *_TUNED)),
     Row(
-        write_caches,
-        when=lambda work: bool(work.options.kv_cache),
+        write_interface,
+        when=lambda work: bool(features.asked_for(work.options)),
         after=("write_products", "write_embeddings", *_TUNED),
     ),
     Row(keep_unstored, when=_keeps_unstored, after=_WRITTEN),

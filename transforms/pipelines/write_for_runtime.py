@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from transforms.conversion.rows import run_feature_rows
+from transforms import features
+from transforms.conversion.rows import features_of, run_feature_rows
 from transforms.files.spelling import as_option
 from transforms.graph import walk
 from transforms.graph.selection import NodeSet, label_of, matches
@@ -28,7 +29,7 @@ def tie_heads(work: Work) -> int:
 
 def store_features(work: Work) -> None:
     """Enter the rows that features have for the form in which their parts are stored."""
-    run_feature_rows(work, "store")
+    run_feature_rows(work, features_of(work.graph), "store")
 
 
 def write_products(work: Work) -> None:
@@ -74,11 +75,9 @@ def write_embeddings(work: Work) -> None:
         work.record.stored.append(f"Stored in {form}: {counted(count, 'embedding')}")
 
 
-def write_caches(work: Work) -> None:
-    """Store caches in few bits; ValueError for a model without one that can be stored so."""
-    from transforms.pipelines.store_caches import store_caches
-
-    work.record.stored += store_caches(work)
+def write_interface(work: Work) -> None:
+    """Enter the rows that features have for the form of inputs and outputs, as options ask for it."""
+    run_feature_rows(work, features.asked_for(work.options), "interface")
 
 
 def keep_unstored(work: Work) -> None:
