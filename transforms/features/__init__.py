@@ -1,16 +1,17 @@
 """Features: kinds of layers with rows, moves and forms of weights of their own, each in one folder.
 
-The rest of ``transforms`` asks for the feature of a node, a graph or an option, and names none. A folder
-defines one object ``FEATURE`` in ``feature.py``, which is imported where one of its marks first occurs;
-rewrites at the top of ``transforms`` import the other modules of their folder. Types of packages above are
-``Any`` here.
+The rest of ``transforms`` asks for the feature of a node, a graph, an option or a file, and names none. A
+folder defines one object ``FEATURE`` in ``feature.py``, which is imported where one of its marks first
+occurs; rewrites at the top of ``transforms`` import the other modules of their folder. Types of packages
+above are ``Any`` here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -23,10 +24,11 @@ FEATURES: Mapping[str, Collection[str]] = MappingProxyType(
     {
         "caches": ("kv_cache", "int8", "uint8"),
         "experts": ("MoE",),
+        "images": (".png", ".jpg", ".jpeg"),
         "recurrent": ("LSTM", "GRU", "RNN"),
     }
 )
-"""The marks of each folder: operators of nodes, options of a job, and types of inputs of a graph."""
+"""The marks of each folder: operators of nodes, options of a job, types of inputs, suffixes of samples."""
 
 Run = Callable[[Feed], Feed]
 """Runs a model on a feed."""
@@ -107,6 +109,19 @@ class ModelView(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class SampleFiles:
+    """How files of samples become inputs, by options as transforms.run.image_options.ImageOptions.
+
+    ``read``: returns the input that is made of a file; ``line``: says how files go in; ``warnings``: yields
+    why a graph was made for others, with what reads the samples by other options.
+    """
+
+    read: Callable[[Path, Any, Any], AnyArray]
+    line: Callable[[Sequence[Path], Any, Any], str]
+    warnings: Callable[[gs.Graph, Callable[[Any], Iterable[tuple[str, Feed]]], Any, Any], Iterator[str]]
+
+
 @dataclass(frozen=True, eq=False)
 class Feature:
     """What nodes of some operators, or an option, add to recipes, plans and searches.
@@ -134,6 +149,8 @@ class Feature:
         What outputs decide, after the moves for every graph.
     view : function, optional
         Returns how a graph with inputs of its types is run, None for one that is run as it is.
+    files : SampleFiles, optional
+        How samples in files of its suffixes are read.
     """
 
     noun: str
@@ -145,6 +162,7 @@ class Feature:
     is_stored: Callable[[gs.Graph], bool] | None = None
     moves: Sequence[Callable[[Any], None]] = ()
     view: Callable[[gs.Graph], ModelView | None] = lambda graph: None
+    files: SampleFiles | None = None
 
 
 _BY_MARK: dict[str, Feature | str] = {mark: folder for folder, marks in FEATURES.items() for mark in marks}
@@ -189,6 +207,12 @@ def view_of(graph: gs.Graph) -> ModelView | None:
     """Return how a model is run whose interface differs from that of its float model, None for most."""
     opened = open_in(str(tensor.dtype) for tensor in graph.inputs)
     return next((view for feature in opened if (view := feature.view(graph))), None)
+
+
+def files_of(path: Path) -> SampleFiles | None:
+    """Return how a file of samples is read, None for one of arrays."""
+    suffix = path.suffix.lower()
+    return _feature(suffix).files if suffix in _BY_MARK else None
 
 
 def weights_of(node: gs.Node) -> WeightForm | None:

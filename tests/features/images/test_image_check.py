@@ -16,8 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ops.array_types import Feed
 from transforms import model_io
-from transforms.run.image_check import scale_warning
-from transforms.run.image_inputs import SCALINGS, ImageOptions
+from transforms.features.images.image_check import scale_warning
+from transforms.run.image_options import SCALINGS, ImageOptions
 
 RNG = np.random.default_rng(5)
 PIXELS = [np.kron(RNG.integers(0, 256, (1, 3, 4, 4)), np.ones((1, 1, 4, 4))) for _ in range(6)]
