@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
+import onnx
 
 from tests.helpers import plans
 from tests.helpers.decoder import HEADS, WORDS, decoder
 from transforms import features, model_io
 from transforms.features.caches.cache_view import CacheView
+from transforms.pipelines.first_run import FirstRunOptions, first_run
+from transforms.pipelines.source import Source
 from transforms.quantize_caches import quantize_caches
 from transforms.run.samples import token_feed
 from transforms.runtime.inputs import model_inputs
@@ -35,6 +39,19 @@ def test_a_feed_of_codes_stays_as_it_is() -> None:
     codes = view.fed({**feed, "past.0.key": np.full((1, HEADS, 3, 32), 0.52, np.float32)})
     assert codes["past.0.key"].dtype == np.int8 and (codes["past.0.key"] == 5).all()
     assert view.fed(codes)["past.0.key"] is codes["past.0.key"]
+
+
+def test_the_first_run_feeds_codes(tmp_path: Path) -> None:
+    onnx.save(decoder(), tmp_path / "m.onnx")
+    graph = model_io.load(decoder())
+    scale = np.full((HEADS, 32), 0.1, np.float32)
+    quantize_caches(graph, {"present.0.key": scale, "present.0.value": scale})
+    inputs = model_inputs(model_io.load(decoder()))
+    feed = token_feed(np.arange(4), inputs)
+    feed |= {f"past.0.{name}": np.full((1, HEADS, 3, 32), 0.52, np.float32) for name in ("key", "value")}
+    feed["attention_mask"] = np.ones((1, 7), feed["attention_mask"].dtype)
+    found = first_run(graph, FirstRunOptions(Source(tmp_path / "m.onnx"), lambda _: [("0", feed)]))
+    assert found.why_not is None and found.feeds is not None and (found.feeds[0]["past.0.key"] == 5).all()
 
 
 def test_the_folder_is_imported_with_its_option_alone() -> None:
