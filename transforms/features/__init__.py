@@ -1,36 +1,43 @@
 """Features: kinds of layers with rows, moves and forms of weights of their own, each in one folder.
 
-The rest of ``transforms`` asks for the features of a node, a graph or a scheme, and names none. A folder
-defines one object ``FEATURE`` in ``feature.py``, which is imported where one of its marks first occurs;
-rewrites at the top of ``transforms`` import the other modules of their folder. A folder without marks has
-rows in recipes, which are imported when they are entered. Types of packages above are ``Any`` here.
+The rest of ``transforms`` asks for the features of a node, a graph, a scheme, an option or a file, and names
+none. A folder defines one object ``FEATURE`` in ``feature.py``, which is imported where one of its marks
+first occurs; rewrites at the top of ``transforms`` import the other modules of their folder. A folder without
+marks has rows in recipes, which are imported when they are entered. Types of packages above are ``Any`` here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import onnx_graphsurgeon as gs
 
-from ops.array_types import AnyArray, Float32Array, QParams
+from ops.array_types import AnyArray, Feed, Float32Array, QParams
 from ops.formats import Format
 
 FEATURES: Mapping[str, Collection[str]] = MappingProxyType(
     {
+        "caches": ("kv_cache", "int8", "uint8"),
         "dynamic": ("dynamic", "MatMulInteger Cast Mul", "ReduceMax Max Div QuantizeLinear"),
         "experts": ("MoE", *(f"few_bits {operator}" for operator in ("TopK", "ArgMax", "ArgMin", "QMoE"))),
+        "images": (".png", ".jpg", ".jpeg"),
         "language": (),
         "recurrent": ("LSTM", "GRU", "RNN"),
     }
 )
-"""The marks of each folder: operators of nodes, or several together, ``few_bits``, keys of a scheme."""
+"""The marks of each folder: operators of nodes, or several together, ``few_bits``, keys of a scheme, options
+of a job, types of inputs, suffixes of samples."""
 
 FEW_BITS = "few_bits"
 """The mark of weights in less than 8 bits."""
+
+Run = Callable[[Feed], Feed]
+"""Runs a model on a feed."""
 
 _STANDARD_DOMAINS = (None, "", "ai.onnx")
 
@@ -118,9 +125,38 @@ class RunTimeProducts(Protocol):
         """Return the products of a plan that multiply integers."""
 
 
+class ModelView(Protocol):
+    """How a model is run whose inputs or outputs have other forms than those of its float model."""
+
+    def fed(self, feed: Feed) -> Feed:
+        """Return the feed of the model for one of the float model."""
+
+    def in_float(self, run: Run) -> Run:
+        """Return what takes feeds of the float model and makes its outputs, by what runs the model."""
+
+    def in_steps(self, graph: gs.Graph, run: Run, feeds: Sequence[Feed]) -> Callable[[Run], Run] | None:
+        """Return how samples are run so that what the model keeps between steps counts.
+
+        None where the float model, which ``run`` runs, makes others of feeds in steps.
+        """
+
+
+@dataclass(frozen=True)
+class SampleFiles:
+    """How files of samples become inputs, by options as transforms.run.image_options.ImageOptions.
+
+    ``read``: returns the input that is made of a file; ``line``: says how files go in; ``warnings``: yields
+    why a graph was made for others, with what reads the samples by other options.
+    """
+
+    read: Callable[[Path, Any, Any], AnyArray]
+    line: Callable[[Sequence[Path], Any, Any], str]
+    warnings: Callable[[gs.Graph, Callable[[Any], Iterable[tuple[str, Feed]]], Any, Any], Iterator[str]]
+
+
 @dataclass(frozen=True, eq=False)
 class Feature:
-    """What nodes of some operators, or a key of a scheme, add to recipes, plans and searches.
+    """What nodes of some operators, a key of a scheme, or an option add to recipes, plans and searches.
 
     Attributes
     ----------
@@ -136,8 +172,9 @@ class Feature:
         Operators, and others in whose form a rewrite writes them.
     rows : mapping of str to sequence of Row
         Rows by the place in recipes where they are entered: "unjudged", before ranges are measured, for a
-        scheme whose keys outputs do not decide, "finish", after the graph is quantized, and "store", where
-        its parts are written as operators of ONNX Runtime.
+        scheme whose keys outputs do not decide, "finish", after the graph is quantized, "store", where its
+        parts are written as operators of ONNX Runtime, and "interface", where inputs and outputs get the form
+        that an option of the feature asks for.
     is_stored : function, optional
         Returns whether something of a graph is stored in few bits by rows of "store", which a plan leaves as
         it is; ``matmul_nbits`` asks for it.
@@ -152,6 +189,10 @@ class Feature:
     write_float : function
         Writes products in integers of a graph as what they compute in float, and returns the ``id`` of nodes
         that are part of rounding.
+    view : function, optional
+        Returns how a graph with inputs of its types is run, None for one that is run as it is.
+    files : SampleFiles, optional
+        How samples in files of its suffixes are read.
     """
 
     noun: str
@@ -166,6 +207,8 @@ class Feature:
     products: RunTimeProducts | None = None
     roundings: Callable[[gs.Graph], Iterable[gs.Node]] = lambda graph: ()
     write_float: Callable[[gs.Graph], Iterable[int]] = lambda graph: ()
+    view: Callable[[gs.Graph], ModelView | None] = lambda graph: None
+    files: SampleFiles | None = None
 
 
 _BY_MARK: dict[str, Feature | str] = {mark: folder for folder, marks in FEATURES.items() for mark in marks}
@@ -205,6 +248,18 @@ def open_in(marks: Iterable[str]) -> tuple[Feature, ...]:
 def asked_for(*holders: object) -> tuple[Feature, ...]:
     """Return the features that attributes of objects ask for, as keys of a scheme and of its rules."""
     return open_in(mark for mark in MARKS for holder in holders if getattr(holder, mark, None))
+
+
+def view_of(graph: gs.Graph) -> ModelView | None:
+    """Return how a model is run whose interface differs from that of its float model, None for most."""
+    opened = open_in(str(tensor.dtype) for tensor in graph.inputs)
+    return next((view for feature in opened if (view := feature.view(graph))), None)
+
+
+def files_of(path: Path) -> SampleFiles | None:
+    """Return how a file of samples is read, None for one of arrays."""
+    suffix = path.suffix.lower()
+    return _feature(suffix).files if suffix in _BY_MARK else None
 
 
 def weights_of(node: gs.Node) -> WeightForm | None:

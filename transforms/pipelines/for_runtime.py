@@ -19,11 +19,11 @@ if TYPE_CHECKING:
         keep_unstored,
         store_features,
         tie_heads,
-        write_caches,
+        write_interface,
     )
 else:
-    _NAMES = ("keep_unstored", "store_features", "tie_heads", "write_caches")
-    store, keep_unstored, store_features, tie_heads, write_caches = later(
+    _NAMES = ("keep_unstored", "store_features", "tie_heads", "write_interface")
+    store, keep_unstored, store_features, tie_heads, write_interface = later(
         __package__, "store", *(f"write_for_runtime.{name}" for name in _NAMES)
     )
     choose_level, store_tied, write_embeddings, write_products = later(
@@ -49,7 +49,7 @@ _TUNED = ("keep_lossy", "place", "beside_preset", "reach", "tune", "keep_target"
 _PARTED = ("write_products", "write_embeddings", *_TUNED)
 _WRITTEN = (
     *("store_features", "write_products", "choose_level"),
-    *("write_embeddings", "store_tied", "write_caches"),
+    *("write_embeddings", "store_tied", "write_interface"),
 )
 
 FOR_RUNTIME: tuple[WorkRow, ...] = (
@@ -63,7 +63,7 @@ FOR_RUNTIME: tuple[WorkRow, ...] = (
         after=("tie_heads", "write_products", *_TUNED),
     ),
     Row(store_tied, frozenset({"Gather"}), _stores_tied, after=_PARTED),
-    Row(write_caches, when=lambda work: bool(work.options.kv_cache), after=_PARTED),
+    Row(write_interface, when=lambda work: bool(features.asked_for(work.options)), after=_PARTED),
     Row(keep_unstored, when=_keeps_unstored, after=_WRITTEN),
 )
 """Products, embeddings, caches and experts as operators of ONNX Runtime."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from transforms import features
 from transforms.conversion.rows import features_of, run_feature_rows
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.work import Work
@@ -19,11 +20,9 @@ def store_features(work: Work) -> None:
     run_feature_rows(work, features_of(work.graph), "store")
 
 
-def write_caches(work: Work) -> None:
-    """Store caches in few bits; ValueError for a model without one that can be stored so."""
-    from transforms.pipelines.store_caches import store_caches
-
-    work.record.stored += store_caches(work)
+def write_interface(work: Work) -> None:
+    """Enter the rows that features have for the form of inputs and outputs, as options ask for it."""
+    run_feature_rows(work, features.asked_for(work.options), "interface")
 
 
 def keep_unstored(work: Work) -> None:

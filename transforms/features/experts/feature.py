@@ -10,14 +10,6 @@ from transforms.features.experts.runtime_moe import mixtures
 from transforms.graph import walk
 from transforms.graph.rewire import RUNTIME_DOMAIN
 from transforms.pipelines.later import later
-from transforms.pipelines.work import Work
-
-
-def write_experts(work: Work) -> None:
-    """Write mixtures of experts in the bits that the scheme has for weights."""
-    from transforms.features.experts.store_experts import store_experts
-
-    work.record.stored += store_experts(work)
 
 
 def is_stored(graph: gs.Graph) -> bool:
@@ -30,7 +22,7 @@ def is_stored(graph: gs.Graph) -> bool:
 FEATURE = Feature(
     noun="a mixture of experts",
     domains=(RUNTIME_DOMAIN,),
-    rows={"store": (Row(write_experts),)},
+    rows={"store": tuple(map(Row, later(__package__, "store_experts")))},
     is_stored=is_stored,
     finer=routers,
 )

@@ -10,9 +10,10 @@ from ops.array_types import Feed
 from tests.helpers.cached_decoder import WORDS, cached_decoder, feed_of
 from tests.helpers.decoder import decoder
 from transforms import model_io
-from transforms.run.coded_caches import CodedCache, Run
+from transforms.features.caches.coded_caches import CodedCache
+from transforms.features.caches.two_steps import TwoSteps
+from transforms.run.run_model import Run
 from transforms.run.samples import token_feed
-from transforms.run.two_steps import TwoSteps
 from transforms.runtime.inputs import model_inputs
 
 ONE = np.ones(1, np.float32)

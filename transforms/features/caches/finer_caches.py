@@ -14,13 +14,13 @@ from itertools import accumulate, chain
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed, Float32Array
+from transforms.features.caches.cache_view import CacheView
+from transforms.features.caches.coded_caches import coded_caches
 from transforms.graph.selection import label_of
 from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
 from transforms.quantize_caches import Cache, find_caches, quantize_caches
-from transforms.run.coded_caches import coded_caches
 from transforms.run.events import Events, each_told
-from transforms.run.two_steps import TwoSteps
 from transforms.runtime.session import RunOptions
 
 MOST_NATS = 0.015
@@ -60,7 +60,8 @@ def finer_caches(
     whole = copy_graph(graph)
     scales, offsets = grids
     quantize_caches(whole, scales, bits=4, offsets=offsets)
-    steps = TwoSteps.agreeing(graph, coded_caches(whole), reference.run, reference.feeds) if places else None
+    view = CacheView(coded_caches(whole))
+    steps = view.in_steps(graph, reference.run, reference.feeds) if places else None
     if steps is None:
         return Finer()
 

@@ -10,11 +10,10 @@ from itertools import islice
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from transforms.features.images.input_fit import Feeds, FirstLayers, better, find_fit
 from transforms.files.spelling import spelled
 from transforms.graph.typed import Graph
-from transforms.run.events import Events
-from transforms.run.image_inputs import SCALINGS, ImageOptions
-from transforms.run.input_fit import Feeds, FirstLayers, better, find_fit
+from transforms.run.image_options import SCALINGS, ImageOptions
 from transforms.runtime.inputs import ModelInput, model_inputs
 from transforms.runtime.session import RunOptions
 
@@ -27,23 +26,6 @@ _RANGES = {"NominalRange_0_255": _RAW, "Normalized_0_1": "zero-one", "Normalized
 """Values of Image.NominalPixelRange in the metadata of a model, as ONNX defines them."""
 
 NamedFeeds = Iterable[tuple[str, Feed]]
-
-
-def tell_images(
-    events: Events,
-    graph: gs.Graph,
-    line: str,
-    read: Callable[[ImageOptions], NamedFeeds],
-    images: ImageOptions,
-    run: RunOptions | None = None,
-) -> None:
-    """Tell how images go in, in a ``line``, and whether the model fits these numbers.
-
-    Raises ValueError or OSError for samples that cannot be read.
-    """
-    events.note(line)
-    for warning in scale_warning(graph, read, images, run):
-        events.warn(warning)
 
 
 def scale_warning(

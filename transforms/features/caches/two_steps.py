@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
 from ops.metrics import sums_of_numbers
+from transforms.features.caches.coded_caches import CodedCache
 from transforms.run.run_model import Run
 from transforms.run.samples import IDS, MASK, POSITIONS, TYPES
-
-if TYPE_CHECKING:
-    from transforms.run.coded_caches import CodedCache
 
 _TRIED = 16
 """Tokens of a text that show whether two steps make what one makes."""
@@ -55,15 +52,6 @@ class TwoSteps:
         ids = IDS if IDS in found else next(iter(found), None)
         first = [(one.past, tokens) for one, tokens in grown[:1]]
         return cls(shapes, ids, pairs, *first) if ids and first else None
-
-    @classmethod
-    def agreeing(
-        cls, graph: gs.Graph, caches: Sequence[CodedCache], run: Run, feeds: Sequence[Feed]
-    ) -> TwoSteps | None:
-        """Return how to cut them; None where the float model that ``run`` runs makes others of the first."""
-        steps = cls.of(graph, caches)
-        agrees = steps is not None and any(steps.agrees(run, feed) for feed in feeds[:1])
-        return steps if agrees else None
 
     def through(self, run: Run) -> Run:
         """Return what runs a model in two steps; a text of one token in one."""

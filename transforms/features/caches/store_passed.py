@@ -11,8 +11,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Float32Array
+from transforms.features.caches.passed_states import PASSES, PassedState
 from transforms.graph import walk
-from transforms.graph.passed_states import PASSES, PassedState
 from transforms.graph.rewire import drop, onnx_op, position
 
 INT8 = np.dtype(np.int8)

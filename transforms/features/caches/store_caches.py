@@ -1,4 +1,4 @@
-"""Caches of a decoder in few bits, with scales from the float model on samples."""
+"""Row: store caches of a decoder in few bits, with scales from the float model on samples."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Container, Sequence
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms.calibrate.cache_scales import cache_scales
+from transforms.features.caches.cache_scales import cache_scales
+from transforms.features.caches.caches_in_4_bits import FourBits
+from transforms.features.caches.encoder_caches import store_encoder_caches
+from transforms.features.caches.finer_caches import Finer
+from transforms.features.caches.grown_states import grown_by
+from transforms.features.caches.passed_states import PassedState, find_passed
 from transforms.files.spelling import as_option, spelled
-from transforms.graph.grown_states import grown_by
-from transforms.graph.passed_states import PassedState, find_passed
 from transforms.graph.selection import label_of
 from transforms.graph.some_names import counted, some_names
 from transforms.graph.state_outputs import found_pairs
-from transforms.pipelines.caches_in_4_bits import FourBits
-from transforms.pipelines.encoder_caches import store_encoder_caches
-from transforms.pipelines.finer_caches import Finer
 from transforms.pipelines.work import Work
 from transforms.quantize_caches import Cache, find_caches, quantize_caches
 from transforms.run.feeds import spread
@@ -32,8 +32,8 @@ _STORED = (
 )
 
 
-def store_caches(work: Work) -> list[str]:
-    """Store the caches of the quantized graph in few bits; return lines on it.
+def store_caches(work: Work) -> None:
+    """Store the caches of the quantized graph in few bits.
 
     Raises ValueError for a model without caches, or with others that grow and cannot be quantized so.
     """
@@ -42,12 +42,12 @@ def store_caches(work: Work) -> list[str]:
     caches, passed = find_caches(graph, bits), find_passed(graph)
     left = _left(work, caches, passed)
     feeds = spread([feed for _, feed in work.data.feeds(graph)], _MOST_SAMPLES)
-    lines = _store_grown(work, caches, feeds) if caches else []
-    lines += store_encoder_caches(work, passed, feeds)
+    if caches:
+        work.record.stored += _store_grown(work, caches, feeds)
+    work.record.stored += store_encoder_caches(work, passed, feeds)
     if left:
         states = f"{counted(len(left), 'state')} that no token makes longer: {some_names(left)}"
-        lines.append(f"Left as they are: {states}")
-    return lines
+        work.record.stored.append(f"Left as they are: {states}")
 
 
 def _store_grown(work: Work, caches: Sequence[Cache], feeds: Sequence[Feed]) -> list[str]:
@@ -97,7 +97,8 @@ def _left(work: Work, caches: Sequence[Cache], passed: Sequence[PassedState]) ->
         reason = f"no token makes {some_names(left)} longer" if left else "there is no cache"
         for output, node in grown[:1]:
             reason = f"'{output}' of {node.op} '{label_of(node)}' cannot be stored so"
-        raise _refused(name, _quantized(work, stored) or reason)
+        reason = _quantized(work, stored) or reason
+        raise ValueError(f"{as_option('kv_cache', name)}: {reason}: {_STORED}")
     return left
 
 
@@ -118,7 +119,3 @@ def _float_graph(work: Work) -> gs.Graph:
     graph = work.source.load()
     widen_float16(graph)
     return graph
-
-
-def _refused(name: str, reason: str) -> ValueError:
-    return ValueError(f"{as_option('kv_cache', name)}: {reason}: {_STORED}")

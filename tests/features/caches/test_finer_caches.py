@@ -9,10 +9,10 @@ import onnx
 import pytest
 
 import onnx_narrow
-from transforms.pipelines import finer_caches
-from transforms.pipelines.finer_caches import within
+from transforms.features.caches import finer_caches
+from transforms.features.caches.finer_caches import within
 
-EXAMPLE = Path(__file__).parents[2] / "examples/text"
+EXAMPLE = Path(__file__).parents[3] / "examples/text"
 ALONE = {"a": 0.004, "b": 0.001, "c": 0.02, "d": 0.003, "e": 0.011}
 
 

@@ -14,10 +14,10 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Float32Array, Float64Array
+from transforms.features.caches.value_offsets import takes_offset
 from transforms.graph import walk
 from transforms.graph.constants import load
 from transforms.graph.rewire import RUNTIME_DOMAIN, position
-from transforms.graph.value_offsets import takes_offset
 
 QUERY, KEY = 0, 1  # inputs of an attention
 _PAST, _LENGTHS, _COS, _SIN, _POSITIONS = 3, 5, 7, 8, 9

@@ -9,11 +9,11 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed, Float32Array
-from transforms.calibrate.cache_scales import cache_scales, first_tokens
-from transforms.calibrate.fit_rotations import MARGIN, fit_rotations
-from transforms.graph.key_rotations import Rotation, rotate_keys
+from transforms.features.caches.cache_scales import cache_scales, first_tokens
+from transforms.features.caches.finer_caches import Finer, finer_caches
+from transforms.features.caches.fit_rotations import MARGIN, fit_rotations
+from transforms.features.caches.key_rotations import Rotation, rotate_keys
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.finer_caches import Finer, finer_caches
 from transforms.quantize_caches import TOKENS, find_caches, quantize_caches
 from transforms.run.events import Events
 from transforms.run.kept_runs import KeptRuns

@@ -1,24 +1,19 @@
-"""Caches that a model keeps in few bits: the codes of float numbers, and the numbers of codes.
-
-Whoever feeds such a model what a float model is fed, and compares what both make, goes through these.
-"""
+"""Caches that a model keeps in few bits: the codes of float numbers, and the numbers of codes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.array_types import AnyArray, Feed, Float32Array
+from ops.array_types import AnyArray, Float32Array
+from transforms.features.caches.key_rotations import Rotation, key_rotation
+from transforms.features.caches.value_offsets import value_offset
 from transforms.graph import walk
 from transforms.graph.constants import load
-from transforms.graph.key_rotations import Rotation, key_rotation
 from transforms.graph.state_outputs import found_pairs
-from transforms.graph.value_offsets import value_offset
 from transforms.quantize_caches import ATTENTION, BITS, KIND, SCALES, TOKENS
-from transforms.run.run_model import Run
 
 
 @dataclass(frozen=True)
@@ -75,28 +70,8 @@ def coded_caches(graph: gs.Graph) -> list[CodedCache]:
     return found + [one for one in _of_encoders(graph) if one.past not in known]
 
 
-def with_codes(run: Run, caches: list[CodedCache]) -> Run:
-    """Return what runs a model with such caches on the feeds of a float model, and makes float caches."""
-    if not caches:
-        return run
-
-    def _run(feed: Feed) -> Feed:
-        codes = encoded(feed, caches)
-        made = run({**feed, **codes})
-        given = (one for one in caches if one.past in codes and one.present in made)
-        numbers = {one.present: one.decode(made[one.present]) for one in given}
-        return {**made, **numbers}
-
-    return _run
-
-
-def encoded(feed: Mapping[str, AnyArray], caches: list[CodedCache]) -> dict[str, AnyArray]:
-    """Return the codes of the caches of a feed; none of what is codes already."""
-    return {one.past: one.encode(feed[one.past]) for one in caches if feed[one.past].dtype.kind == "f"}
-
-
 def _of_encoders(graph: gs.Graph) -> list[CodedCache]:
-    """Return the caches that :func:`transforms.graph.store_passed.store_passed` stored."""
+    """Return the caches that :func:`transforms.features.caches.store_passed.store_passed` stored."""
     outputs, pairs, found = {str(one.name): one for one in graph.outputs}, found_pairs(graph), []
     for past in graph.inputs:
         name = str(past.name)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers.cached_decoder import cached_decoder
 from transforms import model_io
-from transforms.graph.grown_states import grown_by
+from transforms.features.caches.grown_states import grown_by
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
 main (float[1,P,4] past, float[1,S,4] x, float[1,Q,4] kept, float[1,6,4] old)

@@ -8,10 +8,10 @@ import onnxruntime
 import pytest
 
 from transforms import model_io
-from transforms.graph.passed_states import find_passed
+from transforms.features.caches.coded_caches import coded_caches
+from transforms.features.caches.passed_states import find_passed
 from transforms.model.graph_proto import export_model
 from transforms.quantize_caches import quantize_caches
-from transforms.run.coded_caches import coded_caches
 
 RANDOM = np.random.default_rng(7)
 SCALE = RANDOM.uniform(0.01, 0.03, (2, 1)).astype("f") * np.ones((2, 4), "f")  # one scale for each head

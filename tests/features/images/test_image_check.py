@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
 
 from ops.array_types import Feed
+from tools import infer, quantize
 from transforms import model_io
-from transforms.run.image_check import scale_warning
-from transforms.run.image_inputs import SCALINGS, ImageOptions
+from transforms.features.images.image_check import scale_warning
+from transforms.run.image_options import SCALINGS, ImageOptions
 
 RNG = np.random.default_rng(5)
 PIXELS = [np.kron(RNG.integers(0, 256, (1, 3, 4, 4)), np.ones((1, 1, 4, 4))) for _ in range(6)]
@@ -114,3 +118,22 @@ def test_models_without_traces_are_silent() -> None:
         attributes = {"kernel_shape": [2, 2]} if ops == ["MaxPool"] else {}
         model = network([helper.make_node(ops[0], ["image"], ["y"], **attributes)], {})
         assert not any(warnings(model, given) for given in OPTIONS)
+
+
+@pytest.mark.parametrize("job", [quantize, infer])
+def test_a_job_on_a_folder_of_images_warns(
+    job: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Oracle: the scale of the training is the one that it names, and is not warned of."""
+    onnx.save(normalised("mobilenet"), tmp_path / "m.onnx")
+    (tmp_path / "d").mkdir()
+    for i, pixels in enumerate(PIXELS):
+        Image.fromarray(pixels[0].transpose(1, 2, 0).astype(np.uint8)).save(tmp_path / f"d/{i}.png")
+    words = ["--input", f"{tmp_path}/m.onnx", "--data", f"{tmp_path}/d", "--output"]
+    words += [f"{tmp_path}/o.onnx", "--config", "A8W8", "--fast"] if job is quantize else [f"{tmp_path}/o"]
+    assert job.main([*words, "--force"]) == 0
+    said = capsys.readouterr()
+    assert "images do not fit the model" in said.err and "try --preprocess mobilenet" in said.err
+    assert job.main([*words, "--force", "--preprocess", "mobilenet"]) == 0
+    said = capsys.readouterr()
+    assert "do not fit" not in said.err and "Images: 6 of 16x16" in said.out

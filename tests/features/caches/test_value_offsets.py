@@ -10,14 +10,15 @@ import pytest
 
 from tests.helpers.decoder import HEADS, WORDS, decoder
 from transforms import model_io
-from transforms.calibrate.cache_scales import first_tokens
-from transforms.graph.value_offsets import takes_offset
+from transforms.features.caches.cache_scales import first_tokens
+from transforms.features.caches.cache_view import CacheView
+from transforms.features.caches.coded_caches import coded_caches
+from transforms.features.caches.two_steps import TwoSteps
+from transforms.features.caches.value_offsets import takes_offset
 from transforms.model.graph_proto import export_model
 from transforms.quantize_caches import find_caches, quantize_caches
-from transforms.run.coded_caches import Run, coded_caches, with_codes
-from transforms.run.run_model import open_model
+from transforms.run.run_model import Run, open_model
 from transforms.run.samples import token_feed
-from transforms.run.two_steps import TwoSteps
 from transforms.runtime.inputs import model_inputs
 
 SIZE, NAME, KEYS = 32, "present.0.value", "present.0.key"
@@ -48,7 +49,7 @@ def stored(graph: gs.Graph) -> Run:
         coded_caches(graph),
     )
     names = [one.name for one in session.get_outputs()]
-    return with_codes(lambda fed: dict(zip(names, session.run(names, fed), strict=True)), caches)
+    return CacheView(caches).in_float(lambda fed: dict(zip(names, session.run(names, fed), strict=True)))
 
 
 @pytest.mark.parametrize("packed", (False, True))

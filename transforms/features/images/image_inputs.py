@@ -2,56 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from transforms.features.images.image_transform import name_of, transformed
 from transforms.files.named_file import named
-from transforms.run.array_files import IMAGE_SUFFIXES, open_image
+from transforms.run.array_files import open_image
+from transforms.run.image_options import ImageOptions
 from transforms.runtime.inputs import ModelInput
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from transforms.run.image_transform import ImageTransform
-
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 _STEP = 65535 // 255
 """Numbers of 16 bits for one of 8 bits."""
-
-KEYWORD = "preprocess"
-"""The option that names a scale, or a function that makes inputs of images."""
-
-SCALINGS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    "imagenet": ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),
-    "mobilenet": ((127.5,), (127.5,)),
-    "zero-one": ((0.0,), (255.0,)),
-}
-"""Usual means and scales of pixels by name: torchvision's networks, -1 to 1, and 0 to 1."""
-
-
-@dataclass(frozen=True)
-class ImageOptions:
-    """How an image becomes an input: resized to ``size`` (height, width), then (pixel - mean) / std.
-
-    Pixels count from 0 to 255. ``mean`` and ``std`` have one number or one per channel. ``layout`` is "NCHW"
-    or "NHWC". What is None follows from the model's input, NCHW if both would do.
-    """
-
-    size: tuple[int, int] | None = None
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
-    layout: str | None = None
-    transform: ImageTransform | None = None
-
-
-def is_image(path: Path) -> bool:
-    """Return whether a file is an image, by its name."""
-    return path.suffix.lower() in IMAGE_SUFFIXES
 
 
 def images_line(paths: Sequence[Path], wanted: ModelInput, options: ImageOptions) -> str:
@@ -62,7 +31,7 @@ def images_line(paths: Sequence[Path], wanted: ModelInput, options: ImageOptions
     if options.transform is not None:
         first = read_image(paths[0], wanted, options)
         shape, reach = "x".join(map(str, first.shape[1:])), f"{first.min():.2f} to {first.max():.2f}"
-        return f"Images: {len(paths)} by {options.transform}, {shape}, the first = {reach}"
+        return f"Images: {len(paths)} by {name_of(options.transform)}, {shape}, the first = {reach}"
     layout = options.layout or _layout(wanted, paths[0])
     height, width, channels = _image_shape(wanted, layout, paths[0])
     height, width = options.size or (height, width)
@@ -93,7 +62,7 @@ def read_image(path: Path, wanted: ModelInput, options: ImageOptions) -> np.ndar
     if options.transform is not None:
         with named(path), open_image(path) as image:
             picture = _in_8_bits(image).convert(_mode(wanted))
-        return options.transform.array(picture, wanted, path.name)
+        return transformed(picture, options.transform, wanted, path.name)
     layout = options.layout or _layout(wanted, path)
     height, width, channels = _image_shape(wanted, layout, path)
     height, width = options.size or (height, width)

@@ -9,11 +9,11 @@ import pytest
 
 from tests.helpers.decoder import HEADS, WORDS, decoder
 from transforms import model_io
-from transforms.calibrate.fit_rotations import balancing, fit_rotations
-from transforms.graph.key_rotations import Rotation, key_rotation, rotate_keys, takes_rotation
+from transforms.features.caches.coded_caches import coded_caches
+from transforms.features.caches.fit_rotations import balancing, fit_rotations
+from transforms.features.caches.key_rotations import Rotation, key_rotation, rotate_keys, takes_rotation
 from transforms.model.graph_proto import export_model
 from transforms.quantize_caches import find_caches, quantize_caches
-from transforms.run.coded_caches import coded_caches
 from transforms.run.samples import token_feed
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions

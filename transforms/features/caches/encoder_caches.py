@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ops.array_types import Feed
-from transforms.calibrate.cache_scales import cache_scales
-from transforms.graph.passed_states import PassedState
+from transforms.features.caches.cache_scales import cache_scales
+from transforms.features.caches.passed_states import PassedState
 from transforms.graph.some_names import counted, some_names
 from transforms.pipelines.work import Work
 from transforms.quantize_caches import quantize_caches

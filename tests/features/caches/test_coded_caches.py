@@ -9,9 +9,10 @@ import pytest
 from tests.helpers.cached_decoder import CACHES, cached_decoder, feed_of
 from tests.helpers.decoder import HEADS, WORDS, decoder
 from transforms import model_io
+from transforms.features.caches.cache_view import CacheView
+from transforms.features.caches.coded_caches import coded_caches
 from transforms.model.graph_proto import export_model
 from transforms.quantize_caches import find_caches, quantize_caches
-from transforms.run.coded_caches import coded_caches, encoded, with_codes
 from transforms.run.samples import token_feed
 from transforms.runtime.inputs import model_inputs
 
@@ -34,7 +35,7 @@ def test_codes_of_numbers_are_those_that_an_attention_keeps(bits: int) -> None:
     made = onnxruntime.InferenceSession(export_model(graph).SerializeToString())
     wanted = onnxruntime.InferenceSession(decoder().SerializeToString())
     kept = dict(zip(PRESENT, wanted.run(PRESENT, feed), strict=True))
-    codes = dict(zip(PRESENT, made.run(PRESENT, {**feed, **encoded(feed, caches)}), strict=True))
+    codes = dict(zip(PRESENT, made.run(PRESENT, CacheView(caches).fed(feed)), strict=True))
     for one in caches:
         mine = one.encode(kept[one.present])
         assert mine.dtype == codes[one.present].dtype and mine.shape == codes[one.present].shape
@@ -61,7 +62,8 @@ def test_a_concat_takes_codes_in_the_scale_of_its_axis() -> None:
     feed["mask"] = np.zeros((1, 1, 6, 11), np.float32)
     names = ["logits", "present.0.key"]
     made = onnxruntime.InferenceSession(export_model(graph).SerializeToString())
-    run = with_codes(lambda fed: dict(zip(names, made.run(names, fed), strict=True)), [keys, values])
+    view = CacheView([keys, values])
+    run = view.in_float(lambda fed: dict(zip(names, made.run(names, fed), strict=True)))
     found = run(feed)["present.0.key"]
     wanted = onnxruntime.InferenceSession(built.SerializeToString()).run(names, feed)[1]
     inside = np.clip(wanted, -128 * keys.scale, 127 * keys.scale)

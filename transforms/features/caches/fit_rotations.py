@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed, Float64Array
 from transforms.channels.hadamard import spreading
-from transforms.graph.key_rotations import QUERY, Rotation, write_rotary_apart
+from transforms.features.caches.key_rotations import QUERY, Rotation, write_rotary_apart
 from transforms.model.copy_graph import copy_graph
 from transforms.quantize_caches import find_caches
 from transforms.run.run_model import open_model
