@@ -29,7 +29,6 @@ _ROUNDINGS = QUANTIZED_BY | {
     "DynamicQuantizeLinear",
     *("Cast", BFP, MX),
 }
-_OF_INTEGERS = frozenset({"MatMulNBits", "QMoE"})
 _WRITTEN_AS = frozenset({("Add", "Sum"), ("Gather", "Mul")})
 """By :func:`transforms.runtime_workarounds.sum_before_layernorm`, of rows with scales by
 :func:`transforms.quantize_tables.quantize_tables`."""
@@ -158,7 +157,7 @@ def _is_alike(node: gs.Node, counterpart: gs.Node) -> bool:
     feature = features.of(counterpart)
     written_as = _WRITTEN_AS if feature is None else feature.written_as
     is_same = node.op == counterpart.op or (counterpart.op, node.op) in written_as
-    if is_same or node.op in _OF_INTEGERS:
+    if is_same or node.op == "MatMulNBits":
         return True
     return node.op == "Add" and dot_products.is_dot_product(counterpart)
 

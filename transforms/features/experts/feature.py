@@ -22,6 +22,7 @@ def is_stored(graph: gs.Graph) -> bool:
 FEATURE = Feature(
     noun="a mixture of experts",
     domains=(RUNTIME_DOMAIN,),
+    written_as=frozenset({("MoE", "QMoE")}),
     rows={"store": tuple(map(Row, later(__package__, "store_experts")))},
     is_stored=is_stored,
     finer=routers,
