@@ -22,7 +22,7 @@ from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_cache import WeightMemory
-from transforms.run.coded_caches import Run
+from transforms.run.run_model import Run
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme, preset
 from transforms.scheme.layer_rule import IN_FLOAT

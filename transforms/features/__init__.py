@@ -1,27 +1,43 @@
 """Features: kinds of layers with rows, moves and forms of weights of their own, each in one folder.
 
-The rest of ``transforms`` asks for the feature of a node or of a graph, and names none. A folder defines one
-object ``FEATURE`` in ``feature.py``, which is imported with the first node of its operators; rewrites at the
-top of ``transforms`` import the other modules of their folder. Types of packages above are ``Any`` here.
+The rest of ``transforms`` asks for the features of a node, a graph, a scheme, an option or a file, and names
+none. A folder defines one object ``FEATURE`` in ``feature.py``, which is imported where one of its marks
+first occurs; rewrites at the top of ``transforms`` import the other modules of their folder. A folder without
+marks has rows in recipes, which are imported when they are entered. Types of packages above are ``Any`` here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import onnx_graphsurgeon as gs
 
-from ops.array_types import AnyArray, Float32Array, QParams
+from ops.array_types import AnyArray, Feed, Float32Array, QParams
 from ops.formats import Format
 
 FEATURES: Mapping[str, Collection[str]] = MappingProxyType(
-    {"experts": ("MoE",), "recurrent": ("LSTM", "GRU", "RNN")}
+    {
+        "caches": ("kv_cache", "int8", "uint8"),
+        "dynamic": ("dynamic", "MatMulInteger Cast Mul", "ReduceMax Max Div QuantizeLinear"),
+        "experts": ("MoE", *(f"few_bits {operator}" for operator in ("TopK", "ArgMax", "ArgMin", "QMoE"))),
+        "images": (".png", ".jpg", ".jpeg"),
+        "language": (),
+        "recurrent": ("LSTM", "GRU", "RNN"),
+    }
 )
-"""The operators of each folder."""
+"""The marks of each folder: operators of nodes, or several together, ``few_bits``, keys of a scheme, options
+of a job, types of inputs, suffixes of samples."""
+
+FEW_BITS = "few_bits"
+"""The mark of weights in less than 8 bits."""
+
+Run = Callable[[Feed], Feed]
+"""Runs a model on a feed."""
 
 _STANDARD_DOMAINS = (None, "", "ai.onnx")
 
@@ -83,9 +99,64 @@ class WeightForm(Protocol):
         """Return the integers that a tensor is made of, None for another tensor."""
 
 
+class PlannedProducts(Protocol):
+    """The products of a plan that round inputs at run time, found before its graph is quantized."""
+
+    def write(self, done: Any) -> None:
+        """Let the products of the quantized graph do so, and count them in a record."""
+
+    def emulate(self) -> None:
+        """Let them read what they would round their inputs to, in float, so that weights may be fed."""
+
+
+class RunTimeProducts(Protocol):
+    """How products round float inputs at run time."""
+
+    def pays(self, node: gs.Node) -> bool:
+        """Return whether a layer is worth integer weights."""
+
+    def multiplies(self, node: gs.Node, scheme: Any) -> bool:
+        """Return whether a layer multiplies integers, and does not only store them."""
+
+    def operands(self, plan: Any) -> Sequence[Any]:
+        """Return the inputs, :class:`transforms.channels.propose_moves.Operand`, whose channels may move."""
+
+    def planned(self, plan: Any) -> PlannedProducts:
+        """Return the products of a plan that multiply integers."""
+
+
+class ModelView(Protocol):
+    """How a model is run whose inputs or outputs have other forms than those of its float model."""
+
+    def fed(self, feed: Feed) -> Feed:
+        """Return the feed of the model for one of the float model."""
+
+    def in_float(self, run: Run) -> Run:
+        """Return what takes feeds of the float model and makes its outputs, by what runs the model."""
+
+    def in_steps(self, graph: gs.Graph, run: Run, feeds: Sequence[Feed]) -> Callable[[Run], Run] | None:
+        """Return how samples are run so that what the model keeps between steps counts.
+
+        None where the float model, which ``run`` runs, makes others of feeds in steps.
+        """
+
+
+@dataclass(frozen=True)
+class SampleFiles:
+    """How files of samples become inputs, by options as transforms.run.image_options.ImageOptions.
+
+    ``read``: returns the input that is made of a file; ``line``: says how files go in; ``warnings``: yields
+    why a graph was made for others, with what reads the samples by other options.
+    """
+
+    read: Callable[[Path, Any, Any], AnyArray]
+    line: Callable[[Sequence[Path], Any, Any], str]
+    warnings: Callable[[gs.Graph, Callable[[Any], Iterable[tuple[str, Feed]]], Any, Any], Iterator[str]]
+
+
 @dataclass(frozen=True, eq=False)
 class Feature:
-    """What nodes of some operators add to recipes, plans and searches.
+    """What nodes of some operators, a key of a scheme, or an option add to recipes, plans and searches.
 
     Attributes
     ----------
@@ -100,13 +171,28 @@ class Feature:
     written_as : set of (str, str)
         Operators, and others in whose form a rewrite writes them.
     rows : mapping of str to sequence of Row
-        Rows by the place in recipes where they are entered: "finish", after the graph is quantized, and
-        "store", where its parts are written as operators of ONNX Runtime.
+        Rows by the place in recipes where they are entered: "unjudged", before ranges are measured, for a
+        scheme whose keys outputs do not decide, "finish", after the graph is quantized, "store", where its
+        parts are written as operators of ONNX Runtime, and "interface", where inputs and outputs get the form
+        that an option of the feature asks for.
     is_stored : function, optional
         Returns whether something of a graph is stored in few bits by rows of "store", which a plan leaves as
         it is; ``matmul_nbits`` asks for it.
     moves : sequence of Move
         What outputs decide, after the moves for every graph.
+    finer : function
+        Returns the products of a graph whose weights have more bits, where those of others have few.
+    products : RunTimeProducts, optional
+        How products round inputs at run time, for a key of schemes that says so.
+    roundings : function
+        Returns the nodes of a graph that compute in float only because they round tensors at run time.
+    write_float : function
+        Writes products in integers of a graph as what they compute in float, and returns the ``id`` of nodes
+        that are part of rounding.
+    view : function, optional
+        Returns how a graph with inputs of its types is run, None for one that is run as it is.
+    files : SampleFiles, optional
+        How samples in files of its suffixes are read.
     """
 
     noun: str
@@ -117,41 +203,63 @@ class Feature:
     rows: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     is_stored: Callable[[gs.Graph], bool] | None = None
     moves: Sequence[Callable[[Any], None]] = ()
+    finer: Callable[[gs.Graph], Iterable[gs.Node]] = lambda graph: ()
+    products: RunTimeProducts | None = None
+    roundings: Callable[[gs.Graph], Iterable[gs.Node]] = lambda graph: ()
+    write_float: Callable[[gs.Graph], Iterable[int]] = lambda graph: ()
+    view: Callable[[gs.Graph], ModelView | None] = lambda graph: None
+    files: SampleFiles | None = None
 
 
-_BY_OPERATOR: dict[str, Feature | str] = {
-    operator: folder for folder, operators in FEATURES.items() for operator in operators
-}
-OPERATORS: Set[str] = _BY_OPERATOR.keys()
-"""The operators of all features, of those that are registered later, too."""
+_BY_MARK: dict[str, Feature | str] = {mark: folder for folder, marks in FEATURES.items() for mark in marks}
+MARKS: Set[str] = _BY_MARK.keys()
+"""The marks of all features, of those that are registered later, too."""
 
 
 def register(feature: Feature, operators: Iterable[str]) -> None:
     """Enter a feature where one of some operators occurs, which no other feature may have."""
     for operator in operators:
-        if operator in _BY_OPERATOR:
+        if operator in _BY_MARK:
             raise ValueError(f"operator {operator} belongs to {_feature(operator).noun} already")
-        _BY_OPERATOR[operator] = feature
+        _BY_MARK[operator] = feature
 
 
 def remove(feature: Feature) -> None:
     """Take a feature away that was registered."""
-    for operator in [name for name, other in _BY_OPERATOR.items() if other is feature]:
-        del _BY_OPERATOR[operator]
+    for operator in [name for name, other in _BY_MARK.items() if other is feature]:
+        del _BY_MARK[operator]
 
 
 def of(node: gs.Node) -> Feature | None:
     """Return the feature of a node, None for most."""
-    if node.op not in _BY_OPERATOR:
+    if node.op not in _BY_MARK:
         return None
     feature = _feature(node.op)
     domains = feature.domains or _STANDARD_DOMAINS
     return feature if node.domain in domains else None
 
 
-def open_in(operators: Iterable[str]) -> tuple[Feature, ...]:
-    """Return the features of a graph with some operators, in the order of their first operator."""
-    return tuple(dict.fromkeys(_feature(name) for name in operators if name in _BY_OPERATOR))
+def open_in(marks: Iterable[str]) -> tuple[Feature, ...]:
+    """Return the features with a mark that is among some, as the operators of a graph."""
+    present = set(marks)
+    return tuple(dict.fromkeys(_feature(mark) for mark in _BY_MARK if present.issuperset(mark.split())))
+
+
+def asked_for(*holders: object) -> tuple[Feature, ...]:
+    """Return the features that attributes of objects ask for, as keys of a scheme and of its rules."""
+    return open_in(mark for mark in MARKS for holder in holders if getattr(holder, mark, None))
+
+
+def view_of(graph: gs.Graph) -> ModelView | None:
+    """Return how a model is run whose interface differs from that of its float model, None for most."""
+    opened = open_in(str(tensor.dtype) for tensor in graph.inputs)
+    return next((view for feature in opened if (view := feature.view(graph))), None)
+
+
+def files_of(path: Path) -> SampleFiles | None:
+    """Return how a file of samples is read, None for one of arrays."""
+    suffix = path.suffix.lower()
+    return _feature(suffix).files if suffix in _BY_MARK else None
 
 
 def weights_of(node: gs.Node) -> WeightForm | None:
@@ -172,10 +280,10 @@ def reads_stored(node: gs.Node) -> bool:
     return form is not None and any(form.read(node.inputs[index]) is not None for index in form.inputs)
 
 
-def _feature(operator: str) -> Feature:
-    feature = _BY_OPERATOR[operator]
+def _feature(mark: str) -> Feature:
+    feature = _BY_MARK[mark]
     if isinstance(feature, str):
         loaded: Feature = import_module(f"{__name__}.{feature}.feature").FEATURE
-        _BY_OPERATOR.update(dict.fromkeys(FEATURES[feature], loaded))
+        _BY_MARK.update(dict.fromkeys(FEATURES[feature], loaded))
         return loaded
     return feature

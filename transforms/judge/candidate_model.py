@@ -23,7 +23,6 @@ from transforms.judge.judge import Judge
 from transforms.judge.switchable_ranges import BiasSite, RangeSite, WeightSite, switchable_ranges
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.bias_correction import corrected, corrected_inputs
-from transforms.plan.dynamic_products import dynamic_products, round_at_run_time
 from transforms.plan.qparams import QParamsTable, shared_range
 from transforms.plan.quant_spec import BIAS, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
@@ -76,9 +75,10 @@ class CandidateModel:
         if statistics is not None:
             plan.settle(statistics.extremes())
         judge.reference.show(copy)
-        dynamic = dynamic_products(plan)
+        rounded = [form.planned(plan) for form in plan.specs.formats.at_run_time]
         self.inputs = switchable_ranges(plan)
-        round_at_run_time(copy, dynamic, scheme.dynamic_ranges)
+        for products in rounded:
+            products.emulate()
         self._shown = judge.shown
         self._opened: OpenModel | None = self._open()
         self.nodes = list(walk.nodes(graph))

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import onnx_graphsurgeon as gs
 
+from transforms import features
 from transforms.calibrate.calibration import Calibration
 from transforms.conversion.record import Record
-from transforms.conversion.rows import features_of
+from transforms.conversion.rows import features_of, run_feature_rows
 from transforms.files.spelling import spelled
 from transforms.graph.some_names import some_names
 from transforms.judge.budget import Budget
@@ -39,7 +40,6 @@ from transforms.pipelines.measure import (
 )
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
-from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.scheme import AUTO, FLOAT32
 
 log = logging.getLogger(__name__)
@@ -84,13 +84,11 @@ def decide(work: Work) -> None:
         return
     work.events.phase("quantizing")
     prepared, statistics = work.scheme, work.statistics
-    if statistics is None and is_dynamic(work.asked):
+    if statistics is None and work.asked.is_dynamic:
         if work.judge.can_judge and work.judge.count >= FEW_SAMPLES:
             _move_outliers(work, work.judge)
         else:
-            from transforms.pipelines.probe import move_unjudged
-
-            move_unjudged(work)
+            run_feature_rows(work, features.asked_for(work.asked, *work.asked.layers.values()), "unjudged")
             prepared = work.scheme  # the graph has its form already
     elif statistics is None:
         work.scheme = _without_ranges(work, work.judge)
