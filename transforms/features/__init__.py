@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
+import onnx
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed, Float32Array, QParams
@@ -27,11 +28,12 @@ FEATURES: Mapping[str, Collection[str]] = MappingProxyType(
         "experts": ("MoE", *(f"few_bits {operator}" for operator in ("TopK", "ArgMax", "ArgMin", "QMoE"))),
         "images": (".png", ".jpg", ".jpeg"),
         "language": (),
+        "packed": ("onnx_narrow",),
         "recurrent": ("LSTM", "GRU", "RNN"),
     }
 )
 """The marks of each folder: operators of nodes, or several together, ``few_bits``, keys of a scheme, options
-of a job, types of inputs, suffixes of samples."""
+of a job, types of inputs, suffixes of samples, and domains of functions."""
 
 FEW_BITS = "few_bits"
 """The mark of weights in less than 8 bits."""
@@ -154,6 +156,21 @@ class SampleFiles:
     warnings: Callable[[gs.Graph, Callable[[Any], Iterable[tuple[str, Feed]]], Any, Any], Iterator[str]]
 
 
+@dataclass(frozen=True)
+class CodedWeights:
+    """Weights that functions of a model decode.
+
+    ``attach``: adds the functions that a model calls; ``decode``: puts weights in the place of the calls, in
+    a light model and its weights, and returns how many; ``calls``: yields format, elements and inputs of
+    each call; ``grid_of``: returns the format in which a weight may be coded, of some and along some axes.
+    """
+
+    attach: Callable[[onnx.ModelProto], None]
+    decode: Callable[[onnx.ModelProto, dict[str, Any]], int]
+    calls: Callable[[onnx.ModelProto], Iterable[tuple[Format, int, Set[str]]]]
+    grid_of: Callable[[AnyArray, Sequence[Format], Sequence[int]], Format | None]
+
+
 @dataclass(frozen=True, eq=False)
 class Feature:
     """What nodes of some operators, a key of a scheme, or an option add to recipes, plans and searches.
@@ -193,6 +210,8 @@ class Feature:
         Returns how a graph with inputs of its types is run, None for one that is run as it is.
     files : SampleFiles, optional
         How samples in files of its suffixes are read.
+    coded : CodedWeights, optional
+        How functions of its domains decode weights.
     """
 
     noun: str
@@ -209,6 +228,7 @@ class Feature:
     write_float: Callable[[gs.Graph], Iterable[int]] = lambda graph: ()
     view: Callable[[gs.Graph], ModelView | None] = lambda graph: None
     files: SampleFiles | None = None
+    coded: CodedWeights | None = None
 
 
 _BY_MARK: dict[str, Feature | str] = {mark: folder for folder, marks in FEATURES.items() for mark in marks}
@@ -256,10 +276,14 @@ def view_of(graph: gs.Graph) -> ModelView | None:
     return next((view for feature in opened if (view := feature.view(graph))), None)
 
 
+def coded_in(domains: Iterable[str]) -> tuple[CodedWeights, ...]:
+    """Return how functions of some domains decode weights, empty for most."""
+    return tuple(feature.coded for feature in open_in(domains) if feature.coded is not None)
+
+
 def files_of(path: Path) -> SampleFiles | None:
     """Return how a file of samples is read, None for one of arrays."""
-    suffix = path.suffix.lower()
-    return _feature(suffix).files if suffix in _BY_MARK else None
+    return next((feature.files for feature in open_in([path.suffix.lower()])), None)
 
 
 def weights_of(node: gs.Node) -> WeightForm | None:

@@ -16,10 +16,11 @@ from onnx.reference import ReferenceEvaluator
 
 import ops
 from tests.helpers.packed_models import run
-from transforms import model_io
+from transforms import features, model_io
 from transforms.compare.inspect_model import inspect_model
-from transforms.functions import DOMAIN, turns
-from transforms.functions.packed_calls import attach_packed
+from transforms.features.packed import turns
+from transforms.features.packed.packed_calls import attach_packed
+from transforms.functions import DOMAIN
 from transforms.graph import walk
 from transforms.model import graph_proto
 from transforms.pack_weights import pack_weights
@@ -138,3 +139,9 @@ def test_turns_need_the_same_memory(sizes: list[int]) -> None:
         decoded += now
     even = 4 * sum(sizes) / (1 - (19 / 23) ** 7)
     assert all(peak <= max(even, 23 * max(sizes)) * 1.0001 + 4 * sum(sizes) for peak in peaks[:-1])
+
+
+def test_the_domain_of_functions_opens_the_feature() -> None:
+    assert features.FEATURES["packed"] == (DOMAIN,)
+    (coded,) = features.coded_in(["", DOMAIN])
+    assert coded.attach is attach_packed and not features.coded_in(["", "ai.onnx.contrib"])

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ops.array_types import Float32Array
 from ops.formats import Format
 from ops.integer_blocks import pack_numbers
-from transforms.functions.code_layout import BlockLayout, Bytes, Codes, plane_widths
-from transforms.functions.codes import codes_of, encode
-from transforms.functions.lanes import LARGE, form_of, input_shapes, shift_width
-from transforms.functions.unpackers import call_attributes, group_of, input_names, op_of
+from transforms.features.packed.code_layout import BlockLayout, Bytes, Codes, plane_widths
+from transforms.features.packed.codes import codes_of, encode
+from transforms.features.packed.lanes import LARGE, form_of, input_shapes, shift_width
+from transforms.features.packed.unpackers import call_attributes, group_of, input_names, op_of
 from transforms.graph.lazy_values import Computed, Weight, is_weightless, load_values
 
 Arrays = list[NDArray[np.generic]]
@@ -28,7 +30,7 @@ _MANTISSA_BELOW = 0x7FFF  # bits of a float32 below the widest mantissa of any c
 
 @dataclass(frozen=True)
 class PackedConstant:
-    """A call of a function of :mod:`transforms.functions.unpackers`, with its inputs by what they hold."""
+    """A call of a function that :mod:`transforms.features.packed.unpackers` makes, and its inputs by name."""
 
     op: str
     inputs: dict[str, Weight]
@@ -46,6 +48,12 @@ def may_be_packed(values: NDArray[np.float32]) -> bool:
     front = values.reshape(-1)[:_PROBE]
     fine = (front.view(np.uint32) & _MANTISSA_BELOW != 0) & (np.abs(front) >= np.float32(2.0**-126))
     return int(np.count_nonzero(fine & np.isfinite(front))) * MOST_PATCHED <= front.size
+
+
+def grid_of(values: Float32Array, formats: Sequence[Format], axes: Sequence[int]) -> Format | None:
+    """Return the first format that has codes for a weight, with blocks along one of some axes."""
+    tried = product(formats, axes) if may_be_packed(values) else ()
+    return next((fmt for fmt, axis in tried if pack_constant(values, fmt, axis, LastEncoded())), None)
 
 
 class LastEncoded:

@@ -3,7 +3,7 @@
 A number is value[code] * 2^-shift * 2^(exponent - 127 - unit), with an exponent of one byte for each block
 and, in Microexponents, a shift for each sub-block. A number that has no code, such as NaN, or -128 steps of
 two's complement, whose code stands for -0 here, is stored beside the codes with its place.
-:mod:`transforms.functions.code_layout` says how codes lie in bytes.
+:mod:`transforms.features.packed.code_layout` says how codes lie in bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ops.elements import ELEMENTS, Element
 from ops.formats import MX, Format
 from ops.subnormals import keeps_subnormals
-from transforms.functions.code_layout import BIAS, WIDEST, BlockLayout, Bytes, Codes, Float32
+from transforms.features.packed.code_layout import BIAS, WIDEST, BlockLayout, Bytes, Codes, Float32
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ import onnx.parser
 from numpy.typing import NDArray
 
 from ops.formats import BFP, FORMATS, MX, Format, format_of
+from transforms.features.packed.code_layout import BlockLayout, Codes, codes_in_bytes, plane_widths
+from transforms.features.packed.codes import codes_of
+from transforms.features.packed.lanes import COLUMNS, ROWS, Lanes, shift_width
 from transforms.functions import DOMAIN
-from transforms.functions.code_layout import BlockLayout, Codes, codes_in_bytes, plane_widths
-from transforms.functions.codes import codes_of
-from transforms.functions.lanes import COLUMNS, ROWS, Lanes, shift_width
 
 FIRST_OPSET = 13
 
@@ -36,7 +36,7 @@ _NUMBERS = {
 def op_of(fmt: Format, *, patched: bool, form: str = "") -> str:
     """Return the name of the function for a format; ``patched``: some numbers are stored beside the codes.
 
-    ``form``: the inputs have the shapes of :mod:`transforms.functions.lanes`, in rows or columns.
+    ``form``: the inputs have the shapes of :mod:`transforms.features.packed.lanes`, in rows or columns.
     """
     deciding = {key: fmt.attributes[key] for key in _NUMBERS[fmt.op] if key in fmt.attributes}
     plain = format_of(fmt.op, deciding)

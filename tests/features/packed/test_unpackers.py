@@ -19,11 +19,11 @@ from onnx.reference import ReferenceEvaluator
 import ops
 from ops.formats import FORMATS, Format, format_of
 from tests.helpers.packed_models import model_of, packed, run
-from transforms.functions.code_layout import join_planes, plane_bytes
-from transforms.functions.codes import codes_of
-from transforms.functions.lanes import COLUMNS, ROWS, Lanes
-from transforms.functions.pack_constant import split_planes
-from transforms.functions.unpackers import format_of_op, format_of_own, group_of, make_unpacker, op_of
+from transforms.features.packed.code_layout import join_planes, plane_bytes
+from transforms.features.packed.codes import codes_of
+from transforms.features.packed.lanes import COLUMNS, ROWS, Lanes
+from transforms.features.packed.pack_constant import split_planes
+from transforms.features.packed.unpackers import format_of_op, format_of_own, group_of, make_unpacker, op_of
 
 BLOCKS = [name for name, fmt in FORMATS.items() if fmt.block > 1]
 LARGEST_FUNCTION = 8_000  # bytes
@@ -57,7 +57,7 @@ ALL = [*(FORMATS[name] for name in BLOCKS), *OWN]
 def in_lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether small weights are stored as large ones are, which few steps decode."""
     if request.param:
-        monkeypatch.setattr("transforms.functions.pack_constant.LARGE", 1)
+        monkeypatch.setattr("transforms.features.packed.pack_constant.LARGE", 1)
     return bool(request.param)
 
 
@@ -206,7 +206,7 @@ def test_any_shape_and_numbers(
     with np.errstate(invalid="ignore"):
         w = np.asarray(ops.quantize_dequantize(bits.view(np.float32), fmt, axis))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("transforms.functions.pack_constant.LARGE", large)
+        patch.setattr("transforms.features.packed.pack_constant.LARGE", large)
         found = packed(w, fmt, axis)
     if found is not None:
         assert run(model_of(found)).tobytes() == w.tobytes()

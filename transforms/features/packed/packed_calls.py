@@ -6,19 +6,18 @@ A model that is saved gets the functions; in one that is read, what looks at wei
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
 from ops.formats import Format
-from transforms.functions import DOMAIN
-from transforms.functions.code_layout import BlockLayout, Codes, join_planes, plane_bytes
-from transforms.functions.codes import Encoded, codes_of, decode
-from transforms.functions.lanes import form_of, input_shapes, shift_width
-from transforms.functions.turns import drop_turns, is_turn_op, make_turn_op, take_turns
-from transforms.functions.unpackers import (
+from transforms.features.packed.code_layout import BlockLayout, Codes, join_planes, plane_bytes
+from transforms.features.packed.codes import Encoded, codes_of, decode
+from transforms.features.packed.lanes import form_of, input_shapes, shift_width
+from transforms.features.packed.turns import drop_turns, is_turn_op, make_turn_op, stored_names, take_turns
+from transforms.features.packed.unpackers import (
     attribute_names,
     call_attributes,
     form_of_op,
@@ -28,6 +27,7 @@ from transforms.functions.unpackers import (
     input_names,
     make_own,
 )
+from transforms.functions import DOMAIN
 from transforms.graph.lazy_values import LARGE, Computed, Weight, load_values
 from transforms.graph.proto_graphs import each_graph, each_node, read_names
 
@@ -77,13 +77,21 @@ def unpack_calls(light: onnx.ModelProto, weights: dict[str, Weight]) -> int:
     return count
 
 
+def calls_in(model: onnx.ModelProto) -> Iterator[tuple[Format, int, set[str]]]:
+    """Yield the format of each call that decodes a weight, its elements, and the names of what it reads."""
+    waiting = stored_names(model)
+    for node in each_node(model.graph):
+        found = format_of_op(node.op_type) if node.domain == DOMAIN else None
+        if found is not None:
+            shape = next((list(one.ints) for one in node.attribute if one.name == "shape"), [])
+            yield found[0], math.prod(shape), {waiting.get(name, name) for name in node.input}
+
+
 def _in_graph(
     graph: onnx.GraphProto, decoders: _Own, weights: dict[str, Weight], *, least: float = LARGE
 ) -> int:
     """Replace the calls in one graph; results of ``least`` bytes become inputs, in ``weights``."""
     calls = [node for node in graph.node if node.domain == DOMAIN and node.op_type in decoders]
-    if not calls:
-        return 0
     stored = {tensor.name: tensor for tensor in graph.initializer}
     results = {
         node.output[0]: result for node in calls if (result := _result(node, decoders, stored, weights))

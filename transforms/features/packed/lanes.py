@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.functions.code_layout import BlockLayout, Codes, codes_in_bytes, plane_widths
+from transforms.features.packed.code_layout import BlockLayout, Codes, codes_in_bytes, plane_widths
 
 ROWS, COLUMNS = "_rows", "_columns"
 """Whether blocks run along the last axis of [outer, length, inner] that is longer than 1, or before it."""
