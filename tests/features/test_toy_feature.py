@@ -14,7 +14,7 @@ from tests.helpers import plans
 from transforms import features
 from transforms.conversion.rewriting import Rewritten
 from transforms.conversion.rows import Row
-from transforms.features import Feature
+from transforms.features.hooks import Feature
 from transforms.graph import walk
 from transforms.moves.improve import Best
 

@@ -102,7 +102,7 @@ def _imports(module: str) -> tuple[str, ...]:
 def _package(module: str) -> str:
     """Return the package of a module; the modules of a feature stand beside those of ``pipelines``."""
     _, *inner = module.split(".")
-    if inner[:1] == ["features"] and len(inner) > 1:
+    if inner[:1] == ["features"] and FEATURES.keys() & inner[1:2]:
         return PACKAGES[-1]
     return inner[0] if inner and inner[0] in PACKAGES else REWRITES
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 import onnx_graphsurgeon as gs
 
 import ops
-from transforms.features import RunTimeProducts
+from transforms.features.hooks import RunTimeProducts
 from transforms.graph import dot_products, walk
 from transforms.plan.quant_spec import WEIGHT, QuantSpec
 from transforms.plan.tensor_grids import FixedGrids

@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 import ops
 from ops.legal_names import did_you_mean
 from transforms import features
-from transforms.features import RunTimeProducts
+from transforms.features.hooks import RunTimeProducts
 from transforms.graph import walk
 from transforms.graph.selection import (
     Marked,

@@ -15,7 +15,7 @@ from transforms.run.run_model import Run
 
 @dataclass(frozen=True)
 class CacheView:
-    """How a model with such caches is run, as :class:`transforms.features.ModelView` says."""
+    """How a model with such caches is run, as :class:`transforms.features.hooks.ModelView` says."""
 
     caches: Sequence[CodedCache]
 

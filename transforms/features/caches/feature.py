@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from transforms.conversion.rows import Row
-from transforms.features import Feature, ModelView
+from transforms.features.hooks import Feature, ModelView
 from transforms.pipelines.later import later
 
 

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 import onnx_graphsurgeon as gs
 
 from transforms.conversion.rows import Row
-from transforms.features import Feature
 from transforms.features.dynamic.float_products import write_float_products
 from transforms.features.dynamic.operands import dynamic_operands
 from transforms.features.dynamic.products import DynamicProducts
 from transforms.features.dynamic.rounded_rows import rounded_rows
 from transforms.features.dynamic.worth import multiplies_integers, pays_in_integers
+from transforms.features.hooks import Feature
 from transforms.graph import walk
 from transforms.pipelines.later import later
 
 
 class Products:
-    """Rounding of inputs to uint8, see :class:`transforms.features.RunTimeProducts`."""
+    """Rounding of inputs to uint8, see :class:`transforms.features.hooks.RunTimeProducts`."""
 
     pays = staticmethod(pays_in_integers)
     multiplies = staticmethod(multiplies_integers)

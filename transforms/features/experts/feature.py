@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from transforms.conversion.rows import Row
-from transforms.features import Feature
 from transforms.features.experts.runtime_moe import mixtures
+from transforms.features.hooks import Feature
 from transforms.graph import walk
 from transforms.graph.rewire import RUNTIME_DOMAIN
 from transforms.pipelines.later import later

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transforms.features import Feature, SampleFiles
+from transforms.features.hooks import Feature, SampleFiles
 from transforms.features.images.image_check import scale_warning
 from transforms.features.images.image_inputs import images_line, read_image
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transforms.features import CodedWeights, Feature
+from transforms.features.hooks import CodedWeights, Feature
 from transforms.features.packed.pack_constant import grid_of
 from transforms.features.packed.packed_calls import attach_packed, calls_in, unpack_calls
 

@@ -8,7 +8,8 @@ import onnx_graphsurgeon as gs
 
 from transforms.conversion.rewriting import Rewritten
 from transforms.conversion.rows import Row
-from transforms.features import Feature, reads_stored
+from transforms.features import reads_stored
+from transforms.features.hooks import Feature
 from transforms.features.recurrent.weights import Rows
 from transforms.graph import walk
 from transforms.graph.value_limits import Limits
