@@ -19,3 +19,6 @@ BLOCKS = (BFP, MX)
 
 MATMUL_NBITS = "MatMulNBits"
 """ONNX Runtime's product with a weight in blocks of few bits."""
+
+QMOE = "QMoE"
+"""ONNX Runtime's mixture of experts with weights in few bits."""
