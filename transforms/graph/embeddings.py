@@ -18,6 +18,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
+from transforms.graph.qdq import MATMUL_NBITS
 from transforms.graph.rewire import onnx_op
 from transforms.graph.shapes import shape_of
 
@@ -142,8 +143,9 @@ def _rotates(node: gs.Node) -> bool:
 
 
 def _last_product(tensor: gs.Tensor) -> gs.Node | None:
-    """Return the dot product that makes an output, with a bias, a factor or a soft limit after it."""
+    """Return the dot product, or MatMulNBits, that makes an output, with a bias, factor or limit after it."""
     node = walk.producer(tensor)
     for step in walk.steps_to(tensor, lambda one: one.op in _BETWEEN):
         node = walk.producer(walk.computed_inputs(step)[0])
-    return node if node is not None and is_dot_product(node) else None
+    is_product = node is not None and (node.op == MATMUL_NBITS or is_dot_product(node))
+    return node if is_product else None

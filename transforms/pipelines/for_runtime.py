@@ -12,10 +12,9 @@ from transforms.scheme.scheme import FOUND
 if TYPE_CHECKING:
     from transforms.pipelines.store import store
     from transforms.pipelines.write_for_runtime import (
-        choose_level,
         keep_unstored,
+        spend_little,
         store_features,
-        store_tied,
         tie_heads,
         write_caches,
         write_embeddings,
@@ -24,13 +23,13 @@ if TYPE_CHECKING:
 else:
     _NAMES = (
         *("keep_unstored", "tie_heads", "write_caches", "write_embeddings", "store_features"),
-        *("write_products", "choose_level", "store_tied"),
+        *("write_products", "spend_little"),
     )
     _PATHS = (f"write_for_runtime.{name}" for name in _NAMES)
     keep_unstored, tie_heads, write_caches, write_embeddings, store_features, *_MORE = later(
         __package__, *_PATHS
     )
-    write_products, choose_level, store_tied = _MORE
+    write_products, spend_little = _MORE
     (store,) = later(__package__, "store")
 
 
@@ -43,22 +42,22 @@ def _keeps_unstored(work: Work) -> bool:
 
 
 _TUNED = ("keep_lossy", "place", "beside_preset", "reach", "tune", "keep_target", "gate")
-_WRITTEN = (
-    *("store_features", "write_products", "choose_level"),
-    *("write_embeddings", "store_tied", "write_caches"),
-)
+_WRITTEN = (*("store_features", "write_products", "spend_little", "write_embeddings", "write_caches"),)
 
 FOR_RUNTIME: tuple[WorkRow, ...] = (
     Row(tie_heads, frozenset({"Gather"}), after=("build", "mix", *_TUNED)),
     Row(store_features, frozenset({"MoE"}), after=("tie_heads", *_TUNED)),
     Row(write_products, when=_writes_products, after=("tie_heads", "store_features", *_TUNED)),
-    Row(choose_level, frozenset({"MatMulNBits"}), after=("write_products", "keep_found", *_TUNED)),
+    Row(
+        spend_little,
+        frozenset({"Gather", "MatMulNBits"}),
+        after=("write_products", "keep_found", *_TUNED),
+    ),
     Row(
         write_embeddings,
         when=lambda work: bool(work.options.embeddings),
-        after=("tie_heads", "write_products", *_TUNED),
+        after=("tie_heads", "write_products", "spend_little", *_TUNED),
     ),
-    Row(store_tied, frozenset({"Gather"}), after=("write_products", "write_embeddings", *_TUNED)),
     Row(
         write_caches,
         when=lambda work: bool(work.options.kv_cache),

@@ -16,7 +16,7 @@ from transforms.graph.rewire import Insertions, remove_unused
 from transforms.graph.selection import NodeSet, label_of, matches
 from transforms.graph.some_names import counted, some_names
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.random_cost import MOST, random_cost
+from transforms.pipelines.random_cost import MOST, RandomCost
 from transforms.pipelines.work import Work
 from transforms.quantize_tables import quantize_tables
 from transforms.scheme.targets import ON_CPU
@@ -27,8 +27,8 @@ _BLOCK = 16
 _BITS = (4, 8)
 
 
-def store_tied(work: Work) -> None:
-    """Store tied tables in int8 if outputs on random tokens differ by less than .005 nats, or 33 dB; say so.
+def store_tied(work: Work, costs_of: RandomCost) -> None:
+    """Store tied tables in int8 if outputs on random tokens differ by less than .02 nats, or 33 dB; say so.
 
     Beside MatMulNBits products read them so too, if that is near enough, else ONNX's own DequantizeLinear.
     Nothing is measured where outputs are not to be compared.
@@ -40,12 +40,13 @@ def store_tied(work: Work) -> None:
     for in_blocks in (True, False) if work.options.matmul_nbits else (False,):
         graph = copy_graph(work.graph)
         _write(work, graph, names, in_blocks=in_blocks)
-        cost = random_cost(work, graph) if work.options.may_compare else 0.0
+        cost = costs_of.of(graph) if work.options.may_compare else 0.0
         if cost is not None and cost < MOST:
             measured = f", {cost:.2g} nats on random tokens" if work.options.may_compare else ""
             what, kept = counted(len(tables), "tied embedding"), spelled("{embeddings:float} keeps it")
             work.record.stored.append(f"Stored in int8 with its head: {what}{measured}; {kept}")
             work.graph = graph
+            costs_of.take(cost)
             return
         costs += [] if cost is None else [cost]
     why = f"in int8 it costs {min(costs):.2g} nats" if costs else "int8 cannot be tried"

@@ -42,21 +42,23 @@ def write_products(work: Work) -> None:
     work.record.stored.append(f"Written as MatMulNBits: {counted(count, 'product')}{others}")
 
 
-def choose_level(work: Work) -> None:
-    """Choose the accuracy level of products in 4 bits, where neither an option nor a goal is in the way."""
-    options = work.options
+def spend_little(work: Work) -> None:
+    """Make the changes that cost outputs little on random tokens: tables in int8, inputs that are rounded.
+
+    Tables that heads read too, beside weights in few bits; then the accuracy level of products in 4 bits,
+    where neither an option nor a goal is in the way.
+    """
+    from transforms.pipelines.random_cost import RandomCost
+
+    options, costs = work.options, RandomCost(work)
+    if work.scheme.activation == FLOAT32 and options.stores_tied:
+        from transforms.pipelines.tied_tables import store_tied
+
+        store_tied(work, costs)
     if options.matmul_nbits and options.accuracy_level is None and options.goal is None:
         from transforms.pipelines.levels import choose_level
 
-        choose_level(work)
-
-
-def store_tied(work: Work) -> None:
-    """Store tables that heads read too in int8, beside weights in few bits."""
-    if work.scheme.activation == FLOAT32 and work.options.stores_tied:
-        from transforms.pipelines.tied_tables import store_tied
-
-        store_tied(work)
+        choose_level(work, costs)
 
 
 def write_embeddings(work: Work) -> None:

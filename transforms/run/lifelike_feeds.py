@@ -6,7 +6,7 @@ of weights: it shows on random tokens too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -15,6 +15,7 @@ from ops.array_types import AnyArray, Feed
 from transforms.graph import walk
 from transforms.graph.embeddings import is_lookup, is_table
 from transforms.graph.rewire import onnx_op
+from transforms.run.samples import IDS, takes_tokens, token_feed
 from transforms.runtime.inputs import ModelInput, model_inputs, random_array
 
 _PASSING = frozenset({"Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Flatten"})
@@ -29,11 +30,24 @@ def lifelike_feeds(graph: gs.Graph, count: int, length: int = LENGTH, seed: int 
 
     Integers whose numbers are rows of a table are drawn from all its rows, all others, and booleans, are 1;
     floats are standard normal. Free dimensions of one name have one size: 1 where the name is that of an
-    input's first dimension, else ``length``. Raises ModelError for inputs that samples cannot have.
+    input's first dimension, else ``length``. Inputs that follow from tokens are those of a text of that
+    length with nothing before it (:func:`transforms.run.samples.token_feed`). Raises ModelError for inputs
+    that samples cannot have.
     """
     inputs, sizes, random = _sized(graph, length), _vocabularies(graph), np.random.default_rng(seed)
+    declared = model_inputs(graph)
     for _ in range(count):
-        yield {one.name: _array(one, sizes.get(one.name, 0), random) for one in inputs}
+        feed = {one.name: _array(one, sizes.get(one.name, 0), random) for one in inputs}
+        yield _text(feed, declared) or feed
+
+
+def _text(feed: Feed, declared: Sequence[ModelInput]) -> Feed | None:
+    """Return the feed of the tokens in one, if it follows from them."""
+    try:
+        text = token_feed(feed[IDS].reshape(-1), declared) if takes_tokens(declared) else None
+    except ValueError:
+        return None
+    return text
 
 
 def _array(one: ModelInput, rows: int, random: np.random.Generator) -> AnyArray:
