@@ -19,3 +19,6 @@ BLOCKS = (BFP, MX)
 
 MATMUL_NBITS = "MatMulNBits"
 """ONNX Runtime's product with a weight in blocks of few bits."""
+
+GATHER_BLOCKS = "GatherBlockQuantized"
+"""ONNX Runtime's lookup of rows of a table in blocks of few bits."""

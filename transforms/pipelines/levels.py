@@ -56,10 +56,12 @@ def _is_taken(
     what = f"{counted(products[0], 'product')} in {' and '.join(map(str, products[1]))} bits"
     which, decibels = f"{what} with accuracy_level", 10 * np.log10(max(cost, 1e-12) * SHARE / MOST)
     how = f"{cost:.2g} nats on random tokens" if is_text else f"an error of {decibels:.0f} dB"
-    if cost >= most:
-        work.record.stored.append(f"{which} 1: 4 would cost {how}; {spelled('{accuracy_level:4}')} takes it")
-        return False
     time = _time(work, graph, 1 if is_text else LENGTH) if work.options.times else None
+    if cost >= most:
+        takes = "" if time is None else f" and take {time.median:.2f} times as long"
+        way = spelled("{accuracy_level:4} takes it")
+        work.record.stored.append(f"{which} 1: 4 would cost {how}{takes}; {way}")
+        return False
     if time is not None and time.low > _SLOWER:
         work.record.stored.append(f"{which} 1: with 4 the model would take {time.median:.2f} times as long")
         return False

@@ -65,11 +65,20 @@ def read_float(work: Work, scheme: Scheme) -> gs.Graph:
         from transforms.deploy.refuse import refuse_free
 
         refuse_free(graph, target(scheme.target))
-    if work.options.embeddings:
+    if work.options.embeddings or _stores_tied(work, graph):
         from transforms.store_embeddings import tie_embeddings
 
         tie_embeddings(graph)
     return graph
+
+
+def _stores_tied(work: Work, graph: gs.Graph) -> bool:
+    """Return whether a table that a head has a copy of may be stored once, in int8."""
+    if work.scheme.activation != FLOAT32 or not work.options.stores_tied or not logits_of(graph):
+        return False
+    from transforms.pipelines.tied_tables import has_few_bits
+
+    return has_few_bits(work)
 
 
 def tell_fitting(work: Work) -> None:

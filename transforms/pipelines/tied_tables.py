@@ -33,7 +33,7 @@ def store_tied(work: Work, costs_of: RandomCost) -> None:
     Beside MatMulNBits products read them so too, if that is near enough, else ONNX's own DequantizeLinear.
     Nothing is measured where outputs are not to be compared.
     """
-    tables = _wanted(work) if _has_few_bits(work) else []
+    tables = _wanted(work) if has_few_bits(work) else []
     if not tables:
         return
     names, costs = {str(table.name) for table in tables}, list[float]()
@@ -54,7 +54,7 @@ def store_tied(work: Work, costs_of: RandomCost) -> None:
     work.record.notes.append(f"Float, {some_names(sorted(names))}: {why} on random tokens; {way}")
 
 
-def _has_few_bits(work: Work) -> bool:
+def has_few_bits(work: Work) -> bool:
     """Return whether weights have 4 or 8 bits, alone or beside what is rounded at run time, and no goal."""
     scheme, options = work.scheme, work.options
     weight = scheme.format(scheme.weight)

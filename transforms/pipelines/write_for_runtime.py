@@ -10,13 +10,13 @@ import onnx_graphsurgeon as gs
 from transforms.conversion.rows import run_feature_rows
 from transforms.files.spelling import as_option
 from transforms.graph import walk
+from transforms.graph.qdq import GATHER_BLOCKS
 from transforms.graph.selection import NodeSet, label_of, matches
 from transforms.graph.some_names import counted
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import FLOAT32, FOUND
-from transforms.store_embeddings import OPERATOR
 
 
 def tie_heads(work: Work) -> int:
@@ -68,7 +68,7 @@ def write_embeddings(work: Work) -> None:
     form, excluded = work.options.embeddings, work.record.asked or work.asked
     kept = NodeSet(node for node in walk.nodes(work.graph) if _is_excluded(node, excluded))
     count = store_embeddings(work.graph, form, accuracy_level=work.options.accuracy_level, exclude=kept)
-    are_found = is_found(work) and any(node.op == OPERATOR for node in walk.nodes(work.graph))
+    are_found = is_found(work) and any(node.op == GATHER_BLOCKS for node in walk.nodes(work.graph))
     if not count and not are_found:
         reason = f"'{work.source}' has no embedding that can be stored so"
         raise ValueError(f"{as_option('embeddings', form)}: {reason}")

@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
 from transforms.graph import walk
-from transforms.graph.embeddings import is_lookup, is_table
+from transforms.graph.embeddings import rows_looked_up
 from transforms.graph.rewire import onnx_op
 from transforms.run.samples import IDS, takes_tokens, token_feed
 from transforms.runtime.inputs import ModelInput, model_inputs, random_array
@@ -84,8 +84,7 @@ def _vocabularies(graph: gs.Graph) -> dict[str, int]:
     found: dict[str, int] = {}
     for tensor in graph.inputs:
         uses = walk.uses_beyond(tensor, lambda node, index: index == 0 and onnx_op(node) in _PASSING)
-        tables = [node.inputs[0] for node, index in uses if index == 1 and onnx_op(node) == "Gather"]
-        rows = [int(t.shape[0]) for t in tables if is_table(t) and any(is_lookup(u, t) for u in t.outputs)]
+        rows = [count for node, index in uses if index == 1 and (count := rows_looked_up(node))]
         if rows:
             found[str(tensor.name)] = min(rows)
     return found
