@@ -18,7 +18,7 @@ from rounded weights as from rounded inputs: of a text these are about .005 to .
 SHARE = 10**-3.3
 """The share of the error in the power of outputs that are no logits, which counts as much: 33 dB."""
 
-_FEEDS = 4
+_FEEDS = 2
 
 
 class RandomCost:
