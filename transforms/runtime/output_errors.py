@@ -19,7 +19,7 @@ most, if it hit every number: independent errors of equal power.
 """
 
 CHANCE = 3.1
-"""Standard deviations by which the ratio of two errors may differ by chance: beyond there is one in a thousand.
+"""Standard deviations by which a ratio of two errors may differ by chance: beyond there is one in a thousand.
 
 The logarithm of a sum of n squares has a variance of about 2 / n, that of the ratio of two the sum of both.
 """
