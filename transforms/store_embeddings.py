@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from ops import FORMATS
 from ops.array_types import Float32Array
 from ops.integer_blocks import block_parameters, pack_numbers, quantize_blocks
+from transforms.features.language.found_nodes import Decoder
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.embeddings import heads, is_lookup, tables
-from transforms.graph.found_nodes import Decoder
 from transforms.graph.qdq import GATHER_BLOCKS
 from transforms.graph.rewire import (
     RUNTIME_DOMAIN,

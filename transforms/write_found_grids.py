@@ -20,14 +20,14 @@ from ops.grids.codes import GridCodes
 from ops.grids.recognise import LEAST_BLOCK, FoundGrid
 from ops.integer_blocks import block_rows, pack_numbers
 from transforms.convert_opset import convert_opset
+from transforms.features.language.block_sums import BlockSums
+from transforms.features.language.found_nodes import Decoder
+from transforms.features.language.gathered_inputs import GatheredInputs, Order
 from transforms.graph import dtypes, walk
-from transforms.graph.block_sums import BlockSums
 from transforms.graph.constants import exportable
 from transforms.graph.dot_products import is_dot_product, is_operand, sum_axis
 from transforms.graph.embeddings import heads, is_lookup, is_table
 from transforms.graph.found_grids import FoundWeight, found_weights, is_stack
-from transforms.graph.found_nodes import Decoder
-from transforms.graph.gathered_inputs import GatheredInputs, Order
 from transforms.graph.lazy_values import Weight, constant, derived
 from transforms.graph.rewire import RUNTIME_DOMAIN, Insertions, Replacements, import_domains, take_over
 from transforms.graph.selection import Choice, Exclusion, NodeSet, resolve

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from transforms.conversion.prepare import MASKED
 from transforms.judge.budget import too_large
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
-from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.targets import ON_CPU
 
 
 def keeps_lossy(work: Work) -> bool:
-    """Return whether layers are looked for that carry most of the loss."""
-    return _may_choose(work) and work.options.fallback == FLOAT32 and may_keep(work.asked)
+    """Return whether layers may stay float that carry most of the loss.
+
+    Not where biases were parted: formats of layers tell which are.
+    """
+    is_asked = _may_choose(work) and work.options.fallback == FLOAT32 and may_keep(work.asked)
+    return is_asked and not work.record.changes[MASKED]
 
 
 def may_keep(scheme: Scheme) -> bool:
@@ -35,7 +39,7 @@ def holds_against_preset(work: Work) -> bool:
 
 def compares_outputs(work: Work) -> bool:
     """Return whether outputs may be compared: on samples, or random numbers that products are rounded at."""
-    return work.options.may_compare and (work.data is not None or is_dynamic(work.scheme))
+    return work.options.may_compare and (work.data is not None or work.scheme.is_dynamic)
 
 
 def shows_comparison(work: Work) -> tuple[str, ...]:

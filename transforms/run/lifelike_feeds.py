@@ -21,6 +21,9 @@ from transforms.runtime.inputs import ModelInput, model_inputs, random_array
 _PASSING = frozenset({"Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Flatten"})
 """What may lie between an input and the lookup of its numbers as rows of a table."""
 
+FEEDS = 4
+"""How many of them stand for samples where there are none."""
+
 LENGTH = 32
 """Size of free dimensions after the first, which is 1: about a sentence, or a third of a second of speech."""
 
