@@ -38,8 +38,7 @@ def spend_little(work: Work) -> None:
     from transforms.features.language.tied_tables import store_tied
 
     costs = RandomCost(work)
-    if work.options.stores_tied:
-        store_tied(work, costs)
+    store_tied(work, costs)
     choose_level(work, costs)
 
 
