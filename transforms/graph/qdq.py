@@ -22,3 +22,6 @@ MATMUL_NBITS = "MatMulNBits"
 
 QMOE = "QMoE"
 """ONNX Runtime's mixture of experts with weights in few bits."""
+
+GATHER_BLOCKS = "GatherBlockQuantized"
+"""ONNX Runtime's lookup of rows of a table in blocks of few bits."""

@@ -9,6 +9,8 @@ from transforms.scheme import Scheme
 from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.targets import ON_CPU
 
+_TIED_BITS = (4, 8)
+
 
 def keeps_lossy(work: Work) -> bool:
     """Return whether layers may stay float that carry most of the loss.
@@ -30,6 +32,18 @@ def places(work: Work) -> bool:
     """Return whether layers are looked for that are faster in float."""
     is_wanted = work.asked.keep_float and work.asked.target == ON_CPU and work.options.times
     return bool(is_wanted and work.data is not None and work.options.compares and not too_large(work.graph))
+
+
+def stores_tied(work: Work) -> bool:
+    """Return whether tables that heads read too may be in int8: weights have 4 or 8 bits, and no goal."""
+    scheme, options = work.scheme, work.options
+    weight = scheme.format(scheme.weight)
+    if weight is None or not weight.is_integer or weight.bits not in _TIED_BITS or scheme.scale != "float":
+        return False
+    keys = scheme.keep_weight_nodes, scheme.auto_mixed_precision, scheme.finetune
+    others = options.tuning, options.fixed, options.embeddings, options.goal
+    is_wanted = options.stores_tied and scheme.activation == FLOAT32 and scheme.target in ("", ON_CPU)
+    return is_wanted and not any((*keys, *others))
 
 
 def holds_against_preset(work: Work) -> bool:

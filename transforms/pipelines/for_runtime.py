@@ -11,9 +11,7 @@ from transforms.pipelines.work import Work, WorkRow
 from transforms.scheme.scheme import FLOAT32, FOUND
 
 if TYPE_CHECKING:
-    from transforms.features.language.levels import choose_level
-    from transforms.features.language.tied_tables import store_tied
-    from transforms.features.language.write_parts import write_embeddings, write_products
+    from transforms.features.language.write_parts import spend_little, write_embeddings, write_products
     from transforms.pipelines.store import store
     from transforms.pipelines.write_for_runtime import (
         keep_unstored,
@@ -26,10 +24,9 @@ else:
     store, keep_unstored, store_features, tie_heads, write_interface = later(
         __package__, "store", *(f"write_for_runtime.{name}" for name in _NAMES)
     )
-    choose_level, store_tied, write_embeddings, write_products = later(
-        "transforms.features.language",
-        *("levels.choose_level", "tied_tables.store_tied"),
-        *("write_parts.write_embeddings", "write_parts.write_products"),
+    _NAMES = ("spend_little", "write_embeddings", "write_products")
+    spend_little, write_embeddings, write_products = later(
+        "transforms.features.language", *(f"write_parts.{name}" for name in _NAMES)
     )
 
 
@@ -37,8 +34,8 @@ def _writes_products(work: Work) -> bool:
     return work.options.matmul_nbits and work.scheme.weight != FOUND
 
 
-def _stores_tied(work: Work) -> bool:
-    return work.scheme.activation == FLOAT32 and work.options.stores_tied
+def _spends_little(work: Work) -> bool:
+    return work.scheme.activation == FLOAT32
 
 
 def _keeps_unstored(work: Work) -> bool:
@@ -47,22 +44,23 @@ def _keeps_unstored(work: Work) -> bool:
 
 _TUNED = ("place", "beside_preset", "reach", "tune", "keep_target", "gate")
 _PARTED = ("write_products", "write_embeddings", *_TUNED)
-_WRITTEN = (
-    *("store_features", "write_products", "choose_level"),
-    *("write_embeddings", "store_tied", "write_interface"),
-)
+_WRITTEN = (*("store_features", "write_products", "spend_little", "write_embeddings", "write_interface"),)
 
 FOR_RUNTIME: tuple[WorkRow, ...] = (
     Row(tie_heads, frozenset({"Gather"}), after=("build", "mix", *_TUNED)),
     Row(store_features, features.MARKS, after=("tie_heads", *_TUNED)),
     Row(write_products, when=_writes_products, after=("tie_heads", "store_features", *_TUNED)),
-    Row(choose_level, frozenset({"MatMulNBits"}), after=("write_products", "keep_found", *_TUNED)),
+    Row(
+        spend_little,
+        frozenset({"Gather", "MatMulNBits"}),
+        _spends_little,
+        after=("write_products", "keep_found", *_TUNED),
+    ),
     Row(
         write_embeddings,
         when=lambda work: bool(work.options.embeddings),
-        after=("tie_heads", "write_products", *_TUNED),
+        after=("tie_heads", "write_products", "spend_little", *_TUNED),
     ),
-    Row(store_tied, frozenset({"Gather"}), _stores_tied, after=_PARTED),
     Row(write_interface, when=lambda work: bool(features.asked_for(work.options)), after=_PARTED),
     Row(keep_unstored, when=_keeps_unstored, after=_WRITTEN),
 )

@@ -16,6 +16,7 @@ from transforms.fix_shapes import fix_shapes
 from transforms.graph.embeddings import logits_of, readers
 from transforms.graph.selection import label_of
 from transforms.judge.budget import MOST_NODES, has_many_nodes, too_large
+from transforms.pipelines.asked import stores_tied
 from transforms.pipelines.work import Work
 from transforms.run.feeds import random_feeds
 from transforms.run.samples import Samples
@@ -61,7 +62,8 @@ def read_float(work: Work, scheme: Scheme) -> gs.Graph:
         from transforms.deploy.refuse import refuse_free
 
         refuse_free(graph, target(scheme.target))
-    if work.options.embeddings:
+    may_tie = stores_tied(work) and not scheme.is_dynamic and bool(logits_of(graph))
+    if work.options.embeddings or may_tie:
         from transforms.store_embeddings import tie_embeddings
 
         tie_embeddings(graph)

@@ -12,8 +12,12 @@ from onnx import numpy_helper
 from scipy.special import log_softmax
 
 import onnx_narrow
+from tests.helpers.decoder import NAMES, decoder
 from tests.rewrites.test_store_embeddings import _language
+from transforms.model import graph_proto
+from transforms.run.lifelike_feeds import LENGTH, lifelike_feeds
 
+CACHES = [name for name in NAMES.values() if name.startswith("past")]
 ROWS, WIDTH = 500, 128
 
 
@@ -92,6 +96,21 @@ def test_outputs_that_are_no_logits_decide_by_their_error(tmp_path: Path) -> Non
         noise = np.square(rounded - exact).sum() / np.square(exact).sum()
         assert (noise < 10**-3.3) == (level == 4)
         assert _level(_made(source)[0]) == level
+
+
+def test_a_head_in_4_bits_behind_caches_makes_tokens(tmp_path: Path) -> None:
+    """Oracle: the divergence on texts of random tokens with nothing before them."""
+    onnx.save(decoder(), tmp_path / "m.onnx")
+    models = [_made(tmp_path / "m.onnx", accuracy_level=level)[0] for level in (1, 4)]
+    feeds = list(lifelike_feeds(graph_proto.import_model(decoder()), 2))
+    assert {feeds[0][name].shape[2] for name in CACHES} == {0}
+    assert {feeds[0][name].shape for name in ("input_ids", "attention_mask")} == {(1, LENGTH)}
+    runs = [onnxruntime.InferenceSession(one.SerializeToString()) for one in models]
+    before, after = (
+        log_softmax([run.run(["logits"], feed)[0].astype(np.float64) for feed in feeds], -1) for run in runs
+    )
+    cost = float((np.exp(before) * (before - after)).sum(-1).mean())
+    assert f"accuracy_level 4: {cost:.2g} nats on random tokens" in _made(tmp_path / "m.onnx")[1]
 
 
 def test_time_is_said_where_it_is_measured(tmp_path: Path) -> None:

@@ -23,9 +23,11 @@ def _saved(folder: Path, head: str = "tied", *, loud: float = 1) -> Path:
     del model.graph.output[:-1]  # logits alone
     for tensor in model.graph.initializer:
         values = numpy_helper.to_array(tensor).copy()
-        if tensor.name == "table":
+        if tensor.name in ("table", "own"):
             values /= np.float32(WIDTH**0.25)
             values[:, 0] *= np.float32(loud)
+        elif tensor.name == "turned":
+            values /= np.float32(WIDTH**0.25)
         elif tensor.name == "w" and loud != 1:
             values[0], values[:, 0] = 0, 0
         tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
@@ -66,6 +68,16 @@ def test_a_table_that_a_head_reads_is_stored_once_in_int8(config: str, head: str
     np.testing.assert_array_equal(stored, np.rint(float_table / steps).astype(np.int8))
     before, after = (log_softmax(_logits(one).astype(np.float64), -1) for one in (kept, model))
     assert 0 < (np.exp(before) * (before - after)).sum(-1).mean() < 0.005
+
+
+@pytest.mark.parametrize("config", ["W8", "W4"])
+@pytest.mark.parametrize("head", ["copy", "gemm of a copy"])
+def test_a_copy_of_the_table_is_stored_with_it(config: str, head: str, tmp_path: Path) -> None:
+    model, lines = _made(_saved(tmp_path, head), config)
+    assert _tables(model) == ["INT8"]
+    assert any(line.startswith("Stored in int8 with its head: 1 tied embedding") for line in lines)
+    kept, _ = _made(_saved(tmp_path, head), config, embeddings="float")
+    assert sorted(_tables(kept)) == ["FLOAT", "INT8" if config == "W8" else "UINT4"]
 
 
 @pytest.mark.parametrize("head", ["tied", "gemm"])

@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.features.language.random_cost import MOST, random_cost
+from transforms.features.language.random_cost import MOST, SHARE, RandomCost
 from transforms.files.spelling import spelled
 from transforms.graph import walk
 from transforms.graph.constants import load
-from transforms.graph.embeddings import logits_of
 from transforms.graph.rewire import remove_unused
 from transforms.graph.some_names import counted
 from transforms.model.copy_graph import copy_graph
@@ -21,13 +20,13 @@ from transforms.run.turns import Timing, ratio, time_graphs, timed_options
 from transforms.scheme.scheme import FOUND
 from transforms.write_matmul_nbits import OPERATOR, ROUNDED
 
-_SECONDS = 1.0  # of inferences
+_SECONDS = 0.5  # of inferences
 _SLOWER = 1.1
 """Times as long, in three of four runs, from which on a level is not taken."""
 
 
-def choose_level(work: Work) -> None:
-    """Let products round their inputs to int8 where that costs less than .005 nats, and say so.
+def choose_level(work: Work, costs_of: RandomCost) -> None:
+    """Let products round their inputs to int8 where that costs less than .02 nats, and say so.
 
     Those in 4 bits; or of weights that stay as they were, all, or those in 8 bits, if it costs a tenth of
     that. Outputs are compared on random tokens; a level that takes longer here than the other is left alone.
@@ -42,24 +41,31 @@ def choose_level(work: Work) -> None:
     for bits in ((4, 8), (8,)) if is_kept else ((4,),):
         graph = copy_graph(work.graph)
         count = _round_inputs(graph, bits)
-        cost = random_cost(work, graph) if count and work.options.may_compare else None
-        if cost is not None and _is_taken(work, graph, (count, bits), cost, most):
+        cost = costs_of.of(graph) if count and work.options.may_compare else None
+        if cost is not None and _is_taken(work, graph, (count, bits), cost, most, is_text=costs_of.is_text):
             work.graph = graph
             return
 
 
 def _is_taken(
-    work: Work, graph: gs.Graph, products: tuple[int, tuple[int, ...]], cost: float, most: float
+    work: Work,
+    graph: gs.Graph,
+    products: tuple[int, tuple[int, ...]],
+    cost: float,
+    most: float,
+    *,
+    is_text: bool,
 ) -> bool:
     """Return whether a graph with another level is better; the record has a line on it."""
     what = f"{counted(products[0], 'product')} in {' and '.join(map(str, products[1]))} bits"
-    which, decibels = f"{what} with accuracy_level", 10 * np.log10(max(cost, 1e-12) / 10)
-    is_text = bool(logits_of(work.graph))
+    which, decibels = f"{what} with accuracy_level", 10 * np.log10(max(cost, 1e-12) * SHARE / MOST)
     how = f"{cost:.2g} nats on random tokens" if is_text else f"an error of {decibels:.0f} dB"
+    time = _time(work, graph, 1 if is_text else LENGTH) if work.options.times else None
     if cost >= most:
-        work.record.stored.append(f"{which} 1: 4 would cost {how}; {spelled('{accuracy_level:4}')} takes it")
+        takes = "" if time is None else f" and take {time.median:.2f} times as long"
+        way = spelled("{accuracy_level:4} takes it")
+        work.record.stored.append(f"{which} 1: 4 would cost {how}{takes}; {way}")
         return False
-    time = _time(work, graph) if work.options.times else None
     if time is not None and time.low > _SLOWER:
         work.record.stored.append(f"{which} 1: with 4 the model would take {time.median:.2f} times as long")
         return False
@@ -88,10 +94,10 @@ def _round_inputs(graph: gs.Graph, bits: tuple[int, ...]) -> int:
     return count
 
 
-def _time(work: Work, graph: gs.Graph) -> Timing | None:
-    """Return how many times as long a graph takes, for one token of a language model; None if it fails."""
+def _time(work: Work, graph: gs.Graph, length: int) -> Timing | None:
+    """Return how many times as long a graph takes, for free dimensions of a length; None if it fails."""
     graphs = [copy_graph(one) for one in (graph, work.graph)]
-    feeds = list(lifelike_feeds(work.graph, 1, 1 if logits_of(work.graph) else LENGTH))
+    feeds = list(lifelike_feeds(work.graph, 1, length))
     options = timed_options(replace(work.run_here, prepack=True))
     try:
         made, before = time_graphs(graphs, feeds, options, _SECONDS)

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.integers import quantize, weight_scale
-from transforms.features.language.random_cost import MOST, random_cost
+from transforms.features.language.random_cost import MOST, RandomCost
 from transforms.files.spelling import spelled
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
@@ -17,51 +17,40 @@ from transforms.graph.rewire import Insertions, remove_unused
 from transforms.graph.selection import NodeSet, label_of, matches
 from transforms.graph.some_names import counted, some_names
 from transforms.model.copy_graph import copy_graph
+from transforms.pipelines.asked import stores_tied
 from transforms.pipelines.work import Work
 from transforms.quantize_tables import quantize_tables
-from transforms.scheme.targets import ON_CPU
 from transforms.store_embeddings import store_embeddings, why_not_stored
 
 _LEAST_NUMBERS = 1 << 14
 _BLOCK = 16
-_BITS = (4, 8)
 
 
-def store_tied(work: Work) -> None:
-    """Store tied tables in int8 if outputs on random tokens differ by less than .005 nats, or 33 dB; say so.
+def store_tied(work: Work, costs_of: RandomCost) -> None:
+    """Store tied tables in int8 if outputs on random tokens differ by less than .02 nats, or 33 dB; say so.
 
     Beside MatMulNBits products read them so too, if that is near enough, else ONNX's own DequantizeLinear.
     Nothing is measured where outputs are not to be compared.
     """
-    tables = _wanted(work) if _has_few_bits(work) else []
+    tables = _wanted(work) if stores_tied(work) else []
     if not tables:
         return
     names, costs = {str(table.name) for table in tables}, list[float]()
     for in_blocks in (True, False) if work.options.matmul_nbits else (False,):
         graph = copy_graph(work.graph)
         _write(work, graph, names, in_blocks=in_blocks)
-        cost = random_cost(work, graph) if work.options.may_compare else 0.0
+        cost = costs_of.of(graph) if work.options.may_compare else 0.0
         if cost is not None and cost < MOST:
             measured = f", {cost:.2g} nats on random tokens" if work.options.may_compare else ""
             what, kept = counted(len(tables), "tied embedding"), spelled("{embeddings:float} keeps it")
             work.record.stored.append(f"Stored in int8 with its head: {what}{measured}; {kept}")
             work.graph = graph
+            costs_of.take(cost)
             return
         costs += [] if cost is None else [cost]
     why = f"in int8 it costs {min(costs):.2g} nats" if costs else "int8 cannot be tried"
     way = spelled("{embeddings:int8} stores it")
     work.record.notes.append(f"Float, {some_names(sorted(names))}: {why} on random tokens; {way}")
-
-
-def _has_few_bits(work: Work) -> bool:
-    """Return whether weights have 4 or 8 bits, alone or beside what is rounded at run time, and no goal."""
-    scheme, options = work.scheme, work.options
-    weight = scheme.format(scheme.weight)
-    if weight is None or not weight.is_integer or weight.bits not in _BITS or scheme.scale != "float":
-        return False
-    keys = scheme.keep_weight_nodes, scheme.auto_mixed_precision, scheme.finetune
-    others = options.tuning, options.fixed, options.embeddings, options.goal
-    return scheme.target in ("", ON_CPU) and not any((*keys, *others))
 
 
 def _wanted(work: Work) -> list[gs.Constant]:

@@ -9,12 +9,12 @@ import onnx_graphsurgeon as gs
 
 from transforms.files.spelling import as_option
 from transforms.graph import walk
+from transforms.graph.qdq import GATHER_BLOCKS
 from transforms.graph.selection import NodeSet, label_of, matches
 from transforms.graph.some_names import counted
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import FOUND
-from transforms.store_embeddings import OPERATOR
 
 
 def write_products(work: Work) -> None:
@@ -28,6 +28,20 @@ def write_products(work: Work) -> None:
     work.record.stored.append(f"Written as MatMulNBits: {counted(count, 'product')}{others}")
 
 
+def spend_little(work: Work) -> None:
+    """Make the changes that cost outputs little on random tokens: tables in int8, inputs that are rounded.
+
+    Tables that heads read too, beside weights in few bits; then the accuracy level of products in 4 bits.
+    """
+    from transforms.features.language.levels import choose_level
+    from transforms.features.language.random_cost import RandomCost
+    from transforms.features.language.tied_tables import store_tied
+
+    costs = RandomCost(work)
+    store_tied(work, costs)
+    choose_level(work, costs)
+
+
 def write_embeddings(work: Work) -> None:
     """Store embeddings in few bits; ValueError for a model without one that can be stored so."""
     from transforms.store_embeddings import store_embeddings
@@ -35,7 +49,9 @@ def write_embeddings(work: Work) -> None:
     form, excluded = work.options.embeddings, work.record.asked or work.asked
     kept = NodeSet(node for node in walk.nodes(work.graph) if _is_excluded(node, excluded))
     count = store_embeddings(work.graph, form, accuracy_level=work.options.accuracy_level, exclude=kept)
-    are_found = work.scheme.weight == FOUND and any(node.op == OPERATOR for node in walk.nodes(work.graph))
+    are_found = work.scheme.weight == FOUND and any(
+        node.op == GATHER_BLOCKS for node in walk.nodes(work.graph)
+    )
     if not count and not are_found:
         reason = f"'{work.source}' has no embedding that can be stored so"
         raise ValueError(f"{as_option('embeddings', form)}: {reason}")
