@@ -171,6 +171,17 @@ def test_the_error_of_a_goal_is_that_of_the_jackknife_over_samples() -> None:
     assert goal_scored(Target("sqnr", 10.0), pairs[:1]).error == 0
 
 
+def test_a_model_for_each_fold_runs_the_samples_of_that_fold() -> None:
+    """Models of folds lose 1 to 4 of one output: so does each sample of the four folds in turn."""
+    made = [model_io.load(model(0, loss)) for loss in (1.0, 2.0, 3.0, 4.0)]
+    bench = goal_bench(model_io.load(model()), FEEDS, Target("sqnr", 1.0), of_fold=made.__getitem__)
+    found = bench.scored(other())
+    signal = sum(float(np.square(np.sin(feed["x"].astype(np.float64))).sum()) for feed in FEEDS[:32])
+    assert found.in_folds and found.samples == 32 and found.error > 0.5
+    pooled = 10 * np.log10(signal / (6 * 8 * (1 + 4 + 9 + 16)))
+    assert pooled - 0.5 < found.value < pooled
+
+
 def test_the_error_of_a_share_of_rows_is_that_of_the_jackknife_over_samples() -> None:
     """Of three samples with 2, 1 and 1 rows, one row of the first has another answer."""
     right, wrong = [1.0, 0.0], [0.0, 1.0]

@@ -116,11 +116,11 @@ def test_a_model_hardly_smaller_than_float_is_refused_with_what_smaller_ones_rea
 def test_allow_large_takes_a_model_that_is_refused_without(monkeypatch: pytest.MonkeyPatch) -> None:
     for place in (module, unreached):
         monkeypatch.setattr(place, "LARGEST", 0.6)
-    asked = {"config": LOSSY, "data": FEEDS, "min_sqnr": 34, "time": False}
+    asked = {"config": LOSSY, "data": FEEDS, "min_sqnr": 30, "time": False}
     with pytest.raises(FloatAloneError, match="allow_large takes more"):
         onnx_narrow.quantize(MODEL, **asked)
     result = onnx_narrow.quantize(MODEL, allow_large=True, **asked)
-    assert any(note.startswith("Target of at least 34 dB") for note in result.notes)
+    assert any(note.startswith("Target of at least 30 dB") for note in result.notes)
 
 
 def test_no_layer_more_than_needed_is_finer() -> None:
@@ -218,6 +218,14 @@ def test_of_three_samples_none_is_held_out() -> None:
     assert not apart.is_apart and len(apart.feeds) == 3 and apart.data is data
 
 
+@pytest.mark.parametrize("count", [2, 8, 40])
+def test_in_folds_all_samples_give_ranges_and_the_first_judge(count: int) -> None:
+    data = CalibrationData([{"x": np.full((1, 16), place, np.float32)} for place in range(count)])
+    apart = hold_out(data, model_io.load(MODEL), in_folds=True)
+    assert apart.data is data and [int(one["x"][0, 0]) for one in apart.feeds] == list(range(min(count, 32)))
+    assert apart.where == f"{min(count, 32)} samples held out in {min(count, 4)} folds" and not apart.is_apart
+
+
 def test_a_reader_cannot_be_held_out() -> None:
     with pytest.raises(ValueError, match="cannot be read twice"):
         hold_out(replace(CalibrationData(FEEDS), source=iter(FEEDS)), model_io.load(MODEL))
@@ -252,6 +260,11 @@ def test_it_is_said_how_many_more_samples_would_show_a_target() -> None:
         r"layers in uint16/int16; about 12 more that judge would: give 64 samples or more$",
     ):
         reach(LOSSY, Target("sqnr", 27.0), "int16")
+
+
+def test_in_folds_all_that_are_given_judge() -> None:
+    error = too_few_samples(Target("sqnr", 30.0), Scored(32.0, 3.0, 8, in_folds=True), "with all")
+    assert str(error).endswith("about 10 more that judge would: give 18 samples or more")
 
 
 def test_where_no_samples_would_do_it_is_said_what_is_shown() -> None:

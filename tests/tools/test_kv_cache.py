@@ -103,17 +103,17 @@ def test_a_model_that_its_caches_ruin_is_refused(tmp_path: Path, capsys: pytest.
 def test_a_target_holds_for_the_model_with_its_caches(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Caches of 4 bits leave less than layers of 8 bits: the target that these reach is missed."""
+    """Caches of 4 bits leave less than layers of 8 bits: the target that these reach is missed by any."""
     token_samples(tmp_path)
-    options = "--config", "A8W8", "--min-sqnr", "26"
+    options = "--config", "A8W8", "--min-sqnr", "30"
     assert written(tmp_path, decoder(), *options) == 0
     assert written(tmp_path, decoder(), *options, "--force", "--kv-cache", "int4") == 3
     assert re.search(
-        r"the model as it is written, on 2 held-out samples, breaks the target: sqnr \S+ \+- \S+ dB",
+        r"target of at least 30 dB cannot be met by layers in float32: sqnr 27\.\d+ \+- \S+ dB with none",
         capsys.readouterr().err,
     )
     assert written(tmp_path, decoder(), *options, "--force", "--kv-cache", "int8") == 0
-    assert "dB on 2 held-out samples as it is written" in capsys.readouterr().out
+    assert "dB on 4 samples held out in 4 folds as it is written" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("cross", ("passed", "If", "taken"))

@@ -74,8 +74,8 @@ FEW_SAMPLES = 4
 at the end how good the outputs are."""
 
 GOAL_EVERY = 4
-"""Of so many samples, the last judges whether a goal is met, where that are ``FEW_SAMPLES``; of fewer samples
-more of them do. ``quantize --min-sqnr`` beside the SQNR on data that neither had"""
+"""Of so many samples, the last judges whether a goal is met where samples round weights, if that are
+``FEW_SAMPLES``; of fewer samples more of them do. ``quantize --min-sqnr`` beside the SQNR on other data"""
 
 SPARED = 5
 """One of so many samples is spared, or held out of few. From ``SPARED * FEWEST`` samples on some decide

@@ -1,14 +1,15 @@
 """What each sample is for: the one module that says which samples judge, check, search, rank and tune.
 
 Samples are told by their places in the data. Ranges are measured on all of them, but for those that a goal is
-judged on. Folds are those of calibration (:func:`transforms.calibrate.calibration.half_of`).
+judged on apart. Folds are those of calibration (:func:`transforms.calibrate.calibration.half_of`).
 
 ==================== ==========================================================================
 ``judging``          candidates of moves: the first, without those that check
 ``checking``         samples that no choice is made by: the last of the first, of few none
 ``summarizing``      what a summary says of the outputs: the last of the first, held out in folds
 ``fitting``          weights that are rounded by outputs of layers: all but those that check
-``goal_judging``     whether a goal is met: every fourth, of few samples every third or second, as for a gate
+``goal_judging``     whether a goal is met: every fourth, of few samples every third or second, as for a gate;
+                     the first of all in folds, where samples give ranges and nothing else
 ``searching``        tensors in float, finer layers for a goal, masks: the first
 ``searching_evenly`` the same where all samples are read anyway
 ``ranking``          layers by the error of each: as many as come to a number of runs

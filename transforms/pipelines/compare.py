@@ -9,7 +9,7 @@ from transforms.judge.budget import too_large
 from transforms.judge.decisions import Checked
 from transforms.pipelines.check_outputs import UselessError, check_outputs
 from transforms.pipelines.first_result import FirstRun
-from transforms.pipelines.folds import FoldError, Folds, has_folds
+from transforms.pipelines.folds import FoldError, Folds, folds_for_goal, has_folds
 from transforms.pipelines.work import Work
 
 
@@ -77,7 +77,9 @@ def _check_goal(work: Work) -> None:
         return
     from transforms.precision.bench import goal_bench  # imports take time that small jobs notice
 
-    found = goal_bench(work.float_form(), apart.feeds, goal, work.run_here).scored(work.graph)
+    of_fold = folds_for_goal(work, lambda: work)
+    bench = goal_bench(work.float_form(), apart.feeds, goal, work.run_here, of_fold=of_fold)
+    found = bench.scored(work.graph)
     if not work.options.allow_miss:
         goal.check(found.value, f"the model as it is written, on {apart.where},", found.error)
     said = goal.text(found.value, found.error)

@@ -7,7 +7,7 @@ model meets later. Whatever was chosen stays chosen: it takes runs of all candid
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import onnx_graphsurgeon as gs
@@ -35,6 +35,22 @@ def has_folds(work: Work) -> bool:
     is_left = record.first is not None and record.first.kept
     is_changed = record.decisions.fitted or record.tuned or record.mixed or is_left
     return not is_changed and statistics is not None and len(statistics.folds) >= FEWEST
+
+
+def folds_for_goal(work: Work, last: Callable[[], Work]) -> Callable[[int], gs.Graph] | None:
+    """Return what makes the ``last`` model for each fold of the samples that judge a goal in folds.
+
+    None where these are apart from those that gave ranges, or the model cannot be made so. One in which
+    nothing has ranges is the same for all folds.
+    """
+    if work.held_out is None or not work.held_out.in_folds or not has_folds(work):
+        return None
+
+    def _of_fold(fold: int) -> gs.Graph:
+        built = last()
+        return Folds(built, built.float_form())(fold) if has_folds(built) else built.graph
+
+    return _of_fold
 
 
 class FoldError(ValueError):

@@ -8,6 +8,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.judge.softmax_outputs import softmax_outputs
 from transforms.pipelines.work import Work
 from transforms.precision.held_out import GATE_EVERY, MOST_OF_GATES, hold_out
+from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.search.gate import Gate
 from transforms.search.target import SEEN_BEFORE_SOFTMAX
 
@@ -20,7 +21,8 @@ def part(work: Work, data: CalibrationData) -> None:
     """
     goal = work.options.goal
     how = (GATE_EVERY, MOST_OF_GATES) if isinstance(goal, Gate) else ()
-    apart = hold_out(data, work.graph, *how)
+    in_folds = not isinstance(goal, Gate) and _gives_ranges_alone(work)
+    apart = hold_out(data, work.graph, *how, in_folds=in_folds)
     work.held_out, work.data = apart, apart.data
     if goal is not None and goal.metric in SEEN_BEFORE_SOFTMAX and softmax_outputs(work.graph):
         goal = replace(goal, before_softmax=True)
@@ -32,3 +34,10 @@ def part(work: Work, data: CalibrationData) -> None:
     judged = replace(goal, places=tuple(apart.places))
     work.options = replace(work.options, goal=judged)
     work.record.judged_digest = apart.digest(work.graph)
+
+
+def _gives_ranges_alone(work: Work) -> bool:
+    """Return whether samples give ranges, and no weights: a model is made again for each fold of them."""
+    activation = work.asked.format(work.asked.activation)
+    is_measured = activation is not None and activation.is_integer and not is_dynamic(work.asked)
+    return is_measured and work.options.may_compare and not work.fits_weights and work.options.tuning is None

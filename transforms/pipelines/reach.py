@@ -6,6 +6,7 @@ from functools import cache, partial
 
 from transforms.judge.constants import SEARCHED_ON
 from transforms.judge.sample_roles import searching, taken
+from transforms.pipelines.folds import folds_for_goal
 from transforms.pipelines.keep_figure import keep_figure
 from transforms.pipelines.rebuild import LastRebuilt, nameable, take_over
 from transforms.pipelines.work import Work
@@ -39,6 +40,7 @@ def reach(work: Work) -> None:
         lambda done, note: progress(done, None, note),
         allow_miss=work.options.allow_miss,
         allow_large=work.options.allow_large,
+        of_fold=folds_for_goal(work, lambda: build.last),
     )
     work.record.reached = found
     if found.layers:

@@ -6,7 +6,8 @@ file that is written. Float outputs are those of a judge, which has run the floa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -15,13 +16,16 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.array_types import Feed
+from ops.metrics import Sums, decibels
+from transforms.calibrate.calibration import fold_of
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph.number_shapes import in_words
 from transforms.graph.output_view import ALL
 from transforms.graph.state_outputs import found_pairs
 from transforms.judge.channel_groups import split
 from transforms.judge.constants import MOST_SAMPLES
-from transforms.judge.errors import error_of_decibels, jackknife
+from transforms.judge.errors import Errors, error_of_decibels, jackknife
+from transforms.judge.figure_error import figure_of
 from transforms.judge.judge import Judge
 from transforms.judge.reference import KnownNames
 from transforms.judge.shape_watch import same_shapes
@@ -50,6 +54,9 @@ T = TypeVar("T")
 Progress = Callable[[int, str], None]
 """Told how many models were measured, and what the last one reached, in words."""
 
+ModelOf = Callable[[int], gs.Graph]
+"""Makes a model again for a fold, without the ranges that its samples have given."""
+
 Measure = Callable[[Iterable[OutputsPair]], Scored]
 """Returns one number for the outputs of the float model and of another, sample by sample."""
 
@@ -61,6 +68,7 @@ class Bench:
     ``left_out``: outputs that do not count: caches beside logits, which are made of their numbers, and for a
     share of rows what is fed back: a state has no answer in a row. ``notes``: lines on outputs that others
     stand for. ``view``: how outputs are compared; a function of the user's gets them as they are.
+    ``of_fold``: makes the model that is scored for each fold of the feeds, where these have given its ranges.
     """
 
     def __init__(
@@ -74,6 +82,7 @@ class Bench:
         index: int = -1,
         whole: bool = False,
         saturated: Collection[str] = (),
+        of_fold: ModelOf | None = None,
     ) -> None:
         """Run the float model on the samples; ``target``: what the number that is measured is a metric of.
 
@@ -83,7 +92,7 @@ class Bench:
         type.
         """
         self._judge, self._measure, self._progress = judge, measure, progress
-        self._is_whole, self._saturated = whole, saturated
+        self._is_whole, self._saturated, self._of_fold = whole, saturated, of_fold
         self.target, self.metric = target, target.metric if target else "sqnr"
         self.view, reference = judge.reference.view, judge.reference
         judged = reference.judged_by(index)
@@ -119,9 +128,8 @@ class Bench:
 
     def scored(self, graph: gs.Graph) -> Scored:
         """Return the same with its standard error, of a goal."""
-        run = self._judge.opened(self.viewed(graph), shifts_within(graph))
         missing = {name: np.zeros(0, np.float32) for name in self.expected[0]}  # counts as another shape
-        outputs = run_each(run, self.feeds, self._judge.run)
+        outputs = self._made(graph) if self._of_fold is None else self._made_in_folds(self._of_fold)
         lengths = self._judge.reference.made(self._lengths)
         told = (  # a sample of another length counts as failed, whatever is compared of it
             {**missing, **(made if same_shapes(expected, made) else {})}
@@ -133,6 +141,17 @@ class Bench:
         if self._progress and self.target:
             self._progress(self._count, self.target.text(value.value))
         return value
+
+    def _made(self, graph: gs.Graph, fold: int | None = None) -> Iterable[Feed]:
+        """Return what a model makes of the feeds, or of those of a fold."""
+        run = self._judge.opened(self.viewed(graph), shifts_within(graph))
+        feeds = [feed for place, feed in enumerate(self.feeds) if fold in (None, fold_of(place))]
+        return run_each(run, feeds, self._judge.run)
+
+    def _made_in_folds(self, of_fold: ModelOf) -> Iterable[Feed]:
+        folds = [fold_of(place) for place in range(len(self.feeds))]
+        made = {fold: iter(list(self._made(of_fold(fold), fold))) for fold in sorted(set(folds))}
+        return [next(made[fold]) for fold in folds]
 
     def float_score(self) -> float:
         """Return the metric of the float model itself."""
@@ -159,9 +178,10 @@ def goal_bench(
     run: RunOptions | None = None,
     progress: Progress | None = None,
     known: KnownNames | None = None,
+    of_fold: ModelOf | None = None,
 ) -> Bench:
     """Return the bench of a goal, which holds for each output, before a Softmax if it says so; ``known`` as
-    of the judge.
+    of the judge, ``of_fold`` of the bench.
     """
     most = None if isinstance(goal, Gate) else MOST_SAMPLES
     saturated = [*softmax_outputs(float_graph)] if goal.before_softmax else []
@@ -170,8 +190,8 @@ def goal_bench(
         show_before_softmax(float_graph, saturated, alone=True)
     judge = Judge(float_graph, feeds, run, most=most, known=known)
     if not isinstance(goal, Gate) or goal.figures is None:
-        measure = partial(goal_scored, goal)
-        return Bench(float_graph, judge, measure, goal, progress, saturated=saturated)
+        measure = partial(goal_scored, goal, in_folds=of_fold is not None)
+        return Bench(float_graph, judge, measure, goal, progress, saturated=saturated, of_fold=of_fold)
 
     def _measure(pairs: Iterable[OutputsPair]) -> Scored:
         return goal.scored(_samples(pairs, judge.reference.feeds, goal.places))
@@ -212,15 +232,38 @@ def goal_metric(goal: Target, pairs: Iterable[OutputsPair]) -> float:
     return METRICS[goal.metric].score(pairs) if goal.metric in METRICS else lost_top1(pairs)
 
 
-def goal_scored(goal: Target, pairs: Iterable[OutputsPair]) -> Scored:
-    """Return the same with its standard error by the jackknife over samples, 0 of one sample."""
-    if goal.metric == "sqnr":
+def goal_scored(goal: Target, pairs: Iterable[OutputsPair], *, in_folds: bool = False) -> Scored:
+    """Return the same with its standard error by the jackknife over samples, 0 of one sample.
+
+    ``in_folds``: a model has run the samples of each fold. All that was chosen was chosen on these, so that
+    an SQNR is the figure that a summary tells (:mod:`transforms.judge.figure_error`): of 39 models of
+    ResNet-8, made with 8 samples, 85 % were within 0.5 dB of its lower end on others, and 44 % of those judged
+    by the jackknife on four samples apart, whose ranges are of the other four.
+    """
+    if goal.metric == "sqnr" and in_folds:
+        found = _expected([sums_of(pair) for pair in pairs])
+    elif goal.metric == "sqnr":
         sums = [sums_of(pair) for pair in pairs]
         value, left_out = least_of(sums), [least_of(some) for some in _without_each(sums)]
-        return Scored(value, error_of_decibels(value, left_out), len(sums))
-    if goal.metric in METRICS:
-        return _scored(list(pairs), METRICS[goal.metric].score)
-    return _scored([lost_rows(pair) for pair in pairs], share_of_rows)
+        found = Scored(value, error_of_decibels(value, left_out), len(sums))
+    elif goal.metric in METRICS:
+        found = _scored(list(pairs), METRICS[goal.metric].score)
+    else:
+        found = _scored([lost_rows(pair) for pair in pairs], share_of_rows)
+    return replace(found, in_folds=in_folds)
+
+
+def _expected(sums: Sequence[Mapping[str, Sums]]) -> Scored:
+    """Return the SQNR of the output that has the least, as it is expected on other data, of folds."""
+    errors, power = (
+        np.array([[getattr(one, kind) for one in sample.values()] for sample in sums])
+        for kind in ("error_energy", "baseline_energy")
+    )
+    folds = [fold_of(place) for place in range(len(sums))]
+    found = Errors(np.nan_to_num(errors, nan=np.inf), power, errors.shape[1])
+    figures = (figure_of(found.of_outputs([output]), folds) for output in range(found.count))
+    error, spread = max(figures, key=lambda figure: np.nan_to_num(figure[0], nan=np.inf))
+    return Scored(decibels(error), spread, len(sums))
 
 
 def _scored(samples: Sequence[T], measure: Callable[[Sequence[T]], float]) -> Scored:

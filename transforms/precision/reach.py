@@ -18,7 +18,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.deploy.low_precision import has_low_precision
 from transforms.graph.some_names import some_names
-from transforms.precision.bench import Bench, Progress, goal_bench
+from transforms.precision.bench import Bench, ModelOf, Progress, goal_bench
 from transforms.precision.chosen import Chosen, Reached
 from transforms.precision.fewest import FewestLayers
 from transforms.precision.finer_scheme import bytes_of_numbers, naming
@@ -35,7 +35,7 @@ _ROOM = 0.25  # dB that a search aims higher by, beside what held-out samples fe
 _MOST_UNSURE = 3.0  # dB that a search aims higher by where only the standard error is too large
 _BY_DECIBELS = 3  # searches that only aim higher
 _SHARES = (0.25, 0.5, 0.75)  # of the layers that are finer in models that may miss a target
-_NEAR = 50  # of so many parts, one more than needed is near enough
+_NEAR = 10  # of so many layers, one more than needed is near enough
 _MORE = 1.3  # times as many layers after these, or where a target is not in dB
 
 Built = tuple[gs.Graph, Scheme]
@@ -136,7 +136,7 @@ class _Search:
         ``best``: that with all of them, None where it is not worth it. The result is the one built last.
         """
         most = len(kept)
-        while most - failed > max(1, len(self._parts) // _NEAR):
+        while most - failed > max(1, most // _NEAR):
             middle = (failed + most) // 2
             found = self._try(kept[:middle])
             if not self._is_worth(found[1]):
@@ -145,7 +145,9 @@ class _Search:
                 best, most = found, middle
             else:
                 failed = middle
-        return best if best is None or self.tried[-1] is best[1] else self._try(best[1].kept)
+        if best is None or self.tried[-1] is best[1]:
+            return best
+        return self._built(best[1].kept), best[1]
 
     def _is_worth(self, tried: Try) -> bool:
         """Return whether a model is in low precision, and small enough beside the float model."""
@@ -178,10 +180,13 @@ class _Search:
         return GateError(f"{error}; most of the error comes from {worst}")
 
     def _try(self, kept: Sequence[int]) -> tuple[gs.Graph, Try]:
-        graph = self._build([node for i in kept for node in self._parts[i].nodes])
+        graph = self._built(kept)
         size = bytes_of_numbers(graph)
         self.tried.append(Try(self._bench.scored(graph), kept, self._is_low(graph), size))
         return graph, self.tried[-1]
+
+    def _built(self, kept: Sequence[int]) -> gs.Graph:
+        return self._build([node for i in kept for node in self._parts[i].nodes])
 
     def _chosen(self, graph: gs.Graph, one: Try) -> Chosen:
         layers = tuple(self._parts[i] for i in sorted(one.kept))
@@ -202,13 +207,15 @@ def reach_target(
     *,
     allow_miss: bool = False,
     allow_large: bool = False,
+    of_fold: ModelOf | None = None,
 ) -> Reached:
     """Return the model with as few layers in the fallback as are found for a target on ``judging`` feeds.
 
     ``first``: the quantized model; ``float_graph``: the float model as it was quantized; both stay as they
     are. ``names``: those of nodes that a scheme can name. Where no choice of layers reaches the
     target, it raises TargetError, or with ``allow_miss`` takes the best model, as :func:`choose_layers` does.
-    ``allow_large``: a model may be as large as the float model.
+    ``allow_large``: a model may be as large as the float model. ``of_fold``: makes the model that was built
+    last for each fold of the samples that judge, if these have given ranges.
     """
     graph, scheme = first
     used = scheme
@@ -221,7 +228,7 @@ def reach_target(
     def _switched() -> SwitchedLayers:
         return SwitchedLayers(bench.viewed(float_graph), bench.viewed(graph), run)
 
-    bench = goal_bench(float_graph, judging, target, run, progress)
+    bench = goal_bench(float_graph, judging, target, run, progress, of_fold=of_fold)
     found = choose_layers(
         graph,
         _switched,

@@ -73,7 +73,7 @@ def too_few_samples(target: Target, scored: Scored, what: str) -> TargetError:
     if needed is None or given is None:
         shown = target.text(target.worse_end(scored))
         return target.unmet(f"{said}: {shown} is shown, and no more than {most} samples judge")
-    more = needed - scored.samples
+    more, given = needed - scored.samples, needed if scored.in_folds else given
     return target.unmet(f"{said}; about {more} more that judge would: give {given} samples or more")
 
 

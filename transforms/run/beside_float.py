@@ -19,6 +19,9 @@ _SECONDS = 0.3
 _FEWEST, _MOST = 3, 100
 """Rounds of models that take longer, and after which two models have taken turns for long enough, too."""
 
+_PROFILED = 0.1
+"""The same of profiles, which only name operators: writing and reading one takes as long as the inferences."""
+
 _SHARE = 0.1
 _NAMED = 3
 """Share of the lost time from which on an operator is named, and how many are at most."""
@@ -81,7 +84,8 @@ def time_beside_float(
     found = BesideFloat(Timing.of(made), Timing.of(before), ratio(made, before))
     if not found.is_slower:
         return found
-    return replace(found, lost=_lost(*map(_by_operator, profiled(openers, feeds, options))))
+    kernels = profiled(openers, feeds, options, _PROFILED)
+    return replace(found, lost=_lost(*map(_by_operator, kernels)))
 
 
 Profile = Mapping[str, tuple[int, float]]

@@ -36,18 +36,21 @@ class Kernel:
     made: int = 0
 
 
-def profiled(openers: Sequence[Opener], feeds: Sequence[Feed], options: RunOptions) -> list[list[Kernel]]:
+def profiled(
+    openers: Sequence[Opener], feeds: Sequence[Feed], options: RunOptions, seconds: float = _SECONDS
+) -> list[list[Kernel]]:
     """Return the kernels of each of some models in the order in which they run; none without a profile.
 
     The models take turns, each on its feed, so that what else the machine does falls on all of them alike.
     The runtime has the time on the wall alone, of which that of one thread scatters least: ``options`` are
-    those of :func:`transforms.run.turns.timed_options`.
+    those of :func:`transforms.run.turns.timed_options`. ``seconds``: of the processor, after which inferences
+    are enough.
     """
     with tempfile.TemporaryDirectory() as folder:
         paths = (str(Path(folder) / str(number)) for number in range(len(openers)))
         models = [open_(replace(options, profile=path)) for open_, path in zip(openers, paths, strict=True)]
         clock = clock_for(options)
-        runs = len(take_turns(models, lambda: [feeds], _MOST, _SECONDS, clock=clock, fewest=_FEWEST)[0])
+        runs = len(take_turns(models, lambda: [feeds], _MOST, seconds, clock=clock, fewest=_FEWEST)[0])
         return [_kernels(model, runs) for model in models]
 
 

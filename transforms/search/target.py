@@ -34,11 +34,15 @@ class FloatAloneError(TargetError):
 
 @dataclass(frozen=True)
 class Scored:
-    """A metric over so many samples, with its standard error in the same unit: 0 where none can be told."""
+    """A metric over so many samples, with its standard error in the same unit: 0 where none can be told.
+
+    ``in_folds``: all samples that were given judge, each a model without its ranges.
+    """
 
     value: float
     error: float = 0.0
     samples: int = 1
+    in_folds: bool = False
 
 
 @dataclass(frozen=True)
